@@ -1,0 +1,522 @@
+//! Carries out what the queue says, on a session, within a caller's limits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::hold::Hold;
+use super::queue::{Action, Event, Inspection, Leftovers, Listing, Made, On, Queue, Trouble};
+use super::rule::Rule;
+use super::ticket::{Class, Guid};
+use crate::acl::Acl;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::rt::Deadline;
+use crate::session::client::{Client, Core, Interrupted, Patience};
+use crate::session::session::Session;
+use crate::session::store::{Answer, Created, Fault, Kind, Store};
+use crate::session::wake::{Cancel, Signal, Subscription, Waiter};
+
+/// A request may be this much late of a deadline, so that a very short one is worth an
+/// attempt, and so that what an attempt leaves behind is mostly gone when it returns.
+const GRACE: Duration = Duration::from_millis(50);
+/// How long cleaning up may take where there is no deadline to keep.
+const PARTING: Duration = Duration::from_millis(500);
+
+/// What to contend for, and how to appear.
+#[derive(Debug)]
+pub(crate) struct Contention {
+    pub(crate) client: Client,
+    /// The lock node, as the client names it.
+    pub(crate) node: String,
+    pub(crate) data: Vec<u8>,
+    pub(crate) acl: Vec<Acl>,
+    pub(crate) class: Class,
+    pub(crate) rule: Rule,
+}
+
+/// How long to try.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits<'a> {
+    pub(crate) deadline: Deadline,
+    /// Whether to wait for other contenders.
+    pub(crate) patient: bool,
+    pub(crate) cancel: Option<&'a Cancel>,
+}
+
+/// Why a call ends, or begins anew.
+enum Stop {
+    GaveUp,
+    Cancelled,
+    Failed(Error),
+    /// The session has ended; another one may do.
+    SessionEnded,
+}
+
+struct Attempt<'a> {
+    contention: &'a Contention,
+    limits: Limits<'a>,
+    /// By when requests must have their answers.
+    ask_until: Deadline,
+    core: &'a Arc<Core>,
+    /// The lock node, as the server knows it.
+    node: String,
+    waiter: Waiter,
+    session: Option<(Arc<Session>, Subscription)>,
+    watching: HashMap<String, Watching>,
+    /// The connection that the watches were set on.
+    watching_on: u64,
+}
+
+struct Watching {
+    fired: Arc<AtomicBool>,
+    _subscription: Subscription,
+}
+
+/// Contends until admitted; `None` when it was not to be within the limits.
+pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Option<Hold>> {
+    let core = contention.client.core();
+    let soon = Deadline::after(GRACE);
+    let late = limits.deadline.instant().and_then(|end| end.checked_add(GRACE));
+    let ask_until = match (limits.deadline.instant(), soon.instant()) {
+        (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
+        _ => limits.deadline,
+    };
+    let mut attempt = Attempt {
+        contention,
+        limits,
+        ask_until,
+        core,
+        node: core.whole(&contention.node),
+        waiter: Waiter::new(),
+        session: None,
+        watching: HashMap::new(),
+        watching_on: 0,
+    };
+    let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
+    let fresh = || Guid::from_u128(uuid::Uuid::new_v4().as_u128());
+    let mut queue = Queue::new(contention.class, contention.rule, limits.patient, fresh);
+    match attempt.drive(&mut queue) {
+        Ok(Some(hold)) => Ok(Some(hold)),
+        Ok(None) => {
+            attempt.withdraw(queue.leftovers(), late, false);
+            Ok(None)
+        }
+        Err(Stop::GaveUp) => {
+            attempt.explain_giving_up();
+            attempt.withdraw(queue.leftovers(), late, false);
+            Ok(None)
+        }
+        Err(Stop::Cancelled) => {
+            attempt.withdraw(queue.leftovers(), None, false);
+            Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")
+                .on(&contention.node))
+        }
+        Err(Stop::Failed(error)) => {
+            let exhausted = error.kind() == ErrorKind::SequenceExhausted;
+            attempt.withdraw(queue.leftovers(), late, exhausted);
+            Err(if error.path().is_some() { error } else { error.on(&contention.node) })
+        }
+        // `drive` goes on with another session.
+        Err(Stop::SessionEnded) => Ok(None),
+    }
+}
+
+impl Attempt<'_> {
+    fn drive(&mut self, queue: &mut Queue) -> Result<Option<Hold>, Stop> {
+        let mut event = None;
+        loop {
+            let (session, next) = match (self.live_session(), event.take()) {
+                (Some(session), Some(event)) => (session, event),
+                _ => {
+                    let session = self.open_session()?;
+                    let id = session.id();
+                    (session, Event::Begin { session: id })
+                }
+            };
+            match queue.step(next) {
+                Action::Hold(place) => {
+                    let hold =
+                        Hold::new(&self.contention.client, session, &self.contention.node, &place);
+                    return Ok(Some(hold));
+                }
+                Action::Yield => return Ok(None),
+                Action::Fail(error) => return Err(Stop::Failed(error)),
+                action => match self.perform(&session, action) {
+                    Ok(done) => event = Some(done),
+                    Err(Stop::SessionEnded) => self.session = None,
+                    Err(stop) => return Err(stop),
+                },
+            }
+        }
+    }
+
+    fn live_session(&self) -> Option<Arc<Session>> {
+        let (session, _) = self.session.as_ref()?;
+        session.status().now().ended.is_none().then(|| Arc::clone(session))
+    }
+
+    fn open_session(&mut self) -> Result<Arc<Session>, Stop> {
+        self.watching.clear();
+        self.session = None;
+        let cancel = self.limits.cancel;
+        let give_up = || cancel.is_some_and(Cancel::is_cancelled);
+        let opened =
+            self.core.session(&self.waiter, self.ask_until, give_up, Patience::UntilDeadline);
+        match opened {
+            Ok(session) => {
+                let subscription = session.status().subscribe(self.waiter.bell());
+                self.session = Some((Arc::clone(&session), subscription));
+                Ok(session)
+            }
+            Err(Interrupted::GaveUp) => Err(self.gave_up()),
+            Err(Interrupted::Failed(error)) => Err(Stop::Failed(error)),
+        }
+    }
+
+    fn gave_up(&self) -> Stop {
+        if self.is_cancelled() { Stop::Cancelled } else { Stop::GaveUp }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.limits.cancel.is_some_and(Cancel::is_cancelled)
+    }
+
+    fn check(&self, until: Deadline) -> Result<(), Stop> {
+        if self.is_cancelled() || until.has_passed() { Err(self.gave_up()) } else { Ok(()) }
+    }
+
+    fn perform(&mut self, session: &Arc<Session>, action: Action) -> Result<Event, Stop> {
+        let on_node = self.node.clone();
+        Ok(match action {
+            Action::Create { prefix } => Event::Created(self.create(session, prefix)?),
+            Action::MakeParents => {
+                let (acl, node) = (self.contention.acl.clone(), on_node);
+                let made =
+                    self.ask(session, move |store| make_parents(store, &node, &acl), drop)?;
+                Event::ParentsMade(self.sort(made, "create it", "CREATE on its parent"))
+            }
+            Action::Sync => {
+                let (synced, on) = self.ask_on(session, |store| store.sync())?;
+                Event::Synced(self.sort(synced, "sync", "").map(|()| on))
+            }
+            Action::List => {
+                let (children, on) =
+                    self.ask_on(session, move |store| store.children(&on_node, false))?;
+                let children = self.sort(children, "list its children", "READ on it");
+                Event::Listed(children.map(|children| Listing {
+                    on,
+                    children: children.unwrap_or_default(),
+                    watched: false,
+                }))
+            }
+            Action::WatchChildren => self.watch_children(session)?,
+            Action::Inspect { name } => {
+                let path = path::join(&self.node, &name);
+                let read = self.ask(session, move |store| store.read(&path, false), drop)?;
+                let read = self.sort(read, "read a contender", "READ on it");
+                Event::Inspected(read.map(|read| {
+                    read.map(|(_, stat)| Inspection {
+                        owner: stat.ephemeral_owner,
+                        czxid: stat.czxid,
+                    })
+                }))
+            }
+            Action::Watch { names } => Event::Watched(self.watch(session, &names)?),
+            Action::Delete { name } => {
+                let path = path::join(&self.node, &name);
+                let deleted = self.ask(session, move |store| store.delete(&path), drop)?;
+                Event::Deleted(self.sort(deleted, "delete a contender", "DELETE on it"))
+            }
+            Action::Wait => {
+                self.wait(session)?;
+                Event::Woken
+            }
+            Action::Hold(_) | Action::Yield | Action::Fail(_) => Event::Woken,
+        })
+    }
+
+    fn create(
+        &mut self,
+        session: &Arc<Session>,
+        prefix: String,
+    ) -> Result<Result<Made, Trouble>, Stop> {
+        let path = path::join(&self.node, &prefix);
+        let (data, acl) = (self.contention.data.clone(), self.contention.acl.clone());
+        let (core, owner) = (Arc::clone(self.core), Arc::clone(session));
+        let node = self.node.clone();
+        let late = move |answer: Answer<Created>| match answer {
+            Ok(created) => core.reaper().delete(&owner, created.path),
+            Err(Fault::ConnectionLoss) => core.reaper().sweep(&owner, node, vec![prefix]),
+            Err(_) => {}
+        };
+        let made = self.ask(
+            session,
+            move |store| store.create(&path, &data, &acl, Kind::EphemeralSequential),
+            late,
+        )?;
+        let made = self.sort(made, "create a contender under it", "CREATE on it");
+        Ok(made.map(|created| Made {
+            name: path::last(&created.path).to_owned(),
+            czxid: created.czxid,
+        }))
+    }
+
+    /// Waits for a server to serve the session: there is no use in asking before.
+    fn until_usable(&self, session: &Session) -> Result<(), Stop> {
+        loop {
+            let phase = session.status().now();
+            if phase.ended.is_some() {
+                return Err(Stop::SessionEnded);
+            }
+            self.check(self.ask_until)?;
+            if phase.attached {
+                return Ok(());
+            }
+            self.waiter.wait(self.ask_until);
+        }
+    }
+
+    fn ask<T: Send + 'static>(
+        &mut self,
+        session: &Arc<Session>,
+        job: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
+        late: impl FnOnce(Answer<T>) + Send + 'static,
+    ) -> Result<Answer<T>, Stop> {
+        self.until_usable(session)?;
+        let answer = if self.limits.deadline.is_never() && self.limits.cancel.is_none() {
+            job(session)
+        } else {
+            let owner = Arc::clone(session);
+            let done = self.core.calls().run(
+                &self.waiter,
+                self.ask_until,
+                || self.is_cancelled(),
+                move || job(&owner),
+                late,
+            );
+            match done {
+                Ok(Some(answer)) => answer,
+                Ok(None) => return Err(self.gave_up()),
+                Err(error) => return Err(Stop::Failed(error)),
+            }
+        };
+        match answer {
+            Err(Fault::SessionEnded) => Err(Stop::SessionEnded),
+            answer => Ok(answer),
+        }
+    }
+
+    /// As `ask`, for answers that count only on the connection they were asked on.
+    fn ask_on<T: Send + 'static>(
+        &mut self,
+        session: &Arc<Session>,
+        job: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
+    ) -> Result<(Answer<T>, On), Stop> {
+        self.until_usable(session)?;
+        let before = session.status().now().connection;
+        let answer = self.ask(session, job, drop)?;
+        let after = session.status().now().connection;
+        let answer = if before == after { answer } else { Err(Fault::ConnectionLoss) };
+        Ok((answer, On(after)))
+    }
+
+    /// Sorts answers into those that trying again may mend, and errors that say what was
+    /// tried and what it needs.
+    fn sort<T>(&self, answer: Answer<T>, tried: &str, needs: &str) -> Result<T, Trouble> {
+        answer.map_err(|fault| match fault {
+            Fault::ConnectionLoss => Trouble::Unanswered,
+            Fault::NoNode => Trouble::NoNode,
+            fault => Trouble::Refused(refusal(&fault, tried, needs, &self.contention.node)),
+        })
+    }
+
+    /// Forgets watches that are of no use any more, and says which connection counts.
+    fn keep_watches(&mut self, session: &Session, wanted: impl Fn(&str) -> bool) {
+        let connection = session.status().now().connection;
+        if connection != self.watching_on {
+            self.watching.clear();
+            self.watching_on = connection;
+        }
+        self.watching
+            .retain(|name, watching| wanted(name) && !watching.fired.load(Ordering::SeqCst));
+    }
+
+    fn subscribe(&mut self, session: &Session, name: &str, path: &str) {
+        let (fired, bell) = (Arc::new(AtomicBool::new(false)), self.waiter.bell());
+        let flag = Arc::clone(&fired);
+        let signal: Signal = Arc::new(move || {
+            flag.store(true, Ordering::SeqCst);
+            bell();
+        });
+        let _subscription = session.watches().subscribe(path, signal);
+        self.watching.insert(name.to_owned(), Watching { fired, _subscription });
+    }
+
+    fn watch(
+        &mut self,
+        session: &Arc<Session>,
+        names: &[String],
+    ) -> Result<Result<bool, Trouble>, Stop> {
+        self.keep_watches(session, |name| names.iter().any(|wanted| wanted == name));
+        for name in names {
+            if self.watching.contains_key(name) {
+                continue;
+            }
+            let path = path::join(&self.node, name);
+            self.subscribe(session, name, &path);
+            let read = self.ask(session, move |store| store.read(&path, true), drop)?;
+            match self.sort(read, "watch a contender", "READ on it") {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    self.watching.remove(name);
+                    return Ok(Ok(false));
+                }
+                Err(trouble) => {
+                    self.watching.remove(name);
+                    return Ok(Err(trouble));
+                }
+            }
+        }
+        if session.status().now().connection != self.watching_on {
+            return Ok(Err(Trouble::Unanswered));
+        }
+        Ok(Ok(true))
+    }
+
+    fn watch_children(&mut self, session: &Arc<Session>) -> Result<Event, Stop> {
+        const CHILDREN: &str = "";
+        self.keep_watches(session, |_| false);
+        let node = self.node.clone();
+        self.subscribe(session, CHILDREN, &node);
+        let (children, on) = self.ask_on(session, move |store| store.children(&node, true))?;
+        let children = self.sort(children, "watch its children", "READ on it");
+        if !matches!(&children, Ok(Some(_))) || on.0 != self.watching_on {
+            self.watching.clear();
+        }
+        let watched = self.watching.contains_key(CHILDREN);
+        Ok(Event::Listed(children.map(|children| Listing {
+            on,
+            children: children.unwrap_or_default(),
+            watched,
+        })))
+    }
+
+    /// Until a watch fires or another connection makes the watches worthless.
+    fn wait(&self, session: &Session) -> Result<(), Stop> {
+        loop {
+            let phase = session.status().now();
+            if phase.ended.is_some() {
+                return Err(Stop::SessionEnded);
+            }
+            let fired = self.watching.values().any(|one| one.fired.load(Ordering::SeqCst));
+            if fired || phase.connection != self.watching_on {
+                return Ok(());
+            }
+            self.check(self.limits.deadline)?;
+            self.waiter.wait(self.limits.deadline);
+        }
+    }
+
+    fn explain_giving_up(&self) {
+        let phase = self.session.as_ref().map(|(session, _)| session.status().now());
+        if !phase.is_some_and(|phase| phase.is_usable()) {
+            log::warn!(
+                target: "zklock::contend",
+                "gave up on {:?} in time, without a connection to the ensemble",
+                self.contention.node
+            );
+        }
+    }
+
+    /// Deletes what the call leaves, at once if that is quickly done, else in the
+    /// background.
+    fn withdraw(&mut self, left: Leftovers, late: Option<std::time::Instant>, reset: bool) {
+        self.watching.clear();
+        let Some(session) = self.live_session() else { return };
+        self.core.reaper().sweep(&session, self.node.clone(), left.doubtful);
+        let Some(own) = left.own else { return };
+        let path = path::join(&self.node, &own);
+        let until = late.map_or_else(|| Deadline::after(PARTING), Deadline::at);
+        let until = until.earlier(Deadline::after(PARTING));
+        let node = reset.then(|| self.node.clone());
+        let deleted = delete_within(self.core, &self.waiter, &session, &path, until, node);
+        if !deleted {
+            self.core.reaper().delete(&session, path);
+        }
+    }
+}
+
+/// Whether the node is certain to be gone at the end. With `then`, the lock node is
+/// deleted as well if it is empty, so that its numbers start anew.
+pub(crate) fn delete_within(
+    core: &Core,
+    waiter: &Waiter,
+    session: &Arc<Session>,
+    path: &str,
+    until: Deadline,
+    then: Option<String>,
+) -> bool {
+    if !session.status().now().is_usable() {
+        return false;
+    }
+    let (owner, path) = (Arc::clone(session), path.to_owned());
+    let job = move || {
+        let deleted = owner.delete(&path);
+        if let Some(node) = then
+            && matches!(deleted, Ok(()) | Err(Fault::NoNode))
+        {
+            // Not empty: whoever leaves last will do it.
+            let _ = owner.delete(&node);
+        }
+        deleted
+    };
+    let done = core.calls().run(waiter, until, || false, job, drop);
+    matches!(done, Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))))
+}
+
+/// Creates the node as a container, and what is missing above it as plain nodes.
+fn make_parents(store: &dyn Store, node: &str, acl: &[Acl]) -> Answer<()> {
+    let mut missing = vec![node];
+    // Upwards until something is there: a parent that exists need not allow to be made.
+    while let Some(path) = missing.last() {
+        let kind = if *path == node { Kind::Container } else { Kind::Persistent };
+        match store.create(path, &[], acl, kind) {
+            Ok(_) | Err(Fault::NodeExists) => break,
+            Err(Fault::NoNode) if path::parent(path) != "/" => missing.push(path::parent(path)),
+            Err(fault) => return Err(fault),
+        }
+    }
+    missing.pop();
+    while let Some(path) = missing.pop() {
+        let kind = if path == node { Kind::Container } else { Kind::Persistent };
+        match store.create(path, &[], acl, kind) {
+            Ok(_) | Err(Fault::NodeExists) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
+}
+
+/// The error for a request that the server will not have.
+pub(crate) fn refusal(fault: &Fault, tried: &str, needs: &str, node: &str) -> Error {
+    match fault {
+        Fault::NoAuth => Error::new(
+            ErrorKind::NotAuthorized,
+            format!("the node's ACL forbids to {tried}; that needs {needs}"),
+        ),
+        Fault::TooLarge => Error::new(
+            ErrorKind::TooLarge,
+            format!("could not {tried}: the request or its reply is too large"),
+        ),
+        Fault::ConnectionLoss => {
+            Error::new(ErrorKind::ConnectionLoss, format!("could not {tried}: {fault}"))
+        }
+        Fault::SessionEnded => {
+            Error::new(ErrorKind::SessionLost, format!("could not {tried}: {fault}"))
+        }
+        fault => Error::new(ErrorKind::Server, format!("could not {tried}: {fault}")),
+    }
+    .on(node)
+}

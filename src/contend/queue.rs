@@ -1,0 +1,494 @@
+//! How one call gets its place among the contenders and comes to the front: a state
+//! machine without IO. It is given what happened and says what to do next.
+//!
+//! The protocol is that of ZooKeeper's lock recipe, made safe where it is silent: the
+//! create carries a guid, fresh for every attempt, so that a node whose making was not
+//! confirmed is found again and adopted rather than made twice; it is adopted only if it
+//! belongs to the live session; and it counts as never made only after the server has
+//! caught up with the leader on the connection that says so.
+
+use super::rule::{Rule, Verdict, Watch};
+use super::ticket::{Class, Guid, Ticket, prefix};
+use crate::error::{Error, ErrorKind};
+
+/// What to do next. One at a time; its outcome comes back as an [`Event`].
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Create an ephemeral sequential child whose name begins so.
+    Create {
+        prefix: String,
+    },
+    /// Create the lock node, and what is missing above it.
+    MakeParents,
+    /// Have the connection's server catch up with the leader.
+    Sync,
+    /// List the children of the lock node.
+    List,
+    /// Read a child's stat.
+    Inspect {
+        name: String,
+    },
+    /// Have the waiter woken when one of these is gone.
+    Watch {
+        names: Vec<String>,
+    },
+    /// Have the waiter woken when children come or go, and list them.
+    WatchChildren,
+    Delete {
+        name: String,
+    },
+    /// Wait for a watch or a new connection.
+    Wait,
+    /// Admitted.
+    Hold(Place),
+    /// Others are before us, and we were not to wait.
+    Yield,
+    Fail(Error),
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// Begin, or begin anew: in a session that knows nothing of this call yet.
+    Begin {
+        session: i64,
+    },
+    Created(Outcome<Made>),
+    ParentsMade(Outcome<()>),
+    Synced(Outcome<On>),
+    Listed(Outcome<Listing>),
+    Inspected(Outcome<Option<Inspection>>),
+    /// Whether all nodes to be watched were still there.
+    Watched(Outcome<bool>),
+    Deleted(Outcome<()>),
+    Woken,
+}
+
+/// How an action ended that was not simply done.
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    /// No answer: it may have been done or not.
+    Unanswered,
+    /// The lock node, or what is above it, is not there.
+    NoNode,
+    /// Trying again will not mend it.
+    Refused(Error),
+}
+
+pub(crate) type Outcome<T> = Result<T, Trouble>;
+
+/// The connection on which a request was both sent and answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct On(pub(crate) u64);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) name: String,
+    pub(crate) czxid: Option<i64>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Listing {
+    pub(crate) on: On,
+    pub(crate) children: Vec<String>,
+    /// Whether changes of the children are watched since.
+    pub(crate) watched: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inspection {
+    pub(crate) owner: i64,
+    pub(crate) czxid: i64,
+}
+
+/// An admitted contender's node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) czxid: i64,
+}
+
+/// What must be cleaned up after a call that got nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leftovers {
+    /// The node that is known to be ours.
+    pub(crate) own: Option<String>,
+    /// How the names begin of nodes that may be there.
+    pub(crate) doubtful: Vec<String>,
+}
+
+/// See the module.
+pub(crate) struct Queue {
+    class: Class,
+    rule: Rule,
+    patient: bool,
+    fresh: Box<dyn FnMut() -> Guid + Send>,
+    session: i64,
+    own: Option<Own>,
+    /// All attempts of this call and session that had no answer.
+    doubtful: Vec<Guid>,
+    /// Whether it is not known yet if the last of them made a node.
+    unsettled: bool,
+    /// The connection whose server has caught up since the last doubt arose.
+    synced: Option<On>,
+    asked: Asked,
+}
+
+#[derive(Clone, Debug)]
+struct Own {
+    name: String,
+    czxid: Option<i64>,
+}
+
+/// What the next event answers, where the event does not say it.
+#[derive(Clone, Debug)]
+enum Asked {
+    Nothing,
+    Create(Guid),
+    /// Whose node is it that carries one of our guids?
+    Adoption(String),
+    /// When was our own node made?
+    Birth,
+}
+
+impl Queue {
+    /// `patient` is whether to wait for others.
+    pub(crate) fn new(
+        class: Class,
+        rule: Rule,
+        patient: bool,
+        fresh: impl FnMut() -> Guid + Send + 'static,
+    ) -> Queue {
+        Queue {
+            class,
+            rule,
+            patient,
+            fresh: Box::new(fresh),
+            session: 0,
+            own: None,
+            doubtful: Vec::new(),
+            unsettled: false,
+            synced: None,
+            asked: Asked::Nothing,
+        }
+    }
+
+    pub(crate) fn step(&mut self, event: Event) -> Action {
+        let asked = std::mem::replace(&mut self.asked, Asked::Nothing);
+        match event {
+            Event::Begin { session } => {
+                // What an earlier session made goes with it.
+                self.session = session;
+                self.own = None;
+                self.doubtful.clear();
+                self.unsettled = false;
+                self.synced = None;
+                self.create()
+            }
+            Event::Created(outcome) => self.created(asked, outcome),
+            Event::ParentsMade(Ok(()) | Err(Trouble::NoNode)) => self.create(),
+            Event::ParentsMade(Err(Trouble::Unanswered)) => Action::MakeParents,
+            Event::Synced(Ok(on)) => {
+                self.synced = Some(on);
+                Action::List
+            }
+            Event::Synced(Err(Trouble::Unanswered)) => Action::Sync,
+            Event::Listed(Ok(listing)) => self.listed(&listing),
+            Event::Inspected(Ok(found)) => self.inspected(asked, found),
+            Event::Deleted(Ok(()) | Err(Trouble::NoNode | Trouble::Unanswered))
+            | Event::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
+            | Event::Inspected(Err(Trouble::Unanswered | Trouble::NoNode))
+            | Event::Watched(Ok(false) | Err(Trouble::Unanswered | Trouble::NoNode))
+            | Event::Woken => self.look(),
+            Event::Watched(Ok(true)) => Action::Wait,
+            Event::Synced(Err(Trouble::NoNode)) => Action::List,
+            Event::ParentsMade(Err(Trouble::Refused(error)))
+            | Event::Synced(Err(Trouble::Refused(error)))
+            | Event::Listed(Err(Trouble::Refused(error)))
+            | Event::Inspected(Err(Trouble::Refused(error)))
+            | Event::Watched(Err(Trouble::Refused(error)))
+            | Event::Deleted(Err(Trouble::Refused(error))) => Action::Fail(error),
+        }
+    }
+
+    /// What is left of the call, for whoever ends it without holding.
+    pub(crate) fn leftovers(&self) -> Leftovers {
+        let mut doubtful = if self.unsettled { self.doubtful.clone() } else { Vec::new() };
+        if let Asked::Create(guid) = self.asked {
+            doubtful.push(guid);
+        }
+        Leftovers {
+            own: self.own.as_ref().map(|own| own.name.clone()),
+            doubtful: doubtful.into_iter().map(|guid| prefix(self.class, guid)).collect(),
+        }
+    }
+
+    fn create(&mut self) -> Action {
+        let guid = (self.fresh)();
+        self.asked = Asked::Create(guid);
+        Action::Create { prefix: prefix(self.class, guid) }
+    }
+
+    /// With a doubt, only what is listed after a sync is certain.
+    fn look(&self) -> Action {
+        if self.own.is_none() && self.synced.is_none() { Action::Sync } else { Action::List }
+    }
+
+    fn created(&mut self, asked: Asked, outcome: Outcome<Made>) -> Action {
+        match outcome {
+            Ok(made) => {
+                self.own = Some(Own { name: made.name, czxid: made.czxid });
+                self.check_number().unwrap_or(Action::List)
+            }
+            Err(Trouble::Unanswered) => {
+                if let Asked::Create(guid) = asked {
+                    self.doubtful.push(guid);
+                    self.unsettled = true;
+                }
+                self.synced = None;
+                Action::Sync
+            }
+            Err(Trouble::NoNode) => Action::MakeParents,
+            Err(Trouble::Refused(error)) => Action::Fail(error),
+        }
+    }
+
+    /// A number at the end of the range is never granted: the server repeats itself there.
+    fn check_number(&self) -> Option<Action> {
+        let own = self.own.as_ref()?;
+        match Ticket::parse(&own.name) {
+            Some(ticket) if !ticket.exhausted() => None,
+            Some(_) => Some(Action::Fail(Error::new(
+                ErrorKind::SequenceExhausted,
+                "the lock node's sequence numbers are used up; it is removed, and numbering \
+                 starts anew, once the present contenders are gone",
+            ))),
+            None => Some(Action::Fail(Error::new(
+                ErrorKind::Server,
+                format!("the server made a node of an unexpected name, {:?}", own.name),
+            ))),
+        }
+    }
+
+    fn listed(&mut self, listing: &Listing) -> Action {
+        let doubtful = self.find_doubtful(&listing.children);
+        let Some(own) = &self.own else {
+            return match doubtful {
+                Some(name) => {
+                    self.asked = Asked::Adoption(name.clone());
+                    Action::Inspect { name }
+                }
+                None if self.synced == Some(listing.on) => {
+                    self.unsettled = false;
+                    self.create()
+                }
+                None => Action::Sync,
+            };
+        };
+        if let Some(name) = doubtful {
+            return Action::Delete { name };
+        }
+        match self.rule.decide(&own.name, &listing.children) {
+            Verdict::Admitted => match own.czxid {
+                Some(czxid) => Action::Hold(Place { name: own.name.clone(), czxid }),
+                None => {
+                    self.asked = Asked::Birth;
+                    Action::Inspect { name: own.name.clone() }
+                }
+            },
+            Verdict::Missing => {
+                // Deleted by somebody else: never a grant, a new place at the end.
+                self.own = None;
+                self.create()
+            }
+            Verdict::Blocked(_) if !self.patient => Action::Yield,
+            Verdict::Blocked(Watch::Nodes(names)) => Action::Watch { names },
+            Verdict::Blocked(Watch::Children) if listing.watched => Action::Wait,
+            Verdict::Blocked(Watch::Children) => Action::WatchChildren,
+        }
+    }
+
+    /// The earliest of the children, but for our own, that an attempt in doubt has made.
+    fn find_doubtful(&self, children: &[String]) -> Option<String> {
+        if self.doubtful.is_empty() {
+            return None;
+        }
+        let own = self.own.as_ref().map(|own| own.name.as_str());
+        children
+            .iter()
+            .filter(|name| Some(name.as_str()) != own)
+            .filter_map(|name| Ticket::parse(name))
+            .filter(|ticket| self.doubtful.iter().any(|guid| ticket.has_guid(*guid)))
+            .min()
+            .map(Ticket::into_name)
+    }
+
+    fn inspected(&mut self, asked: Asked, found: Option<Inspection>) -> Action {
+        match (asked, found) {
+            (Asked::Adoption(name), Some(found)) if found.owner == self.session => {
+                self.unsettled = false;
+                self.own = Some(Own { name, czxid: Some(found.czxid) });
+                self.check_number().unwrap_or(Action::List)
+            }
+            (Asked::Adoption(name), Some(_)) => Action::Delete { name },
+            (Asked::Birth, Some(found)) => {
+                if let Some(own) = &mut self.own {
+                    own.czxid = Some(found.czxid);
+                }
+                Action::List
+            }
+            _ => self.look(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNANSWERED: Trouble = Trouble::Unanswered;
+
+    fn queue(patient: bool) -> Queue {
+        let mut next = 0;
+        Queue::new(Class::Mutex, Rule::exclusive(), patient, move || {
+            next += 1;
+            Guid::from_u128(next)
+        })
+    }
+
+    fn name(guid: u128, sequence: u32) -> String {
+        format!("{}{sequence:010}", prefix(Class::Mutex, Guid::from_u128(guid)))
+    }
+
+    fn made(guid: u128, sequence: u32) -> Event {
+        Event::Created(Ok(Made { name: name(guid, sequence), czxid: Some(100) }))
+    }
+
+    fn listed(on: u64, children: &[String]) -> Event {
+        Event::Listed(Ok(Listing { on: On(on), children: children.to_vec(), watched: false }))
+    }
+
+    fn begin(queue: &mut Queue) {
+        assert!(matches!(queue.step(Event::Begin { session: 7 }), Action::Create { .. }));
+    }
+
+    #[test]
+    fn alone_it_takes_a_create_and_a_list() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        assert!(matches!(queue.step(made(1, 0)), Action::List));
+        let Action::Hold(place) = queue.step(listed(1, &[name(1, 0)])) else { panic!() };
+        assert_eq!(place, Place { name: name(1, 0), czxid: 100 });
+    }
+
+    #[test]
+    fn s12_a_predecessor_that_is_gone_before_the_watch_is_looked_for_again() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(made(1, 5));
+        let both = [name(1, 5), name(9, 4)];
+        let Action::Watch { names } = queue.step(listed(1, &both)) else { panic!() };
+        assert_eq!(names, [name(9, 4)]);
+        assert!(matches!(queue.step(Event::Watched(Ok(false))), Action::List));
+        assert!(matches!(queue.step(listed(1, &both[..1])), Action::Hold(_)));
+    }
+
+    #[test]
+    fn s36_a_node_whose_making_was_not_confirmed_is_adopted() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        assert!(matches!(queue.step(Event::Created(Err(UNANSWERED))), Action::Sync));
+        assert!(matches!(queue.step(Event::Synced(Ok(On(2)))), Action::List));
+        let Action::Inspect { name: found } = queue.step(listed(2, &[name(1, 3)])) else {
+            panic!()
+        };
+        assert_eq!(found, name(1, 3));
+        let mine = Inspection { owner: 7, czxid: 55 };
+        assert!(matches!(queue.step(Event::Inspected(Ok(Some(mine)))), Action::List));
+        let Action::Hold(place) = queue.step(listed(2, &[name(1, 3)])) else { panic!() };
+        assert_eq!(place.czxid, 55);
+    }
+
+    #[test]
+    fn s37_a_node_of_another_session_is_never_adopted() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Event::Synced(Ok(On(2))));
+        queue.step(listed(2, &[name(1, 3)]));
+        let foreign = Inspection { owner: 6, czxid: 55 };
+        let Action::Delete { .. } = queue.step(Event::Inspected(Ok(Some(foreign)))) else {
+            panic!()
+        };
+    }
+
+    #[test]
+    fn s43a_absence_counts_only_on_the_connection_that_was_synced() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Event::Synced(Ok(On(2))));
+        assert!(matches!(queue.step(listed(3, &[])), Action::Sync), "a third server may lag");
+        queue.step(Event::Synced(Ok(On(3))));
+        assert!(matches!(queue.step(listed(3, &[])), Action::Create { .. }));
+    }
+
+    #[test]
+    fn s31_its_own_node_missing_is_never_a_grant() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(made(1, 5));
+        assert!(matches!(queue.step(listed(1, &[])), Action::Create { .. }));
+    }
+
+    #[test]
+    fn s44_a_number_near_the_end_is_refused_and_left_to_be_deleted() {
+        for number in [i32::MAX as u32, i32::MAX as u32 - 10] {
+            let mut queue = queue(true);
+            begin(&mut queue);
+            let Action::Fail(error) = queue.step(made(1, number)) else { panic!() };
+            assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
+            assert_eq!(queue.leftovers().own, Some(name(1, number)));
+        }
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let negative = format!("{}-2147483648", prefix(Class::Mutex, Guid::from_u128(1)));
+        let made = Made { name: negative, czxid: Some(1) };
+        let Action::Fail(error) = queue.step(Event::Created(Ok(made))) else { panic!() };
+        assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
+    }
+
+    #[test]
+    fn who_is_not_to_wait_yields_and_leaves_its_node_to_be_deleted() {
+        let mut queue = queue(false);
+        begin(&mut queue);
+        queue.step(made(1, 5));
+        let both = [name(1, 5), name(9, 4)];
+        assert!(matches!(queue.step(listed(1, &both)), Action::Yield));
+        assert_eq!(queue.leftovers().own, Some(name(1, 5)));
+    }
+
+    #[test]
+    fn an_attempt_under_way_is_among_the_leftovers() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        assert_eq!(queue.leftovers().doubtful.len(), 1);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        assert_eq!(queue.leftovers().doubtful.len(), 1);
+        queue.step(Event::Begin { session: 8 });
+        assert_eq!(queue.leftovers().doubtful.len(), 1, "the old session's are not ours any more");
+    }
+
+    #[test]
+    fn a_child_watch_is_set_once_and_then_waited_for() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.rule = Rule::permits(20);
+        queue.step(made(100, 50));
+        let mut children: Vec<String> = (0..40u32).map(|n| name(n.into(), n)).collect();
+        children.push(name(100, 50));
+        assert!(matches!(queue.step(listed(1, &children)), Action::WatchChildren));
+        let watched = Listing { on: On(1), children, watched: true };
+        assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
+    }
+}

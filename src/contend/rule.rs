@@ -1,0 +1,325 @@
+//! Who blocks me: the one rule of every recipe, as a function over the lock node's children.
+
+use std::collections::BinaryHeap;
+
+use super::ticket::{Class, Ticket};
+
+/// Above this, one watch on the list of children costs the server less than one for each node.
+const MAX_WATCHED_NODES: usize = 16;
+
+/// How much may be held at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    permits: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Admitted,
+    Blocked(Watch),
+    /// The own node is not there, which must never be taken for having nobody in front.
+    Missing,
+}
+
+/// What to wait for before it makes sense to ask again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    /// As long as all of these contenders are there, nothing else can get me admitted.
+    Nodes(Vec<String>),
+    Children,
+}
+
+impl Rule {
+    pub(crate) fn exclusive() -> Rule {
+        Rule::permits(1)
+    }
+
+    pub(crate) fn permits(permits: u32) -> Rule {
+        Rule { permits }
+    }
+
+    /// Decides by place alone: whether the own ticket is exhausted is for the caller to ask.
+    pub(crate) fn decide(self, own: &str, children: &[String]) -> Verdict {
+        let Some(mine) = Ticket::parse(own) else {
+            return Verdict::Missing;
+        };
+        if !children.iter().any(|child| child == own) {
+            return Verdict::Missing;
+        }
+        let earlier = tickets(children).filter(|theirs| *theirs < mine);
+        let blockers = earlier.filter(|theirs| excludes(theirs.class(), mine.class())).collect();
+        self.weigh(&mine, blockers)
+    }
+
+    fn weigh(self, mine: &Ticket, blockers: Vec<Ticket>) -> Verdict {
+        let taken = blockers.iter().fold(weight(mine), |sum, t| sum.saturating_add(weight(t)));
+        if self.has_room_for(taken) {
+            return Verdict::Admitted;
+        }
+        let mut latest_first = BinaryHeap::from(blockers);
+        let mut run = Vec::new();
+        let mut taken = weight(mine);
+        while self.has_room_for(taken) && run.len() <= MAX_WATCHED_NODES {
+            let Some(blocker) = latest_first.pop() else { break };
+            taken = taken.saturating_add(weight(&blocker));
+            run.push(blocker.into_name());
+        }
+        // Empty when I alone ask for more than there is: no contender's leaving can help.
+        if run.is_empty() || run.len() > MAX_WATCHED_NODES {
+            return Verdict::Blocked(Watch::Children);
+        }
+        Verdict::Blocked(Watch::Nodes(run))
+    }
+
+    fn has_room_for(self, weight: u64) -> bool {
+        weight <= u64::from(self.permits)
+    }
+}
+
+/// Whether a contender of class `theirs`, if it is earlier, stands in the way of `mine`.
+pub(crate) fn excludes(theirs: Class, mine: Class) -> bool {
+    match theirs {
+        Class::Mutex | Class::Write => true,
+        Class::Read => mine != Class::Read,
+    }
+}
+
+/// The contenders among `children`, the first to be granted first.
+pub(crate) fn in_grant_order(children: &[String]) -> Vec<Ticket> {
+    let mut tickets: Vec<_> = tickets(children).collect();
+    tickets.sort_unstable();
+    tickets
+}
+
+fn tickets(children: &[String]) -> impl Iterator<Item = Ticket> {
+    children.iter().filter_map(|child| Ticket::parse(child))
+}
+
+fn weight(ticket: &Ticket) -> u64 {
+    u64::from(ticket.weight())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    const CLASSES: [Class; 3] = [Class::Mutex, Class::Read, Class::Write];
+
+    fn name(class: Class, sequence: i32) -> String {
+        let marker = match class {
+            Class::Mutex => "lock-",
+            Class::Read => "__READ__",
+            Class::Write => "__WRIT__",
+        };
+        // The text in front runs against the numbers, so that an order by name would be noticed.
+        let front = (b'a' + (25 - sequence.rem_euclid(26)) as u8) as char;
+        format!("{front}-{marker}{sequence:010}")
+    }
+
+    fn mutexes(count: i32) -> Vec<String> {
+        (0..count).map(|sequence| name(Class::Mutex, sequence)).collect()
+    }
+
+    fn nodes(names: &[String]) -> Verdict {
+        Verdict::Blocked(Watch::Nodes(names.to_vec()))
+    }
+
+    #[test]
+    fn exactly_the_first_permits_mutexes_are_admitted() {
+        for permits in 1..=3 {
+            for count in 1..=8 {
+                let children = mutexes(count);
+                for (place, own) in children.iter().enumerate() {
+                    let verdict = Rule::permits(permits).decide(own, &children);
+                    let permits = permits as usize;
+                    if place < permits {
+                        assert_eq!(verdict, Verdict::Admitted);
+                    } else {
+                        let mut latest = children[place - permits..place].to_vec();
+                        latest.reverse();
+                        assert_eq!(verdict, nodes(&latest));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_own_node_is_never_a_grant() {
+        let own = name(Class::Mutex, 1);
+        assert_eq!(Rule::exclusive().decide(&own, &[]), Verdict::Missing);
+        assert_eq!(Rule::permits(9).decide(&own, &mutexes(1)), Verdict::Missing);
+        assert_eq!(Rule::exclusive().decide("foo", &["foo".into()]), Verdict::Missing);
+    }
+
+    #[test]
+    fn readers_share_and_everyone_else_excludes() {
+        for theirs in CLASSES {
+            for mine in CLASSES {
+                let both_read = theirs == Class::Read && mine == Class::Read;
+                assert_eq!(excludes(theirs, mine), !both_read);
+            }
+        }
+    }
+
+    #[test]
+    fn a_reader_waits_for_the_latest_earlier_writer_only() {
+        use Class::{Read, Write};
+        let children: Vec<_> =
+            [(Write, 0), (Read, 1), (Write, 2), (Read, 3), (Read, 4), (Write, 5)]
+                .map(|(class, sequence)| name(class, sequence))
+                .into();
+        let decide = |own: &str| Rule::exclusive().decide(own, &children);
+        assert_eq!(decide(&children[4]), nodes(&children[2..3]));
+        assert_eq!(decide(&children[1]), nodes(&children[0..1]));
+        assert_eq!(decide(&children[5]), nodes(&children[4..5]));
+        assert_eq!(decide(&children[0]), Verdict::Admitted);
+    }
+
+    #[test]
+    fn strangers_are_ignored_and_negative_numbers_come_first() {
+        let own = name(Class::Mutex, 0);
+        let mut children: Vec<String> = ["0", "foo", "leases"].map(Into::into).into();
+        children.push(own.clone());
+        assert_eq!(Rule::exclusive().decide(&own, &children), Verdict::Admitted);
+        children.push(name(Class::Mutex, i32::MAX));
+        assert_eq!(Rule::exclusive().decide(&own, &children), Verdict::Admitted);
+        children.push(name(Class::Mutex, -7));
+        assert_eq!(Rule::exclusive().decide(&own, &children), nodes(&children[5..]));
+        let order: Vec<_> = in_grant_order(&children).iter().map(Ticket::sequence).collect();
+        assert_eq!(order, [-7, 0, i32::MAX]);
+    }
+
+    #[test]
+    fn more_than_sixteen_nodes_to_watch_become_one_child_watch() {
+        let children = mutexes(18);
+        let own = &children[17];
+        let mut latest = children[1..17].to_vec();
+        latest.reverse();
+        assert_eq!(Rule::permits(16).decide(own, &children), nodes(&latest));
+        let verdict = Rule::permits(17).decide(own, &children);
+        assert_eq!(verdict, Verdict::Blocked(Watch::Children));
+    }
+
+    #[test]
+    fn asking_for_more_than_there_is_waits_for_any_change() {
+        let children = mutexes(1);
+        let verdict = Rule::permits(0).decide(&children[0], &children);
+        assert_eq!(verdict, Verdict::Blocked(Watch::Children));
+    }
+
+    #[test]
+    fn ten_thousand_contenders_leave_one_node_to_watch() {
+        let mut children = mutexes(10_000);
+        let (own, predecessor) = (children[9_999].clone(), children[9_998].clone());
+        children.reverse();
+        assert_eq!(Rule::exclusive().decide(&own, &children), nodes(&[predecessor]));
+    }
+
+    /// Every mix of classes for up to five contenders, every one of them asking.
+    #[test]
+    fn without_a_watched_node_leaving_nothing_admits_me() {
+        for permits in 1..=3 {
+            for mix in 0..3_usize.pow(5) {
+                let class = |place: usize| CLASSES[mix / 3_usize.pow(place as u32) % 3];
+                let all: Vec<_> = (0..5).map(|place| name(class(place), place as i32)).collect();
+                for own in &all {
+                    assert_watch_is_necessary_and_shortest(Rule::permits(permits), own, &all);
+                }
+            }
+        }
+    }
+
+    fn assert_watch_is_necessary_and_shortest(rule: Rule, own: &str, all: &[String]) {
+        let Verdict::Blocked(Watch::Nodes(watched)) = rule.decide(own, all) else {
+            return;
+        };
+        for kept in 0..1_u32 << all.len() {
+            let keeps = |place: usize, child: &String| {
+                kept & 1 << place != 0 || child == own || watched.contains(child)
+            };
+            let left: Vec<String> = (all.iter().enumerate())
+                .filter(|(place, child)| keeps(*place, child))
+                .map(|(_, child)| child.clone())
+                .collect();
+            let verdict = rule.decide(own, &left);
+            assert_eq!(verdict, Verdict::Blocked(Watch::Nodes(watched.clone())), "{left:?}");
+        }
+        let mut fewer = watched[1..].to_vec();
+        fewer.push(own.to_owned());
+        assert_eq!(rule.decide(own, &fewer), Verdict::Admitted);
+    }
+
+    fn children() -> impl Strategy<Value = Vec<String>> {
+        let contender =
+            (select(&CLASSES[..]), 0..40).prop_map(|(class, number)| name(class, number));
+        let child = prop_oneof![9 => contender, 1 => "[a-z0-9-]{0,6}"];
+        prop::collection::hash_set(child, 1..30).prop_map(|set| set.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_the_list_does_not_matter(
+            (given, shuffled) in children().prop_flat_map(|list| (Just(list.clone()), Just(list).prop_shuffle())),
+            permits in 0_u32..5,
+        ) {
+            for own in &given {
+                let rule = Rule::permits(permits);
+                prop_assert_eq!(rule.decide(own, &given), rule.decide(own, &shuffled));
+            }
+            prop_assert_eq!(in_grant_order(&given), in_grant_order(&shuffled));
+        }
+
+        #[test]
+        fn those_admitted_never_exclude_each_other(children in children()) {
+            let rule = Rule::exclusive();
+            let admitted: Vec<_> = in_grant_order(&children)
+                .into_iter()
+                .filter(|ticket| rule.decide(ticket.name(), &children) == Verdict::Admitted)
+                .collect();
+            for (place, mine) in admitted.iter().enumerate() {
+                prop_assert!(!admitted[..place].iter().any(|t| excludes(t.class(), mine.class())));
+            }
+        }
+
+        #[test]
+        fn whoever_leaves_only_after_being_admitted_everyone_gets_a_turn(
+            mut children in children(),
+            permits in 1_u32..4,
+        ) {
+            while let Some(first) = in_grant_order(&children).first() {
+                prop_assert_eq!(Rule::permits(permits).decide(first.name(), &children), Verdict::Admitted);
+                children.retain(|child| child != first.name());
+            }
+        }
+
+        #[test]
+        fn with_weights_the_watched_alone_keep_me_out_and_no_shorter_run_does(
+            weights in prop::collection::vec(1_u32..=u32::MAX, 1..12),
+            small in prop::collection::vec(1_u32..4, 1..12),
+            permits in prop_oneof![1_u32..12, any::<u32>()],
+            mine in 1_u32..4,
+        ) {
+            for weights in [weights, small] {
+                let tickets: Vec<_> = (0..).zip(&weights)
+                    .filter_map(|(i, weight)| Some(Ticket::parse(&name(Class::Mutex, i))?.weighing(*weight)))
+                    .collect();
+                let own = Ticket::parse(&name(Class::Mutex, 99)).unwrap().weighing(mine);
+                let heavy = |run: &[u32]| {
+                    u64::from(mine) + run.iter().copied().map(u64::from).sum::<u64>() > u64::from(permits)
+                };
+                match Rule::permits(permits).weigh(&own, tickets) {
+                    Verdict::Admitted => prop_assert!(!heavy(&weights)),
+                    Verdict::Blocked(Watch::Nodes(run)) => {
+                        let start = weights.len() - run.len();
+                        prop_assert!(heavy(&weights[start..]) && !heavy(&weights[start + 1..]));
+                    }
+                    Verdict::Blocked(Watch::Children) => prop_assert!(mine > permits),
+                    Verdict::Missing => prop_assert!(false),
+                }
+            }
+        }
+    }
+}

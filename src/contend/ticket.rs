@@ -1,0 +1,354 @@
+//! What a contender's node name says.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::ops::Range;
+
+use uuid::Uuid;
+
+/// What a contender asks for, as its node's name says.
+///
+/// Other clients' names are recognised too, so that one lock path can be shared with them.
+/// A name counts only with a sequence number at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Class {
+    /// Excludes everyone: names with `lock-` (Curator, go-zookeeper), `__lock__` (kazoo) or
+    /// `x-<session id>-` (ZooKeeper's `WriteLock`) before the number.
+    Mutex,
+    /// Excludes mutexes and writers: names with `__READ__` (Curator) or `__rlock__` (kazoo)
+    /// before the number.
+    Read,
+    /// Excludes everyone: names with `__WRIT__` (Curator) before the number.
+    Write,
+}
+
+/// No number this close to the last one is granted: past it the server repeats numbers, and
+/// contenders that queued at the same time may already have taken the rest.
+pub(crate) const SEQUENCE_MARGIN: i32 = 1 << 16;
+
+/// None of them ends another, so a name matches at most one.
+const MARKERS: [(&str, Class); 5] = [
+    ("lock-", Class::Mutex),
+    ("__lock__", Class::Mutex),
+    ("__READ__", Class::Read),
+    ("__rlock__", Class::Read),
+    ("__WRIT__", Class::Write),
+];
+
+const PROTECTED: &str = "_c_";
+
+/// A contender's place in the queue; the order of tickets is the order of grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    name: String,
+    sequence: i32,
+    class: Class,
+    guid: Range<usize>,
+    weight: u32,
+}
+
+impl Ticket {
+    /// Reads a child's name; `None` for a child that does not contend.
+    pub(crate) fn parse(name: &str) -> Option<Ticket> {
+        let (head, sequence) = split_sequence(name)?;
+        let (guid, class) = split_marker(head).or_else(|| split_write_lock(head))?;
+        Some(Ticket { name: name.to_owned(), sequence, class, guid, weight: 1 })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn into_name(self) -> String {
+        self.name
+    }
+
+    pub(crate) fn sequence(&self) -> i32 {
+        self.sequence
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Breaks ties, because Curator's downgraded reader shares its writer's number.
+    pub(crate) fn guid(&self) -> &str {
+        &self.name[self.guid.clone()]
+    }
+
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    pub(crate) fn has_guid(&self, guid: Guid) -> bool {
+        let after_guid = |rest: &str| Some(rest.strip_prefix(&guid.to_string())?.starts_with('-'));
+        self.name.strip_prefix(PROTECTED).and_then(after_guid).unwrap_or(false)
+    }
+
+    /// Whether the numbers of this lock node are used up, so that this ticket is no proof of place.
+    pub(crate) fn exhausted(&self) -> bool {
+        self.sequence < 0 || self.sequence > i32::MAX - SEQUENCE_MARGIN
+    }
+
+    #[cfg(test)]
+    pub(crate) fn weighing(self, weight: u32) -> Ticket {
+        Ticket { weight, ..self }
+    }
+}
+
+impl Ord for Ticket {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.sequence.cmp(&other.sequence))
+            .then_with(|| self.guid().cmp(other.guid()))
+            .then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+impl PartialOrd for Ticket {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Takes the number off the end: ten digits, or as the server's `%010d` writes a negative one.
+fn split_sequence(name: &str) -> Option<(&str, i32)> {
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (head, number) = name.split_at(name.len() - digits);
+    // The '-' of "lock-0000000001" belongs to the marker, the second one of "lock--000000001" to
+    // the number: it is a sign only where a whole marker remains in front of it.
+    let negative = head.strip_suffix('-').filter(|rest| rest.ends_with(['-', '_']));
+    match (negative, digits) {
+        (Some(rest), 9 | 10) => Some((rest, name[rest.len()..].parse().ok()?)),
+        (None, 10) => Some((head, number.parse().ok()?)),
+        _ => None,
+    }
+}
+
+fn split_marker(head: &str) -> Option<(Range<usize>, Class)> {
+    MARKERS.into_iter().find_map(|(marker, class)| {
+        let guid = head.strip_suffix(marker)?;
+        let start = if guid.starts_with(PROTECTED) { PROTECTED.len() } else { 0 };
+        let end = guid.strip_suffix('-').map_or(guid.len(), str::len);
+        Some((start..end, class))
+    })
+}
+
+/// `x-<session id>-`, where the session id, a signed number, is all there is to break a tie.
+fn split_write_lock(head: &str) -> Option<(Range<usize>, Class)> {
+    let session = head.strip_prefix("x-")?.strip_suffix('-')?;
+    let digits = session.strip_prefix('-').unwrap_or(session);
+    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| (2..2 + session.len(), Class::Mutex))
+}
+
+/// What makes one attempt's node findable after an answer was lost (CURATOR-45).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guid(u128);
+
+impl Guid {
+    pub(crate) fn from_u128(bits: u128) -> Guid {
+        Guid(bits)
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(Uuid::from_u128(self.0).as_hyphenated(), f)
+    }
+}
+
+/// The name to create a contender with, to which the server adds the number; Curator's own form.
+pub(crate) fn prefix(class: Class, guid: Guid) -> String {
+    let marker = match class {
+        Class::Mutex => "lock-",
+        Class::Read => "__READ__",
+        Class::Write => "__WRIT__",
+    };
+    format!("{PROTECTED}{guid}-{marker}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    const HEX: &str = "0f8fad5bd9cb469fa16570867728950e";
+
+    fn ticket(name: &str) -> Ticket {
+        Ticket::parse(name).unwrap_or_else(|| panic!("{name:?} is a contender"))
+    }
+
+    #[test]
+    fn the_names_of_every_peer_are_recognised() {
+        use Class::*;
+        for (name, class, sequence, guid) in [
+            (format!("_c_{UUID}-lock-0000000007"), Mutex, 7, UUID),
+            (format!("_c_{UUID}-__READ__0000000008"), Read, 8, UUID),
+            (format!("_c_{UUID}-__WRIT__0000000009"), Write, 9, UUID),
+            (format!("{HEX}__lock__0000000010"), Mutex, 10, HEX),
+            (format!("{HEX}__rlock__0000000011"), Read, 11, HEX),
+            (format!("{HEX}-lock-0000000012"), Mutex, 12, HEX),
+            (format!("_c_{HEX}-lock-0000000013"), Mutex, 13, HEX),
+            ("x-72057594037927936-0000000014".into(), Mutex, 14, "72057594037927936"),
+            ("x--5-0000000015".into(), Mutex, 15, "-5"),
+            ("lock-0000000016".into(), Mutex, 16, ""),
+            ("-lock-0000000016".into(), Mutex, 16, ""),
+            ("_c_-lock-0000000017".into(), Mutex, 17, ""),
+            ("_c_lock-0000000017".into(), Mutex, 17, ""),
+            ("x-1-lock-0000000018".into(), Mutex, 18, "x-1"),
+            ("ä😀__READ__0000000019".into(), Read, 19, "ä😀"),
+        ] {
+            let ticket = ticket(&name);
+            assert_eq!((ticket.class(), ticket.sequence()), (class, sequence), "{name}");
+            assert_eq!((ticket.guid(), ticket.name(), ticket.weight()), (guid, &*name, 1));
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_read_as_the_server_writes_it() {
+        for (name, sequence) in [
+            ("a-lock--2147483648", i32::MIN),
+            ("a-lock--000000001", -1),
+            ("a__lock__-2147483647", -i32::MAX),
+            ("a__rlock__-123456789", -123_456_789),
+            ("a__WRIT__-0000000001", -1),
+            ("x-5--000000001", -1),
+            ("x--5--2147483648", i32::MIN),
+            ("a-lock-2147483647", i32::MAX),
+        ] {
+            assert_eq!(ticket(name).sequence(), sequence, "{name}");
+            assert!(ticket(name).exhausted());
+        }
+    }
+
+    #[test]
+    fn every_other_child_is_ignored() {
+        for name in [
+            "",
+            "0",
+            "foo",
+            "leases",
+            "0000000001",
+            "-0000000001",
+            "lock-",
+            "lock-1",
+            "lock-000000001",
+            "lock-00000000001",
+            "lock--00000001",
+            "lock--00000000001",
+            "lock---000000001",
+            "lock-2147483648",
+            "lock-4294967295",
+            "lock-9999999999",
+            "lock--2147483649",
+            "lock-+000000001",
+            "lock-000000000١",
+            "lock-0000000001 ",
+            "lock-0000000001\n",
+            "block0000000001",
+            "Lock_0000000001",
+            "__LOCK__0000000001",
+            "__read__0000000001",
+            "_rlock__0000000001",
+            "_c_0f8f-latch-0000000001",
+            "qn-0000000001",
+            "n_0000000001",
+            "entry-001-0000000001",
+            "x-0000000001",
+            "x--0000000001",
+            "x---0000000001",
+            "x--5",
+            "x-a-0000000001",
+            "x---5-0000000001",
+            "x-5---000000001",
+            "y-5-0000000001",
+            "ax-5-0000000001",
+        ] {
+            assert_eq!(Ticket::parse(name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn tickets_are_ordered_by_number_then_guid_then_name() {
+        let names = [
+            "z-lock--000000001",
+            "z__lock__0000000002",
+            "_c_a-__WRIT__0000000010",
+            "a-__READ__0000000010",
+            "_c_b-__WRIT__0000000010",
+            "x-1-0000000011",
+        ];
+        let tickets: Vec<_> = names.map(ticket).into();
+        assert!(tickets.is_sorted());
+        assert!(tickets.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn numbers_near_the_end_are_exhausted() {
+        let with = |sequence: i32| ticket(&format!("lock-{sequence:010}"));
+        assert!(!with(0).exhausted());
+        assert!(!with(i32::MAX - SEQUENCE_MARGIN).exhausted());
+        assert!(with(i32::MAX - SEQUENCE_MARGIN + 1).exhausted());
+        assert!(with(i32::MAX).exhausted());
+        assert!(with(-1).exhausted());
+        assert!(with(i32::MIN).exhausted());
+    }
+
+    #[test]
+    fn an_attempt_finds_its_own_node_and_no_other() {
+        let guid = Guid::from_u128(0x0f8fad5b_d9cb_469f_a165_70867728950e);
+        assert_eq!(guid.to_string(), UUID);
+        assert_eq!(prefix(Class::Mutex, guid), format!("_c_{UUID}-lock-"));
+        assert_eq!(Guid::from_u128(1).to_string(), "00000000-0000-0000-0000-000000000001");
+        assert!(ticket(&format!("_c_{UUID}-lock-0000000001")).has_guid(guid));
+        assert!(ticket(&format!("_c_{UUID}-__READ__0000000001")).has_guid(guid));
+        for other in [
+            format!("_c_{UUID}__lock__0000000001"),
+            format!("_c_{UUID}0-lock-0000000001"),
+            format!("{UUID}-lock-0000000001"),
+            format!("a_c_{UUID}-lock-0000000001"),
+            format!("_c_{}-lock-0000000001", UUID.to_uppercase()),
+            "ä-lock-0000000001".into(),
+        ] {
+            assert!(!ticket(&other).has_guid(guid), "{other}");
+        }
+    }
+
+    fn class() -> impl Strategy<Value = Class> {
+        prop::sample::select(vec![Class::Mutex, Class::Read, Class::Write])
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_makes_the_parser_panic(
+            name in prop_oneof![
+                any::<String>(),
+                "(_c_|ä|😀|x-|-|lock-|__lock__|__rlock__|__WRIT__|__READ__|[0-9]{0,3}){0,5}[0-9]{8,11}",
+            ],
+        ) {
+            if let Some(ticket) = Ticket::parse(&name) {
+                prop_assert_eq!(ticket.name(), &name);
+                prop_assert!(name.contains(ticket.guid()));
+                prop_assert!(!ticket.has_guid(Guid::from_u128(0)));
+            }
+        }
+
+        #[test]
+        fn what_the_server_makes_of_our_prefix_is_read_back(
+            class in class(),
+            bits: u128,
+            other: u128,
+            sequence: i32,
+        ) {
+            let guid = Guid::from_u128(bits);
+            let ticket = ticket(&format!("{}{sequence:010}", prefix(class, guid)));
+            prop_assert_eq!(ticket.class(), class);
+            prop_assert_eq!(ticket.sequence(), sequence);
+            prop_assert_eq!(ticket.guid(), guid.to_string());
+            prop_assert!(ticket.has_guid(guid));
+            prop_assert_eq!(ticket.has_guid(Guid::from_u128(other)), bits == other);
+        }
+    }
+}

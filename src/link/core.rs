@@ -1,0 +1,636 @@
+//! The link's protocol without its sockets: bytes and time in, bytes and notices out.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use super::frame::{
+    FLAG_CONTAINER, FLAG_EPHEMERAL_SEQUENTIAL, Fields, Frame, MAX_REQUEST, Malformed, Piece,
+    REPLY_HEADER, REQUEST_HEADER, ReplyHeader, Splitter, check_event, check_reply, code, op, xid,
+};
+use super::lease::Lease;
+use crate::rt::Moment;
+
+/// Why a session is over for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The server said that the session has expired.
+    Expired,
+    /// The lease ran out by this machine's own clock.
+    Lapsed,
+    /// The server refused the credentials.
+    AuthFailed,
+    /// The client was closed.
+    Closed,
+}
+
+/// What the client must learn of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// A connection serves the session: the first one, or again.
+    Attached,
+    /// The connection is lost; the session may live on.
+    Suspended,
+    /// The session is over for the client. Said once.
+    Ended(End),
+    /// The server has said so too, or there is nobody left to care.
+    Over,
+}
+
+/// A reply to one of the link's own requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) zxid: i64,
+    /// The server's code, or [`code::CONNECTION_LOSS`] or [`code::SESSION_EXPIRED`].
+    pub(crate) error: i32,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Runs on the link's thread; may do no more than signal.
+pub(crate) type OnAnswer = Box<dyn FnOnce(Answer) + Send>;
+
+/// Why a connection must be dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Broken(pub(crate) String);
+
+impl From<Malformed> for Broken {
+    fn from(malformed: Malformed) -> Broken {
+        Broken(format!("the server sent {malformed}"))
+    }
+}
+
+/// What a successful handshake gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub(crate) session: i64,
+    pub(crate) password: Vec<u8>,
+    pub(crate) timeout: Duration,
+    /// When the request for it was sent.
+    pub(crate) sent: Moment,
+}
+
+/// A reply that is owed to the handle; replies go out in the order of the requests.
+#[derive(Debug)]
+struct Slot {
+    xid: i32,
+    reply: Option<Vec<u8>>,
+}
+
+struct Outstanding {
+    xid: i32,
+    operation: i32,
+    sent: Moment,
+    to: Recipient,
+}
+
+enum Recipient {
+    Handle {
+        slot: u64,
+        contender: bool,
+    },
+    Verb(OnAnswer),
+    Heartbeat,
+    Closing,
+    /// Whoever asked has had an answer already.
+    Nobody,
+}
+
+/// See the module.
+pub(crate) struct Core {
+    granted: Option<Granted>,
+    attached: bool,
+    ended: Option<End>,
+    over: bool,
+    handle_closed: bool,
+    last_zxid: i64,
+    next_xid: i32,
+    lease: Lease,
+    /// When a frame was last sent that renews the lease once it is answered.
+    renewed: Moment,
+    round_trip: Duration,
+    heard: Moment,
+    from_handle: Splitter,
+    from_server: Splitter,
+    max_reply: usize,
+    slots: VecDeque<Slot>,
+    first_slot: u64,
+    outstanding: VecDeque<Outstanding>,
+    created: HashMap<String, i64>,
+    to_server: Vec<u8>,
+    to_handle: Vec<u8>,
+    notices: Vec<Notice>,
+    answers: Vec<(OnAnswer, Answer)>,
+}
+
+impl Core {
+    pub(crate) fn new(max_reply: usize) -> Core {
+        Core {
+            granted: None,
+            attached: false,
+            ended: None,
+            over: false,
+            handle_closed: false,
+            last_zxid: 0,
+            next_xid: 1,
+            lease: Lease::new(),
+            renewed: Moment::ZERO,
+            round_trip: Duration::ZERO,
+            heard: Moment::ZERO,
+            from_handle: Splitter::new(MAX_REQUEST, REQUEST_HEADER),
+            from_server: Splitter::new(max_reply, REPLY_HEADER),
+            max_reply,
+            slots: VecDeque::new(),
+            first_slot: 0,
+            outstanding: VecDeque::new(),
+            created: HashMap::new(),
+            to_server: Vec::new(),
+            to_handle: Vec::new(),
+            notices: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    // ----- what the link's thread asks
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The handle has said goodbye and has its answer.
+    pub(crate) fn is_handle_closed(&self) -> bool {
+        self.handle_closed
+    }
+
+    pub(crate) fn granted(&self) -> Option<&Granted> {
+        self.granted.as_ref()
+    }
+
+    pub(crate) fn last_zxid(&self) -> i64 {
+        self.last_zxid
+    }
+
+    /// Zero once the session is over for the client.
+    pub(crate) fn lease_end(&self) -> Moment {
+        if self.ended.is_some() { Moment::ZERO } else { self.lease.end() }
+    }
+
+    pub(crate) fn to_server(&mut self) -> &mut Vec<u8> {
+        &mut self.to_server
+    }
+
+    pub(crate) fn to_handle(&mut self) -> &mut Vec<u8> {
+        &mut self.to_handle
+    }
+
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// To be run after the notices have been passed on.
+    pub(crate) fn take_answers(&mut self) -> Vec<(OnAnswer, Answer)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    pub(crate) fn take_created(&mut self) -> HashMap<String, i64> {
+        std::mem::take(&mut self.created)
+    }
+
+    // ----- the connection
+
+    /// A connection has been made and serves the session.
+    pub(crate) fn attach(&mut self, granted: Granted, now: Moment) {
+        self.detach(now);
+        if let Some(before) = &self.granted
+            && before.session == granted.session
+            && self.ended.is_none()
+            && now >= self.lease.end()
+        {
+            self.end(End::Lapsed);
+        }
+        self.lease.restart(granted.timeout, granted.sent, now);
+        if self.ended.is_none() && now >= self.lease.end() {
+            self.end(End::Lapsed);
+        }
+        self.renewed = granted.sent;
+        self.round_trip = now.since(granted.sent);
+        self.heard = now;
+        self.granted = Some(granted);
+        self.attached = true;
+        self.from_server = Splitter::new(self.max_reply, REPLY_HEADER);
+        match self.ended {
+            None => self.notices.push(Notice::Attached),
+            Some(_) => self.send_close(now),
+        }
+    }
+
+    /// The connection is gone: whatever is asked has its answer now.
+    pub(crate) fn detach(&mut self, _now: Moment) {
+        if !self.attached {
+            return;
+        }
+        self.attached = false;
+        self.to_server.clear();
+        if self.ended.is_none() {
+            self.notices.push(Notice::Suspended);
+        }
+        self.abandon(code::CONNECTION_LOSS);
+        self.outstanding.clear();
+    }
+
+    /// The server said, in a handshake, that the session is no more.
+    pub(crate) fn expired(&mut self) {
+        self.end(End::Expired);
+        self.finish();
+    }
+
+    pub(crate) fn auth_failed(&mut self) {
+        self.end(End::AuthFailed);
+        self.finish();
+    }
+
+    /// The client wants the session closed.
+    pub(crate) fn close(&mut self, now: Moment) {
+        self.end(End::Closed);
+        if self.granted.is_none() {
+            self.finish();
+        } else if self.attached {
+            self.send_close(now);
+        }
+    }
+
+    /// Nobody waits any longer for the server's word.
+    pub(crate) fn give_up(&mut self) {
+        self.end(End::Closed);
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        if !self.over {
+            self.over = true;
+            self.notices.push(Notice::Over);
+        }
+        self.attached = false;
+        self.to_server.clear();
+        self.outstanding.clear();
+    }
+
+    fn end(&mut self, why: End) {
+        if self.ended.is_none() {
+            self.ended = Some(why);
+            self.notices.push(Notice::Ended(why));
+            self.abandon(code::SESSION_EXPIRED);
+        }
+    }
+
+    fn send_close(&mut self, now: Moment) {
+        if !self.outstanding.iter().any(|sent| matches!(sent.to, Recipient::Closing)) {
+            self.send(op::CLOSE_SESSION, &[], Recipient::Closing, now);
+        }
+    }
+
+    /// Answers everything that is asked; the server's own answers are thrown away.
+    fn abandon(&mut self, error: i32) {
+        for sent in &mut self.outstanding {
+            match std::mem::replace(&mut sent.to, Recipient::Nobody) {
+                Recipient::Verb(on_answer) => {
+                    self.answers.push((on_answer, Answer { zxid: 0, error, body: Vec::new() }));
+                }
+                Recipient::Closing => sent.to = Recipient::Closing,
+                _ => {}
+            }
+        }
+        for slot in &mut self.slots {
+            slot.reply.get_or_insert_with(|| Frame::reply(slot.xid, 0, error).finish());
+        }
+        self.flush_slots();
+    }
+
+    fn flush_slots(&mut self) {
+        while let Some(reply) = self.slots.front_mut().and_then(|slot| slot.reply.take()) {
+            self.to_handle.extend_from_slice(&reply);
+            self.slots.pop_front();
+            self.first_slot += 1;
+        }
+    }
+
+    fn send(&mut self, operation: i32, body: &[u8], to: Recipient, now: Moment) {
+        let xid = self.next_xid;
+        self.next_xid = self.next_xid.checked_add(1).unwrap_or(1);
+        let frame = Frame::request(xid, operation).raw(body).finish();
+        self.to_server.extend_from_slice(&frame);
+        if goes_to_the_leader(operation) {
+            self.renewed = now;
+        }
+        self.outstanding.push_back(Outstanding { xid, operation, sent: now, to });
+    }
+
+    // ----- requests
+
+    /// One of the link's own requests, which the handle never sees.
+    pub(crate) fn verb(&mut self, operation: i32, body: &[u8], on_answer: OnAnswer, now: Moment) {
+        let refusal = if self.ended.is_some() {
+            code::SESSION_EXPIRED
+        } else if !self.attached {
+            code::CONNECTION_LOSS
+        } else if body.len() + REQUEST_HEADER > MAX_REQUEST {
+            code::MARSHALLING
+        } else {
+            return self.send(operation, body, Recipient::Verb(on_answer), now);
+        };
+        self.answers.push((on_answer, Answer { zxid: 0, error: refusal, body: Vec::new() }));
+    }
+
+    /// Bytes from the handle. An error means that the handle is beyond use.
+    pub(crate) fn from_handle(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
+        let mut splitter = std::mem::replace(&mut self.from_handle, Splitter::new(0, 0));
+        splitter.push(bytes);
+        let result = loop {
+            match splitter.next() {
+                Ok(None) => break Ok(()),
+                Ok(Some(Piece::Whole(frame))) => {
+                    if let Err(malformed) = self.request(frame, now) {
+                        break Err(Broken(format!("the handle sent {malformed}")));
+                    }
+                }
+                Ok(Some(Piece::Oversized { head, length })) => {
+                    log::warn!(target: "zklock::link", "a request of {length} bytes was refused");
+                    let mut fields = Fields(head);
+                    let Ok(xid) = fields.int() else { continue };
+                    self.slots.push_back(Slot { xid, reply: None });
+                    self.answer_last_slot(code::MARSHALLING);
+                }
+                Err(malformed) => break Err(Broken(format!("the handle sent {malformed}"))),
+            }
+        };
+        self.from_handle = splitter;
+        result
+    }
+
+    fn answer_last_slot(&mut self, error: i32) {
+        if let Some(slot) = self.slots.back_mut() {
+            slot.reply = Some(Frame::reply(slot.xid, 0, error).finish());
+        }
+        self.flush_slots();
+    }
+
+    fn request(&mut self, frame: &[u8], now: Moment) -> Result<(), Malformed> {
+        let mut fields = Fields(frame);
+        let (xid, mut operation) = (fields.int()?, fields.int()?);
+        let body = fields.0;
+        // The handle matches replies by order alone, and would take −1 for an event.
+        let xid = if xid == xid::WATCH { 0 } else { xid };
+        let slot = self.first_slot + self.slots.len() as u64;
+        self.slots.push_back(Slot { xid, reply: None });
+        if operation == op::CLOSE_SESSION {
+            self.handle_closed = true;
+            self.answer_last_slot(code::OK);
+        } else if operation == op::PING {
+            self.answer_last_slot(code::OK);
+        } else if operation == op::AUTH {
+            self.answer_last_slot(code::UNIMPLEMENTED);
+        } else if self.ended.is_some() {
+            self.answer_last_slot(code::SESSION_EXPIRED);
+        } else if !self.attached {
+            self.answer_last_slot(code::CONNECTION_LOSS);
+        } else {
+            let mut contender = false;
+            if operation == op::CREATE
+                && let Some((_, flags)) = body.split_last_chunk::<4>()
+            {
+                match i32::from_be_bytes(*flags) {
+                    FLAG_CONTAINER => operation = op::CREATE_CONTAINER,
+                    FLAG_EPHEMERAL_SEQUENTIAL => contender = true,
+                    _ => {}
+                }
+            }
+            self.send(operation, body, Recipient::Handle { slot, contender }, now);
+        }
+        Ok(())
+    }
+
+    // ----- replies
+
+    /// Bytes from the server. An error means that the connection must be dropped.
+    pub(crate) fn from_server(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
+        if self.ended.is_none() && now >= self.lease.end() {
+            self.lapse(now);
+        }
+        self.heard = now;
+        let mut splitter = std::mem::replace(&mut self.from_server, Splitter::new(0, 0));
+        splitter.push(bytes);
+        let result = loop {
+            match splitter.next() {
+                Ok(None) => break Ok(()),
+                Ok(Some(Piece::Whole(frame))) => {
+                    if let Err(broken) = self.reply(frame, None, now) {
+                        break Err(broken);
+                    }
+                }
+                Ok(Some(Piece::Oversized { head, length })) => {
+                    if let Err(broken) = self.reply(head, Some(length), now) {
+                        break Err(broken);
+                    }
+                }
+                Err(malformed) => break Err(malformed.into()),
+            }
+            if self.over {
+                break Ok(());
+            }
+        };
+        self.from_server = splitter;
+        result
+    }
+
+    fn reply(&mut self, frame: &[u8], oversized: Option<usize>, now: Moment) -> Result<(), Broken> {
+        let mut fields = Fields(frame);
+        let header = ReplyHeader::read(&mut fields)?;
+        let mut body = fields.0;
+        self.last_zxid = self.last_zxid.max(header.zxid);
+        match header.xid {
+            xid::WATCH => return self.event(frame, body, oversized),
+            xid::AUTH if header.error == code::AUTH_FAILED => {
+                self.auth_failed();
+                return Ok(());
+            }
+            _ => {}
+        }
+        let Some(sent) = self.outstanding.front() else {
+            return Err(Broken(format!("the server answered xid {} unasked", header.xid)));
+        };
+        if sent.xid != header.xid {
+            return Err(Broken(format!(
+                "the server answered xid {} where {} was due",
+                header.xid, sent.xid
+            )));
+        }
+        let mut error = header.error;
+        if error == code::SESSION_EXPIRED {
+            self.expired();
+            return Ok(());
+        }
+        if error == code::SESSION_MOVED {
+            return Err(Broken("the server says that the session moved".into()));
+        }
+        if let Some(length) = oversized {
+            log::warn!(
+                target: "zklock::link",
+                "a reply of {length} bytes is over the limit of {}; its request fails",
+                self.max_reply
+            );
+            error = code::MARSHALLING;
+            body = &[];
+        } else if error == code::OK {
+            check_reply(sent.operation, body)?;
+        }
+        let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
+        self.round_trip = now.since(sent.sent);
+        if self.ended.is_none() {
+            self.lease.answered(sent.sent, now, goes_to_the_leader(sent.operation));
+        }
+        match sent.to {
+            Recipient::Handle { slot, contender } => {
+                if contender && error == code::OK {
+                    let path = Fields(body).string()?.to_owned();
+                    self.created.insert(path, header.zxid);
+                }
+                self.fill_slot(slot, header.zxid, error, body);
+            }
+            Recipient::Verb(on_answer) => {
+                let body = body.to_vec();
+                self.answers.push((on_answer, Answer { zxid: header.zxid, error, body }));
+            }
+            Recipient::Closing => self.finish(),
+            Recipient::Heartbeat | Recipient::Nobody => {}
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, frame: &[u8], body: &[u8], oversized: Option<usize>) -> Result<(), Broken> {
+        if oversized.is_some() {
+            return Err(Broken("the server sent an event beyond the limit".into()));
+        }
+        check_event(body)?;
+        // Behind the replies that came before it, ahead of those that come after.
+        self.to_handle.extend_from_slice(&Frame::new().raw(frame).finish());
+        Ok(())
+    }
+
+    fn fill_slot(&mut self, number: u64, zxid: i64, error: i32, body: &[u8]) {
+        let index = usize::try_from(number.wrapping_sub(self.first_slot)).unwrap_or(usize::MAX);
+        if let Some(slot) = self.slots.get_mut(index)
+            && slot.reply.is_none()
+        {
+            slot.reply = Some(Frame::reply(slot.xid, zxid, error).raw(body).finish());
+        }
+        self.flush_slots();
+    }
+
+    // ----- time
+
+    fn heartbeat_due(&self) -> Moment {
+        let timeout = self.lease_timeout();
+        // A slow connection needs its answers sooner for the lease to hold.
+        let every = if self.round_trip > timeout / 16 { timeout / 6 } else { timeout / 3 };
+        self.renewed.plus(every)
+    }
+
+    fn lease_timeout(&self) -> Duration {
+        self.granted.as_ref().map_or(Duration::ZERO, |granted| granted.timeout)
+    }
+
+    /// When the oldest unanswered request will have waited too long: a third of the
+    /// session time-out, or sooner when the lease would leave no time to go elsewhere.
+    fn silence_limit(&self) -> Option<Moment> {
+        let oldest = self.outstanding.front()?.sent;
+        let timeout = self.lease_timeout();
+        // A large reply that is still coming in is not silence.
+        let since = if self.from_server.in_the_middle() { oldest.max(self.heard) } else { oldest };
+        let mut limit = since.plus(timeout / 3);
+        if self.ended.is_none() {
+            let end = self.lease.end().as_nanos();
+            let sixth = Moment::ZERO.plus(timeout / 6).as_nanos();
+            let hasty = Moment::from_nanos(end.saturating_sub(sixth));
+            limit = limit.min(hasty.max(since.plus(timeout / 12)));
+        }
+        Some(limit)
+    }
+
+    /// When [`tick`](Core::tick) has something to do.
+    pub(crate) fn next_tick(&self) -> Moment {
+        let mut next = Moment::NEVER;
+        if self.over || self.granted.is_none() {
+            return next;
+        }
+        if self.ended.is_none() {
+            next = next.min(self.lease.end());
+            if self.attached {
+                next = next.min(self.heartbeat_due());
+            }
+        }
+        if self.attached
+            && let Some(limit) = self.silence_limit()
+        {
+            next = next.min(limit);
+        }
+        next
+    }
+
+    /// Lets time pass. An error means that the connection must be dropped.
+    pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
+        if self.over || self.granted.is_none() {
+            return Ok(());
+        }
+        if self.ended.is_none() && now >= self.lease.end() {
+            self.lapse(now);
+        }
+        if !self.attached {
+            return Ok(());
+        }
+        if let Some(limit) = self.silence_limit()
+            && now >= limit
+        {
+            let waited = self.outstanding.front().map(|sent| now.since(sent.sent));
+            return Err(Broken(format!("no answer for {:?}", waited.unwrap_or_default())));
+        }
+        if self.ended.is_none() && now >= self.heartbeat_due() {
+            self.send(op::SYNC, &[0, 0, 0, 1, b'/'], Recipient::Heartbeat, now);
+        }
+        Ok(())
+    }
+
+    fn lapse(&mut self, now: Moment) {
+        self.end(End::Lapsed);
+        if self.attached {
+            self.send_close(now);
+        }
+    }
+}
+
+/// Whether the server's answer to it had to come through the leader.
+fn goes_to_the_leader(operation: i32) -> bool {
+    matches!(
+        operation,
+        op::SYNC
+            | op::CREATE
+            | op::CREATE_CONTAINER
+            | op::DELETE
+            | op::SET_DATA
+            | op::SET_ACL
+            | op::CLOSE_SESSION
+    )
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("attached", &self.attached)
+            .field("ended", &self.ended)
+            .field("over", &self.over)
+            .field("outstanding", &self.outstanding.len())
+            .finish_non_exhaustive()
+    }
+}

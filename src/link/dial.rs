@@ -1,0 +1,349 @@
+//! Finding a server that serves the session: names, connections, handshakes.
+//!
+//! It runs on threads of its own, so that neither a name server nor a silent host can
+//! hold up the link.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::core::Granted;
+use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader, code, op, xid};
+use crate::error::Result;
+use crate::hosts::Host;
+use crate::rt::{self, Deadline, Moment, Mutex, Receiver, RecvTimeoutError, Sender, bounded};
+
+/// Credentials to present on every connection.
+#[derive(Clone)]
+pub(crate) struct Auth {
+    pub(crate) scheme: String,
+    pub(crate) credentials: Vec<u8>,
+}
+
+impl std::fmt::Debug for Auth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Auth").field("scheme", &self.scheme).finish_non_exhaustive()
+    }
+}
+
+/// Turns host names into addresses, anew each time, remembering the last ones for as
+/// long as a name server does not answer.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    hosts: Vec<Host>,
+    known: Mutex<HashMap<Host, Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    addresses: Vec<SocketAddr>,
+    asking: bool,
+    warned: bool,
+}
+
+impl Resolver {
+    pub(crate) fn new(hosts: Vec<Host>) -> Arc<Resolver> {
+        Arc::new(Resolver { hosts, known: Mutex::new(HashMap::new()) })
+    }
+
+    /// The addresses of all hosts, shuffled; waits up to `limit` for name servers.
+    fn addresses(self: &Arc<Self>, limit: Duration) -> Vec<SocketAddr> {
+        let (done, answers) = bounded(self.hosts.len());
+        let mut asked = 0;
+        let mut found: Vec<SocketAddr> = Vec::new();
+        let mut names = Vec::new();
+        for host in &self.hosts {
+            if let Some(address) = host.literal() {
+                found.push(address);
+            } else if !names.contains(host) {
+                names.push(host.clone());
+                asked += usize::from(self.ask(host, done.clone()));
+            }
+        }
+        let deadline = Deadline::after(limit);
+        for _ in 0..asked {
+            let Some(end) = deadline.instant() else { break };
+            if answers.recv_deadline(end).is_err() {
+                break;
+            }
+        }
+        let known = self.known.lock();
+        for name in &names {
+            found.extend(known.get(name).into_iter().flat_map(|known| &known.addresses));
+        }
+        drop(known);
+        found.sort_unstable();
+        found.dedup();
+        shuffle(&mut found);
+        found
+    }
+
+    fn ask(self: &Arc<Self>, host: &Host, done: Sender<()>) -> bool {
+        let mut known = self.known.lock();
+        let entry = known.entry(host.clone()).or_default();
+        if entry.asking {
+            return false;
+        }
+        entry.asking = true;
+        drop(known);
+        let (resolver, asked) = (Arc::clone(self), host.clone());
+        let started = rt::spawn("zklock-resolve", move || {
+            let answer = (asked.name.as_str(), asked.port).to_socket_addrs();
+            resolver.learn(&asked, answer.map(Iterator::collect));
+            let _ = done.try_send(());
+        });
+        if started.is_err() {
+            self.known.lock().entry(host.clone()).or_default().asking = false;
+        }
+        started.is_ok()
+    }
+
+    fn learn(&self, host: &Host, answer: io::Result<Vec<SocketAddr>>) {
+        let mut known = self.known.lock();
+        let entry = known.entry(host.clone()).or_default();
+        entry.asking = false;
+        match answer {
+            Ok(addresses) => {
+                entry.addresses = addresses;
+                entry.warned = false;
+            }
+            Err(cause) if !entry.warned => {
+                entry.warned = true;
+                log::warn!(target: "zklock::link", "the host {host} cannot be resolved: {cause}");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// What to ask for, the same for the whole life of a session but for the last zxid.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) resolver: Arc<Resolver>,
+    pub(crate) auth: Vec<Auth>,
+    /// The session time-out to ask for.
+    pub(crate) timeout: Duration,
+    /// The session to go on with.
+    pub(crate) session: Option<Granted>,
+    pub(crate) last_zxid: i64,
+    /// The server that was just lost; it is tried last.
+    pub(crate) avoid: Option<SocketAddr>,
+    /// How many connections in a row were of no use.
+    pub(crate) futile: u32,
+}
+
+/// How a search for a server ended.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Server { stream: TcpStream, address: SocketAddr, granted: Granted },
+    Expired,
+    AuthFailed,
+}
+
+/// The search goes on until it succeeds or this is dropped.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    _stop: Sender<()>,
+}
+
+impl Dial {
+    /// `trouble` is told why, after each round in which no server could be had.
+    pub(crate) fn start(
+        wanted: Wanted,
+        found: impl FnOnce(Found) + Send + 'static,
+        trouble: impl Fn(&str) + Send + 'static,
+    ) -> Result<Dial> {
+        let (stop, stopped) = bounded(0);
+        rt::spawn("zklock-dial", move || {
+            if let Some(result) = search(&wanted, &stopped, &trouble) {
+                if is_stopped(&stopped) {
+                    abandon(&wanted, result);
+                } else {
+                    found(result);
+                }
+            }
+        })?;
+        Ok(Dial { _stop: stop })
+    }
+}
+
+fn is_stopped(stopped: &Receiver<()>) -> bool {
+    stopped.try_recv() == Err(rt::TryRecvError::Disconnected)
+}
+
+/// A session that nobody wants any more is closed at once rather than left to expire.
+fn abandon(wanted: &Wanted, result: Found) {
+    if let Found::Server { mut stream, .. } = result
+        && wanted.session.is_none()
+    {
+        let _ = stream.write_all(&Frame::request(1, op::CLOSE_SESSION).finish());
+    }
+}
+
+fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Option<Found> {
+    let timeout = wanted.session.as_ref().map_or(wanted.timeout, |session| session.timeout);
+    let longest_pause = (timeout / 8).clamp(Duration::from_millis(50), Duration::from_millis(500));
+    let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(250));
+    let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
+    let mut round = 0u32;
+    if wanted.futile > 0 {
+        rest(stopped, pause.min(longest_pause))?;
+    }
+    loop {
+        let mut addresses = wanted.resolver.addresses(Duration::from_secs(1).min(timeout / 4));
+        if let Some(avoid) = wanted.avoid {
+            addresses.sort_by_key(|address| *address == avoid);
+        }
+        let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+        let first = (timeout / 6 / count).clamp(Duration::from_millis(150), Duration::from_secs(1));
+        let attempt = (first * 2u32.pow(round.min(8))).min(longest_attempt);
+        let mut why = String::from("no host of the connect string has an address");
+        for address in addresses {
+            if is_stopped(stopped) {
+                return None;
+            }
+            match try_address(wanted, address, attempt) {
+                Ok(found) => return Some(found),
+                Err(cause) => why = format!("{address}: {cause}"),
+            }
+        }
+        round = round.saturating_add(1);
+        trouble(&why);
+        if round.is_power_of_two() {
+            log::warn!(
+                target: "zklock::link",
+                "no server could be reached in {round} rounds, going on; last: {why}"
+            );
+        }
+        pause = (pause * 2).min(longest_pause);
+        rest(stopped, pause)?;
+    }
+}
+
+/// Sleeps for about `pause`; `None` when the search is to end.
+fn rest(stopped: &Receiver<()>, pause: Duration) -> Option<()> {
+    let jittered = pause / 2 + pause.mul_f64(random_fraction());
+    match stopped.recv_timeout(jittered) {
+        Err(RecvTimeoutError::Timeout) => Some(()),
+        _ => None,
+    }
+}
+
+fn try_address(wanted: &Wanted, address: SocketAddr, limit: Duration) -> io::Result<Found> {
+    let deadline = rt::now() + limit;
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
+    stream.set_nodelay(true)?;
+    let none = [0; 16];
+    let request = ConnectRequest {
+        last_zxid: wanted.last_zxid,
+        timeout: i32::try_from(wanted.timeout.as_millis()).unwrap_or(i32::MAX),
+        session: wanted.session.as_ref().map_or(0, |session| session.session),
+        password: wanted.session.as_ref().map_or(&none[..], |session| &session.password),
+    };
+    let sent = Moment::now();
+    stream.set_write_timeout(Some(limit))?;
+    stream.write_all(&request.encode())?;
+    let response = ConnectResponse::read(&read_frame(&mut stream, deadline)?)
+        .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
+    let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0) else {
+        return if wanted.session.is_some() {
+            Ok(Found::Expired)
+        } else {
+            Err(io::Error::other("the server refused a new session"))
+        };
+    };
+    if wanted.session.as_ref().is_some_and(|session| session.session != response.session) {
+        return Err(io::Error::other("the server answered with another session"));
+    }
+    if response.read_only {
+        return Err(io::Error::other("the server is read-only"));
+    }
+    for auth in &wanted.auth {
+        let frame = Frame::request(xid::AUTH, op::AUTH)
+            .int(0)
+            .buffer(auth.scheme.as_bytes())
+            .buffer(&auth.credentials)
+            .finish();
+        stream.write_all(&frame)?;
+        let reply = read_frame(&mut stream, deadline)?;
+        let header = ReplyHeader::read(&mut Fields(&reply))
+            .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
+        if header.xid != xid::AUTH {
+            return Err(io::Error::other("the server answered auth with something else"));
+        }
+        if header.error == code::AUTH_FAILED {
+            return Ok(Found::AuthFailed);
+        }
+        if header.error != code::OK {
+            return Err(io::Error::other(format!("auth got the error {}", header.error)));
+        }
+    }
+    let granted = Granted {
+        session: response.session,
+        password: response.password,
+        timeout: Duration::from_millis(timeout),
+        sent,
+    };
+    Ok(Found::Server { stream, address, granted })
+}
+
+/// Handshake frames are small; anything else is not a ZooKeeper server.
+fn read_frame(stream: &mut TcpStream, deadline: std::time::Instant) -> io::Result<Vec<u8>> {
+    let mut prefix = [0; 4];
+    read_exact(stream, &mut prefix, deadline)?;
+    let length = i32::from_be_bytes(prefix);
+    let length = usize::try_from(length).ok().filter(|length| (16..=4096).contains(length));
+    let length = length.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "the server does not speak ZooKeeper's protocol")
+    })?;
+    let mut frame = vec![0; length];
+    read_exact(stream, &mut frame, deadline)?;
+    Ok(frame)
+}
+
+fn read_exact(
+    stream: &mut TcpStream,
+    mut buffer: &mut [u8],
+    deadline: std::time::Instant,
+) -> io::Result<()> {
+    while !buffer.is_empty() {
+        let left = deadline.saturating_duration_since(rt::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(buffer) {
+            Ok(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the server closed the connection",
+                ));
+            }
+            Ok(read) => buffer = &mut buffer[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn random() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().1
+}
+
+/// In 0..1.
+fn random_fraction() -> f64 {
+    (random() & 0xffff) as f64 / 65_536.0
+}
+
+fn shuffle<T>(items: &mut [T]) {
+    for end in (1..items.len()).rev() {
+        let other = (random() & 0xffff_ffff) as usize % (end + 1);
+        items.swap(end, other);
+    }
+}

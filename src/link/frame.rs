@@ -1,0 +1,464 @@
+//! ZooKeeper's wire format, as far as the link must understand it. All that comes in
+//! is untrusted: no length is believed before it has been checked.
+
+use std::fmt;
+
+/// Operation codes of requests.
+pub(crate) mod op {
+    pub(crate) const CREATE: i32 = 1;
+    pub(crate) const DELETE: i32 = 2;
+    pub(crate) const EXISTS: i32 = 3;
+    pub(crate) const GET_DATA: i32 = 4;
+    pub(crate) const SET_DATA: i32 = 5;
+    pub(crate) const GET_ACL: i32 = 6;
+    pub(crate) const SET_ACL: i32 = 7;
+    pub(crate) const GET_CHILDREN: i32 = 8;
+    pub(crate) const SYNC: i32 = 9;
+    pub(crate) const PING: i32 = 11;
+    pub(crate) const CREATE_CONTAINER: i32 = 19;
+    pub(crate) const AUTH: i32 = 100;
+    pub(crate) const CLOSE_SESSION: i32 = -11;
+}
+
+/// Error codes of replies.
+pub(crate) mod code {
+    pub(crate) const OK: i32 = 0;
+    pub(crate) const CONNECTION_LOSS: i32 = -4;
+    pub(crate) const MARSHALLING: i32 = -5;
+    pub(crate) const UNIMPLEMENTED: i32 = -6;
+    pub(crate) const NO_NODE: i32 = -101;
+    pub(crate) const NO_AUTH: i32 = -102;
+    pub(crate) const SESSION_EXPIRED: i32 = -112;
+    pub(crate) const AUTH_FAILED: i32 = -115;
+    pub(crate) const SESSION_MOVED: i32 = -118;
+}
+
+/// Transaction ids with a meaning of their own.
+pub(crate) mod xid {
+    pub(crate) const WATCH: i32 = -1;
+    pub(crate) const AUTH: i32 = -4;
+}
+
+/// The largest request a server takes with its default `jute.maxbuffer`.
+pub(crate) const MAX_REQUEST: usize = 0xf_ffff;
+
+/// The bytes of a reply's header: xid, zxid, error code.
+pub(crate) const REPLY_HEADER: usize = 16;
+/// The bytes of a request's header: xid, operation.
+pub(crate) const REQUEST_HEADER: usize = 8;
+
+/// The frame creation modes; see `CreateMode` in ZooKeeper.
+pub(crate) const FLAG_EPHEMERAL_SEQUENTIAL: i32 = 3;
+pub(crate) const FLAG_CONTAINER: i32 = 4;
+
+/// Bytes that are not what the protocol allows here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Cuts a byte stream into length-prefixed frames. It never holds more than it was
+/// given, and of a frame beyond its limit only the head.
+#[derive(Debug)]
+pub(crate) struct Splitter {
+    buffer: Vec<u8>,
+    start: usize,
+    skip: usize,
+    limit: usize,
+    head: usize,
+}
+
+/// A frame without its length.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Piece<'a> {
+    Whole(&'a [u8]),
+    /// The first bytes of a frame beyond the limit; the rest is thrown away as it comes.
+    Oversized {
+        head: &'a [u8],
+        length: usize,
+    },
+}
+
+impl Splitter {
+    /// `limit` is the longest frame, `head` what every frame must have at the least.
+    pub(crate) fn new(limit: usize, head: usize) -> Splitter {
+        Splitter { buffer: Vec::new(), start: 0, skip: 0, limit, head }
+    }
+
+    pub(crate) fn push(&mut self, mut bytes: &[u8]) {
+        let skipped = self.skip.min(bytes.len());
+        self.skip -= skipped;
+        bytes = &bytes[skipped..];
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.start = 0;
+            if self.buffer.capacity() > 256 * 1024 {
+                self.buffer = Vec::new();
+            }
+        } else if self.start > 64 * 1024 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn next(&mut self) -> Result<Option<Piece<'_>>, Malformed> {
+        let bytes = &self.buffer[self.start..];
+        let Some((prefix, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
+        let Ok(length) = usize::try_from(i32::from_be_bytes(*prefix)) else {
+            return Err(Malformed("a frame of negative length"));
+        };
+        if length < self.head {
+            return Err(Malformed("a frame shorter than its header"));
+        }
+        if length > self.limit {
+            let Some(head) = rest.get(..self.head) else { return Ok(None) };
+            let present = rest.len().min(length);
+            let head_at = self.start + 4;
+            self.skip = length - present;
+            self.start = head_at + present;
+            let head = head_at..head_at + head.len();
+            return Ok(Some(Piece::Oversized { head: &self.buffer[head], length }));
+        }
+        if rest.len() < length {
+            return Ok(None);
+        }
+        let frame = self.start + 4..self.start + 4 + length;
+        self.start = frame.end;
+        Ok(Some(Piece::Whole(&self.buffer[frame])))
+    }
+
+    /// Whether a frame has begun that is not complete.
+    pub(crate) fn in_the_middle(&self) -> bool {
+        self.skip > 0 || self.start < self.buffer.len()
+    }
+}
+
+/// Reads fields off a frame.
+#[derive(Debug)]
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed("a truncated frame"))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    pub(crate) fn int(&mut self) -> Result<i32, Malformed> {
+        self.array().map(i32::from_be_bytes)
+    }
+
+    pub(crate) fn long(&mut self) -> Result<i64, Malformed> {
+        self.array().map(i64::from_be_bytes)
+    }
+
+    /// A buffer; a length of −1 stands for none.
+    pub(crate) fn buffer(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.int()?;
+        if length == -1 {
+            return Ok(&[]);
+        }
+        let length = usize::try_from(length).map_err(|_| Malformed("a negative length"))?;
+        if length > self.0.len() {
+            return Err(Malformed("a length beyond the frame's end"));
+        }
+        let (head, rest) = self.0.split_at(length);
+        self.0 = rest;
+        Ok(head)
+    }
+
+    pub(crate) fn string(&mut self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.buffer()?).map_err(|_| Malformed("a text that is not UTF-8"))
+    }
+
+    fn count(&mut self) -> Result<usize, Malformed> {
+        let count =
+            usize::try_from(self.int()?).map_err(|_| Malformed("a negative count of items"))?;
+        if count > self.0.len() / 4 {
+            return Err(Malformed("a count of items beyond the frame's end"));
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn stat(&mut self) -> Result<Stat, Malformed> {
+        let czxid = self.long()?;
+        let _mzxid = self.long()?;
+        let ctime = self.long()?;
+        let _mtime = self.long()?;
+        let [_version, _cversion, _aversion] = [self.int()?, self.int()?, self.int()?];
+        let ephemeral_owner = self.long()?;
+        let [_data_length, num_children] = [self.int()?, self.int()?];
+        let _pzxid = self.long()?;
+        Ok(Stat { czxid, ctime, ephemeral_owner, num_children })
+    }
+}
+
+/// What the link and the store read off a node's stat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) czxid: i64,
+    pub(crate) ctime: i64,
+    pub(crate) ephemeral_owner: i64,
+    pub(crate) num_children: i32,
+}
+
+/// Builds a frame with its length in front.
+#[derive(Debug)]
+pub(crate) struct Frame(Vec<u8>);
+
+impl Frame {
+    pub(crate) fn new() -> Frame {
+        Frame(vec![0; 4])
+    }
+
+    pub(crate) fn request(xid: i32, operation: i32) -> Frame {
+        Frame::new().int(xid).int(operation)
+    }
+
+    pub(crate) fn reply(xid: i32, zxid: i64, error: i32) -> Frame {
+        Frame::new().int(xid).long(zxid).int(error)
+    }
+
+    pub(crate) fn int(self, value: i32) -> Frame {
+        self.raw(&value.to_be_bytes())
+    }
+
+    pub(crate) fn long(self, value: i64) -> Frame {
+        self.raw(&value.to_be_bytes())
+    }
+
+    pub(crate) fn flag(self, value: bool) -> Frame {
+        self.raw(&[u8::from(value)])
+    }
+
+    /// Longer than `i32::MAX` cannot be said; callers check sizes far below that.
+    pub(crate) fn buffer(self, bytes: &[u8]) -> Frame {
+        let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+        self.int(length).raw(bytes)
+    }
+
+    pub(crate) fn raw(mut self, bytes: &[u8]) -> Frame {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        let length = i32::try_from(self.0.len() - 4).unwrap_or(i32::MAX);
+        self.0[..4].copy_from_slice(&length.to_be_bytes());
+        self.0
+    }
+}
+
+/// The header of a reply or of a watch event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplyHeader {
+    pub(crate) xid: i32,
+    pub(crate) zxid: i64,
+    pub(crate) error: i32,
+}
+
+impl ReplyHeader {
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Result<ReplyHeader, Malformed> {
+        Ok(ReplyHeader { xid: fields.int()?, zxid: fields.long()?, error: fields.int()? })
+    }
+}
+
+/// The first frame of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectRequest<'a> {
+    pub(crate) last_zxid: i64,
+    pub(crate) timeout: i32,
+    pub(crate) session: i64,
+    pub(crate) password: &'a [u8],
+}
+
+impl<'a> ConnectRequest<'a> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        Frame::new()
+            .int(0)
+            .long(self.last_zxid)
+            .int(self.timeout)
+            .long(self.session)
+            .buffer(self.password)
+            .flag(false)
+            .finish()
+    }
+
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<ConnectRequest<'a>, Malformed> {
+        let mut fields = Fields(bytes);
+        let _protocol = fields.int()?;
+        let last_zxid = fields.long()?;
+        let timeout = fields.int()?;
+        let session = fields.long()?;
+        let password = fields.buffer()?;
+        Ok(ConnectRequest { last_zxid, timeout, session, password })
+    }
+}
+
+/// The answer to it; a time-out of zero or less says that the session has expired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectResponse {
+    pub(crate) timeout: i32,
+    pub(crate) session: i64,
+    pub(crate) password: Vec<u8>,
+    pub(crate) read_only: bool,
+}
+
+impl ConnectResponse {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        Frame::new()
+            .int(0)
+            .int(self.timeout)
+            .long(self.session)
+            .buffer(&self.password)
+            .flag(self.read_only)
+            .finish()
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Result<ConnectResponse, Malformed> {
+        let mut fields = Fields(bytes);
+        let _protocol = fields.int()?;
+        let timeout = fields.int()?;
+        let session = fields.long()?;
+        let password = fields.buffer()?.to_vec();
+        let read_only = fields.0.first().is_some_and(|flag| *flag != 0);
+        Ok(ConnectResponse { timeout, session, password, read_only })
+    }
+}
+
+/// Checks the body of a successful reply, so that the handle's decoder, which trusts
+/// lengths and texts, is never shown what it would fail on.
+pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> {
+    let mut fields = Fields(body);
+    match operation {
+        op::CREATE | op::CREATE_CONTAINER | op::SYNC => fields.string().map(drop),
+        op::EXISTS | op::SET_DATA | op::SET_ACL => fields.stat().map(drop),
+        op::GET_DATA => {
+            fields.buffer()?;
+            fields.stat().map(drop)
+        }
+        op::GET_ACL => {
+            for _ in 0..fields.count()? {
+                fields.int()?;
+                fields.string()?;
+                fields.string()?;
+            }
+            fields.stat().map(drop)
+        }
+        op::GET_CHILDREN => {
+            for _ in 0..fields.count()? {
+                fields.string()?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the body of a watch event.
+pub(crate) fn check_event(body: &[u8]) -> Result<(), Malformed> {
+    let mut fields = Fields(body);
+    fields.int()?;
+    fields.int()?;
+    fields.string().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn whole(splitter: &mut Splitter) -> Option<Vec<u8>> {
+        match splitter.next() {
+            Ok(Some(Piece::Whole(frame))) => Some(frame.to_vec()),
+            Ok(None) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn lengths_are_checked_before_they_are_believed() {
+        for (bytes, reason) in [
+            (&(-1i32).to_be_bytes()[..], "a frame of negative length"),
+            (&3i32.to_be_bytes()[..], "a frame shorter than its header"),
+        ] {
+            let mut splitter = Splitter::new(100, 8);
+            splitter.push(bytes);
+            assert_eq!(splitter.next(), Err(Malformed(reason)));
+        }
+    }
+
+    #[test]
+    fn an_oversized_frame_is_named_and_thrown_away() {
+        let mut splitter = Splitter::new(100, 8);
+        splitter.push(&1_000_000i32.to_be_bytes());
+        splitter.push(&[7; 12]);
+        assert_eq!(
+            splitter.next(),
+            Ok(Some(Piece::Oversized { head: &[7; 8], length: 1_000_000 }))
+        );
+        for _ in 0..999_988 / 1_000 {
+            splitter.push(&[0; 1_000]);
+        }
+        splitter.push(&[0; 988]);
+        assert!(splitter.buffer.capacity() < 10_000);
+        assert!(!splitter.in_the_middle());
+        splitter.push(&Frame::new().long(5).finish());
+        assert_eq!(whole(&mut splitter), Some(5i64.to_be_bytes().to_vec()));
+    }
+
+    #[test]
+    fn reply_bodies_that_lie_about_lengths_are_refused() {
+        let huge = i32::MAX.to_be_bytes();
+        let negative = (-2i32).to_be_bytes();
+        for operation in [op::CREATE, op::GET_DATA, op::GET_CHILDREN, op::GET_ACL] {
+            assert!(check_reply(operation, &huge).is_err(), "{operation}");
+            assert!(check_reply(operation, &negative).is_err(), "{operation}");
+        }
+        assert!(check_reply(op::EXISTS, &[0; 67]).is_err());
+        assert!(check_reply(op::EXISTS, &[0; 68]).is_ok());
+        assert!(check_reply(op::CREATE, &[0, 0, 0, 1, 0xff]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_split(
+            frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 8..200), 0..20),
+            cuts in prop::collection::vec(1usize..50, 1..50),
+        ) {
+            let stream: Vec<u8> =
+                frames.iter().flat_map(|frame| Frame::new().raw(frame).finish()).collect();
+            let mut splitter = Splitter::new(1_000, 8);
+            let mut got = Vec::new();
+            let mut rest = &stream[..];
+            let mut cuts = cuts.iter().cycle();
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
+                rest = later;
+                splitter.push(now);
+                while let Some(frame) = whole(&mut splitter) {
+                    got.push(frame);
+                }
+            }
+            prop_assert_eq!(got, frames);
+        }
+
+        #[test]
+        fn no_bytes_make_the_readers_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), operation in 0..20i32) {
+            let _ = check_reply(operation, &bytes);
+            let _ = check_event(&bytes);
+            let _ = ConnectRequest::read(&bytes);
+            let _ = ConnectResponse::read(&bytes);
+            let mut splitter = Splitter::new(100, 8);
+            splitter.push(&bytes);
+            while let Ok(Some(_)) = splitter.next() {}
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The near side: the one connection from the `zookeeper` crate's handle.
+//!
+//! Anyone on this machine can connect to a loopback port. The handle proves itself by a
+//! nonce, which it passes on in its handshake as the session time-out. Strangers are
+//! told nothing and delay nobody.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::frame::{ConnectRequest, ConnectResponse};
+use crate::rt::Moment;
+
+/// How long a stranger may keep a connection without a handshake.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How many may be waiting at once; beyond that the oldest goes.
+const CROWD: usize = 128;
+/// The length of a handshake as the handle sends it, with its prefix.
+const HANDSHAKE: usize = 4 + 45;
+
+/// A port on which the handle, and nobody else, is served.
+#[derive(Debug)]
+pub(crate) struct Door {
+    listener: TcpListener,
+    nonce: i32,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    stream: TcpStream,
+    since: Moment,
+    bytes: Vec<u8>,
+}
+
+enum Heard {
+    Nothing,
+    Handle,
+    Stranger,
+}
+
+impl Door {
+    pub(crate) fn open() -> io::Result<Door> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let random = uuid::Uuid::new_v4().as_u64_pair().0;
+        let nonce = i32::try_from(random >> 33).unwrap_or(i32::MAX).max(1);
+        Ok(Door { listener, nonce })
+    }
+
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// What the handle is to ask for as its session time-out.
+    pub(crate) fn nonce(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.nonce).unwrap_or(1))
+    }
+
+    /// Waits for the handle, greets it, and closes the port.
+    pub(crate) fn admit(self) -> io::Result<TcpStream> {
+        let mut candidates: Vec<Candidate> = Vec::new();
+        loop {
+            self.wait(&candidates)?;
+            self.accept(&mut candidates)?;
+            let now = Moment::now();
+            let mut index = 0;
+            while index < candidates.len() {
+                let candidate = &mut candidates[index];
+                match candidate.hear(self.nonce) {
+                    Heard::Handle => {
+                        let Candidate { stream, .. } = candidates.swap_remove(index);
+                        return greet(stream);
+                    }
+                    Heard::Nothing if now.since(candidate.since) < PATIENCE => index += 1,
+                    Heard::Nothing | Heard::Stranger => {
+                        log::warn!(target: "zklock::link", "a stranger on the loopback port was dropped");
+                        candidates.swap_remove(index);
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait(&self, candidates: &[Candidate]) -> io::Result<()> {
+        let mut interests = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        interests.extend(candidates.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)));
+        let oldest = candidates.iter().map(|one| one.since).min();
+        let limit = oldest.map(|since| PATIENCE.saturating_sub(Moment::now().since(since)));
+        super::poll(&mut interests, limit)
+    }
+
+    fn accept(&self, candidates: &mut Vec<Candidate>) -> io::Result<()> {
+        for _ in 0..CROWD {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    if candidates.len() >= CROWD {
+                        candidates.remove(0);
+                    }
+                    let since = Moment::now();
+                    candidates.push(Candidate { stream, since, bytes: Vec::new() });
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // Out of descriptors: those of the strangers must go first.
+                Err(_) if !candidates.is_empty() => {
+                    candidates.remove(0);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Candidate {
+    fn hear(&mut self, nonce: i32) -> Heard {
+        let mut buffer = [0; HANDSHAKE];
+        let wanted = HANDSHAKE - self.bytes.len();
+        match self.stream.read(&mut buffer[..wanted]) {
+            Ok(0) => return Heard::Stranger,
+            Ok(read) => self.bytes.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Heard::Nothing,
+            Err(_) => return Heard::Stranger,
+        }
+        if self.bytes.len() < HANDSHAKE {
+            return Heard::Nothing;
+        }
+        let announced = self.bytes[..4] == [0, 0, 0, 45];
+        match ConnectRequest::read(&self.bytes[4..]) {
+            Ok(request) if announced && request.timeout == nonce => Heard::Handle,
+            _ => Heard::Stranger,
+        }
+    }
+}
+
+/// The handle is told of a made-up session, and of a time-out of weeks, so that it
+/// neither pings nor knows anything that could be used elsewhere.
+fn greet(mut stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(false)?;
+    let made_up =
+        ConnectResponse { timeout: i32::MAX, session: 1, password: vec![0; 16], read_only: false };
+    stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(&made_up.encode())?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handshake(nonce: i32) -> Vec<u8> {
+        ConnectRequest { last_zxid: 0, timeout: nonce, session: 0, password: &[0; 16] }.encode()
+    }
+
+    #[test]
+    fn only_the_nonce_is_let_in_and_strangers_are_dropped() {
+        let door = Door::open().unwrap();
+        let (address, nonce) = (door.address().unwrap(), door.nonce);
+        let admitted = std::thread::spawn(move || door.admit());
+        let mut silent: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut wrong = TcpStream::connect(address).unwrap();
+        wrong.write_all(&handshake(nonce ^ 1)).unwrap();
+        let mut garbage = TcpStream::connect(address).unwrap();
+        garbage.write_all(&[0xff; 60]).unwrap();
+        for stranger in silent.iter_mut().chain([&mut wrong, &mut garbage]) {
+            let mut told = Vec::new();
+            let _ = stranger.read_to_end(&mut told);
+            assert_eq!(told, b"", "a stranger was told something");
+        }
+        let mut handle = TcpStream::connect(address).unwrap();
+        handle.write_all(&handshake(nonce)).unwrap();
+        admitted.join().unwrap().unwrap();
+        let mut answer = [0; 4 + 37];
+        handle.read_exact(&mut answer).unwrap();
+        assert_eq!(ConnectResponse::read(&answer[4..]).unwrap().password, [0; 16]);
+        assert!(TcpStream::connect(address).is_err(), "the port is still open");
+    }
+}

@@ -1,0 +1,121 @@
+//! Threads, channels, locks and time: the only place they come from, so that a
+//! simulation can put its own in their stead.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) use crossbeam_channel::{
+    Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, unbounded,
+};
+pub(crate) use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, ErrorKind, Result};
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+struct Counted;
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Starts a named thread that nobody joins.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    LIVE.fetch_add(1, Ordering::AcqRel);
+    let counted = Counted;
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            let _counted = counted;
+            body();
+        })
+        .map(drop)
+        .map_err(|cause| {
+            Error::new(ErrorKind::System, format!("could not start the thread {name:?}: {cause}"))
+                .caused_by(cause)
+        })
+}
+
+/// How many of this library's own threads are alive in this process.
+pub(crate) fn live_threads() -> usize {
+    LIVE.load(Ordering::Acquire)
+}
+
+/// The clock that deadlines are measured by.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// The end of a wait; `None` never comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(crate) const NEVER: Deadline = Deadline(None);
+
+    pub(crate) fn at(instant: Instant) -> Deadline {
+        Deadline(Some(instant))
+    }
+
+    /// A duration too long for the clock never ends.
+    pub(crate) fn after(duration: Duration) -> Deadline {
+        Deadline(now().checked_add(duration))
+    }
+
+    pub(crate) fn instant(self) -> Option<Instant> {
+        self.0
+    }
+
+    pub(crate) fn is_never(self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        self.0.is_some_and(|end| now() >= end)
+    }
+
+    pub(crate) fn earlier(self, other: Deadline) -> Deadline {
+        match (self.0, other.0) {
+            (Some(a), Some(b)) => Deadline(Some(a.min(b))),
+            (a, b) => Deadline(a.or(b)),
+        }
+    }
+}
+
+/// A point on the clock of the lease, in nanoseconds: it goes on while the machine
+/// sleeps (`CLOCK_BOOTTIME` on Linux).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    pub(crate) const ZERO: Moment = Moment(0);
+    pub(crate) const NEVER: Moment = Moment(u64::MAX);
+
+    pub(crate) fn now() -> Moment {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(CLOCK);
+        Moment(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+
+    pub(crate) fn from_nanos(nanos: u64) -> Moment {
+        Moment(nanos)
+    }
+
+    pub(crate) fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn plus(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// Zero when `earlier` is the later one.
+    pub(crate) fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}

@@ -1,0 +1,587 @@
+//! The public `Client`: one live session at a time, opened anew on demand.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::calls::Calls;
+use super::events::Events;
+use super::reaper::Reaper;
+use super::session::{Session, ended};
+use super::status::Phase;
+use super::wake::{Signals, Waiter};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::ConnectString;
+use crate::link::LinkConfig;
+use crate::link::core::{End, Notice};
+use crate::link::dial::{Auth, Resolver};
+use crate::rt::{self, Deadline, Mutex};
+
+/// How long closing a client may wait for the server.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// The state of a client's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SessionState {
+    /// A server serves the session.
+    Connected,
+    /// The connection is lost, the session is not: locks are still held, and nothing is
+    /// asked of the ensemble until a server takes the session up again, or it is lost.
+    Suspended,
+    /// The session is over: it expired, or its lease ran out by this machine's clock. All
+    /// locks that were held in it are lost. The next call opens a new session.
+    Lost,
+    /// The client was closed.
+    Closed,
+}
+
+impl fmt::Display for SessionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SessionState::Connected => "connected",
+            SessionState::Suspended => "suspended",
+            SessionState::Lost => "lost",
+            SessionState::Closed => "closed",
+        })
+    }
+}
+
+/// A client of a ZooKeeper ensemble.
+///
+/// It keeps one session alive over lost connections, restarts and elections, and opens a
+/// new one, on the next call, when that was lost. Clones are cheap and share it all; so do
+/// locks and guards made from it. The last one dropped closes the session, within a second.
+///
+/// ```no_run
+/// use zklock::Client;
+///
+/// let zk = Client::connect("zk1:2181,zk2:2181,zk3:2181/app")?;
+/// # Ok::<(), zklock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    owner: Arc<Owner>,
+}
+
+/// Closes the session when the last client is gone.
+struct Owner {
+    core: Arc<Core>,
+}
+
+/// What a client is made of. Background work holds no `Client`, only parts of this.
+pub(crate) struct Core {
+    hosts: String,
+    chroot: String,
+    link: LinkConfig,
+    connect_timeout: Duration,
+    calls: Calls,
+    events: Events,
+    reaper: Reaper,
+    slot: Mutex<Slot>,
+    changed: Arc<Signals>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    session: Option<Arc<Session>>,
+    /// Sessions that are lost but not yet known to the server as closed.
+    retired: Vec<Arc<Session>>,
+    closed: bool,
+    opening: bool,
+    /// Counts the attempts to open a session that have ended.
+    attempts: u64,
+    /// How the last of them failed.
+    failure: Option<Error>,
+    /// What the state listeners were told last.
+    told: Option<SessionState>,
+}
+
+struct Listener {
+    callback: Mutex<Box<dyn FnMut(SessionState) + Send>>,
+    /// States to tell, and whether somebody is telling them.
+    pending: Mutex<(VecDeque<SessionState>, bool)>,
+}
+
+/// How a wait for something of the client's may end early.
+pub(crate) enum Interrupted {
+    /// The deadline passed, or the caller's own condition came true.
+    GaveUp,
+    /// Waiting cannot mend it.
+    Failed(Error),
+}
+
+impl Client {
+    /// Connects with the default settings: see [`ClientBuilder`].
+    ///
+    /// The connect string is a comma-separated list of `host:port`, tried in random order.
+    /// The port defaults to 2181; an IPv6 address stands in brackets; a path after the last
+    /// host is the chroot, under which all of this client's paths lie, and which is made
+    /// with the first lock if it does not exist. A host whose name cannot be resolved is
+    /// only a warning in the log as long as another can be reached.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](ErrorKind::InvalidName) names the part of the connect string that is
+    /// malformed, [`Connect`](ErrorKind::Connect) says what went wrong with the last server
+    /// tried in the connect time-out.
+    pub fn connect(hosts: &str) -> Result<Client> {
+        Client::builder(hosts).connect()
+    }
+
+    /// Settings for a client of these hosts; see [`Client::connect`] for their form.
+    pub fn builder(hosts: &str) -> ClientBuilder {
+        ClientBuilder {
+            hosts: hosts.to_owned(),
+            session_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(15),
+            auth: Vec::new(),
+            max_reply: 64 << 20,
+        }
+    }
+
+    /// The state of the session at this moment.
+    pub fn state(&self) -> SessionState {
+        self.owner.core.state()
+    }
+
+    /// Calls `callback` after each change of [`state`](Client::state), until the client is
+    /// gone. It runs on a thread of its own and may call this library, also blocking parts
+    /// of it; it is told all changes in their order, one at a time.
+    pub fn on_state_change(&self, callback: impl FnMut(SessionState) + Send + 'static) {
+        self.owner.core.listeners.lock().push(Arc::new(Listener {
+            callback: Mutex::new(Box::new(callback)),
+            pending: Mutex::default(),
+        }));
+    }
+
+    /// Ends the session: locks that are held in it are released by the server, their guards
+    /// learn of it, and whoever waits gets [`Closed`](ErrorKind::Closed). Waits up to a
+    /// second for the server to confirm it. Closing twice does nothing.
+    pub fn close(&self) {
+        self.owner.core.close();
+    }
+
+    /// The session time-out that the server granted: after so long without the client, the
+    /// server ends the session and passes its locks on. The default, or what was asked for,
+    /// where there is no session.
+    pub fn session_timeout(&self) -> Duration {
+        let core = &self.owner.core;
+        let granted = core.slot.lock().session.as_ref().map(|one| one.link().info().timeout);
+        granted.unwrap_or(core.link.session_timeout)
+    }
+
+    /// The session's id, as servers name it in their logs (in hexadecimal); `None` when
+    /// there is no session.
+    pub fn session_id(&self) -> Option<i64> {
+        let slot = self.owner.core.slot.lock();
+        slot.session
+            .as_ref()
+            .filter(|session| session.status().now().ended.is_none())
+            .map(|s| s.id())
+    }
+
+    /// What this client keeps busy at this moment, to find leaks with.
+    pub fn stats(&self) -> ClientStats {
+        let core = &self.owner.core;
+        let session = core.slot.lock().session.clone();
+        ClientStats {
+            watches: session.map_or(0, |session| session.watches().len()),
+            pending_deletes: core.reaper.backlog(),
+            threads: rt::live_threads(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.owner.core
+    }
+}
+
+/// What a [`Client`] keeps busy: see [`Client::stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientStats {
+    /// Entries in the table of watches: one for each guard, one for each waiting call.
+    pub watches: usize,
+    /// Nodes still to be deleted in the background.
+    pub pending_deletes: usize,
+    /// Threads of this library in this process, of all clients. The `zookeeper` crate has
+    /// three more for each session.
+    pub threads: usize,
+}
+
+impl From<&Client> for Client {
+    fn from(client: &Client) -> Client {
+        client.clone()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let core = &self.owner.core;
+        let info = core.slot.lock().session.as_ref().map(|session| session.link().info());
+        let mut out = f.debug_struct("Client");
+        out.field("hosts", &core.hosts).field("chroot", &core.chroot).field("state", &self.state());
+        if let Some(info) = info {
+            out.field("session", &format_args!("0x{:x}", info.session))
+                .field("session_timeout", &info.timeout)
+                .field("server", &info.server);
+        }
+        out.field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+/// Settings of a [`Client`].
+#[derive(Clone)]
+#[must_use = "nothing happens before `connect`"]
+pub struct ClientBuilder {
+    hosts: String,
+    session_timeout: Duration,
+    connect_timeout: Duration,
+    auth: Vec<Auth>,
+    max_reply: usize,
+}
+
+impl ClientBuilder {
+    /// How long the ensemble keeps the session, and so its locks, without hearing of the
+    /// client. Default 10 seconds; the server may grant less or more (by default between 2
+    /// and 20 of its ticks, see [`Client::session_timeout`]).
+    ///
+    /// Shorter means that a dead holder's lock passes on sooner; longer, that more of an
+    /// outage is survived with the locks kept.
+    pub fn session_timeout(mut self, timeout: Duration) -> ClientBuilder {
+        self.session_timeout = timeout;
+        self
+    }
+
+    /// How long [`connect`](ClientBuilder::connect), and any later call that has to open a
+    /// session without a deadline of its own, tries before it fails. Default 15 seconds.
+    pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Credentials to present on every connection, such as `"digest"` and `b"user:password"`.
+    /// Default none; may be called several times. They never appear in `Debug` or logs.
+    pub fn auth(
+        mut self,
+        scheme: impl Into<String>,
+        credentials: impl Into<Vec<u8>>,
+    ) -> ClientBuilder {
+        self.auth.push(Auth { scheme: scheme.into(), credentials: credentials.into() });
+        self
+    }
+
+    /// The largest reply, in bytes, that is taken from a server; a larger one fails its call
+    /// with [`TooLarge`](ErrorKind::TooLarge). Default 64 MiB, at least 64 KiB.
+    pub fn max_reply(mut self, bytes: usize) -> ClientBuilder {
+        self.max_reply = bytes;
+        self
+    }
+
+    /// Opens a session and returns once a server serves it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`]; [`AuthFailed`](ErrorKind::AuthFailed) when the server rejects
+    /// the credentials, [`InvalidData`](ErrorKind::InvalidData) for settings out of range,
+    /// [`System`](ErrorKind::System) when this process is out of threads or sockets.
+    pub fn connect(self) -> Result<Client> {
+        let hosts: ConnectString = self.hosts.parse()?;
+        let setting = |what: &str| Err(Error::new(ErrorKind::InvalidData, what));
+        let longest = Duration::from_millis(i32::MAX.unsigned_abs().into());
+        if self.session_timeout < Duration::from_millis(1) || self.session_timeout > longest {
+            return setting("the session time-out must be between a millisecond and 24 days");
+        }
+        if self.connect_timeout.is_zero() {
+            return setting("the connect time-out must be more than zero");
+        }
+        for auth in &self.auth {
+            if auth.scheme.is_empty() || auth.scheme.contains('\0') {
+                return setting("the scheme of credentials must be a name such as \"digest\"");
+            }
+            if auth.scheme.len() + auth.credentials.len() > 64 * 1024 {
+                return setting("credentials of more than 64 KiB");
+            }
+        }
+        let core = Arc::new(Core {
+            hosts: self.hosts,
+            chroot: hosts.chroot,
+            link: LinkConfig {
+                resolver: Resolver::new(hosts.hosts),
+                auth: self.auth,
+                session_timeout: self.session_timeout,
+                max_reply: self.max_reply.clamp(64 * 1024, 1 << 30),
+            },
+            connect_timeout: self.connect_timeout,
+            calls: Calls::default(),
+            events: Events::default(),
+            reaper: Reaper::default(),
+            slot: Mutex::default(),
+            changed: Arc::default(),
+            listeners: Mutex::default(),
+        });
+        let client = Client { owner: Arc::new(Owner { core }) };
+        let waiter = Waiter::new();
+        // The attempt itself fails at the time-out, and knows why.
+        let margin = Duration::from_millis(50);
+        let deadline = Deadline::after(self.connect_timeout.saturating_add(margin));
+        match client.core().session(&waiter, deadline, || false, Patience::OneAttempt) {
+            Ok(_) => Ok(client),
+            Err(Interrupted::Failed(error)) => Err(error),
+            Err(Interrupted::GaveUp) => Err(Error::new(
+                ErrorKind::Connect,
+                format!("could not connect within {:?}", self.connect_timeout),
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("hosts", &self.hosts)
+            .field("session_timeout", &self.session_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("auth", &self.auth)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether to go on after an attempt to open a session has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    OneAttempt,
+    UntilDeadline,
+}
+
+impl Core {
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
+    }
+
+    pub(crate) fn reaper(&self) -> &Reaper {
+        &self.reaper
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// The path as the server knows it.
+    pub(crate) fn whole(&self, path: &str) -> String {
+        match path {
+            "/" if !self.chroot.is_empty() => self.chroot.clone(),
+            _ => format!("{}{path}", self.chroot),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.slot.lock().closed
+    }
+
+    fn state(&self) -> SessionState {
+        let slot = self.slot.lock();
+        slot.state()
+    }
+
+    /// The live session, opened if there is none. The waiter must be subscribed to
+    /// nothing; `give_up` is asked at the deadline and whenever its bell is rung.
+    pub(crate) fn session(
+        self: &Arc<Self>,
+        waiter: &Waiter,
+        deadline: Deadline,
+        give_up: impl Fn() -> bool,
+        patience: Patience,
+    ) -> Result<Arc<Session>, Interrupted> {
+        let _subscription = self.changed.subscribe(waiter.bell());
+        let mut seen = None;
+        loop {
+            let mut slot = self.slot.lock();
+            if slot.closed {
+                return Err(Interrupted::Failed(ended(End::Closed)));
+            }
+            if let Some(session) = slot.live() {
+                return Ok(session);
+            }
+            if let Some(failure) =
+                slot.failure.as_ref().filter(|_| seen.is_some_and(|seen| seen < slot.attempts))
+            {
+                if patience == Patience::OneAttempt || failure.kind() != ErrorKind::Connect {
+                    return Err(Interrupted::Failed(failure.clone()));
+                }
+            }
+            seen = Some(slot.attempts);
+            if deadline.has_passed() || give_up() {
+                return Err(Interrupted::GaveUp);
+            }
+            if !slot.opening {
+                slot.opening = true;
+                drop(slot);
+                let core = Arc::clone(self);
+                if let Err(error) = rt::spawn("zklock-open", move || core.open()) {
+                    self.slot.lock().opening = false;
+                    return Err(Interrupted::Failed(error));
+                }
+            } else {
+                drop(slot);
+            }
+            waiter.wait(deadline);
+        }
+    }
+
+    fn open(self: Arc<Self>) {
+        let waiter = Waiter::new();
+        let subscription = self.changed.subscribe(waiter.bell());
+        let core = Arc::downgrade(&self);
+        let result = Session::open(
+            self.link.clone(),
+            self.connect_timeout,
+            &waiter,
+            || self.is_closed(),
+            move |notice| {
+                if let Some(core) = Weak::upgrade(&core) {
+                    core.noticed(notice);
+                }
+            },
+        );
+        drop(subscription);
+        let mut slot = self.slot.lock();
+        slot.opening = false;
+        slot.attempts += 1;
+        match result {
+            // Nobody wants it any more; dropped, it is closed.
+            Ok(_) if slot.closed => {}
+            Ok(session) => {
+                slot.failure = None;
+                let before = slot.session.replace(Arc::new(session));
+                slot.retired.extend(before);
+                drop(slot);
+                self.bury();
+                return self.noticed_change();
+            }
+            Err(error) => slot.failure = Some(error),
+        }
+        drop(slot);
+        self.changed.tell();
+    }
+
+    fn noticed(&self, notice: Notice) {
+        match notice {
+            Notice::Over => self.bury(),
+            _ => self.noticed_change(),
+        }
+    }
+
+    /// Drops the lost sessions that the server has ended.
+    fn bury(&self) {
+        let mut slot = self.slot.lock();
+        let retired = std::mem::take(&mut slot.retired);
+        let (over, left) = retired.into_iter().partition(|one| one.status().now().over);
+        slot.retired = left;
+        drop(slot);
+        let over: Vec<Arc<Session>> = over;
+        drop(over);
+    }
+
+    /// Tells of the state, if it is another than was told last.
+    fn noticed_change(&self) {
+        let mut slot = self.slot.lock();
+        let state = slot.state();
+        let news = slot.told != Some(state);
+        // The very first connection is no change to anybody.
+        let first = slot.told.is_none();
+        if slot.session.is_some() || slot.closed {
+            slot.told = Some(state);
+        }
+        if news && !first {
+            log::info!(target: "zklock::client", "the session is {state}");
+            // Under the lock, so that all listeners hear of changes in their order.
+            for listener in self.listeners.lock().iter() {
+                Listener::tell(listener, state, &self.events);
+            }
+        }
+        drop(slot);
+        self.changed.tell();
+    }
+
+    fn close(&self) {
+        let mut slot = self.slot.lock();
+        let first = !std::mem::replace(&mut slot.closed, true);
+        let mut sessions = std::mem::take(&mut slot.retired);
+        sessions.extend(slot.session.clone());
+        drop(slot);
+        if !first {
+            return;
+        }
+        self.noticed_change();
+        let (waiter, deadline) = (Waiter::new(), Deadline::after(PARTING));
+        for session in &sessions {
+            session.link().close(PARTING);
+        }
+        for session in sessions {
+            let _subscription = session.status().subscribe(waiter.bell());
+            while !session.status().now().over && !deadline.has_passed() {
+                waiter.wait(deadline);
+            }
+        }
+        self.slot.lock().session = None;
+    }
+}
+
+impl Slot {
+    fn live(&self) -> Option<Arc<Session>> {
+        self.session.as_ref().filter(|session| session.status().now().ended.is_none()).cloned()
+    }
+
+    fn state(&self) -> SessionState {
+        if self.closed {
+            return SessionState::Closed;
+        }
+        let phase = self.session.as_ref().map(|session| session.status().now());
+        match phase {
+            None | Some(Phase { ended: Some(_), .. }) => SessionState::Lost,
+            Some(Phase { attached: true, .. }) => SessionState::Connected,
+            Some(_) => SessionState::Suspended,
+        }
+    }
+}
+
+impl Listener {
+    fn tell(listener: &Arc<Listener>, state: SessionState, events: &Events) {
+        let mut pending = listener.pending.lock();
+        pending.0.push_back(state);
+        if std::mem::replace(&mut pending.1, true) {
+            return;
+        }
+        drop(pending);
+        let listener = Arc::clone(listener);
+        events.dispatch(move || {
+            loop {
+                let mut pending = listener.pending.lock();
+                let Some(state) = pending.0.pop_front() else {
+                    pending.1 = false;
+                    return;
+                };
+                drop(pending);
+                let call = AssertUnwindSafe(|| (listener.callback.lock())(state));
+                if catch_unwind(call).is_err() {
+                    log::error!(target: "zklock::client", "a state callback panicked");
+                }
+            }
+        });
+    }
+}

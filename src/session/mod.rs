@@ -1,0 +1,14 @@
+//! Sessions: [`client`] is the public face, [`session`] one session, [`handle`] the
+//! `zookeeper` crate, [`store`] the verbs, [`status`] and [`wake`] how others learn of
+//! changes, [`calls`], [`events`] and [`reaper`] the threads that work on behalf of others.
+
+pub(crate) mod calls;
+pub(crate) mod client;
+pub(crate) mod events;
+mod handle;
+pub(crate) mod reaper;
+#[expect(clippy::module_inception, reason = "the one session among what serves sessions")]
+pub(crate) mod session;
+pub(crate) mod status;
+pub(crate) mod store;
+pub(crate) mod wake;

@@ -1,0 +1,206 @@
+//! One session with the ensemble: a link, a handle on it, and what they report to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handle::Handle;
+use super::status::Status;
+use super::store::{Answer, Created, Fault, Kind, Stat, Store};
+use super::wake::{Waiter, Watches};
+use crate::acl::Acl;
+use crate::error::{Error, ErrorKind, Result};
+use crate::link::core::{End, Notice};
+use crate::link::frame::{Frame, code, op};
+use crate::link::{Link, LinkConfig};
+use crate::rt::{Deadline, Moment, bounded};
+
+/// See the module. It never comes back once it has ended.
+#[derive(Debug)]
+pub(crate) struct Session {
+    handle: Handle,
+    link: Link,
+    status: Arc<Status>,
+    watches: Arc<Watches>,
+}
+
+impl Session {
+    /// Connects, within `limit`; `stop` is asked whenever the waiter's bell is rung.
+    pub(crate) fn open(
+        config: LinkConfig,
+        limit: Duration,
+        waiter: &Waiter,
+        stop: impl Fn() -> bool,
+        on_notice: impl Fn(Notice) + Send + 'static,
+    ) -> Result<Session> {
+        let status = Arc::new(Status::default());
+        let _subscription = status.subscribe(waiter.bell());
+        let told = Arc::clone(&status);
+        let link = Link::open(
+            config,
+            Box::new(move |notice| {
+                told.note(notice);
+                on_notice(notice);
+            }),
+        )?;
+        let deadline = Deadline::after(limit);
+        loop {
+            let phase = status.now();
+            if let Some(end) = phase.ended {
+                return Err(ended(end));
+            }
+            if phase.attached {
+                break;
+            }
+            if stop() {
+                return Err(ended(End::Closed));
+            }
+            if deadline.has_passed() {
+                let trouble = link.info().trouble;
+                let trouble = trouble.unwrap_or_else(|| "no server answered".to_owned());
+                return Err(Error::new(
+                    ErrorKind::Connect,
+                    format!("could not connect within {limit:?}; last: {trouble}"),
+                ));
+            }
+            waiter.wait(deadline);
+        }
+        let watches = Arc::new(Watches::default());
+        let handle = Handle::open(&link, &watches)?;
+        Ok(Session { handle, link, status, watches })
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn status(&self) -> &Status {
+        &self.status
+    }
+
+    pub(crate) fn watches(&self) -> &Arc<Watches> {
+        &self.watches
+    }
+
+    pub(crate) fn id(&self) -> i64 {
+        self.link.info().session
+    }
+
+    /// Whether a holder in this session may believe that its nodes exist.
+    pub(crate) fn is_trusted(&self) -> bool {
+        Moment::now() < self.link.lease_end()
+    }
+
+    /// Asks for a node's data, with a watch, without waiting; an ACL that hides the data
+    /// does not hide whether the node exists.
+    pub(crate) fn watch_soon(
+        self: &Arc<Self>,
+        path: &str,
+        on_answer: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let body = Frame::new().buffer(path.as_bytes()).flag(true).finish().split_off(4);
+        let (session, again) = (Arc::downgrade(self), body.clone());
+        let first = move |error: i32| {
+            if error != code::NO_AUTH {
+                return on_answer(outcome(error));
+            }
+            let Some(session) = session.upgrade() else { return };
+            let second =
+                Box::new(move |answer: crate::link::core::Answer| on_answer(outcome(answer.error)));
+            session.link.verb(op::EXISTS, again, second);
+        };
+        self.link.verb(op::GET_DATA, body, Box::new(move |answer| first(answer.error)));
+    }
+
+    /// Asks, in one round trip, for the leader's word and for the node.
+    pub(crate) fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
+        let (tell, told) = bounded(2);
+        let second = tell.clone();
+        let sync = Frame::new().buffer(b"/").finish().split_off(4);
+        let exists = Frame::new().buffer(path.as_bytes()).flag(false).finish().split_off(4);
+        self.link.verb(op::SYNC, sync, Box::new(move |answer| drop(tell.send(answer))));
+        self.link.verb(op::EXISTS, exists, Box::new(move |answer| drop(second.send(answer))));
+        let synced = told.recv().map_err(|_| Fault::SessionEnded)?;
+        let found = told.recv().map_err(|_| Fault::SessionEnded)?;
+        outcome(synced.error)?;
+        match outcome(found.error) {
+            Ok(()) => crate::link::frame::Fields(&found.body)
+                .stat()
+                .map(Some)
+                .map_err(|malformed| Fault::Refused(malformed.to_string())),
+            Err(Fault::NoNode) => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+fn outcome(error: i32) -> Answer<()> {
+    match error {
+        code::OK => Ok(()),
+        code::CONNECTION_LOSS => Err(Fault::ConnectionLoss),
+        code::SESSION_EXPIRED => Err(Fault::SessionEnded),
+        code::NO_NODE => Err(Fault::NoNode),
+        code::NO_AUTH => Err(Fault::NoAuth),
+        other => Err(Fault::Refused(format!("the server refused it: error {other}"))),
+    }
+}
+
+/// The error for those who needed a session that has ended.
+pub(crate) fn ended(end: End) -> Error {
+    match end {
+        End::Expired => Error::new(ErrorKind::SessionLost, "the server expired the session"),
+        End::Lapsed => Error::new(
+            ErrorKind::SessionLost,
+            "the session's lease ran out before the ensemble could be reached again",
+        ),
+        End::AuthFailed => Error::new(
+            ErrorKind::AuthFailed,
+            "the server rejected the client's credentials; check the scheme and the credentials",
+        ),
+        End::Closed => Error::new(ErrorKind::Closed, "the client is closed"),
+    }
+}
+
+impl Store for Session {
+    fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
+        let made = self.handle.create(path, data, acl, kind, &self.link);
+        match made {
+            // Servers before 3.5 know no containers.
+            Err(Fault::Refused(_)) if kind == Kind::Container => {
+                self.handle.create(path, data, acl, Kind::Persistent, &self.link)
+            }
+            made => made,
+        }
+    }
+
+    fn delete(&self, path: &str) -> Answer<()> {
+        self.handle.delete(path)
+    }
+
+    fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
+        match self.handle.read(path, watch) {
+            // An ACL that hides the data does not hide whether the node exists.
+            Err(Fault::NoAuth) => {
+                let stat = self.handle.exists(path, watch)?;
+                Ok(stat.map(|stat| (Vec::new(), stat)))
+            }
+            read => read,
+        }
+    }
+
+    fn children(&self, path: &str, watch: bool) -> Answer<Option<Vec<String>>> {
+        self.handle.children(path, watch)
+    }
+
+    fn sync(&self) -> Answer<()> {
+        let (tell, told) = bounded(1);
+        let body = Frame::new().buffer(b"/").finish().split_off(4);
+        self.link.verb(
+            op::SYNC,
+            body,
+            Box::new(move |answer| {
+                let _ = tell.send(answer.error);
+            }),
+        );
+        outcome(told.recv().map_err(|_| Fault::SessionEnded)?)
+    }
+}

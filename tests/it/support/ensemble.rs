@@ -1,0 +1,170 @@
+//! An ensemble of real ZooKeeper servers on loopback.
+//!
+//! Each member reaches the quorum port of each other one through a proxy of its own, so that a
+//! follower can be cut off from its leader while both go on serving clients.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::proxy::Proxy;
+use super::server::{Server, free_port};
+
+/// How long an election, or the start of all members, may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a new leader may take to open its quorum port: a follower that finds a connection
+/// closed at once begins another election, and the leader waits for it in vain until `initLimit`.
+const LEADER_LISTENS: Duration = Duration::from_secs(2);
+
+/// The timing of an ensemble.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Milliseconds.
+    pub(crate) tick: u32,
+    /// After how many ticks a follower and its leader give each other up.
+    pub(crate) sync_limit: u32,
+    /// How many ticks a follower may take to catch up with its leader.
+    pub(crate) init_limit: u32,
+    /// The shortest session time-out granted, in milliseconds.
+    pub(crate) min_session: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { tick: 200, sync_limit: 10, init_limit: 50, min_session: 200 }
+    }
+}
+
+/// A running ensemble. Its members are numbered from 0.
+#[derive(Debug)]
+pub(crate) struct Ensemble {
+    nodes: Vec<Server>,
+    /// By the member that connects and the one that is connected to.
+    quorum: BTreeMap<(usize, usize), Proxy>,
+}
+
+impl Ensemble {
+    /// Starts `count` members, and waits until they serve clients.
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`](super::server::Builder::start).
+    pub(crate) fn start(count: usize, options: &Options) -> io::Result<Ensemble> {
+        let quorum_ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
+        let election_ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
+        let mut quorum = BTreeMap::new();
+        for from in 0..count {
+            for to in (0..count).filter(|to| *to != from) {
+                let target = SocketAddr::from((Ipv4Addr::LOCALHOST, quorum_ports[to]));
+                quorum.insert((from, to), Proxy::raw(target, LEADER_LISTENS));
+            }
+        }
+
+        let mut nodes = Vec::new();
+        for node in 0..count {
+            let mut builder = Server::builder()
+                .member(node, free_port())
+                .tick(options.tick)
+                .min_session(options.min_session)
+                .extra(format!("initLimit={}", options.init_limit))
+                .extra(format!("syncLimit={}", options.sync_limit));
+            for other in 0..count {
+                let port = quorum
+                    .get(&(node, other))
+                    .map_or(quorum_ports[other], |proxy| proxy.addr().port());
+                let election = election_ports[other];
+                builder = builder.extra(format!("server.{other}=127.0.0.1:{port}:{election}"));
+            }
+            nodes.push(builder.launch()?);
+        }
+        for node in &nodes {
+            node.wait_ready()?;
+        }
+        let ensemble = Ensemble { nodes, quorum };
+        ensemble.wait_ready();
+        Ok(ensemble)
+    }
+
+    /// The connect string of all members, in their order.
+    pub(crate) fn hosts(&self) -> String {
+        self.nodes.iter().map(Server::hosts).collect::<Vec<_>>().join(",")
+    }
+
+    /// A member, to ask, pause, resume, kill or restart it.
+    pub(crate) fn node(&self, index: usize) -> &Server {
+        &self.nodes[index]
+    }
+
+    /// The leader, once exactly one member says that it is.
+    pub(crate) fn leader(&self) -> usize {
+        self.wait_for("a single leader", |modes| match modes.leaders[..] {
+            [leader] => Some(leader),
+            _ => None,
+        })
+    }
+
+    /// The followers of now.
+    pub(crate) fn followers(&self) -> Vec<usize> {
+        self.modes().followers
+    }
+
+    /// Waits until one member leads and all others follow it.
+    pub(crate) fn wait_ready(&self) {
+        self.wait_for("one leader and its followers", |modes| {
+            let ready = modes.leaders.len() == 1 && modes.followers.len() + 1 == self.nodes.len();
+            ready.then_some(())
+        });
+    }
+
+    /// Cuts a follower off from the other members, silently, while all of them go on serving
+    /// clients. After `syncLimit` ticks the follower notices, and serves nobody until
+    /// [`heal`](Ensemble::heal).
+    ///
+    /// # Panics
+    /// When the member is the leader.
+    pub(crate) fn cut_from_leader(&self, follower: usize) {
+        assert!(self.leader() != follower, "member {follower} is the leader");
+        self.links_of(follower).for_each(Proxy::black_hole);
+    }
+
+    /// Ends [`cut_from_leader`](Ensemble::cut_from_leader), and does not wait.
+    pub(crate) fn heal(&self, follower: usize) {
+        self.links_of(follower).for_each(Proxy::pass);
+    }
+
+    /// The ways from a member to the quorum ports of the others.
+    fn links_of(&self, node: usize) -> impl Iterator<Item = &Proxy> {
+        self.quorum.iter().filter(move |((from, _), _)| *from == node).map(|(_, proxy)| proxy)
+    }
+
+    fn modes(&self) -> Modes {
+        let mut modes = Modes::default();
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_running()) {
+            match node.mode().as_deref() {
+                Some("leader") => modes.leaders.push(index),
+                Some("follower") => modes.followers.push(index),
+                _ => {}
+            }
+        }
+        modes
+    }
+
+    fn wait_for<T>(&self, what: &str, condition: impl Fn(&Modes) -> Option<T>) -> T {
+        let limit = Instant::now() + LIMIT;
+        loop {
+            let modes = self.modes();
+            if let Some(found) = condition(&modes) {
+                return found;
+            }
+            assert!(Instant::now() < limit, "waited in vain for {what}: {modes:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Modes {
+    leaders: Vec<usize>,
+    followers: Vec<usize>,
+}

@@ -1,0 +1,717 @@
+//! A TCP proxy that injects faults between a client and a ZooKeeper server.
+//!
+//! It knows ZooKeeper's frames, so a fault can be aimed at the reply to one kind of request; and
+//! it tells which requests have come by. [`Proxy::raw`] forwards bytes of any protocol.
+//!
+//! Each connection has a reader and a writer for each direction. A reader takes what comes, at
+//! once; its writer passes every piece through [`Shared::admit`], where the faults happen.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::server::free_port;
+
+/// The opcodes of requests.
+pub(crate) mod opcode {
+    pub(crate) const CREATE: i32 = 1;
+    pub(crate) const DELETE: i32 = 2;
+    pub(crate) const EXISTS: i32 = 3;
+    pub(crate) const GET_DATA: i32 = 4;
+    pub(crate) const SET_DATA: i32 = 5;
+    pub(crate) const GET_ACL: i32 = 6;
+    pub(crate) const SET_ACL: i32 = 7;
+    pub(crate) const GET_CHILDREN: i32 = 8;
+    pub(crate) const SYNC: i32 = 9;
+    pub(crate) const PING: i32 = 11;
+    pub(crate) const GET_CHILDREN2: i32 = 12;
+    pub(crate) const CHECK: i32 = 13;
+    pub(crate) const MULTI: i32 = 14;
+    pub(crate) const CREATE2: i32 = 15;
+    pub(crate) const CREATE_CONTAINER: i32 = 19;
+    pub(crate) const CREATE_TTL: i32 = 21;
+    pub(crate) const AUTH: i32 = 100;
+    pub(crate) const CLOSE_SESSION: i32 = -11;
+
+    /// Whether a request of this kind begins with a path.
+    pub(super) fn has_path(opcode: i32) -> bool {
+        matches!(
+            opcode,
+            CREATE..=SYNC | GET_CHILDREN2 | CHECK | CREATE2 | CREATE_CONTAINER | CREATE_TTL
+        )
+    }
+}
+
+/// How long the proxy may take to do as it is told.
+const LIMIT: Duration = Duration::from_secs(20);
+/// The pause between two tries to connect.
+const RETRY: Duration = Duration::from_millis(10);
+/// Longer frames are not ZooKeeper's.
+const LONGEST_FRAME: usize = 256 << 20;
+
+/// A request that came by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) opcode: i32,
+    pub(crate) xid: i32,
+    pub(crate) path: Option<String>,
+}
+
+/// A running proxy. Its connections and threads end when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// Starts a proxy in front of a ZooKeeper server.
+    ///
+    /// A connection to the server is made when the client sends its first bytes.
+    pub(crate) fn start(target: SocketAddr) -> Proxy {
+        Proxy::new(target, true, Duration::ZERO)
+    }
+
+    /// Starts a proxy that does not look at what it forwards: nothing is counted, and the faults
+    /// that are aimed at an opcode do nothing.
+    ///
+    /// It tries for up to `patience` to connect to a target that does not listen yet. Its own
+    /// client sees a connection then, where it would have been refused and have tried again.
+    pub(crate) fn raw(target: SocketAddr, patience: Duration) -> Proxy {
+        Proxy::new(target, false, patience)
+    }
+
+    fn new(target: SocketAddr, framed: bool, patience: Duration) -> Proxy {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let shared = Arc::new(Shared {
+            address,
+            framed,
+            patience,
+            state: Mutex::new(State::new(target)),
+            changed: Condvar::new(),
+        });
+        shared.spawn("proxy-accept", Shared::accept_all);
+        shared.wait(|state| state.listening);
+        Proxy { shared }
+    }
+
+    /// The connect string of the proxy.
+    pub(crate) fn hosts(&self) -> String {
+        self.shared.address.to_string()
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// Where connections go from now on.
+    pub(crate) fn set_target(&self, target: SocketAddr) {
+        self.shared.update(|state| state.target = target);
+    }
+
+    /// Ends every fault. Connections that have lost bytes in a black hole are cut, as TCP never
+    /// goes on with a gap; what was held is delivered.
+    pub(crate) fn pass(&self) {
+        self.shared.update(|state| {
+            state.rules.clear();
+            state.delays = Delays::default();
+        });
+        self.release();
+    }
+
+    /// Closes every connection; new ones pass. Delays and faults aimed at an opcode stay.
+    pub(crate) fn cut(&self) {
+        self.shared.update(|state| {
+            state.cut_all();
+            state.mode = Mode::Pass;
+        });
+        self.shared.wait(|state| state.listening);
+    }
+
+    /// Closes every connection; new ones are refused.
+    pub(crate) fn refuse(&self) {
+        self.shared.update(|state| {
+            state.cut_all();
+            state.mode = Mode::Refuse;
+        });
+        self.shared.wake_acceptor();
+        self.shared.wait(|state| !state.listening);
+    }
+
+    /// Swallows everything in both directions, the end of connections too. Connections stay open,
+    /// and new ones are accepted.
+    pub(crate) fn black_hole(&self) {
+        self.set_mode(Mode::BlackHole);
+    }
+
+    /// Like a black hole, but [`release`](Proxy::release) delivers what was sent meanwhile.
+    pub(crate) fn hold(&self) {
+        self.set_mode(Mode::Hold);
+    }
+
+    /// Ends [`hold`](Proxy::hold), [`stall_reply`](Proxy::stall_reply),
+    /// [`black_hole`](Proxy::black_hole) and [`refuse`](Proxy::refuse); delays and the other
+    /// faults aimed at an opcode stay.
+    pub(crate) fn release(&self) {
+        self.shared.update(|state| {
+            state.rules.retain(|rule| rule.fate != Fate::StallReply);
+            state.live.values_mut().for_each(|connection| connection.stalled = false);
+        });
+        self.set_mode(Mode::Pass);
+    }
+
+    /// Delays everything by this much, in each direction.
+    pub(crate) fn delay(&self, by: Duration) {
+        self.shared.update(|state| state.delays = Delays { requests: by, replies: by });
+    }
+
+    pub(crate) fn delay_requests(&self, by: Duration) {
+        self.shared.update(|state| state.delays.requests = by);
+    }
+
+    pub(crate) fn delay_replies(&self, by: Duration) {
+        self.shared.update(|state| state.delays.replies = by);
+    }
+
+    /// The next `count` requests of this kind take effect; instead of the reply the client finds
+    /// its connection cut.
+    pub(crate) fn drop_reply(&self, opcode: i32, count: usize) {
+        self.arm(Fate::DropReply, opcode, "", count);
+    }
+
+    /// [`drop_reply`](Proxy::drop_reply) for requests whose path contains `part`.
+    pub(crate) fn drop_reply_on(&self, opcode: i32, part: &str, count: usize) {
+        self.arm(Fate::DropReply, opcode, part, count);
+    }
+
+    /// The next `count` requests of this kind never reach the server; the connection is cut.
+    pub(crate) fn drop_request(&self, opcode: i32, count: usize) {
+        self.arm(Fate::DropRequest, opcode, "", count);
+    }
+
+    /// [`drop_request`](Proxy::drop_request) for requests whose path contains `part`.
+    pub(crate) fn drop_request_on(&self, opcode: i32, part: &str, count: usize) {
+        self.arm(Fate::DropRequest, opcode, part, count);
+    }
+
+    /// Withholds the replies to requests of this kind, and with each what follows it on its
+    /// connection, until [`release`](Proxy::release) or [`pass`](Proxy::pass).
+    pub(crate) fn stall_reply(&self, opcode: i32) {
+        self.arm(Fate::StallReply, opcode, "", usize::MAX);
+    }
+
+    /// How many requests of this kind have come by since the start or
+    /// [`reset_counts`](Proxy::reset_counts).
+    pub(crate) fn count(&self, opcode: i32) -> u64 {
+        self.shared.lock().count(opcode)
+    }
+
+    pub(crate) fn total_requests(&self) -> u64 {
+        self.shared.lock().requests.len() as u64
+    }
+
+    /// The requests that have come by since the start or [`reset_counts`](Proxy::reset_counts),
+    /// in order, handshakes aside.
+    pub(crate) fn requests(&self) -> Vec<Seen> {
+        self.shared.lock().requests.clone()
+    }
+
+    pub(crate) fn reset_counts(&self) {
+        self.shared.lock().requests.clear();
+    }
+
+    /// Waits until a request of this kind has come by since the start or
+    /// [`reset_counts`](Proxy::reset_counts); false when none has in time.
+    pub(crate) fn wait_for_request(&self, opcode: i32, timeout: Duration) -> bool {
+        self.wait_for_requests(opcode, 1, timeout)
+    }
+
+    pub(crate) fn wait_for_requests(&self, opcode: i32, count: u64, timeout: Duration) -> bool {
+        self.shared.wait_for(timeout, |state| state.count(opcode) >= count)
+    }
+
+    /// How many connections were ever accepted.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.lock().accepted
+    }
+
+    /// How many connections are open.
+    pub(crate) fn live_connections(&self) -> usize {
+        self.shared.lock().live.len()
+    }
+
+    fn set_mode(&self, mode: Mode) {
+        self.shared.update(|state| {
+            state.mode = mode;
+            if mode != Mode::BlackHole {
+                state.cut_where(|connection| connection.gap);
+            }
+        });
+        self.shared.wait(|state| state.listening);
+    }
+
+    fn arm(&self, fate: Fate, opcode: i32, part: &str, count: usize) {
+        self.shared.update(|state| {
+            state.rules.push(Rule { fate, opcode, part: part.to_owned(), left: count });
+        });
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.update(|state| {
+            state.closing = true;
+            state.cut_all();
+        });
+        self.shared.wake_acceptor();
+        self.shared.wait_for(LIMIT, |state| state.threads == 0);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Pass,
+    Refuse,
+    BlackHole,
+    Hold,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Requests,
+    Replies,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Delays {
+    requests: Duration,
+    replies: Duration,
+}
+
+/// What becomes of a request and its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Deliver,
+    Swallow,
+    DropRequest,
+    DropReply,
+    StallReply,
+}
+
+#[derive(Debug)]
+struct Rule {
+    fate: Fate,
+    opcode: i32,
+    part: String,
+    left: usize,
+}
+
+/// What goes from a reader to its writer.
+#[derive(Debug)]
+struct Piece {
+    /// Nothing when the connection has ended.
+    bytes: Option<Vec<u8>>,
+    received: Instant,
+    fate: Fate,
+}
+
+/// What becomes of a piece now.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Deliver,
+    Swallow,
+    Cut,
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: TcpStream,
+    server: Option<TcpStream>,
+    /// The replies that are expected by xid, with their fates. Requests with the same xid (pings)
+    /// are answered in order.
+    expected: HashMap<i32, Vec<Fate>>,
+    /// Something was swallowed.
+    gap: bool,
+    /// A reply is being withheld.
+    stalled: bool,
+}
+
+impl Connection {
+    fn shut_down(&self) {
+        // One that is closed already is fine.
+        let _ = self.client.shutdown(Shutdown::Both);
+        if let Some(server) = &self.server {
+            let _ = server.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    target: SocketAddr,
+    mode: Mode,
+    delays: Delays,
+    rules: Vec<Rule>,
+    requests: Vec<Seen>,
+    accepted: usize,
+    live: HashMap<usize, Connection>,
+    threads: usize,
+    listening: bool,
+    closing: bool,
+}
+
+impl State {
+    fn new(target: SocketAddr) -> State {
+        State {
+            target,
+            mode: Mode::Pass,
+            delays: Delays::default(),
+            rules: Vec::new(),
+            requests: Vec::new(),
+            accepted: 0,
+            live: HashMap::new(),
+            threads: 0,
+            listening: false,
+            closing: false,
+        }
+    }
+
+    /// Whether no connection is accepted.
+    fn is_deaf(&self) -> bool {
+        self.closing || self.mode == Mode::Refuse
+    }
+
+    fn count(&self, opcode: i32) -> u64 {
+        self.requests.iter().filter(|seen| seen.opcode == opcode).count() as u64
+    }
+
+    /// Finds the fate of what a reader has just read: a request or a reply if `message`, else
+    /// something that no fault is aimed at.
+    fn receive(&mut self, id: usize, direction: Direction, message: Option<&[u8]>) -> Fate {
+        let request = message.filter(|_| direction == Direction::Requests).and_then(parse_request);
+        self.requests.extend(request.clone());
+        let Some(connection) = self.live.get_mut(&id) else { return Fate::Deliver };
+        // Here too, and not in `admit` only: a request that has been seen in a black hole is lost,
+        // though the black hole may end before its writer comes to it.
+        if self.mode == Mode::BlackHole {
+            connection.gap = true;
+            return Fate::Swallow;
+        }
+        if let Some(request) = request {
+            let fate = fate_of(&mut self.rules, &request);
+            connection.expected.entry(request.xid).or_default().push(fate);
+            return fate;
+        }
+        // Watch events are not expected.
+        message
+            .filter(|_| direction == Direction::Replies)
+            .and_then(|reply| connection.expected.get_mut(&int_at(reply, 4)?))
+            .filter(|fates| !fates.is_empty())
+            .map_or(Fate::Deliver, |fates| fates.remove(0))
+    }
+
+    fn cut_all(&mut self) {
+        self.cut_where(|_| true);
+    }
+
+    fn cut_where(&mut self, condition: impl Fn(&Connection) -> bool) {
+        self.live.retain(|_, connection| {
+            let cut = condition(connection);
+            if cut {
+                connection.shut_down();
+            }
+            !cut
+        });
+    }
+
+    fn cut(&mut self, id: usize) {
+        if let Some(connection) = self.live.remove(&id) {
+            connection.shut_down();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    address: SocketAddr,
+    framed: bool,
+    /// For how long to try again to connect to the target.
+    patience: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.changed.notify_all();
+        result
+    }
+
+    fn wait_for(&self, timeout: Duration, condition: impl Fn(&State) -> bool) -> bool {
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(self.lock(), timeout, |state| !condition(state))
+            .unwrap_or_else(PoisonError::into_inner);
+        condition(&state)
+    }
+
+    fn wait(&self, condition: impl Fn(&State) -> bool) {
+        assert!(self.wait_for(LIMIT, condition), "the proxy at {} is stuck", self.address);
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, body: impl FnOnce(&Arc<Shared>) + Send + 'static) {
+        self.update(|state| state.threads += 1);
+        let shared = Arc::clone(self);
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                body(&shared);
+                shared.update(|state| state.threads -= 1);
+            })
+            .expect("a thread for the proxy");
+    }
+
+    fn wake_acceptor(&self) {
+        // Refused when the acceptor does not listen, and then it is not waiting either.
+        let _ = TcpStream::connect_timeout(&self.address, LIMIT);
+    }
+
+    fn accept_all(self: &Arc<Self>) {
+        while self.wait_to_listen() {
+            let Ok(listener) = TcpListener::bind(self.address) else {
+                // Taken for a moment by someone who looks for a free port.
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            self.update(|state| state.listening = true);
+            for client in listener.incoming() {
+                if self.lock().is_deaf() {
+                    break;
+                }
+                if let Ok(client) = client {
+                    self.serve(client);
+                }
+            }
+            drop(listener);
+            self.update(|state| state.listening = false);
+        }
+    }
+
+    /// Waits until connections may be accepted; false when the proxy closes.
+    fn wait_to_listen(&self) -> bool {
+        let state = self
+            .changed
+            .wait_while(self.lock(), |state| !state.closing && state.mode == Mode::Refuse)
+            .unwrap_or_else(PoisonError::into_inner);
+        !state.closing
+    }
+
+    fn serve(self: &Arc<Self>, client: TcpStream) {
+        let (Ok(reading), Ok(writing)) = (client.try_clone(), client.try_clone()) else { return };
+        // It matters for time only.
+        let _ = client.set_nodelay(true);
+        let connection = Connection {
+            client,
+            server: None,
+            expected: HashMap::new(),
+            gap: false,
+            stalled: false,
+        };
+        let id = self.update(|state| {
+            if state.is_deaf() {
+                return None;
+            }
+            state.accepted += 1;
+            state.live.insert(state.accepted, connection);
+            Some(state.accepted)
+        });
+        let Some(id) = id else { return };
+        let (sender, receiver) = mpsc::channel();
+        self.spawn("proxy-client", move |shared| {
+            shared.read(id, Direction::Requests, reading, &sender);
+        });
+        self.spawn("proxy-to-server", move |shared| {
+            shared.write_requests(id, &receiver, writing);
+        });
+    }
+
+    /// Reads one direction of a connection until it ends.
+    fn read(&self, id: usize, direction: Direction, mut from: TcpStream, to: &Sender<Piece>) {
+        let mut handshake = true;
+        loop {
+            let bytes = if self.framed { read_frame(&mut from) } else { read_some(&mut from) }.ok();
+            let received = Instant::now();
+            let message = bytes.as_deref().filter(|_| self.framed && !handshake);
+            let fate = self.update(|state| state.receive(id, direction, message));
+            handshake = false;
+            let ended = bytes.is_none();
+            if to.send(Piece { bytes, received, fate }).is_err() || ended {
+                return;
+            }
+        }
+    }
+
+    fn write_requests(self: &Arc<Self>, id: usize, pieces: &Receiver<Piece>, client: TcpStream) {
+        let mut server = None;
+        let mut client = Some(client);
+        self.write(id, Direction::Requests, pieces, |bytes| {
+            if let Some(client) = client.take() {
+                server = Some(self.dial(id, client)?);
+            }
+            server.as_mut().map_or(Ok(()), |server| server.write_all(bytes))
+        });
+    }
+
+    /// Connects to the server, and starts to forward what it sends.
+    fn dial(self: &Arc<Self>, id: usize, mut client: TcpStream) -> io::Result<TcpStream> {
+        let server = self.connect()?;
+        server.set_nodelay(true)?;
+        let reading = server.try_clone()?;
+        let kept = server.try_clone()?;
+        let alive = self.update(|state| {
+            let connection = state.live.get_mut(&id);
+            connection.map(|connection| connection.server = Some(kept)).is_some()
+        });
+        if !alive {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let (sender, receiver) = mpsc::channel();
+        self.spawn("proxy-server", move |shared| {
+            shared.read(id, Direction::Replies, reading, &sender);
+        });
+        self.spawn("proxy-to-client", move |shared| {
+            shared.write(id, Direction::Replies, &receiver, |bytes| client.write_all(bytes));
+        });
+        Ok(server)
+    }
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        let target = self.lock().target;
+        let start = Instant::now();
+        loop {
+            match TcpStream::connect_timeout(&target, LIMIT) {
+                Err(_) if start.elapsed() < self.patience => thread::sleep(RETRY),
+                result => return result,
+            }
+        }
+    }
+
+    /// Delivers the pieces of one direction until the connection ends.
+    fn write(
+        &self,
+        id: usize,
+        direction: Direction,
+        pieces: &Receiver<Piece>,
+        mut deliver: impl FnMut(&[u8]) -> io::Result<()>,
+    ) {
+        for piece in pieces {
+            let delivered = match self.admit(id, direction, &piece) {
+                Verdict::Swallow => true,
+                Verdict::Cut => false,
+                Verdict::Deliver => piece.bytes.is_some_and(|bytes| deliver(&bytes).is_ok()),
+            };
+            if !delivered {
+                self.update(|state| state.cut(id));
+                return;
+            }
+        }
+    }
+
+    /// Waits until it is clear what becomes of a piece.
+    fn admit(&self, id: usize, direction: Direction, piece: &Piece) -> Verdict {
+        let mut state = self.lock();
+        let mut stalls = piece.fate == Fate::StallReply;
+        loop {
+            let State { live, mode, delays, .. } = &mut *state;
+            let Some(connection) = live.get_mut(&id) else { return Verdict::Cut };
+            let delay = match direction {
+                Direction::Requests => delays.requests,
+                Direction::Replies => {
+                    connection.stalled |= std::mem::take(&mut stalls);
+                    delays.replies
+                }
+            };
+            let early = delay.saturating_sub(piece.received.elapsed());
+            let held =
+                *mode == Mode::Hold || (direction == Direction::Replies && connection.stalled);
+            if *mode == Mode::BlackHole || piece.fate == Fate::Swallow {
+                connection.gap = true;
+                return Verdict::Swallow;
+            }
+            if held {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else if !early.is_zero() {
+                (state, _) =
+                    self.changed.wait_timeout(state, early).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                return match (direction, piece.fate) {
+                    (Direction::Requests, Fate::DropRequest)
+                    | (Direction::Replies, Fate::DropReply) => Verdict::Cut,
+                    _ => Verdict::Deliver,
+                };
+            }
+        }
+    }
+}
+
+/// Takes the first rule that a request meets.
+fn fate_of(rules: &mut [Rule], request: &Seen) -> Fate {
+    let path = request.path.as_deref().unwrap_or_default();
+    let rule = rules
+        .iter_mut()
+        .find(|rule| rule.left > 0 && rule.opcode == request.opcode && path.contains(&rule.part));
+    rule.map_or(Fate::Deliver, |rule| {
+        rule.left -= 1;
+        rule.fate
+    })
+}
+
+fn parse_request(frame: &[u8]) -> Option<Seen> {
+    let xid = int_at(frame, 4)?;
+    let opcode = int_at(frame, 8)?;
+    let path = if opcode::has_path(opcode) { string_at(frame, 12) } else { None };
+    Some(Seen { opcode, xid, path })
+}
+
+/// A whole frame, its length included.
+fn read_frame(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; 4];
+    from.read_exact(&mut frame)?;
+    let length = int_at(&frame, 0).and_then(|length| usize::try_from(length).ok());
+    let length = length
+        .filter(|length| *length <= LONGEST_FRAME)
+        .ok_or_else(|| io::Error::other("not a frame of ZooKeeper"))?;
+    frame.resize(4 + length, 0);
+    from.read_exact(&mut frame[4..])?;
+    Ok(frame)
+}
+
+/// Whatever has come.
+fn read_some(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 16 << 10];
+    let length = from.read(&mut bytes)?;
+    if length == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+fn int_at(frame: &[u8], at: usize) -> Option<i32> {
+    let bytes = frame.get(at..)?.first_chunk()?;
+    Some(i32::from_be_bytes(*bytes))
+}
+
+fn string_at(frame: &[u8], at: usize) -> Option<String> {
+    let length = usize::try_from(int_at(frame, at)?).ok()?;
+    let bytes = frame.get(at + 4..)?.get(..length)?;
+    Some(String::from_utf8_lossy(bytes).into_owned())
+}

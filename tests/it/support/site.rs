@@ -1,0 +1,106 @@
+//! Where a test works, and the proof that it leaves nothing behind.
+
+use std::time::Duration;
+
+use zklock::{Client, ClientBuilder};
+
+use super::raw::Raw;
+use super::server::{Builder, Server};
+use super::{eventually, shared_hosts, threads_named, unique_base};
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// A server, shared or the test's own, and a base path of the test's own.
+pub(crate) struct Site {
+    server: Option<Server>,
+    hosts: String,
+    pub(crate) base: String,
+}
+
+impl Site {
+    /// On the server that tests share and do no harm to.
+    pub(crate) fn shared(test: &str) -> Site {
+        Site { server: None, hosts: shared_hosts().to_owned(), base: unique_base(test) }
+    }
+
+    /// On a server of its own.
+    pub(crate) fn own(test: &str) -> Site {
+        Site::with(test, &Server::builder())
+    }
+
+    /// On a server of its own, made to order.
+    pub(crate) fn with(test: &str, builder: &Builder) -> Site {
+        let server = builder.start().expect("a server");
+        Site { hosts: server.hosts(), server: Some(server), base: unique_base(test) }
+    }
+
+    pub(crate) fn hosts(&self) -> &str {
+        &self.hosts
+    }
+
+    /// The test's own server.
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().expect("a server of the test's own")
+    }
+
+    /// A client with the default settings but for a session time-out of 4 s.
+    pub(crate) fn client(&self) -> Client {
+        self.builder().connect().expect("a client")
+    }
+
+    pub(crate) fn builder(&self) -> ClientBuilder {
+        Client::builder(&self.hosts).session_timeout(Duration::from_secs(4))
+    }
+
+    /// A stranger's connection, for looking and meddling.
+    pub(crate) fn raw(&self) -> Raw {
+        Raw::connect(&self.hosts, Duration::from_secs(10)).expect("a raw connection")
+    }
+
+    /// The names of the children of `base/name`; none if it does not exist.
+    pub(crate) fn children(&self, name: &str) -> Vec<String> {
+        let mut raw = self.raw();
+        raw.get_children(&format!("{}/{name}", self.base)).unwrap_or_default()
+    }
+
+    /// Ends the test: checks that its clients keep nothing busy and have left no contender,
+    /// and, once they are gone, neither a thread nor anything in their server's counters.
+    pub(crate) fn finish(self, clients: impl IntoIterator<Item = Client>) {
+        let clients: Vec<Client> = clients.into_iter().collect();
+        for client in &clients {
+            eventually(SOON, "an empty table of watches", || client.stats().watches == 0);
+            eventually(SOON, "the last delete", || client.stats().pending_deletes == 0);
+        }
+        let mut raw = self.raw();
+        eventually(SOON, "the last contender to go", || {
+            contenders_below(&mut raw, &self.base) == 0
+        });
+        let _ = raw.delete_recursive(&self.base);
+        let _ = raw.close();
+        drop(clients);
+        // Tests that share a process cannot tell whose threads they see.
+        if std::env::var_os("NEXTEST").is_some() {
+            for prefix in ["zklock-", "io", "event"] {
+                eventually(SOON, "the last thread to end", || threads_named(prefix).is_empty());
+            }
+        }
+        if let Some(server) = &self.server
+            && server.is_running()
+        {
+            for counter in ["zk_ephemerals_count", "zk_watch_count"] {
+                eventually(SOON, counter, || server.counter(counter) == 0);
+            }
+        }
+    }
+}
+
+fn contenders_below(raw: &mut Raw, path: &str) -> usize {
+    let children = raw.get_children(path).unwrap_or_default();
+    let mut count = 0;
+    for child in children {
+        let path = format!("{path}/{child}");
+        let owner = raw.exists(&path).ok().flatten().map_or(0, |stat| stat.ephemeral_owner);
+        count += usize::from(owner != 0) + contenders_below(raw, &path);
+    }
+    count
+}
