@@ -30,7 +30,7 @@ impl Site {
 
     /// On a server of its own, made to order.
     pub(crate) fn with(test: &str, builder: &Builder) -> Site {
-        let server = builder.start().expect("a server");
+        let server = builder.clone().start().expect("a server");
         Site { hosts: server.hosts(), server: Some(server), base: unique_base(test) }
     }
 
