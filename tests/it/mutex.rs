@@ -17,5 +17,6 @@ fn s01_uncontended_lock_makes_one_node_and_leaves_none() {
     drop(guard);
     assert_eq!(site.children("a").len(), 0);
     assert!(lock.try_lock_for(Duration::from_secs(1)).unwrap().is_some());
+    drop(lock);
     site.finish([zk]);
 }

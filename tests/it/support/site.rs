@@ -65,6 +65,7 @@ impl Site {
 
     /// Ends the test: checks that its clients keep nothing busy and have left no contender,
     /// and, once they are gone, neither a thread nor anything in their server's counters.
+    /// Locks and guards keep a client too, and must have been dropped.
     pub(crate) fn finish(self, clients: impl IntoIterator<Item = Client>) {
         let clients: Vec<Client> = clients.into_iter().collect();
         for client in &clients {
