@@ -178,11 +178,11 @@ impl Core {
         if self.ended.is_some() { Moment::ZERO } else { self.lease.end() }
     }
 
-    pub(crate) fn to_server(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn for_server(&mut self) -> &mut Vec<u8> {
         &mut self.to_server
     }
 
-    pub(crate) fn to_handle(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn for_handle(&mut self) -> &mut Vec<u8> {
         &mut self.to_handle
     }
 
@@ -345,7 +345,7 @@ impl Core {
     }
 
     /// Bytes from the handle. An error means that the handle is beyond use.
-    pub(crate) fn from_handle(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
+    pub(crate) fn heard_handle(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
         let mut splitter = std::mem::replace(&mut self.from_handle, Splitter::new(0, 0));
         splitter.push(bytes);
         let result = loop {
@@ -415,7 +415,7 @@ impl Core {
     // ----- replies
 
     /// Bytes from the server. An error means that the connection must be dropped.
-    pub(crate) fn from_server(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
+    pub(crate) fn heard_server(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
         if self.ended.is_none() && now >= self.lease.end() {
             self.lapse(now);
         }

@@ -317,8 +317,8 @@ impl Runner {
         let interest = |unsent: bool| {
             if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
         };
-        let server_unsent = !self.core.to_server().is_empty();
-        let handle_unsent = !self.core.to_handle().is_empty();
+        let server_unsent = !self.core.for_server().is_empty();
+        let handle_unsent = !self.core.for_handle().is_empty();
         let mut sockets = Vec::with_capacity(3);
         sockets.push(PollFd::new(&self.woken, PollFlags::IN));
         let handle_at = self.handle.as_ref().map(|handle| {
@@ -424,7 +424,7 @@ impl Runner {
         let Some(handle) = &mut self.handle else { return };
         let gone = match handle.read(buffer) {
             Ok(0) => true,
-            Ok(read) => match self.core.from_handle(&buffer[..read], Moment::now()) {
+            Ok(read) => match self.core.heard_handle(&buffer[..read], Moment::now()) {
                 Ok(()) => false,
                 Err(broken) => {
                     log::error!(target: "zklock::link", "{}", broken.0);
@@ -444,7 +444,7 @@ impl Runner {
             self.part(PARTING);
         }
         self.handle = None;
-        self.core.to_handle().clear();
+        self.core.for_handle().clear();
     }
 
     fn read_server(&mut self, buffer: &mut [u8]) {
@@ -452,7 +452,7 @@ impl Runner {
         let broken = match server.read(buffer) {
             Ok(0) => Some("the server closed it".to_owned()),
             Ok(read) => {
-                let result = self.core.from_server(&buffer[..read], Moment::now());
+                let result = self.core.heard_server(&buffer[..read], Moment::now());
                 result.err().map(|broken| broken.0)
             }
             Err(error) => (!is_passing(&error)).then(|| error.to_string()),
@@ -464,19 +464,15 @@ impl Runner {
 
     fn write(&mut self) {
         if let Some((server, _)) = &mut self.server
-            && let Err(error) = write_out(server, self.core.to_server())
+            && let Err(error) = write_out(server, self.core.for_server())
         {
             self.lose_server(&error.to_string());
             self.publish();
         }
-        match &mut self.handle {
-            Some(handle) => {
-                if write_out(handle, self.core.to_handle()).is_err() {
-                    self.lose_handle();
-                }
-            }
-            None if self.dropped => self.core.to_handle().clear(),
-            None => {}
+        if let Some(handle) = &mut self.handle
+            && write_out(handle, self.core.for_handle()).is_err()
+        {
+            self.lose_handle();
         }
     }
 }

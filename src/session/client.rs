@@ -417,12 +417,11 @@ impl Core {
             if let Some(session) = slot.live() {
                 return Ok(session);
             }
-            if let Some(failure) =
-                slot.failure.as_ref().filter(|_| seen.is_some_and(|seen| seen < slot.attempts))
+            if let Some(failure) = &slot.failure
+                && seen.is_some_and(|seen| seen < slot.attempts)
+                && (patience == Patience::OneAttempt || failure.kind() != ErrorKind::Connect)
             {
-                if patience == Patience::OneAttempt || failure.kind() != ErrorKind::Connect {
-                    return Err(Interrupted::Failed(failure.clone()));
-                }
+                return Err(Interrupted::Failed(failure.clone()));
             }
             seen = Some(slot.attempts);
             if deadline.has_passed() || give_up() {

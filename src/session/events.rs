@@ -101,7 +101,9 @@ mod tests {
         let events = Events::default();
         let (release, released) = bounded::<()>(0);
         let (told, heard) = bounded(1);
-        events.dispatch(move || drop(released.recv()));
+        events.dispatch(move || {
+            let _ = released.recv();
+        });
         events.dispatch(|| panic!("this one panics"));
         events.dispatch(move || told.send(()).unwrap());
         heard.recv().unwrap();

@@ -45,8 +45,11 @@ impl Waiter {
 /// Who is to be told.
 #[derive(Default)]
 pub(crate) struct Signals {
-    entries: Mutex<(u64, HashMap<u64, Signal>)>,
+    entries: Mutex<(u64, Entries)>,
 }
+
+/// By the subscription's number.
+type Entries = HashMap<u64, Signal>;
 
 impl Signals {
     pub(crate) fn subscribe(self: &Arc<Self>, signal: Signal) -> Subscription {
@@ -95,7 +98,7 @@ impl fmt::Debug for Subscription {
 /// is passed on to all who are registered for the node.
 #[derive(Default)]
 pub(crate) struct Watches {
-    entries: Mutex<(u64, HashMap<String, HashMap<u64, Signal>>)>,
+    entries: Mutex<(u64, HashMap<String, Entries>)>,
 }
 
 impl Watches {
