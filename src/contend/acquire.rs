@@ -137,6 +137,11 @@ impl Attempt<'_> {
             };
             match queue.step(next) {
                 Action::Hold(place) => {
+                    self.until_trusted(&session)?;
+                    if session.status().now().ended.is_some() {
+                        self.session = None;
+                        continue;
+                    }
                     let hold =
                         Hold::new(&self.contention.client, session, &self.contention.node, &place);
                     return Ok(Some(hold));
@@ -261,6 +266,16 @@ impl Attempt<'_> {
             name: path::last(&created.path).to_owned(),
             czxid: created.czxid,
         }))
+    }
+
+    /// A process that was stopped may come here after its session has run out, and before
+    /// anybody has noticed.
+    fn until_trusted(&self, session: &Session) -> Result<(), Stop> {
+        while !session.is_trusted() && session.status().now().ended.is_none() {
+            self.check(self.ask_until)?;
+            self.waiter.wait(self.ask_until);
+        }
+        Ok(())
     }
 
     /// Waits for a server to serve the session: there is no use in asking before.
@@ -505,6 +520,13 @@ pub(crate) fn refusal(fault: &Fault, tried: &str, needs: &str, node: &str) -> Er
         Fault::NoAuth => Error::new(
             ErrorKind::NotAuthorized,
             format!("the node's ACL forbids to {tried}; that needs {needs}"),
+        ),
+        Fault::InvalidAcl => Error::new(
+            ErrorKind::InvalidData,
+            format!(
+                "could not {tried}: the server does not accept the ACL; an entry for the \
+                 creator needs a client with credentials"
+            ),
         ),
         Fault::TooLarge => Error::new(
             ErrorKind::TooLarge,

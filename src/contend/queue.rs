@@ -7,6 +7,8 @@
 //! belongs to the live session; and it counts as never made only after the server has
 //! caught up with the leader on the connection that says so.
 
+use std::sync::Arc;
+
 use super::rule::{Rule, Verdict, Watch};
 use super::ticket::{Class, Guid, Ticket, prefix};
 use crate::error::{Error, ErrorKind};
@@ -90,7 +92,7 @@ pub(crate) struct Made {
 #[derive(Clone, Debug)]
 pub(crate) struct Listing {
     pub(crate) on: On,
-    pub(crate) children: Vec<String>,
+    pub(crate) children: Arc<Vec<String>>,
     /// Whether changes of the children are watched since.
     pub(crate) watched: bool,
 }
@@ -365,7 +367,11 @@ mod tests {
     }
 
     fn listed(on: u64, children: &[String]) -> Event {
-        Event::Listed(Ok(Listing { on: On(on), children: children.to_vec(), watched: false }))
+        Event::Listed(Ok(Listing {
+            on: On(on),
+            children: Arc::new(children.to_vec()),
+            watched: false,
+        }))
     }
 
     fn begin(queue: &mut Queue) {
@@ -488,7 +494,7 @@ mod tests {
         let mut children: Vec<String> = (0..40u32).map(|n| name(n.into(), n)).collect();
         children.push(name(100, 50));
         assert!(matches!(queue.step(listed(1, &children)), Action::WatchChildren));
-        let watched = Listing { on: On(1), children, watched: true };
+        let watched = Listing { on: On(1), children: Arc::new(children), watched: true };
         assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
     }
 }

@@ -398,8 +398,8 @@ impl Core {
         slot.state()
     }
 
-    /// The live session, opened if there is none. The waiter must be subscribed to
-    /// nothing; `give_up` is asked at the deadline and whenever its bell is rung.
+    /// The live session, opened if there is none. `give_up` is asked at the deadline and
+    /// whenever the waiter's bell is rung.
     pub(crate) fn session(
         self: &Arc<Self>,
         waiter: &Waiter,
@@ -419,7 +419,8 @@ impl Core {
             }
             if let Some(failure) = &slot.failure
                 && seen.is_some_and(|seen| seen < slot.attempts)
-                && (patience == Patience::OneAttempt || failure.kind() != ErrorKind::Connect)
+                && (patience == Patience::OneAttempt
+                    || !matches!(failure.kind(), ErrorKind::Connect | ErrorKind::SessionLost))
             {
                 return Err(Interrupted::Failed(failure.clone()));
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zookeeper::{CreateMode, Permission, WatchedEvent, ZkError, ZkResult, ZooKeeper};
 
-use super::store::{Answer, Created, Fault, Kind, Stat};
+use super::store::{Answer, Created, Fault, Kind, Names, Stat};
 use super::wake::Watches;
 use crate::acl::{Acl, Permissions};
 use crate::error::{Error, ErrorKind, Result};
@@ -97,8 +97,8 @@ impl Handle {
         self.call(|zk| zk.exists(path, watch)).map(|stat| stat.as_ref().map(stat_of))
     }
 
-    pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Vec<String>>> {
-        or_none(self.call(|zk| zk.get_children(path, watch)))
+    pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
+        or_none(self.call(|zk| zk.get_children(path, watch)).map(Arc::new))
     }
 }
 
@@ -159,6 +159,7 @@ fn fault(error: ZkError) -> Fault {
         ZkError::NodeExists => Fault::NodeExists,
         ZkError::NotEmpty => Fault::NotEmpty,
         ZkError::NoAuth => Fault::NoAuth,
+        ZkError::InvalidACL => Fault::InvalidAcl,
         ZkError::MarshallingError => Fault::TooLarge,
         other => Fault::Refused(format!("the server refused it: {other:?}")),
     }

@@ -11,4 +11,5 @@ pub(crate) mod reaper;
 pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod store;
+mod together;
 pub(crate) mod wake;

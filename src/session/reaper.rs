@@ -175,9 +175,9 @@ fn sweep(session: &Session, parent: &str, markers: &[String]) -> Answer<()> {
     if session.status().now().connection != connection {
         return Err(Fault::ConnectionLoss);
     }
-    for child in children {
+    for child in children.iter() {
         if markers.iter().any(|marker| child.starts_with(marker.as_str())) {
-            delete(session, &path::join(parent, &child))?;
+            delete(session, &path::join(parent, child))?;
         }
     }
     Ok(())

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::handle::Handle;
 use super::status::Status;
-use super::store::{Answer, Created, Fault, Kind, Stat, Store};
+use super::store::{Answer, Created, Fault, Kind, Names, Stat, Store};
+use super::together::Together;
 use super::wake::{Waiter, Watches};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,6 +22,7 @@ pub(crate) struct Session {
     link: Link,
     status: Arc<Status>,
     watches: Arc<Watches>,
+    listings: Together<Answer<Option<Names>>>,
 }
 
 impl Session {
@@ -66,7 +68,7 @@ impl Session {
         }
         let watches = Arc::new(Watches::default());
         let handle = Handle::open(&link, &watches)?;
-        Ok(Session { handle, link, status, watches })
+        Ok(Session { handle, link, status, watches, listings: Together::default() })
     }
 
     pub(crate) fn link(&self) -> &Link {
@@ -187,8 +189,11 @@ impl Store for Session {
         }
     }
 
-    fn children(&self, path: &str, watch: bool) -> Answer<Option<Vec<String>>> {
-        self.handle.children(path, watch)
+    fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
+        if watch {
+            return self.handle.children(path, true);
+        }
+        self.listings.get(path, || self.handle.children(path, false))
     }
 
     fn sync(&self) -> Answer<()> {

@@ -1,6 +1,7 @@
 //! The few verbs that recipes use. Paths are whole: the chroot is part of them.
 
 use std::fmt;
+use std::sync::Arc;
 
 pub(crate) use crate::link::frame::Stat;
 
@@ -33,6 +34,7 @@ pub(crate) enum Fault {
     NodeExists,
     NotEmpty,
     NoAuth,
+    InvalidAcl,
     TooLarge,
     /// Anything else the server said.
     Refused(String),
@@ -47,11 +49,15 @@ impl fmt::Display for Fault {
             Fault::NodeExists => f.write_str("the node exists"),
             Fault::NotEmpty => f.write_str("the node has children"),
             Fault::NoAuth => f.write_str("an ACL forbids it"),
+            Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
             Fault::TooLarge => f.write_str("the request or its reply is too large"),
             Fault::Refused(why) => f.write_str(why),
         }
     }
 }
+
+/// Children's names, in no order.
+pub(crate) type Names = Arc<Vec<String>>;
 
 pub(crate) type Answer<T> = Result<T, Fault>;
 
@@ -65,8 +71,9 @@ pub(crate) trait Store: Send + Sync {
     /// on a node that exists, so that none is left behind.
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
 
-    /// `None` if there is no such node.
-    fn children(&self, path: &str, watch: bool) -> Answer<Option<Vec<String>>>;
+    /// `None` if there is no such node. Callers may be given one common answer to a request
+    /// that was sent after each of them had called.
+    fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>>;
 
     /// Answered when this connection's server has seen all that the leader had committed.
     fn sync(&self) -> Answer<()>;
