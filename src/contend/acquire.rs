@@ -482,7 +482,7 @@ pub(crate) fn delete_within(
         if let Some(node) = then
             && matches!(deleted, Ok(()) | Err(Fault::NoNode))
         {
-            // Not empty: whoever leaves last will do it.
+            // Not empty: whoever is refused next will try again.
             let _ = owner.delete(&node);
         }
         deleted

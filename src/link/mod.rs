@@ -410,7 +410,7 @@ impl Runner {
         self.futile =
             if lived < Duration::from_secs(1) { self.futile.saturating_add(1) } else { 0 };
         self.avoid = Some(address);
-        if self.futile.next_power_of_two() == self.futile.max(1) {
+        if self.futile == 0 || self.futile.is_power_of_two() {
             log::warn!(
                 target: "zklock::link",
                 "session {} lost its connection to {address}: {why}",
