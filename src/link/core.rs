@@ -451,7 +451,8 @@ impl Core {
         let mut body = fields.0;
         self.last_zxid = self.last_zxid.max(header.zxid);
         match header.xid {
-            xid::WATCH => return self.event(frame, body, oversized),
+            xid::WATCH if header.error == code::OK => return self.event(frame, body, oversized),
+            xid::WATCH => return Err(Broken("the server sent an event that is an error".into())),
             xid::AUTH if header.error == code::AUTH_FAILED => {
                 self.auth_failed();
                 return Ok(());

@@ -362,11 +362,16 @@ pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> 
     }
 }
 
-/// Checks the body of a watch event.
+/// Checks the body of a watch event. The handle's thread for events would not survive a
+/// kind or a state that it does not know.
 pub(crate) fn check_event(body: &[u8]) -> Result<(), Malformed> {
     let mut fields = Fields(body);
-    fields.int()?;
-    fields.int()?;
+    if !matches!(fields.int()?, -1 | 1..=6) {
+        return Err(Malformed("an event of an unknown kind"));
+    }
+    if !matches!(fields.int()?, 0 | 3..=6 | -112) {
+        return Err(Malformed("an event in an unknown state"));
+    }
     fields.string().map(drop)
 }
 
