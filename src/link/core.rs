@@ -76,6 +76,14 @@ struct Slot {
     reply: Option<Vec<u8>>,
 }
 
+impl Slot {
+    /// The handle matches replies by order alone, but would take −1 for an event and −2
+    /// for the answer to a ping; its own numbers get there after 2³² requests.
+    fn new(xid: i32) -> Slot {
+        Slot { xid: xid.max(0), reply: None }
+    }
+}
+
 struct Outstanding {
     xid: i32,
     operation: i32,
@@ -360,7 +368,7 @@ impl Core {
                     log::warn!(target: "zklock::link", "a request of {length} bytes was refused");
                     let mut fields = Fields(head);
                     let Ok(xid) = fields.int() else { continue };
-                    self.slots.push_back(Slot { xid, reply: None });
+                    self.slots.push_back(Slot::new(xid));
                     self.answer_last_slot(code::MARSHALLING);
                 }
                 Err(malformed) => break Err(Broken(format!("the handle sent {malformed}"))),
@@ -381,10 +389,8 @@ impl Core {
         let mut fields = Fields(frame);
         let (xid, mut operation) = (fields.int()?, fields.int()?);
         let body = fields.0;
-        // The handle matches replies by order alone, and would take −1 for an event.
-        let xid = if xid == xid::WATCH { 0 } else { xid };
         let slot = self.first_slot + self.slots.len() as u64;
-        self.slots.push_back(Slot { xid, reply: None });
+        self.slots.push_back(Slot::new(xid));
         if operation == op::CLOSE_SESSION {
             self.handle_closed = true;
             self.answer_last_slot(code::OK);
