@@ -177,8 +177,10 @@ impl Core {
         self.granted.as_ref()
     }
 
+    /// What a server must have seen to serve the session. To close it, nothing: servers
+    /// that lost their data would never say otherwise that they do not know it.
     pub(crate) fn last_zxid(&self) -> i64 {
-        self.last_zxid
+        if self.ended.is_some() { 0 } else { self.last_zxid }
     }
 
     /// Zero once the session is over for the client.
