@@ -556,16 +556,15 @@ impl Core {
     fn silence_limit(&self) -> Option<Moment> {
         let oldest = self.outstanding.front()?.sent;
         let timeout = self.lease_timeout();
+        if self.ended.is_some() {
+            return Some(oldest.plus(timeout / 3));
+        }
         // A large reply that is still coming in is not silence.
         let since = if self.from_server.in_the_middle() { oldest.max(self.heard) } else { oldest };
-        let mut limit = since.plus(timeout / 3);
-        if self.ended.is_none() {
-            let end = self.lease.end().as_nanos();
-            let sixth = Moment::ZERO.plus(timeout / 6).as_nanos();
-            let hasty = Moment::from_nanos(end.saturating_sub(sixth));
-            limit = limit.min(hasty.max(since.plus(timeout / 12)));
-        }
-        Some(limit)
+        let end = self.lease.end().as_nanos();
+        let sixth = Moment::ZERO.plus(timeout / 6).as_nanos();
+        let hasty = Moment::from_nanos(end.saturating_sub(sixth));
+        Some(since.plus(timeout / 3).min(hasty.max(oldest.plus(timeout / 12))))
     }
 
     /// When [`tick`](Core::tick) has something to do.
