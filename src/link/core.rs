@@ -642,3 +642,7 @@ impl fmt::Debug for Core {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

@@ -134,6 +134,11 @@ impl Splitter {
         Ok(Some(Piece::Whole(&self.buffer[frame])))
     }
 
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     /// Whether a frame has begun that is not complete.
     pub(crate) fn in_the_middle(&self) -> bool {
         self.skip > 0 || self.start < self.buffer.len()

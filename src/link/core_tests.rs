@@ -1,0 +1,986 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::rt::Mutex;
+
+const T: Duration = Duration::from_secs(12);
+const SESSION: i64 = 0x77;
+const MAX_REPLY: usize = 1 << 20;
+
+fn seconds(seconds: f64) -> Moment {
+    Moment::ZERO.plus(Duration::from_secs_f64(seconds))
+}
+
+fn granted(sent: Moment) -> Granted {
+    Granted { session: SESSION, password: vec![9; 16], timeout: T, sent }
+}
+
+/// A frame without its length, as one side or the other sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    xid: i32,
+    operation: i32,
+    body: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Told {
+    xid: i32,
+    zxid: i64,
+    error: i32,
+    body: Vec<u8>,
+}
+
+fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let mut rest = &std::mem::take(bytes)[..];
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let length = u32::from_be_bytes(rest[..4].try_into().unwrap()) as usize;
+        frames.push(rest[4..4 + length].to_vec());
+        rest = &rest[4 + length..];
+    }
+    frames
+}
+
+/// What the core has sent to the server since the last look.
+fn sent(core: &mut Core) -> Vec<Seen> {
+    let seen = |frame: Vec<u8>| {
+        let mut fields = Fields(&frame);
+        let (xid, operation) = (fields.int().unwrap(), fields.int().unwrap());
+        Seen { xid, operation, body: fields.0.to_vec() }
+    };
+    frames(core.for_server()).into_iter().map(seen).collect()
+}
+
+/// What the core has told the handle since the last look.
+fn told(core: &mut Core) -> Vec<Told> {
+    let told = |frame: Vec<u8>| {
+        let mut fields = Fields(&frame);
+        let header = ReplyHeader::read(&mut fields).unwrap();
+        Told { xid: header.xid, zxid: header.zxid, error: header.error, body: fields.0.to_vec() }
+    };
+    frames(core.for_handle()).into_iter().map(told).collect()
+}
+
+fn codes(core: &mut Core) -> Vec<(i32, i32)> {
+    told(core).into_iter().map(|told| (told.xid, told.error)).collect()
+}
+
+fn text(text: &str) -> Vec<u8> {
+    Frame::new().buffer(text.as_bytes()).finish().split_off(4)
+}
+
+fn ask(core: &mut Core, xid: i32, operation: i32, body: &[u8], now: Moment) {
+    let frame = Frame::request(xid, operation).raw(body).finish();
+    core.heard_handle(&frame, now).unwrap();
+}
+
+fn answer(
+    core: &mut Core,
+    xid: i32,
+    zxid: i64,
+    error: i32,
+    body: &[u8],
+    now: Moment,
+) -> Result<(), Broken> {
+    core.heard_server(&Frame::reply(xid, zxid, error).raw(body).finish(), now)
+}
+
+fn event(path: &str) -> Vec<u8> {
+    Frame::reply(xid::WATCH, -1, 0).int(2).int(3).buffer(path.as_bytes()).finish()
+}
+
+/// Attached at 10 s, its session asked for at that moment, nothing to report.
+fn attached() -> Core {
+    let mut core = Core::new(MAX_REPLY);
+    core.attach(granted(seconds(10.)), seconds(10.));
+    assert_eq!(core.take_notices(), [Notice::Attached]);
+    core
+}
+
+fn with_flags(path: &str, flags: i32) -> Vec<u8> {
+    let mut body = text(path);
+    body.extend(text("data"));
+    body.extend(0i32.to_be_bytes());
+    body.extend(flags.to_be_bytes());
+    body
+}
+
+// ----- one reply to each request
+
+#[test]
+fn what_is_in_flight_is_lost_with_the_connection_and_so_is_what_is_asked_without_one() {
+    let (mut core, now) = (attached(), seconds(10.));
+    for xid in 1..=3 {
+        ask(&mut core, xid, op::EXISTS, &text("/a"), now);
+    }
+    let first = sent(&mut core)[0].xid;
+    answer(&mut core, first, 5, code::NO_NODE, &[], now).unwrap();
+    core.detach(now);
+    ask(&mut core, 4, op::DELETE, &text("/a"), now);
+    let lost = code::CONNECTION_LOSS;
+    assert_eq!(codes(&mut core), [(1, code::NO_NODE), (2, lost), (3, lost), (4, lost)]);
+    assert_eq!(sent(&mut core), []);
+}
+
+#[test]
+fn the_suspension_is_noticed_before_the_replies_that_it_causes() {
+    let (mut core, now) = (attached(), seconds(10.));
+    ask(&mut core, 1, op::EXISTS, &text("/a"), now);
+    assert!(core.for_handle().is_empty());
+    core.detach(now);
+    assert!(!core.for_handle().is_empty());
+    assert_eq!(core.take_notices(), [Notice::Suspended]);
+    core.detach(now);
+    assert_eq!(core.take_notices(), [], "said twice");
+}
+
+#[test]
+fn after_the_end_everything_is_answered_with_expired() {
+    let ends: [(fn(&mut Core), End); 4] = [
+        (|core| core.expired(), End::Expired),
+        (|core| core.auth_failed(), End::AuthFailed),
+        (|core| core.close(seconds(10.)), End::Closed),
+        (|core| core.tick(seconds(22.)).unwrap_or(()), End::Lapsed),
+    ];
+    for (end, why) in ends {
+        let mut core = attached();
+        let (answers, on_answer) = verb_log();
+        ask(&mut core, 1, op::EXISTS, &text("/a"), seconds(10.));
+        core.verb(op::SYNC, &text("/"), on_answer(1), seconds(10.));
+        end(&mut core);
+        ask(&mut core, 2, op::CREATE, &with_flags("/a", 0), seconds(23.));
+        core.verb(op::SYNC, &text("/"), on_answer(2), seconds(23.));
+        let expired = code::SESSION_EXPIRED;
+        assert_eq!(codes(&mut core), [(1, expired), (2, expired)], "{why:?}");
+        run_answers(&mut core);
+        assert_eq!(*answers.lock(), [(1, expired), (2, expired)], "{why:?}");
+        assert_eq!(core.take_notices()[0], Notice::Ended(why));
+        assert_eq!(core.lease_end(), Moment::ZERO);
+        core.expired();
+        core.detach(seconds(24.));
+        let late = core.take_notices();
+        assert!(!late.iter().any(|late| matches!(late, Notice::Ended(_))), "said twice: {late:?}");
+        assert_eq!(told(&mut core), []);
+    }
+}
+
+#[test]
+fn pings_goodbyes_and_auth_of_the_handle_are_answered_here_each_in_its_turn() {
+    let (mut core, now) = (attached(), seconds(10.));
+    ask(&mut core, 1, op::EXISTS, &text("/a"), now);
+    ask(&mut core, -2, op::PING, &[], now);
+    ask(&mut core, -4, op::AUTH, &[], now);
+    ask(&mut core, 2, op::CLOSE_SESSION, &[], now);
+    assert!(core.is_handle_closed());
+    assert_eq!(told(&mut core), [], "an answer overtook the first one");
+    let on_the_wire = sent(&mut core);
+    assert_eq!(on_the_wire.len(), 1, "{on_the_wire:?}");
+    answer(&mut core, on_the_wire[0].xid, 5, code::NO_NODE, &[], now).unwrap();
+    let errors: Vec<i32> = told(&mut core).into_iter().map(|told| told.error).collect();
+    assert_eq!(errors, [code::NO_NODE, code::OK, code::UNIMPLEMENTED, code::OK]);
+    assert_eq!(core.take_notices(), [], "the session is not the handle's to close");
+}
+
+/// The handle takes −1 for an event and −2 for a ping, and forgets a request.
+#[test]
+fn no_request_is_answered_under_a_number_with_a_meaning_of_its_own() {
+    let (mut core, now) = (attached(), seconds(10.));
+    let huge = vec![0; MAX_REQUEST];
+    for xid in [-1, -2, -4, i32::MIN] {
+        ask(&mut core, xid, op::DELETE, &text("/a"), now);
+        ask(&mut core, xid, op::DELETE, &huge, now);
+        let on_the_wire = sent(&mut core)[0].xid;
+        answer(&mut core, on_the_wire, 5, 0, &[], now).unwrap();
+        for told in told(&mut core) {
+            assert!(told.xid >= 0, "{told:?}");
+        }
+    }
+}
+
+#[test]
+fn request_numbers_go_round() {
+    let (mut core, now) = (attached(), seconds(10.));
+    core.next_xid = i32::MAX - 1;
+    for xid in 1..=4 {
+        ask(&mut core, xid, op::DELETE, &text("/a"), now);
+    }
+    let used: Vec<i32> = sent(&mut core).into_iter().map(|seen| seen.xid).collect();
+    assert_eq!(used, [i32::MAX - 1, i32::MAX, 1, 2]);
+    for xid in used {
+        answer(&mut core, xid, 5, 0, &[], now).unwrap();
+    }
+    assert_eq!(codes(&mut core), [(1, 0), (2, 0), (3, 0), (4, 0)]);
+}
+
+#[test]
+fn watch_events_keep_their_place_between_replies() {
+    let (mut core, now) = (attached(), seconds(10.));
+    ask(&mut core, 1, op::EXISTS, &text("/a"), now);
+    ask(&mut core, 2, op::EXISTS, &text("/b"), now);
+    let used = sent(&mut core);
+    let mut stream = Frame::reply(used[0].xid, 5, code::NO_NODE).finish();
+    stream.extend(event("/a"));
+    stream.extend(Frame::reply(used[1].xid, 6, code::NO_NODE).finish());
+    stream.extend(event("/b"));
+    core.heard_server(&stream, now).unwrap();
+    let order: Vec<i32> = told(&mut core).into_iter().map(|told| told.xid).collect();
+    assert_eq!(order, [1, xid::WATCH, 2, xid::WATCH]);
+    assert_eq!(core.last_zxid(), 6);
+}
+
+// ----- what is changed on the way
+
+#[test]
+fn a_container_is_asked_for_by_its_real_name_and_nothing_else_is_touched() {
+    let (mut core, now) = (attached(), seconds(10.));
+    for (flags, operation) in [
+        (0, op::CREATE),
+        (1, op::CREATE),
+        (2, op::CREATE),
+        (3, op::CREATE),
+        (4, op::CREATE_CONTAINER),
+        (5, op::CREATE),
+    ] {
+        let body = with_flags("/a", flags);
+        ask(&mut core, 1, op::CREATE, &body, now);
+        let [seen] = &sent(&mut core)[..] else { panic!("one frame for one request") };
+        assert_eq!((seen.operation, &seen.body), (operation, &body), "flags {flags}");
+    }
+    // Not a create, whatever its last bytes are.
+    let body = [text("/a"), 4i32.to_be_bytes().to_vec()].concat();
+    ask(&mut core, 1, op::SET_DATA, &body, now);
+    assert_eq!(sent(&mut core)[0].operation, op::SET_DATA);
+}
+
+#[test]
+fn the_number_of_a_contender_s_making_is_kept_for_it_alone() {
+    let (mut core, now) = (attached(), seconds(10.));
+    ask(&mut core, 1, op::CREATE, &with_flags("/a/x-", 3), now);
+    ask(&mut core, 2, op::CREATE, &with_flags("/b", 0), now);
+    ask(&mut core, 3, op::CREATE, &with_flags("/c/x-", 3), now);
+    let used = sent(&mut core);
+    answer(&mut core, used[0].xid, 71, 0, &text("/a/x-0000000000"), now).unwrap();
+    answer(&mut core, used[1].xid, 72, 0, &text("/b"), now).unwrap();
+    answer(&mut core, used[2].xid, 73, code::NO_NODE, &[], now).unwrap();
+    let created = core.take_created();
+    assert_eq!(created, HashMap::from([("/a/x-0000000000".to_owned(), 71)]));
+    assert!(core.take_created().is_empty());
+}
+
+#[test]
+fn an_oversized_request_fails_alone_and_in_its_turn() {
+    let (mut core, now) = (attached(), seconds(10.));
+    let (largest, too_large) =
+        (vec![1; MAX_REQUEST - REQUEST_HEADER], vec![1; MAX_REQUEST - REQUEST_HEADER + 1]);
+    ask(&mut core, 1, op::SET_DATA, &largest, now);
+    ask(&mut core, 2, op::SET_DATA, &too_large, now);
+    ask(&mut core, 3, op::EXISTS, &text("/a"), now);
+    let used = sent(&mut core);
+    assert_eq!(
+        used.iter().map(|seen| seen.operation).collect::<Vec<_>>(),
+        [op::SET_DATA, op::EXISTS]
+    );
+    assert_eq!(told(&mut core), []);
+    answer(&mut core, used[0].xid, 5, code::NO_NODE, &[], now).unwrap();
+    answer(&mut core, used[1].xid, 5, code::NO_NODE, &[], now).unwrap();
+    assert_eq!(codes(&mut core), [(1, code::NO_NODE), (2, code::MARSHALLING), (3, code::NO_NODE)]);
+    let (answers, on_answer) = verb_log();
+    core.verb(op::SET_DATA, &too_large, on_answer(1), now);
+    run_answers(&mut core);
+    assert_eq!(*answers.lock(), [(1, code::MARSHALLING)]);
+}
+
+#[test]
+fn an_oversized_reply_fails_its_request_and_not_the_connection() {
+    let (mut core, now) = (attached(), seconds(10.));
+    ask(&mut core, 1, op::GET_CHILDREN, &text("/a"), now);
+    ask(&mut core, 2, op::DELETE, &text("/a"), now);
+    let used = sent(&mut core);
+    let huge = Frame::reply(used[0].xid, 5, 0).raw(&vec![0; MAX_REPLY]).finish();
+    for piece in huge.chunks(50_000) {
+        core.heard_server(piece, now).unwrap();
+        assert!(core.from_server.held() < 200_000, "it keeps what it throws away");
+    }
+    answer(&mut core, used[1].xid, 6, 0, &[], now).unwrap();
+    assert_eq!(codes(&mut core), [(1, code::MARSHALLING), (2, 0)]);
+    assert!(core.is_attached());
+
+    let huge = Frame::reply(xid::WATCH, -1, 0).raw(&vec![0; MAX_REPLY]).finish();
+    assert!(core.heard_server(&huge, now).is_err(), "an event that long is no event");
+}
+
+// ----- what the server must not say
+
+#[test]
+fn what_breaks_the_protocol_breaks_the_connection_and_reaches_nobody() {
+    let stat = [0; 68];
+    let reply = |xid, error, body: &[u8]| Frame::reply(xid, 5, error).raw(body).finish();
+    let raw = |bytes: &[u8]| bytes.to_vec();
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("another request's number", reply(2, 0, &stat)),
+        ("a ping that nobody sent", reply(-2, 0, &[])),
+        ("an auth reply that nobody asked for", reply(xid::AUTH, 0, &[])),
+        ("a moved session", reply(1, code::SESSION_MOVED, &[])),
+        ("a stat that is cut short", reply(1, 0, &stat[..67])),
+        ("a negative length", raw(&(-1i32).to_be_bytes())),
+        ("a length of zero", raw(&0i32.to_be_bytes())),
+        ("a frame shorter than its header", raw(&15i32.to_be_bytes())),
+        ("an event without a path", Frame::reply(xid::WATCH, -1, 0).int(1).int(3).finish()),
+        ("an event of an unknown kind", {
+            Frame::reply(xid::WATCH, -1, 0).int(99).int(3).buffer(b"/a").finish()
+        }),
+        ("an event in an unknown state", {
+            Frame::reply(xid::WATCH, -1, 0).int(1).int(99).buffer(b"/a").finish()
+        }),
+        ("an event that is an error", {
+            Frame::reply(xid::WATCH, -1, -4).int(1).int(3).buffer(b"/a").finish()
+        }),
+        ("an event with a path that is no text", {
+            Frame::reply(xid::WATCH, -1, 0).int(1).int(3).buffer(&[0xff]).finish()
+        }),
+    ];
+    for (what, bytes) in cases {
+        let (mut core, now) = (attached(), seconds(10.));
+        ask(&mut core, 1, op::EXISTS, &text("/a"), now);
+        assert!(core.heard_server(&bytes, now).is_err(), "{what}");
+        assert_eq!(told(&mut core), [], "{what}");
+        core.detach(now);
+        assert_eq!(codes(&mut core), [(1, code::CONNECTION_LOSS)], "{what}");
+        assert_eq!(core.take_notices(), [Notice::Suspended], "{what}");
+    }
+}
+
+#[test]
+fn an_expired_reply_ends_the_session_and_a_rejected_auth_too() {
+    for (bytes, why) in [
+        (Frame::reply(1, 5, code::SESSION_EXPIRED).finish(), End::Expired),
+        (Frame::reply(xid::AUTH, 0, code::AUTH_FAILED).finish(), End::AuthFailed),
+    ] {
+        let (mut core, now) = (attached(), seconds(10.));
+        ask(&mut core, 1, op::EXISTS, &text("/a"), now);
+        core.heard_server(&bytes, now).unwrap();
+        assert_eq!(core.take_notices(), [Notice::Ended(why), Notice::Over]);
+        assert_eq!(codes(&mut core), [(1, code::SESSION_EXPIRED)]);
+        assert!(core.is_over());
+    }
+}
+
+// ----- time
+
+#[test]
+fn the_lease_ends_at_its_tick_and_nothing_renews_it_after() {
+    let (mut core, end) = (attached(), seconds(22.));
+    let before = Moment::from_nanos(end.as_nanos() - 1);
+    ask(&mut core, 1, op::EXISTS, &text("/a"), seconds(21.5));
+    assert_eq!(core.lease_end(), end);
+    core.tick(before).unwrap();
+    assert_eq!(core.take_notices(), []);
+    assert_eq!(core.next_tick(), end);
+    core.tick(end).unwrap();
+    assert_eq!(core.take_notices(), [Notice::Ended(End::Lapsed)]);
+    assert_eq!(codes(&mut core), [(1, code::SESSION_EXPIRED)]);
+
+    // The server's answers come late, a connection is found again: all too late.
+    for seen in sent(&mut core) {
+        let body = if seen.operation == op::SYNC { text("/") } else { vec![0; 68] };
+        if seen.operation != op::CLOSE_SESSION {
+            answer(&mut core, seen.xid, 5, 0, &body, seconds(22.1)).unwrap();
+        }
+    }
+    assert_eq!(core.lease_end(), Moment::ZERO);
+    core.detach(seconds(23.));
+    core.attach(granted(seconds(24.)), seconds(24.));
+    assert_eq!(core.lease_end(), Moment::ZERO);
+    assert_eq!(core.take_notices(), []);
+    assert_eq!(told(&mut core), []);
+    let [close] = &sent(&mut core)[..] else { panic!("nothing but a goodbye is sent") };
+    assert_eq!(close.operation, op::CLOSE_SESSION);
+    answer(&mut core, close.xid, 9, 0, &[], seconds(24.)).unwrap();
+    assert_eq!(core.take_notices(), [Notice::Over]);
+}
+
+#[test]
+fn an_answer_that_comes_after_the_lease_s_end_does_not_outrun_the_tick() {
+    let mut core = attached();
+    ask(&mut core, 1, op::CREATE, &with_flags("/a", 0), seconds(21.9));
+    let used = sent(&mut core)[0].xid;
+    answer(&mut core, used, 5, 0, &text("/a"), seconds(22.)).unwrap();
+    assert_eq!(codes(&mut core), [(1, code::SESSION_EXPIRED)]);
+    assert_eq!(core.take_notices(), [Notice::Ended(End::Lapsed)]);
+}
+
+#[test]
+fn a_connection_that_comes_too_late_is_only_used_to_say_goodbye() {
+    let mut core = attached();
+    core.detach(seconds(15.));
+    assert_eq!(core.take_notices(), [Notice::Suspended]);
+    core.attach(granted(seconds(21.)), seconds(22.5));
+    assert_eq!(core.take_notices(), [Notice::Ended(End::Lapsed)]);
+    assert_eq!(sent(&mut core).last().map(|seen| seen.operation), Some(op::CLOSE_SESSION));
+}
+
+#[test]
+fn a_connection_in_time_gives_a_whole_lease_from_its_own_send() {
+    let mut core = attached();
+    core.detach(seconds(15.));
+    core.attach(granted(seconds(20.)), seconds(21.));
+    assert_eq!(core.take_notices(), [Notice::Suspended, Notice::Attached]);
+    assert_eq!(core.lease_end(), seconds(32.));
+}
+
+/// Lets time pass up to `end`, answering everything `delay` after it was sent; tells when
+/// heartbeats went out.
+fn heartbeats(core: &mut Core, from: f64, end: f64, delay: f64) -> Vec<f64> {
+    let (mut beats, mut due, mut now) = (Vec::new(), VecDeque::new(), from);
+    loop {
+        for seen in sent(core) {
+            assert_eq!(seen.operation, op::SYNC);
+            beats.push(now);
+            due.push_back((now + delay, seen.xid));
+        }
+        let tick = core.next_tick().as_nanos() as f64 / 1e9;
+        match due.front().copied() {
+            Some((at, xid)) if at <= tick => {
+                now = at;
+                due.pop_front();
+                answer(core, xid, 5, 0, &text("/"), seconds(now)).unwrap();
+            }
+            _ => {
+                now = tick;
+                if now <= end {
+                    core.tick(core.next_tick()).unwrap();
+                }
+            }
+        }
+        if now > end {
+            assert_eq!(core.take_notices(), []);
+            return beats;
+        }
+    }
+}
+
+fn gaps(beats: &[f64]) -> Vec<f64> {
+    beats.windows(2).map(|pair| ((pair[1] - pair[0]) * 100.).round() / 100.).collect()
+}
+
+#[test]
+fn a_heartbeat_goes_out_each_third_of_the_session_time_out() {
+    let mut core = attached();
+    let beats = heartbeats(&mut core, 10., 60., 0.01);
+    assert_eq!(beats[0], 14.);
+    assert!(beats.len() > 10 && gaps(&beats).iter().all(|gap| *gap == 4.), "{beats:?}");
+}
+
+#[test]
+fn a_slow_connection_gets_one_each_sixth_and_keeps_its_lease() {
+    let mut core = attached();
+    let beats = heartbeats(&mut core, 10., 60., 1.);
+    assert!(beats.len() > 20, "{beats:?}");
+    assert!(gaps(&beats)[1..].iter().all(|gap| *gap == 2.), "{beats:?}");
+}
+
+#[test]
+fn reads_and_events_put_off_no_heartbeat_and_writes_do() {
+    let mut core = attached();
+    core.heard_server(&event("/a"), seconds(13.)).unwrap();
+    ask(&mut core, 1, op::EXISTS, &text("/a"), seconds(13.));
+    let used = sent(&mut core)[0].xid;
+    answer(&mut core, used, 5, code::NO_NODE, &[], seconds(13.)).unwrap();
+    assert_eq!(core.next_tick(), seconds(14.));
+    ask(&mut core, 2, op::DELETE, &text("/a"), seconds(13.5));
+    let used = sent(&mut core)[0].xid;
+    answer(&mut core, used, 6, 0, &[], seconds(13.5)).unwrap();
+    assert_eq!(core.next_tick(), seconds(17.5));
+}
+
+#[test]
+fn silence_on_the_oldest_request_breaks_the_connection_after_a_third() {
+    let mut core = attached();
+    ask(&mut core, 1, op::EXISTS, &text("/a"), seconds(11.));
+    ask(&mut core, 2, op::EXISTS, &text("/a"), seconds(12.));
+    core.tick(seconds(14.)).unwrap();
+    // Events are no answer.
+    core.heard_server(&event("/a"), seconds(14.9)).unwrap();
+    assert_eq!(core.next_tick(), seconds(15.));
+    core.tick(seconds(14.99)).unwrap();
+    assert!(core.tick(seconds(15.)).is_err());
+}
+
+#[test]
+fn a_reply_that_is_still_coming_in_is_not_silence_but_the_lease_bounds_it() {
+    let mut core = attached();
+    ask(&mut core, 1, op::GET_DATA, &text("/a"), seconds(11.));
+    let used = sent(&mut core)[0].xid;
+    let reply = Frame::reply(used, 5, 0).buffer(&[0; 1000]).raw(&[0; 68]).finish();
+    let (mut broken, mut at) = (None, 11.);
+    for byte in &reply {
+        at += 0.25;
+        core.heard_server(&[*byte], seconds(at)).unwrap();
+        if core.tick(seconds(at)).is_err() {
+            broken = Some(at);
+            break;
+        }
+    }
+    let broken = broken.expect("a server that dribbles is given up");
+    assert!((15.5..22.).contains(&broken), "{broken}");
+}
+
+// ----- saying goodbye
+
+#[test]
+fn closing_waits_for_the_server_s_word() {
+    let mut core = attached();
+    core.close(seconds(11.));
+    core.close(seconds(11.));
+    assert_eq!(core.take_notices(), [Notice::Ended(End::Closed)]);
+    let [close] = &sent(&mut core)[..] else { panic!("one goodbye") };
+    assert_eq!(close.operation, op::CLOSE_SESSION);
+    answer(&mut core, close.xid, 5, 0, &[], seconds(11.)).unwrap();
+    assert_eq!(core.take_notices(), [Notice::Over]);
+    assert_eq!(core.next_tick(), Moment::NEVER);
+    core.give_up();
+    assert_eq!(core.take_notices(), [], "said twice");
+}
+
+#[test]
+fn closing_without_a_connection_goes_on_with_the_next_one() {
+    let mut core = attached();
+    core.detach(seconds(11.));
+    core.close(seconds(11.));
+    assert_eq!(core.take_notices(), [Notice::Suspended, Notice::Ended(End::Closed)]);
+    core.attach(granted(seconds(12.)), seconds(12.));
+    let goodbye = sent(&mut core);
+    core.detach(seconds(13.));
+    assert_eq!(goodbye.len(), 1);
+    core.attach(granted(seconds(14.)), seconds(14.));
+    let [again] = &sent(&mut core)[..] else { panic!("the goodbye is said again") };
+    assert_eq!(core.take_notices(), []);
+    answer(&mut core, again.xid, 5, 0, &[], seconds(14.)).unwrap();
+    assert_eq!(core.take_notices(), [Notice::Over]);
+}
+
+#[test]
+fn closing_ends_also_when_the_server_knows_the_session_no_more_or_nobody_waits() {
+    for end in [Core::expired, Core::give_up] {
+        let mut core = attached();
+        core.detach(seconds(11.));
+        core.close(seconds(11.));
+        core.take_notices();
+        end(&mut core);
+        assert_eq!(core.take_notices(), [Notice::Over]);
+    }
+    let mut unborn = Core::new(MAX_REPLY);
+    unborn.close(seconds(1.));
+    assert_eq!(unborn.take_notices(), [Notice::Ended(End::Closed), Notice::Over]);
+}
+
+/// A session that is over is only taken up to be closed, which any server may do: also
+/// one that has seen less, such as one that lost its data.
+#[test]
+fn an_ended_session_asks_for_no_server_that_has_seen_as_much() {
+    let (mut core, now) = (attached(), seconds(10.));
+    ask(&mut core, 1, op::DELETE, &text("/a"), now);
+    let used = sent(&mut core)[0].xid;
+    answer(&mut core, used, i64::MAX, 0, &[], now).unwrap();
+    core.detach(now);
+    assert_eq!(core.last_zxid(), i64::MAX);
+    core.tick(seconds(22.)).unwrap();
+    assert_eq!(core.last_zxid(), 0);
+}
+
+// ----- anything at all
+
+type VerbLog = Arc<Mutex<Vec<(usize, i32)>>>;
+
+fn verb_log() -> (VerbLog, impl Fn(usize) -> OnAnswer) {
+    let log = VerbLog::default();
+    let told = Arc::clone(&log);
+    (log, move |number| {
+        let told = Arc::clone(&told);
+        Box::new(move |answer: Answer| told.lock().push((number, answer.error)))
+    })
+}
+
+fn run_answers(core: &mut Core) {
+    for (on_answer, answer) in core.take_answers() {
+        on_answer(answer);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(i32),
+    Local(i32),
+    Verb,
+    /// The server answers the oldest request that it has seen.
+    Reply {
+        error: bool,
+    },
+    Event,
+    Detach,
+    Attach,
+    /// Milliseconds.
+    Pass(u64),
+    Close,
+    Expire,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let operation = prop::sample::select(vec![
+        op::CREATE,
+        op::DELETE,
+        op::EXISTS,
+        op::GET_DATA,
+        op::GET_CHILDREN,
+        op::SYNC,
+    ]);
+    let step = prop_oneof![
+        8 => operation.prop_map(Step::Ask),
+        2 => prop::sample::select(vec![op::PING, op::AUTH, op::CLOSE_SESSION]).prop_map(Step::Local),
+        3 => Just(Step::Verb),
+        10 => any::<bool>().prop_map(|error| Step::Reply { error }),
+        2 => Just(Step::Event),
+        1 => Just(Step::Detach),
+        2 => Just(Step::Attach),
+        3 => (0u64..2_000).prop_map(Step::Pass),
+        1 => (0u32..30).prop_map(|n| match n {
+            0 => Step::Expire,
+            1 => Step::Close,
+            _ => Step::Pass(5_000),
+        }),
+    ];
+    prop::collection::vec(step, 0..150)
+}
+
+/// What becomes of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    InFlight,
+    /// The server's reply of this number.
+    Served(i64),
+    Failed(i32),
+}
+
+/// The core, the server's end of it, and what is known of what must come out.
+struct Model {
+    core: Core,
+    now: Moment,
+    received: VecDeque<Seen>,
+    zxid: i64,
+    /// By the request's number, which is in its path and is its xid.
+    requests: BTreeMap<usize, Fate>,
+    verbs: BTreeMap<usize, Fate>,
+    answers: VerbLog,
+    on_answer: Box<dyn Fn(usize) -> OnAnswer>,
+    /// What the server has said that must reach the handle, in order: zxids, and −k for
+    /// the k-th event.
+    said: Vec<i64>,
+    events: i64,
+    told: Vec<Told>,
+    ended: bool,
+}
+
+impl Model {
+    fn new() -> Model {
+        let (answers, on_answer) = verb_log();
+        Model {
+            core: attached(),
+            now: seconds(10.),
+            received: VecDeque::new(),
+            zxid: 100,
+            requests: BTreeMap::new(),
+            verbs: BTreeMap::new(),
+            answers,
+            on_answer: Box::new(on_answer),
+            said: Vec::new(),
+            events: 0,
+            told: Vec::new(),
+            ended: false,
+        }
+    }
+
+    fn fate_of_new(&self) -> Fate {
+        if self.ended {
+            Fate::Failed(code::SESSION_EXPIRED)
+        } else if !self.core.is_attached() {
+            Fate::Failed(code::CONNECTION_LOSS)
+        } else {
+            Fate::InFlight
+        }
+    }
+
+    fn fail_all(&mut self, error: i32) {
+        for fate in self.requests.values_mut().chain(self.verbs.values_mut()) {
+            if *fate == Fate::InFlight {
+                *fate = Fate::Failed(error);
+            }
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let now = self.now;
+        match *step {
+            Step::Ask(operation) => {
+                let number = self.requests.len();
+                self.requests.insert(number, self.fate_of_new());
+                let path = format!("/{number}");
+                let body = if operation == op::CREATE { with_flags(&path, 3) } else { text(&path) };
+                ask(&mut self.core, number as i32, operation, &body, now);
+            }
+            Step::Local(operation) => {
+                let number = self.requests.len();
+                let error = if operation == op::AUTH { code::UNIMPLEMENTED } else { code::OK };
+                self.requests.insert(number, Fate::Failed(error));
+                ask(&mut self.core, number as i32, operation, &[], now);
+            }
+            Step::Verb => {
+                let number = self.verbs.len();
+                self.verbs.insert(number, self.fate_of_new());
+                let on_answer = (self.on_answer)(number);
+                self.core.verb(op::SYNC, &text(&format!("v{number}")), on_answer, now);
+            }
+            Step::Reply { error } => self.reply(error),
+            Step::Event => {
+                if self.core.is_attached() {
+                    self.events += 1;
+                    self.said.push(-self.events);
+                    self.core.heard_server(&event(&format!("/{}", self.events)), now).unwrap();
+                }
+            }
+            Step::Detach => self.detach(),
+            Step::Attach => {
+                if !self.core.is_attached() && !self.core.is_over() {
+                    self.received.clear();
+                    self.core.attach(granted(now), now);
+                }
+            }
+            Step::Pass(milliseconds) => {
+                self.now = now.plus(Duration::from_millis(milliseconds));
+                if self.core.tick(self.now).is_err() {
+                    self.detach();
+                }
+            }
+            Step::Close => self.core.close(now),
+            Step::Expire => self.core.expired(),
+        }
+        self.look();
+    }
+
+    fn detach(&mut self) {
+        self.core.detach(self.now);
+        self.received.clear();
+        self.look();
+        self.fail_all(code::CONNECTION_LOSS);
+    }
+
+    /// Ends must be looked for before replies are, as the link's thread does.
+    fn look(&mut self) {
+        for notice in self.core.take_notices() {
+            match notice {
+                Notice::Ended(_) => {
+                    assert!(!self.ended, "the end was said twice");
+                    self.ended = true;
+                    self.fail_all(code::SESSION_EXPIRED);
+                }
+                Notice::Suspended => self.fail_all(code::CONNECTION_LOSS),
+                Notice::Attached => assert!(!self.ended),
+                Notice::Over => assert!(self.ended),
+            }
+        }
+        let seen = sent(&mut self.core);
+        assert!(seen.is_empty() || self.core.is_attached());
+        self.received.extend(seen);
+        self.told.extend(told(&mut self.core));
+        run_answers(&mut self.core);
+    }
+
+    fn reply(&mut self, error: bool) {
+        if !self.core.is_attached() {
+            return;
+        }
+        // The core judges the lease before it believes an answer.
+        self.core.heard_server(&[], self.now).unwrap();
+        self.look();
+        let Some(seen) = self.received.pop_front() else { return };
+        self.zxid += 1;
+        let path = Fields(&seen.body).string().unwrap_or_default().to_owned();
+        let error = if error && seen.operation != op::CLOSE_SESSION { code::NO_NODE } else { 0 };
+        let body = match seen.operation {
+            _ if error != 0 => Vec::new(),
+            op::EXISTS => vec![0; 68],
+            op::GET_DATA => [text(""), vec![0; 68]].concat(),
+            op::GET_CHILDREN => vec![0; 4],
+            op::CREATE | op::SYNC => text(&path),
+            _ => Vec::new(),
+        };
+        answer(&mut self.core, seen.xid, self.zxid, error, &body, self.now).unwrap();
+        let (fates, number) = match (path.strip_prefix('v'), path.strip_prefix('/')) {
+            (Some(number), _) => (&mut self.verbs, number),
+            (_, Some(number)) => (&mut self.requests, number),
+            _ => return,
+        };
+        // The heartbeat's path has no number.
+        let Ok(number) = number.parse::<usize>() else { return };
+        let fate = fates.get_mut(&number).expect("the server is asked only what was asked");
+        if *fate == Fate::InFlight {
+            *fate = Fate::Served(self.zxid);
+            if path.starts_with('/') {
+                self.said.push(self.zxid);
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        self.detach();
+        let replies: Vec<&Told> = self.told.iter().filter(|told| told.xid != xid::WATCH).collect();
+        assert_eq!(replies.len(), self.requests.len(), "one reply for each request");
+        for (reply, (number, fate)) in replies.iter().zip(&self.requests) {
+            assert_eq!(reply.xid, *number as i32, "replies come in the order of the requests");
+            match fate {
+                Fate::Served(zxid) => {
+                    assert_eq!(reply.zxid, *zxid, "the reply of another request");
+                    assert!(matches!(reply.error, code::OK | code::NO_NODE));
+                }
+                Fate::Failed(error) => assert_eq!(reply.error, *error, "request {number}"),
+                Fate::InFlight => panic!("request {number} is still in flight"),
+            }
+        }
+        let answers = self.answers.lock();
+        assert_eq!(answers.len(), self.verbs.len(), "one answer for each verb");
+        for (number, error) in answers.iter() {
+            match self.verbs[number] {
+                Fate::Served(_) => assert!(matches!(*error, code::OK | code::NO_NODE)),
+                fate => assert_eq!(fate, Fate::Failed(*error), "verb {number}"),
+            }
+        }
+        let mut events = 0;
+        let heard: Vec<i64> = self
+            .told
+            .iter()
+            .filter_map(|told| match told.xid {
+                xid::WATCH => {
+                    events -= 1;
+                    Some(events)
+                }
+                _ => (told.zxid > 0).then_some(told.zxid),
+            })
+            .collect();
+        assert_eq!(heard, self.said, "events and replies in the server's order");
+    }
+}
+
+fn in_pieces(bytes: &[u8], cuts: &[usize], mut hear: impl FnMut(&[u8]) -> bool) {
+    let mut rest = bytes;
+    let mut cuts = cuts.iter().cycle();
+    while !rest.is_empty() {
+        let (piece, later) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
+        rest = later;
+        if !hear(piece) {
+            return;
+        }
+    }
+}
+
+/// Bytes that begin like frames more often than chance would have it.
+fn nearly_frames() -> impl Strategy<Value = Vec<u8>> {
+    let number = prop_oneof![
+        4 => -5i32..40,
+        1 => prop::sample::select(vec![i32::MAX, i32::MIN, MAX_REPLY as i32 + 1, 0x10_0000]),
+        1 => any::<i32>(),
+    ];
+    let piece = prop_oneof![
+        3 => number.prop_map(|number| number.to_be_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..20),
+        1 => (-5i32..8, -120i32..5, prop::collection::vec(any::<u8>(), 0..80))
+            .prop_map(|(xid, error, body)| Frame::reply(xid, 7, error).raw(&body).finish()),
+    ];
+    prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn every_request_gets_its_own_reply_once_and_in_order(steps in steps()) {
+        let mut model = Model::new();
+        for step in &steps {
+            model.step(step);
+        }
+        model.finish();
+    }
+
+    #[test]
+    fn no_bytes_of_a_server_do_harm(
+        bytes in nearly_frames(),
+        cuts in prop::collection::vec(1usize..60, 1..10),
+        operations in prop::collection::vec(
+            prop::sample::select(vec![op::CREATE, op::EXISTS, op::GET_DATA, op::GET_ACL, op::GET_CHILDREN]),
+            0..6,
+        ),
+    ) {
+        let (mut core, now) = (attached(), seconds(10.));
+        for (number, operation) in operations.iter().enumerate() {
+            ask(&mut core, number as i32, *operation, &with_flags("/a", 3), now);
+        }
+        let mut given = 0;
+        in_pieces(&bytes, &cuts, |piece| {
+            given += piece.len();
+            let fine = core.heard_server(piece, now).is_ok();
+            assert!(core.from_server.held() <= 64 + 2 * given);
+            fine
+        });
+        core.detach(now);
+        let replies = told(&mut core);
+        let answered: Vec<i32> =
+            replies.iter().filter(|told| told.xid != xid::WATCH).map(|told| told.xid).collect();
+        prop_assert_eq!(answered, (0..operations.len() as i32).collect::<Vec<_>>());
+        for (told, operation) in
+            replies.iter().filter(|told| told.xid != xid::WATCH).zip(&operations)
+        {
+            let sound = told.error != 0 || check_reply(*operation, &told.body).is_ok();
+            prop_assert!(sound, "the handle was shown {:?}", told);
+        }
+    }
+
+    #[test]
+    fn no_bytes_of_a_handle_do_harm(
+        bytes in nearly_frames(),
+        cuts in prop::collection::vec(1usize..60, 1..10),
+        connected in any::<bool>(),
+    ) {
+        let (mut core, now) = (attached(), seconds(10.));
+        if !connected {
+            core.detach(now);
+        }
+        let mut given = 0;
+        in_pieces(&bytes, &cuts, |piece| {
+            given += piece.len();
+            let fine = core.heard_handle(piece, now).is_ok();
+            assert!(core.from_handle.held() <= 64 + 2 * given);
+            fine
+        });
+        let asked = core.first_slot as usize + core.slots.len();
+        core.detach(now);
+        prop_assert_eq!(told(&mut core).len(), asked);
+        prop_assert!(core.slots.is_empty() && core.outstanding.is_empty());
+    }
+
+    #[test]
+    fn replies_survive_any_split(cuts in prop::collection::vec(1usize..40, 1..20)) {
+        let (mut core, now) = (attached(), seconds(10.));
+        let mut stream = Vec::new();
+        for number in 0..10 {
+            ask(&mut core, number, op::GET_DATA, &text("/a"), now);
+            let used = sent(&mut core)[0].xid;
+            let data = vec![number as u8; number as usize * 13];
+            stream.extend(Frame::reply(used, 5, 0).buffer(&data).raw(&[0; 68]).finish());
+            stream.extend(event("/a"));
+        }
+        in_pieces(&stream, &cuts, |piece| core.heard_server(piece, now).is_ok());
+        let order: Vec<i32> = told(&mut core).into_iter().map(|told| told.xid).collect();
+        let expected: Vec<i32> = (0..10).flat_map(|number| [number, xid::WATCH]).collect();
+        prop_assert_eq!(order, expected);
+    }
+}
