@@ -539,6 +539,9 @@ impl Core {
             }
         }
         self.slot.lock().session = None;
+        // They may own clients, which would keep them, and would be kept by them, for ever.
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        drop(listeners);
     }
 }
 
