@@ -149,7 +149,7 @@ pub(crate) struct Dial {
 }
 
 impl Dial {
-    /// `trouble` is told why, after each round in which no server could be had.
+    /// `trouble` is told what there is to say of servers that do not serve us.
     pub(crate) fn start(
         wanted: Wanted,
         found: impl FnOnce(Found) + Send + 'static,
@@ -204,6 +204,7 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
             if is_stopped(stopped) {
                 return None;
             }
+            trouble(&format!("{address} has not answered yet"));
             match try_address(wanted, address, attempt) {
                 Ok(found) => return Some(found),
                 Err(cause) => why = format!("{address}: {cause}"),
