@@ -1,1 +1,950 @@
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use zklock::{Acl, Client, DistributedLock, ErrorKind, LockGuard, LossReason, SessionState};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::raw::{Kind, Raw};
+use crate::support::server::{Server, free_port};
+use crate::support::site::Site;
+use crate::support::{eventually, skip_without_server};
+
+/// More than enough for whatever is not the point of a test.
+const AMPLE: Duration = Duration::from_secs(15);
+const SHORT: Duration = Duration::from_millis(1500);
+
+fn proxy(site: &Site) -> Proxy {
+    Proxy::start(site.server().addr())
+}
+
+fn through(proxy: &Proxy, session: Duration) -> Client {
+    Client::builder(&proxy.hosts()).session_timeout(session).connect().expect("a client")
+}
+
+/// What the guard's `on_lost` is told; disconnected once the callback has run or was dropped.
+fn losses(guard: &LockGuard) -> Receiver<LossReason> {
+    let (tell, told) = channel();
+    guard.on_lost(move |why| tell.send(why).unwrap());
+    told
+}
+
+fn states(zk: &Client) -> Receiver<SessionState> {
+    let (tell, told) = channel();
+    zk.on_state_change(move |state| tell.send(state).unwrap_or_default());
+    told
+}
+
+/// The next states are these.
+fn expect_states(told: &Receiver<SessionState>, expected: &[SessionState]) {
+    for state in expected {
+        assert_eq!(told.recv_timeout(AMPLE), Ok(*state));
+    }
+}
+
+/// Raises a flag when dropped, so that the threads of a scope end also when the test fails.
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn lock_in_background(lock: &DistributedLock) -> Receiver<LockGuard> {
+    let (lock, (tell, told)) = (lock.clone(), channel());
+    thread::spawn(move || tell.send(lock.lock().unwrap()));
+    told
+}
+
+fn wait_for_contenders(site: &Site, name: &str, count: usize) {
+    let mut raw = site.raw();
+    let node = format!("{}/{name}", site.base);
+    eventually(AMPLE, &format!("{count} contenders"), || {
+        raw.get_children(&node).is_ok_and(|children| children.len() == count)
+    });
+}
+
+/// Returns when whoever contends through the proxy watches its predecessor.
+fn wait_for_watch(proxy: &Proxy, predecessor: &LockGuard) {
+    eventually(AMPLE, "a watch on the predecessor", || {
+        proxy.requests().iter().any(|seen| seen.path.as_deref() == Some(predecessor.path()))
+    });
+}
+
+#[test]
+fn s23_a_blip_while_holding_changes_nothing() {
+    skip_without_server!();
+    let site = Site::own("s23");
+    let proxy = proxy(&site);
+    let zk = through(&proxy, Duration::from_secs(4));
+    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let (session, token) = (zk.session_id(), guard.fencing_token());
+    let (lost, told) = (losses(&guard), states(&zk));
+    let mut raw = site.raw();
+    for _ in 0..5 {
+        proxy.cut();
+        expect_states(&told, &[SessionState::Suspended, SessionState::Connected]);
+        assert!(guard.is_held());
+        guard.ensure_held().unwrap();
+        assert_eq!(zk.session_id(), session);
+        assert_eq!(guard.fencing_token(), token);
+        let stat = raw.exists(guard.path()).unwrap().expect("the same node");
+        assert_eq!(Some(stat.ephemeral_owner), session);
+        assert_eq!(u64::try_from(stat.czxid), Ok(token.zxid()));
+    }
+    guard.unlock().unwrap();
+    assert_eq!(lost.recv(), Err(std::sync::mpsc::RecvError), "on_lost was called");
+    assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
+    site.finish([zk]);
+}
+
+#[test]
+fn s23_blips_under_a_busy_client_lose_nothing() {
+    skip_without_server!();
+    let site = Site::own("s23-busy");
+    let proxy = proxy(&site);
+    let zk = through(&proxy, Duration::from_secs(4));
+    let guard = DistributedLock::new(&zk, &site.base, "held").lock().unwrap();
+    let (session, lost) = (zk.session_id(), losses(&guard));
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _at_the_end = Raise(&stop);
+        for worker in 0..3 {
+            let lock = DistributedLock::new(&zk, &site.base, format!("busy-{worker}"));
+            let (stop, rounds) = (&stop, &rounds);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = lock.lock().unwrap();
+                    assert!(guard.is_held());
+                    guard.unlock().unwrap();
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..10 {
+            let before = rounds.load(Ordering::Relaxed);
+            proxy.cut();
+            eventually(AMPLE, "the workers to go on", || {
+                rounds.load(Ordering::Relaxed) >= before + 10
+            });
+        }
+    });
+    guard.ensure_held().unwrap();
+    assert_eq!(zk.session_id(), session);
+    drop(guard);
+    assert!(lost.recv().is_err(), "on_lost was called");
+    site.finish([zk]);
+}
+
+#[test]
+fn s24_the_predecessor_goes_during_a_blip() {
+    skip_without_server!();
+    let site = Site::own("s24");
+    let proxy = proxy(&site);
+    let holder = site.client();
+    let waiter = through(&proxy, Duration::from_secs(4));
+    let faults: [fn(&Proxy); 2] = [Proxy::refuse, Proxy::black_hole];
+    for fault in faults {
+        let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
+        let (session, told) = (waiter.session_id(), states(&waiter));
+        let acquired = lock_in_background(&DistributedLock::new(&waiter, &site.base, "a"));
+        wait_for_watch(&proxy, &guard);
+        fault(&proxy);
+        guard.unlock().unwrap();
+        expect_states(&told, &[SessionState::Suspended]);
+        assert_eq!(acquired.try_recv().err(), Some(TryRecvError::Empty));
+        proxy.pass();
+        let guard = acquired.recv_timeout(AMPLE).expect("the lock");
+        guard.ensure_held().unwrap();
+        assert_eq!(waiter.session_id(), session);
+    }
+    site.finish([holder, waiter]);
+}
+
+#[test]
+fn s25_a_server_restart_with_a_holder_and_a_waiter() {
+    skip_without_server!();
+    let site = Site::own("s25");
+    let client = || site.builder().session_timeout(Duration::from_secs(12)).connect().unwrap();
+    let (holder, waiter) = (client(), client());
+    let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
+    let (sessions, token) = ([holder.session_id(), waiter.session_id()], guard.fencing_token());
+    let lost = losses(&guard);
+    let acquired = lock_in_background(&DistributedLock::new(&waiter, &site.base, "a"));
+    wait_for_contenders(&site, "a", 2);
+    site.server().restart();
+    guard.ensure_held().unwrap();
+    assert_eq!(guard.fencing_token(), token);
+    assert_eq!(acquired.try_recv().err(), Some(TryRecvError::Empty));
+    guard.unlock().unwrap();
+    assert!(lost.recv().is_err(), "on_lost was called");
+    let guard = acquired.recv_timeout(AMPLE).expect("the lock");
+    assert!(guard.fencing_token() > token);
+    guard.unlock().unwrap();
+    assert_eq!([holder.session_id(), waiter.session_id()], sessions);
+    site.finish([holder, waiter]);
+}
+
+#[test]
+fn s26_the_session_expires_while_holding() {
+    skip_without_server!();
+    let site = Site::own("s26");
+    let proxy = proxy(&site);
+    let (zk, other) = (through(&proxy, SHORT), site.client());
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let (session, token, calls) = (zk.session_id(), guard.fencing_token(), Arc::default());
+    let counted: Arc<AtomicU64> = Arc::clone(&calls);
+    guard.on_lost(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    let lost = losses(&guard);
+    let successor = lock_in_background(&DistributedLock::new(&other, &site.base, "a"));
+    wait_for_contenders(&site, "a", 2);
+
+    proxy.black_hole();
+    let next = successor.recv_timeout(AMPLE).expect("the successor's turn");
+    assert!(!guard.is_held());
+    assert!(next.fencing_token() > token);
+    assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::LeaseExpired));
+    assert_eq!(zk.state(), SessionState::Lost);
+    assert_eq!(zk.session_id(), None);
+    proxy.pass();
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::SessionLost);
+    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::SessionLost);
+    next.ensure_held().unwrap();
+
+    let again = lock_in_background(&lock);
+    wait_for_contenders(&site, "a", 2);
+    let token = next.fencing_token();
+    next.unlock().unwrap();
+    let again = again.recv_timeout(AMPLE).expect("the lock on a new session");
+    assert!(again.fencing_token() > token);
+    assert_ne!(zk.session_id(), session);
+    drop(again);
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    drop(lock);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn s26_the_server_says_that_the_session_has_expired() {
+    skip_without_server!();
+    let site = Site::own("s26-said");
+    // A server that has never heard of the session says what one says that has expired it,
+    // if it has come as far in its own history.
+    let stranger = Server::start();
+    let mut raw = Raw::connect(&stranger.hosts(), AMPLE).unwrap();
+    for number in 0..50 {
+        raw.create(&format!("/{number}"), b"", Kind::Persistent).unwrap();
+    }
+    raw.close().unwrap();
+    let proxy = proxy(&site);
+    let zk = through(&proxy, Duration::from_secs(30));
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let (lost, told) = (losses(&guard), states(&zk));
+    proxy.set_target(stranger.addr());
+    proxy.cut();
+    assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::SessionExpired));
+    assert!(lost.recv().is_err(), "on_lost was called twice");
+    assert!(!guard.is_held());
+    expect_states(&told, &[SessionState::Suspended, SessionState::Lost]);
+    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::SessionLost);
+    lock.lock().unwrap().unlock().unwrap();
+    expect_states(&told, &[SessionState::Connected]);
+    drop(lock);
+    zk.close();
+    // Nobody is left who could close it on the first server.
+    site.server().kill();
+    eventually(AMPLE, "the session to be closed", || {
+        stranger.counter("zk_ephemerals_count") == 0 && stranger.counter("zk_watch_count") == 0
+    });
+    drop(zk);
+}
+
+#[test]
+fn s27_the_session_expires_while_waiting() {
+    skip_without_server!();
+    let site = Site::own("s27");
+    let proxy = proxy(&site);
+    let (holder, waiter) = (site.client(), through(&proxy, SHORT));
+    let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
+    let lock = DistributedLock::new(&waiter, &site.base, "a");
+    let endless = lock_in_background(&lock);
+    wait_for_contenders(&site, "a", 2);
+    let (tell, bounded) = channel();
+    let until = Instant::now() + Duration::from_secs(40);
+    let also = lock.clone();
+    thread::spawn(move || tell.send(also.try_lock_until(until).unwrap().expect("in time")));
+    wait_for_contenders(&site, "a", 3);
+    let session = waiter.session_id();
+
+    proxy.black_hole();
+    wait_for_contenders(&site, "a", 1);
+    assert_eq!(waiter.state(), SessionState::Lost);
+    proxy.pass();
+    wait_for_contenders(&site, "a", 3);
+    assert!(waiter.session_id().is_some() && waiter.session_id() != session);
+    assert_eq!(endless.try_recv().err(), Some(TryRecvError::Empty));
+    assert_eq!(bounded.try_recv().err(), Some(TryRecvError::Empty));
+
+    guard.unlock().unwrap();
+    // Both queued anew at once; either may be the first.
+    for _ in 0..2 {
+        let mut next = None;
+        eventually(AMPLE, "the next holder", || {
+            next = endless.try_recv().or_else(|_| bounded.try_recv()).ok();
+            next.is_some()
+        });
+        next.unwrap().unlock().unwrap();
+    }
+    drop(lock);
+    site.finish([holder, waiter]);
+}
+
+/// How a session is kept busy until the network falls silent.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    Idle,
+    /// Silent from the moment on that a heartbeat reaches the proxy.
+    AtHeartbeat,
+    /// Silent this long after a heartbeat.
+    After(Duration),
+    Writes,
+    ReadsOnly,
+    /// Each way takes a while.
+    Slow,
+    /// At first only the way back is silent.
+    Deaf,
+}
+
+#[test]
+fn s28_in_a_silent_partition_the_own_clock_is_first() {
+    skip_without_server!();
+    let site = Site::own("s28");
+    let loads = [
+        Load::Idle,
+        Load::AtHeartbeat,
+        Load::After(SHORT / 6),
+        Load::After(SHORT / 4),
+        Load::Writes,
+        Load::ReadsOnly,
+        Load::Slow,
+        Load::Deaf,
+    ];
+    thread::scope(|scope| {
+        for (number, load) in loads.into_iter().enumerate() {
+            let site = &site;
+            scope.spawn(move || lose_by_own_clock(site, load, &number.to_string()));
+        }
+    });
+    site.finish([]);
+}
+
+fn lose_by_own_clock(site: &Site, load: Load, name: &str) {
+    let proxy = proxy(site);
+    let zk = through(&proxy, SHORT);
+    let guard = DistributedLock::new(&zk, &site.base, name).lock().unwrap();
+    let (tell, lost) = channel();
+    guard.on_lost(move |why| tell.send((Instant::now(), why)).unwrap());
+    let mut raw = site.raw();
+    let (mut held_since, mut gone) = (Instant::now(), None);
+    let mut silent = Instant::now();
+    let stop = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _at_the_end = Raise(stop);
+        for worker in 0..2 {
+            let busy = DistributedLock::new(&zk, &site.base, format!("busy-{name}-{worker}"));
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    match load {
+                        // Whatever becomes of them: the network is to fail.
+                        Load::Writes => drop(busy.try_lock_for(Duration::from_millis(100))),
+                        Load::ReadsOnly => drop(busy.contenders()),
+                        _ => return,
+                    }
+                }
+            });
+        }
+        if matches!(load, Load::Slow) {
+            proxy.delay(SHORT / 12);
+        }
+        // For the load to settle, and to fill more than the session time-out.
+        proxy.reset_counts();
+        let settled = Instant::now() + SHORT;
+        if matches!(load, Load::Writes) {
+            eventually(AMPLE, "writes", || {
+                proxy.count(opcode::CREATE) > 30 && Instant::now() > settled
+            });
+        } else {
+            assert!(proxy.wait_for_requests(opcode::SYNC, 4, AMPLE), "{load:?}");
+        }
+        if let Load::After(pause) = load {
+            thread::sleep(pause);
+        }
+        if matches!(load, Load::Deaf) {
+            let before = proxy.connections();
+            proxy.delay_replies(Duration::from_secs(60));
+            eventually(AMPLE, "another connection", || proxy.connections() > before);
+        }
+        assert!(guard.is_held(), "{load:?}");
+        proxy.black_hole();
+        silent = Instant::now();
+        while gone.is_none() {
+            let (asked, held) = (Instant::now(), guard.is_held());
+            if raw.exists(guard.path()).unwrap().is_none() {
+                assert!(!held, "{load:?}: held when the server had expired it");
+                gone = Some(Instant::now());
+            } else if held {
+                held_since = asked;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let gone = gone.unwrap();
+    let (told, why) = lost.recv_timeout(AMPLE).unwrap();
+    assert_eq!(why, LossReason::LeaseExpired, "{load:?}");
+    assert!(told <= gone, "{load:?}: told {:?} too late", told - gone);
+    assert!(!guard.is_held());
+    println!(
+        "{load:?}: held for {:?}, told after {:?}, expired after {:?}",
+        held_since - silent,
+        told - silent,
+        gone - silent
+    );
+    proxy.pass();
+    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::SessionLost);
+    let stats = || zk.stats();
+    eventually(AMPLE, "nothing to be left", || {
+        stats().watches == 0 && stats().pending_deletes == 0
+    });
+}
+
+/// This test binary again, with [`helper_that_holds_a_lock`] only.
+struct Helper {
+    child: Child,
+    orders: ChildStdin,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+const HELPER: &str = "connection::helper_that_holds_a_lock";
+const HELPER_BASE: &str = "ZKLOCK_TEST_HELPER_BASE";
+const HELPER_HOSTS: &str = "ZKLOCK_TEST_HELPER_HOSTS";
+
+impl Helper {
+    fn start(hosts: &str, base: &str) -> Helper {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", HELPER, "--nocapture", "--test-threads=1"])
+            .env(HELPER_BASE, base)
+            .env(HELPER_HOSTS, hosts)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let orders = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Helper { child, orders, lines }
+    }
+
+    fn order(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+    }
+
+    /// The helper's next line; the test harness around it prints others.
+    fn answer(&mut self) -> String {
+        loop {
+            let line = self.lines.next().expect("the helper goes on").unwrap();
+            if let Some((_, answer)) = line.split_once("helper: ") {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    fn stop(&self) {
+        self.signal("STOP");
+        let stat = format!("/proc/{}/stat", self.child.id());
+        eventually(AMPLE, "the helper to stop", || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        });
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wall_clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos().try_into().unwrap()
+}
+
+/// Does nothing unless another test has started it.
+#[test]
+fn helper_that_holds_a_lock() {
+    let (Ok(hosts), Ok(base)) = (std::env::var(HELPER_HOSTS), std::env::var(HELPER_BASE)) else {
+        return;
+    };
+    let zk = Client::builder(&hosts).session_timeout(SHORT).connect().unwrap();
+    let lock = DistributedLock::new(&zk, &base, "a");
+    let guard = lock.lock().unwrap();
+    println!("helper: {}", guard.fencing_token());
+    let (done, last_held) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut orders = std::io::stdin().lines();
+    thread::scope(|scope| {
+        let _at_the_end = Raise(&done);
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let asked = wall_clock();
+                if guard.is_held() {
+                    last_held.store(asked, Ordering::Relaxed);
+                }
+            }
+        });
+        orders.next().unwrap().unwrap();
+        println!("helper: {}", guard.is_held());
+    });
+    println!("helper: {}", last_held.load(Ordering::Relaxed));
+    println!("helper: {:?}", guard.unlock().map_err(|error| error.kind()));
+    let guard = lock.lock().unwrap();
+    println!("helper: {}", guard.fencing_token());
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn s29_a_process_stopped_past_its_session_knows_when_it_goes_on() {
+    skip_without_server!();
+    let site = Site::own("s29");
+    let mut helper = Helper::start(site.hosts(), &site.base);
+    let token = helper.answer();
+    let zk = site.client();
+    let successor = lock_in_background(&DistributedLock::new(&zk, &site.base, "a"));
+    wait_for_contenders(&site, "a", 2);
+    helper.stop();
+    let stopped = wall_clock();
+    let guard = successor.recv_timeout(AMPLE).expect("the successor's turn");
+    assert!(guard.fencing_token().to_string() > token);
+    helper.order("is it held?");
+    helper.signal("CONT");
+    assert_eq!(helper.answer(), "false");
+    let last_held: u64 = helper.answer().parse().unwrap();
+    assert!(last_held > 0 && last_held <= stopped, "held {} ns too long", last_held - stopped);
+    assert_eq!(helper.answer(), "Err(SessionLost)");
+    guard.ensure_held().unwrap();
+    wait_for_contenders(&site, "a", 2);
+    let token = guard.fencing_token().to_string();
+    drop(guard);
+    assert!(helper.answer() > token);
+    assert!(helper.child.wait().unwrap().success());
+    site.finish([zk]);
+}
+
+#[test]
+fn s30_the_holders_node_is_deleted_from_outside() {
+    skip_without_server!();
+    let site = Site::own("s30");
+    let (zk, other) = (site.client(), site.client());
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let lost = losses(&guard);
+    let successor = lock_in_background(&DistributedLock::new(&other, &site.base, "a"));
+    wait_for_contenders(&site, "a", 2);
+    site.raw().delete(guard.path()).unwrap();
+    assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
+    assert!(lost.recv().is_err(), "on_lost was called twice");
+    assert!(!guard.is_held());
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::LockLost);
+    assert_eq!(zk.state(), SessionState::Connected);
+    let next = successor.recv_timeout(AMPLE).expect("the successor's turn");
+    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::LockLost);
+    next.ensure_held().unwrap();
+    next.unlock().unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    drop(lock);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn s30_a_node_deleted_during_a_blip_is_noticed_afterwards() {
+    skip_without_server!();
+    let site = Site::own("s30-blip");
+    let proxy = proxy(&site);
+    let zk = through(&proxy, Duration::from_secs(6));
+    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let lost = losses(&guard);
+    proxy.refuse();
+    site.raw().delete(guard.path()).unwrap();
+    assert!(guard.is_held());
+    proxy.pass();
+    assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
+    assert!(!guard.is_held());
+    drop(guard);
+    site.finish([zk]);
+}
+
+#[test]
+fn s31_a_waiters_node_is_deleted_from_outside() {
+    skip_without_server!();
+    let site = Site::own("s31");
+    let clients = [site.client(), site.client(), site.client()];
+    let [holder, waiter, last] =
+        clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let guard = holder.lock().unwrap();
+    let second = lock_in_background(&waiter);
+    wait_for_contenders(&site, "a", 2);
+    let victim = holder.contenders().unwrap()[1].path.clone();
+    let third = lock_in_background(&last);
+    wait_for_contenders(&site, "a", 3);
+
+    site.raw().delete(&victim).unwrap();
+    wait_for_contenders(&site, "a", 2);
+    guard.ensure_held().unwrap();
+    for waiting in [&second, &third] {
+        assert_eq!(waiting.try_recv().err(), Some(TryRecvError::Empty));
+    }
+    guard.unlock().unwrap();
+    // The one whose node was deleted has lost its turn.
+    let guard = third.recv_timeout(AMPLE).expect("the third's turn");
+    wait_for_contenders(&site, "a", 2);
+    assert_eq!(second.try_recv().err(), Some(TryRecvError::Empty));
+    guard.unlock().unwrap();
+    let guard = second.recv_timeout(AMPLE).expect("a new turn");
+    assert_ne!(guard.path(), victim);
+    guard.ensure_held().unwrap();
+    drop((guard, holder, waiter, last));
+    site.finish(clients);
+}
+
+#[test]
+fn s31_the_last_waiters_node_and_the_holders_go_together() {
+    skip_without_server!();
+    let site = Site::own("s31-both");
+    let (zk, other) = (site.client(), site.client());
+    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let waiter = DistributedLock::new(&other, &site.base, "a");
+    let acquired = lock_in_background(&waiter);
+    wait_for_contenders(&site, "a", 2);
+    let victim = waiter.contenders().unwrap()[1].path.clone();
+    let mut raw = site.raw();
+    raw.delete(&victim).unwrap();
+    raw.delete(guard.path()).unwrap();
+    let next = acquired.recv_timeout(AMPLE).expect("the lock");
+    assert_ne!(next.path(), victim);
+    next.ensure_held().unwrap();
+    drop((guard, next, waiter));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn s32_a_drop_after_the_loss_deletes_nobodys_node() {
+    skip_without_server!();
+    let site = Site::own("s32");
+    let proxy = proxy(&site);
+    let zk = through(&proxy, SHORT);
+    let other = site.client();
+    let mut raw = site.raw();
+
+    let guard = DistributedLock::new(&zk, &site.base, "deleted").lock().unwrap();
+    let (lost, path) = (losses(&guard), guard.path().to_owned());
+    raw.delete(&path).unwrap();
+    assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
+    raw.create(&path, b"somebody else's", Kind::Persistent).unwrap();
+    drop(guard);
+    zk.session_id().expect("the session goes on");
+
+    let guard = DistributedLock::new(&zk, &site.base, "expired").lock().unwrap();
+    let lost = losses(&guard);
+    proxy.black_hole();
+    assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::LeaseExpired));
+    let next = DistributedLock::new(&other, &site.base, "expired").lock().unwrap();
+    let before = Instant::now();
+    drop(guard);
+    assert!(before.elapsed() < Duration::from_millis(400), "took {:?}", before.elapsed());
+    proxy.pass();
+    // A new session of the one who lost it: by now anything it had to delete is deleted.
+    DistributedLock::new(&zk, &site.base, "again").lock().unwrap().unlock().unwrap();
+    eventually(AMPLE, "no pending deletes", || zk.stats().pending_deletes == 0);
+    next.ensure_held().unwrap();
+    assert_eq!(site.children("expired").len(), 1);
+    assert!(raw.exists(&path).unwrap().is_some());
+    next.unlock().unwrap();
+    site.finish([zk, other]);
+}
+
+#[test]
+fn s33_started_before_the_server() {
+    skip_without_server!();
+    let site = Site::own("s33");
+    site.server().kill();
+    let builder = site.builder().connect_timeout(Duration::from_secs(40));
+    thread::scope(|scope| {
+        let connecting = scope.spawn(move || builder.connect());
+        let early = site.builder().connect_timeout(Duration::from_millis(300)).connect();
+        assert_eq!(early.unwrap_err().kind(), ErrorKind::Connect);
+        assert!(!connecting.is_finished());
+        site.server().start_again();
+        let zk = connecting.join().unwrap().unwrap();
+        DistributedLock::new(&zk, &site.base, "a").lock().unwrap().unlock().unwrap();
+        drop(zk);
+    });
+    site.finish([]);
+}
+
+#[test]
+fn s33_no_server_is_an_error_that_names_the_address_on_time() {
+    let refused = format!("127.0.0.1:{}", free_port());
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    for hosts in [&refused, &silent, &format!("{silent},{silent}")] {
+        let limit = Duration::from_millis(700);
+        let before = Instant::now();
+        let error = Client::builder(hosts).connect_timeout(limit).connect().unwrap_err();
+        let took = before.elapsed();
+        assert_eq!(error.kind(), ErrorKind::Connect);
+        let address = hosts.split(',').next().unwrap();
+        assert!(error.to_string().contains(address), "{error}");
+        assert!(took >= limit && took < limit + Duration::from_millis(150), "took {took:?}");
+    }
+}
+
+#[test]
+fn s35_callbacks_may_call_the_library_and_block() {
+    skip_without_server!();
+    let site = Site::own("s35");
+    let proxy = proxy(&site);
+    let zk = through(&proxy, SHORT);
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+
+    // Blocks in `Suspended` until the session is lost and another one opened.
+    let (tell_state, states) = channel();
+    let (own, inner) = (zk.clone(), DistributedLock::new(&zk, &site.base, "b"));
+    zk.on_state_change(move |state| {
+        let _ = (own.state(), own.session_id(), own.stats(), format!("{own:?}"));
+        if state == SessionState::Suspended {
+            let guard = inner.lock().unwrap();
+            inner.contenders().unwrap();
+            guard.unlock().unwrap();
+        }
+        tell_state.send(state).unwrap();
+    });
+
+    let guard = lock.lock().unwrap();
+    let (tell, told) = channel();
+    let again = lock.clone();
+    let late = Arc::new(Mutex::new(None));
+    let seen = Arc::clone(&late);
+    guard.on_lost(move |why| {
+        // The lost guard is still alive, and its node perhaps too.
+        let guard = again.lock().unwrap();
+        *seen.lock().unwrap() = Some(guard.is_held());
+        tell.send((why, guard)).unwrap();
+    });
+    proxy.black_hole();
+    assert_eq!(guard.lost().wait_for(AMPLE), Some(LossReason::LeaseExpired));
+    proxy.pass();
+    let (why, next) = told.recv_timeout(AMPLE).expect("the callback's lock");
+    assert_eq!(why, LossReason::LeaseExpired);
+    assert_eq!(*late.lock().unwrap(), Some(true));
+    assert!(next.fencing_token() > guard.fencing_token());
+    expect_states(&states, &[SessionState::Suspended, SessionState::Lost, SessionState::Connected]);
+    drop((guard, next, lock));
+    zk.close();
+    expect_states(&states, &[SessionState::Closed]);
+    // The callback holds a client, and has to go with the session rather than with the client.
+    assert_eq!(states.recv_timeout(AMPLE), Err(RecvTimeoutError::Disconnected));
+    site.finish([zk]);
+}
+
+#[test]
+fn s35_states_are_told_in_order() {
+    use SessionState::{Closed, Connected, Lost, Suspended};
+    skip_without_server!();
+    let site = Site::own("s35-order");
+    let proxy = proxy(&site);
+    let zk = through(&proxy, SHORT);
+    let (told, seen_by_another) = (states(&zk), states(&zk));
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    assert_eq!(zk.state(), Connected);
+    for _ in 0..20 {
+        proxy.cut();
+        expect_states(&told, &[Suspended, Connected]);
+    }
+    proxy.black_hole();
+    expect_states(&told, &[Suspended, Lost]);
+    assert_eq!(zk.state(), Lost);
+    proxy.pass();
+    lock.lock().unwrap().unlock().unwrap();
+    expect_states(&told, &[Connected]);
+    zk.close();
+    expect_states(&told, &[Closed]);
+    assert_eq!(zk.state(), Closed);
+    let mut all = [Suspended, Connected].repeat(20);
+    all.extend([Suspended, Lost, Connected, Closed]);
+    expect_states(&seen_by_another, &all);
+    for told in [told, seen_by_another] {
+        assert_eq!(told.recv_timeout(AMPLE), Err(RecvTimeoutError::Disconnected));
+    }
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s35_after_the_release_nobody_is_told_and_after_the_loss_at_once() {
+    skip_without_server!();
+    let site = Site::own("s35-late");
+    let proxy = proxy(&site);
+    let zk = through(&proxy, SHORT);
+    let lock = |name: &str| DistributedLock::new(&zk, &site.base, name).lock().unwrap();
+    let [dropped, unlocked, held] = ["dropped", "unlocked", "held"].map(lock);
+    let quiet = [losses(&dropped), losses(&unlocked)];
+    let handles = [dropped.lost(), unlocked.lost()];
+    let waiting = handles.clone().map(|lost| thread::spawn(move || lost.wait()));
+    let of_held = held.lost();
+    let limited = {
+        let lost = held.lost();
+        thread::spawn(move || lost.wait_for(AMPLE))
+    };
+    let unlimited = {
+        let lost = held.lost();
+        thread::spawn(move || lost.wait())
+    };
+    assert_eq!(of_held.wait_for(Duration::from_millis(50)), None);
+
+    drop(dropped);
+    unlocked.unlock().unwrap();
+    for (waiting, lost) in waiting.into_iter().zip(&handles) {
+        assert_eq!(waiting.join().unwrap(), None);
+        assert!(lost.is_released());
+        assert_eq!(lost.wait_for(AMPLE), None);
+    }
+    proxy.black_hole();
+    assert_eq!(unlimited.join().unwrap(), Some(LossReason::LeaseExpired));
+    assert_eq!(limited.join().unwrap(), Some(LossReason::LeaseExpired));
+    assert!(!of_held.is_released());
+    assert_eq!(of_held.reason(), Some(LossReason::LeaseExpired));
+    assert_eq!(losses(&held).recv_timeout(AMPLE), Ok(LossReason::LeaseExpired));
+    for (quiet, lost) in quiet.iter().zip(&handles) {
+        assert_eq!(quiet.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Disconnected));
+        assert_eq!(lost.reason(), None);
+    }
+    proxy.pass();
+    drop(held);
+    assert!(of_held.is_released());
+    site.finish([zk]);
+}
+
+#[test]
+fn s35a_a_server_that_is_down_costs_little_and_is_waited_for() {
+    skip_without_server!();
+    let site = Site::own("s35a");
+    let alone = std::env::var_os("NEXTEST").is_some() && log::set_logger(&COUNTER).is_ok();
+    log::set_max_level(log::LevelFilter::Info);
+    let client = |seconds| site.builder().session_timeout(Duration::from_secs(seconds));
+    let (patient, hasty) = (client(25).connect().unwrap(), client(2).connect().unwrap());
+    let kept = DistributedLock::new(&patient, &site.base, "kept").lock().unwrap();
+    let lost = DistributedLock::new(&hasty, &site.base, "lost").lock().unwrap();
+    let told = [states(&patient), states(&hasty)];
+
+    site.server().kill();
+    let again = lock_in_background(&DistributedLock::new(&hasty, &site.base, "lost"));
+    let (began, used, logged) = (Instant::now(), processor_time(), COUNTER.count());
+    // The time without a server is the point.
+    thread::sleep(Duration::from_secs(10));
+    let used = (processor_time() - used).as_secs_f64() / began.elapsed().as_secs_f64();
+    let logged = COUNTER.count() - logged;
+    println!("{:.1} % of a processor, {logged} records", used * 100.0);
+    if alone {
+        assert!(used < 0.05, "{:.1} % of a processor", used * 100.0);
+        assert!(logged < 60, "{logged} records");
+    }
+    assert!(kept.is_held());
+    assert_eq!(patient.state(), SessionState::Suspended);
+    assert_eq!(lost.lost().reason(), Some(LossReason::LeaseExpired));
+    assert_eq!(hasty.state(), SessionState::Lost);
+
+    site.server().start_again();
+    expect_states(&told[0], &[SessionState::Suspended, SessionState::Connected]);
+    kept.ensure_held().unwrap();
+    expect_states(
+        &told[1],
+        &[SessionState::Suspended, SessionState::Lost, SessionState::Connected],
+    );
+    let again = again.recv_timeout(AMPLE).expect("the lock on a new session");
+    assert!(again.fencing_token() > lost.fencing_token());
+    drop((kept, lost, again));
+    site.finish([patient, hasty]);
+}
+
+/// Counts the records of the log.
+struct Counter(AtomicU64);
+
+static COUNTER: Counter = Counter(AtomicU64::new(0));
+
+impl Counter {
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl log::Log for Counter {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        println!("{} {}: {}", record.level(), record.target(), record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+/// What this process has used, in user and system mode.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, after_name) = stat.rsplit_once(") ").unwrap();
+    let ticks = after_name.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap());
+    // In hundredths of a second, on every Linux.
+    Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+#[test]
+fn credentials_are_presented_again_after_a_cut() {
+    skip_without_server!();
+    let site = Site::own("auth-replay");
+    let proxy = proxy(&site);
+    let zk = Client::builder(&proxy.hosts())
+        .session_timeout(Duration::from_secs(4))
+        .auth("digest", b"user:password")
+        .connect()
+        .unwrap();
+    let lock = DistributedLock::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let told = states(&zk);
+    let guard = lock.lock().unwrap();
+    assert!(site.raw().get_children(&format!("{}/a", site.base)).is_err(), "the ACL is in effect");
+    for _ in 0..3 {
+        proxy.cut();
+        expect_states(&told, &[SessionState::Suspended, SessionState::Connected]);
+        guard.ensure_held().unwrap();
+        assert_eq!(lock.contenders().unwrap().len(), 1);
+    }
+    guard.unlock().unwrap();
+    proxy.cut();
+    lock.lock().unwrap().unlock().unwrap();
+    assert_eq!(lock.contenders().unwrap().len(), 0);
+    drop(lock);
+    site.finish([zk]);
+}
