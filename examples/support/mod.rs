@@ -1,0 +1,65 @@
+//! A ZooKeeper for an example: the one that `ZKLOCK_HOSTS` names, or a server started for it.
+
+#![allow(dead_code, reason = "shared by the examples: each uses a part")]
+
+pub(crate) mod ledger;
+pub(crate) mod progress;
+#[path = "../../tests/it/support/server.rs"]
+pub(crate) mod server;
+
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
+
+use server::Server;
+
+pub(crate) type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
+
+/// A running ZooKeeper. A server of our own ends with this value, and with the process.
+#[derive(Debug)]
+pub(crate) struct ZooKeeper {
+    hosts: String,
+    own: Option<Server>,
+}
+
+impl ZooKeeper {
+    /// Announces what it uses.
+    pub(crate) fn find() -> Result<ZooKeeper> {
+        if let Some(hosts) = env::var("ZKLOCK_HOSTS").ok().filter(|hosts| !hosts.is_empty()) {
+            println!("using the ZooKeeper at {hosts} (ZKLOCK_HOSTS)");
+            return Ok(ZooKeeper { hosts, own: None });
+        }
+        let server = Server::builder()
+            .start()
+            .map_err(|error| format!("{error}; or set ZKLOCK_HOSTS to a running ZooKeeper"))?;
+        println!("started a ZooKeeper server at {}, which ends with this program", server.hosts());
+        Ok(ZooKeeper { hosts: server.hosts(), own: Some(server) })
+    }
+
+    pub(crate) fn hosts(&self) -> &str {
+        &self.hosts
+    }
+
+    /// The server that is ours to harm, if it is.
+    pub(crate) fn own(&self) -> Option<&Server> {
+        self.own.as_ref()
+    }
+}
+
+/// Exit code 0 when what the example shows was seen, 1 when it was not, 2 when it could not run.
+pub(crate) fn exit(outcome: Result<bool>) -> ExitCode {
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A lock name that no other run uses.
+pub(crate) fn unique(name: &str) -> String {
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    format!("{name}-{}-{:x}", std::process::id(), now.as_millis())
+}
