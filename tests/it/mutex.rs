@@ -3,7 +3,7 @@ use std::process;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, SystemTime};
 
 use zklock::{
@@ -46,6 +46,15 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
 /// Makes a contender in a stranger's name.
 fn intrude(raw: &mut Raw, node: &str, prefix: &str, data: &[u8]) -> String {
     raw.create(&format!("{node}/{prefix}"), data, Kind::EphemeralSequential).unwrap()
+}
+
+/// The request to be released may be known before its reply is being withheld.
+fn join_released<T>(proxy: &Proxy, thread: ScopedJoinHandle<'_, T>) -> T {
+    eventually(SOON, "the thread to go on", || {
+        proxy.release();
+        thread.is_finished()
+    });
+    thread.join().unwrap()
 }
 
 #[test]
@@ -312,8 +321,7 @@ fn s11_missing_parents_are_made_and_made_again() {
         assert!(proxy.wait_for_request(opcode::CREATE_CONTAINER, SOON));
         eventually(SOON, "the lock node", || raw.exists(&format!("{deep}/a")).unwrap().is_some());
         raw.delete_recursive(&site.base).unwrap();
-        proxy.release();
-        let guard = locking.join().unwrap();
+        let guard = join_released(&proxy, locking);
         assert!(raw.exists(guard.path()).unwrap().is_some());
         guard.ensure_held().unwrap();
     });
@@ -532,8 +540,8 @@ fn s69_a_contender_that_vanishes_meanwhile_is_left_out() {
         let listing = scope.spawn(|| lock.contenders().unwrap());
         assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
         raw.delete(&made[1]).unwrap();
-        proxy.release();
-        assert_eq!(names(&listing.join().unwrap()), [last(&made[0]), last(&made[2])]);
+        let listed = join_released(&proxy, listing);
+        assert_eq!(names(&listed), [last(&made[0]), last(&made[2])]);
     });
     assert_eq!(proxy.count(opcode::GET_DATA), 3, "it was not in the list to begin with");
     raw.close().unwrap();
@@ -622,8 +630,8 @@ fn values_can_be_shared_and_sent_and_a_guard_cannot_be_cloned() {
         fn ask() {}
     }
     struct Clones;
-    impl<T: ?Sized> CloneOrNot<()> for T {}
-    impl<T: ?Sized + Clone> CloneOrNot<Clones> for T {}
+    impl<T> CloneOrNot<()> for T {}
+    impl<T: Clone> CloneOrNot<Clones> for T {}
     // Ambiguous, so that it does not compile, for a type that is `Clone`.
     <LockGuard as CloneOrNot<_>>::ask();
 
