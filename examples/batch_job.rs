@@ -443,16 +443,18 @@ fn summarize(options: &Options, found: &Audit, ends: &Ends, session_timeout: Dur
 
     println!();
     println!(
-        "rounds       {} by {} workers of {} threads",
+        "rounds       {}; workers: {}, threads in each: {}",
         found.rounds, options.workers, options.threads
     );
-    println!("hand-overs   {}, {between_processes} of them to another process", ways.len());
-    println!(
-        "latency      of a hand-over: median {:.1} ms, 99 % under {:.1} ms, at most {:.1} ms",
-        ms(at(0.5)),
-        ms(at(0.99)),
-        ms(ways.last().copied())
-    );
+    if !ways.is_empty() {
+        println!("hand-overs   {}, {between_processes} of them to another process", ways.len());
+        println!(
+            "latency      of a hand-over: median {:.1} ms, 99 % under {:.1} ms, at most {:.1} ms",
+            ms(at(0.5)),
+            ms(at(0.99)),
+            ms(ways.last().copied())
+        );
+    }
     match (ends.killed, found.cleared.first()) {
         (Some((worker, at)), Some((_, next))) => println!(
             "killed       worker {worker}; its lock passed on after {:.1} s (session time-out {:.1} s)",

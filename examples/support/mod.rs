@@ -9,7 +9,10 @@ pub(crate) mod server;
 
 use std::env;
 use std::error::Error;
+use std::fmt::Display;
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 use server::Server;
 
@@ -62,4 +65,11 @@ pub(crate) fn exit(outcome: Result<bool>) -> ExitCode {
 pub(crate) fn unique(name: &str) -> String {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     format!("{name}-{}-{:x}", std::process::id(), now.as_millis())
+}
+
+/// Prints a line with the seconds since the first one.
+pub(crate) fn say(what: impl Display) {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let since = START.get_or_init(Instant::now).elapsed();
+    println!("{:6.2} s  {what}", since.as_secs_f64());
 }

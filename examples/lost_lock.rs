@@ -1,0 +1,117 @@
+//! Work that stops when its lock is lost, and the three ways to know of it: asking between steps,
+//! a callback, and a thread that waits.
+//!
+//! ```text
+//! cargo run --example lost_lock
+//! ```
+//!
+//! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one; only its own does it
+//! silence. The exit code is 0 if the work stopped each time, 1 if not, 2 if it could not run.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
+
+mod support;
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::{Result, ZooKeeper, say, unique};
+use zklock::{Client, DistributedLock, LockGuard, LossReason};
+use zookeeper::ZooKeeper as PlainHandle;
+
+const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
+const STEP: Duration = Duration::from_millis(20);
+/// Work that goes on for so long was not stopped.
+const FAR_TOO_LONG: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    env_logger::init();
+    support::exit(story())
+}
+
+fn story() -> Result<bool> {
+    let zookeeper = ZooKeeper::find()?;
+    let zk = Client::builder(zookeeper.hosts()).session_timeout(SESSION_TIMEOUT).connect()?;
+    zk.on_state_change(|state| say(format!("         the session is {state}")));
+    let lock = DistributedLock::new(&zk, "/zklock-examples", unique("lost-lock"));
+
+    say("1. Somebody deletes the holder's node");
+    let deleted = work(&lock, |guard| {
+        // Such as an administrator with zkCli.sh: another client, here a handle of the crate.
+        let other = PlainHandle::connect(zookeeper.hosts(), Duration::from_secs(10), |_| {})?;
+        other.delete(guard.path(), None)?;
+        say("         the node is deleted");
+        Ok(())
+    })?;
+    let mut fine = deleted == Some(LossReason::NodeDeleted);
+
+    if let Some(server) = zookeeper.own() {
+        println!();
+        say("2. The server goes silent, for longer than a session lasts without it");
+        let silent = work(&lock, |_| {
+            server.pause();
+            say("         the server is silent (SIGSTOP); its connections stay open");
+            Ok(())
+        })?;
+        fine &= silent == Some(LossReason::LeaseExpired);
+
+        println!();
+        say("3. The server answers again, and the same lock value works, on a new session");
+        server.resume();
+    } else {
+        println!();
+        say("2. is left out: this server is not ours to silence (ZKLOCK_HOSTS)");
+    }
+    let guard = lock.lock()?;
+    say(format!("         locked again, with the token {}", guard.fencing_token()));
+    guard.unlock()?;
+    Ok(fine)
+}
+
+/// Works step by step under the lock until it is lost, and says why it was; `None` if that did
+/// not stop it.
+fn work(
+    lock: &DistributedLock,
+    provoke: impl FnOnce(&LockGuard) -> Result<()> + Send,
+) -> Result<Option<LossReason>> {
+    let guard = lock.lock()?;
+    say(format!("         locked, with the token {}", guard.fencing_token()));
+
+    // To be called: for what can be told to stop, such as a job on another machine.
+    guard.on_lost(|why| say(format!("on_lost  tells: {why}")));
+
+    // To wait for, on any thread; it ends, with `None`, when the guard is dropped, too.
+    let lost = guard.lost();
+    let waiter = thread::spawn(move || {
+        if let Some(why) = lost.wait() {
+            say(format!("lost()   tells: {why}"));
+        }
+    });
+
+    // To ask for, between steps: no request is made, it is a look at the clock.
+    let (started, mut steps) = (Instant::now(), 0);
+    thread::scope(|scope| {
+        let provoked = scope.spawn(|| {
+            thread::sleep(STEP * 10);
+            // A thread's panic or error must not pass for success.
+            provoke(&guard).map_err(|error| error.to_string())
+        });
+        while guard.is_held() && started.elapsed() < FAR_TOO_LONG {
+            thread::sleep(STEP);
+            steps += 1;
+        }
+        provoked.join().map_err(|_| "the saboteur panicked")?
+    })?;
+    say(format!("is_held  is {}: the work stops after {steps} steps", guard.is_held()));
+
+    let stopped = !guard.is_held();
+    // Before something that cannot be taken back, one may ask the ensemble itself.
+    if let Err(error) = guard.ensure_held() {
+        say(format!("         ensure_held: {error}"));
+    }
+    let why = guard.lost().wait_for(Duration::from_secs(5));
+    drop(guard);
+    waiter.join().map_err(|_| "the waiting thread panicked")?;
+    Ok(why.filter(|_| stopped))
+}

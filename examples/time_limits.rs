@@ -1,0 +1,95 @@
+//! Not waiting for ever: trying, time limits, and a wait that another thread cancels.
+//!
+//! ```text
+//! cargo run --example time_limits
+//! ```
+//!
+//! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one. The exit code is 0 if
+//! every call ended as it should, 1 if not, 2 if it could not run.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
+
+mod support;
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::{Result, ZooKeeper, say, unique};
+use zklock::{Cancel, Client, DistributedLock, ErrorKind};
+
+fn main() -> ExitCode {
+    env_logger::init();
+    support::exit(story())
+}
+
+fn story() -> Result<bool> {
+    let zookeeper = ZooKeeper::find()?;
+    let zk = Client::connect(zookeeper.hosts())?;
+    let name = unique("time-limits");
+    let named =
+        |who: &str| DistributedLock::builder(&zk, "/zklock-examples", &name).data(who).build();
+    let (holder, lock) = (named("the holder"), named("the one who waits"));
+    let mut checks = Checks { all_passed: true };
+
+    let free = lock.try_lock()?;
+    checks.that("try_lock() on a free lock gives a guard", free.is_some());
+    drop(free);
+
+    let held = holder.lock()?;
+    say("another holder has it from here on");
+    checks.that("try_lock() gives None at once", lock.try_lock()?.is_none());
+
+    let limit = Duration::from_millis(300);
+    let began = Instant::now();
+    checks.that("try_lock_for(300 ms) gives None", lock.try_lock_for(limit)?.is_none());
+    let took = began.elapsed();
+    checks.that(format!("after {took:.0?}"), took >= limit && took < limit * 2);
+
+    // One end for several calls: what the first one takes, the second does not have.
+    let end = Instant::now() + limit;
+    let (first, second) = (lock.try_lock_until(end)?, lock.try_lock_until(end)?);
+    checks.that("try_lock_until(an instant), twice, gives None", first.or(second).is_none());
+    let late = end.elapsed();
+    checks.that(format!("both by that instant, and {late:.0?}"), late < limit);
+
+    let cancel = Cancel::new();
+    thread::scope(|scope| -> Result<()> {
+        let waiting = scope.spawn(|| lock.lock_with(&cancel));
+        while lock.contenders()?.len() < 2 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        say("who holds the lock, and who waits for it (contenders()):");
+        for (place, contender) in lock.contenders()?.iter().enumerate() {
+            let (who, age) = (contender.label(), contender.age());
+            say(format!("  {}. {who}, for {age:.0?}, number {}", place + 1, contender.sequence));
+        }
+        cancel.cancel();
+        let outcome = waiting.join().map_err(|_| "the waiting thread panicked")?;
+        let cancelled = matches!(&outcome, Err(error) if error.kind() == ErrorKind::Cancelled);
+        checks.that("lock_with(&cancel) ends with Cancelled when cancelled", cancelled);
+        Ok(())
+    })?;
+    checks.that("who gave up is no contender any more", lock.contenders()?.len() == 1);
+
+    let soon = Duration::from_millis(200);
+    let releases = thread::spawn(move || {
+        thread::sleep(soon);
+        held.unlock()
+    });
+    let guard = lock.try_lock_for(Duration::from_secs(10))?;
+    checks.that("try_lock_for(10 s) gives a guard as soon as the holder lets go", guard.is_some());
+    releases.join().map_err(|_| "the releasing thread panicked")??;
+    Ok(checks.all_passed)
+}
+
+struct Checks {
+    all_passed: bool,
+}
+
+impl Checks {
+    fn that(&mut self, what: impl AsRef<str>, holds: bool) {
+        self.all_passed &= holds;
+        say(format!("{}  {}", if holds { "yes" } else { "NO " }, what.as_ref()));
+    }
+}
