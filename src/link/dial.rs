@@ -188,6 +188,9 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
     let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(250));
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
     let mut round = 0u32;
+    let hosts: Vec<String> = wanted.resolver.hosts.iter().map(Host::to_string).collect();
+    let unknown = format!("no address is known of {}", hosts.join(", "));
+    trouble(&unknown);
     if wanted.futile > 0 {
         rest(stopped, pause.min(longest_pause))?;
     }
@@ -199,7 +202,7 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         let first = (timeout / 6 / count).clamp(Duration::from_millis(150), Duration::from_secs(1));
         let attempt = (first * 2u32.pow(round.min(8))).min(longest_attempt);
-        let mut why = String::from("no host of the connect string has an address");
+        let mut why = unknown.clone();
         for address in addresses {
             if is_stopped(stopped) {
                 return None;
