@@ -1,1 +1,726 @@
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use zklock::{
+    Cancel, Client, DistributedLock, Error, ErrorKind, LockGuard, LossReason, Result, SessionState,
+};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::raw::Kind;
+use crate::support::site::Site;
+use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+
+const SOON: Duration = Duration::from_secs(20);
+/// How late a call may be of its deadline, at the most.
+const LATE: Duration = Duration::from_millis(100);
+/// How long cleaning up may take where there is no deadline to keep, and then some.
+const PARTING: Duration = Duration::from_millis(700);
+
+fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    (call(), start.elapsed())
+}
+
+fn kind<T>(result: Result<T>) -> ErrorKind {
+    result.err().expect("an error").kind()
+}
+
+/// A server behind a proxy: what the client goes through is the proxy, what holds the lock
+/// and what looks is not.
+struct Rig {
+    site: Site,
+    proxy: Proxy,
+    zk: Client,
+    holder: Client,
+}
+
+impl Rig {
+    fn new(test: &str) -> Rig {
+        Rig::with_session(test, Duration::from_secs(4))
+    }
+
+    fn with_session(test: &str, timeout: Duration) -> Rig {
+        let site = Site::own(test);
+        let proxy = Proxy::start(site.server().addr());
+        let builder = Client::builder(&proxy.hosts()).session_timeout(timeout);
+        let zk = builder.connect_timeout(Duration::from_secs(1)).connect().unwrap();
+        let holder = site.builder().session_timeout(Duration::from_secs(30)).connect().unwrap();
+        Rig { site, proxy, zk, holder }
+    }
+
+    fn lock(&self) -> DistributedLock {
+        DistributedLock::new(&self.zk, &self.site.base, "a")
+    }
+
+    /// Somebody else has it.
+    fn held(&self) -> LockGuard {
+        DistributedLock::new(&self.holder, &self.site.base, "a").try_lock().unwrap().expect("free")
+    }
+
+    fn contenders(&self) -> usize {
+        self.site.children("a").len()
+    }
+
+    fn wait_for_contenders(&self, count: usize) {
+        eventually(SOON, "the contenders", || self.contenders() == count);
+    }
+
+    /// Nothing is left of what the client has tried, in the session in which it did.
+    fn wait_until_clean(&self, others: usize, after: &str) {
+        eventually(SOON, &format!("the end of cleaning up after {after}"), || {
+            // Each of several withheld replies withholds what follows it anew.
+            self.proxy.release();
+            self.zk.stats().pending_deletes == 0 && self.contenders() == others
+        });
+    }
+
+    fn wait_for(&self, state: SessionState) {
+        eventually(SOON, "the state of the session", || self.zk.state() == state);
+    }
+
+    fn finish(self) {
+        self.proxy.pass();
+        let Rig { site, zk, holder, proxy } = self;
+        site.finish([zk, holder]);
+        drop(proxy);
+    }
+}
+
+#[test]
+fn s14_to_try_a_held_lock_gives_none_and_leaves_no_node() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s14");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    for _ in 0..20 {
+        assert!(lock.try_lock().unwrap().is_none());
+        assert_eq!(site.children("a").len(), 1, "at its return");
+    }
+    drop(guard);
+    assert!(lock.try_lock().unwrap().is_some());
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s15_a_wait_for_a_held_lock_ends_on_time() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s15");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    for limit in [1, 20, 150].map(Duration::from_millis) {
+        let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
+        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{limit:?}: {took:?}");
+        assert_eq!(site.children("a").len(), 1, "at its return");
+        let start = Instant::now();
+        assert!(lock.try_lock_until(start + limit).unwrap().is_none());
+        let took = start.elapsed();
+        assert!(took >= limit && took <= limit + LATE, "{limit:?}: {took:?}");
+        assert_eq!(site.children("a").len(), 1, "at its return");
+    }
+    drop(guard);
+    let (result, took) = timed(|| lock.try_lock_for(Duration::from_secs(5)).unwrap());
+    assert!(result.is_some() && took < Duration::from_secs(1), "{took:?} for a free lock");
+    drop((result, lock));
+    site.finish([zk]);
+}
+
+#[test]
+fn s15_a_release_within_the_time_is_noticed() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s15-release");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.try_lock_for(SOON).unwrap());
+        eventually(SOON, "the waiter", || site.children("a").len() == 2);
+        drop(guard);
+        waiter.join().unwrap().expect("the lock").unlock().unwrap();
+    });
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s16_those_who_leave_meanwhile_do_not_prolong_a_wait_on_time() {
+    skip_without_server!();
+    let rig = Rig::new("s16");
+    let guard = rig.held();
+    let mut raw = rig.site.raw();
+    let between: Vec<String> = (0..100)
+        .map(|_| {
+            let path = format!("{}/a/lock-", rig.site.base);
+            raw.create(&path, b"", Kind::EphemeralSequential).unwrap()
+        })
+        .collect();
+    let limit = Duration::from_millis(800);
+    let lock = rig.lock();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
+        // Whoever is in front leaves as soon as it is watched.
+        let mut left = 0;
+        while !waiter.is_finished() {
+            let watched = rig.proxy.wait_for_requests(
+                opcode::GET_DATA,
+                left as u64 + 1,
+                Duration::from_millis(20),
+            );
+            if watched && left < between.len() {
+                raw.delete(&between[between.len() - 1 - left]).unwrap();
+                left += 1;
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let (result, took) = waiter.join().unwrap();
+        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+        assert!(left > 10, "only {left} have left meanwhile");
+        assert_eq!(rig.contenders(), 1 + between.len() - left);
+    });
+    raw.close().unwrap();
+    drop((guard, lock));
+    rig.finish();
+}
+
+#[test]
+fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
+    skip_without_server!();
+    let rig = Rig::with_session("s17", Duration::from_secs(10));
+    let (lock, guard) = (rig.lock(), rig.held());
+    let session = rig.zk.session_id();
+    let limit = Duration::from_millis(1_000);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
+        rig.wait_for_contenders(2);
+        rig.site.server().kill();
+        let (result, took) = waiter.join().unwrap();
+        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+    });
+    assert_eq!(rig.zk.stats().pending_deletes, 1);
+    rig.site.server().start_again();
+    rig.wait_until_clean(1, "the outage");
+    assert_eq!(rig.zk.session_id(), session, "its end has cleaned up");
+    guard.ensure_held().unwrap();
+    drop(guard);
+    assert!(lock.try_lock().unwrap().is_some());
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s18_a_black_hole_ends_no_wait_late_on_time() {
+    skip_without_server!();
+    // Both before and after the client notices, and beyond the end of its session.
+    let rig = Rig::with_session("s18", Duration::from_millis(1_000));
+    let (lock, guard) = (rig.lock(), rig.held());
+    for limit in [100, 1_500].map(Duration::from_millis) {
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
+            if limit > LATE {
+                rig.wait_for_contenders(2);
+            }
+            rig.proxy.black_hole();
+            let (result, took) = waiter.join().unwrap();
+            assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+        });
+        // And for those who come to it later.
+        let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
+        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+        rig.proxy.pass();
+        rig.wait_until_clean(1, "the black hole");
+    }
+    drop(guard);
+    assert!(lock.try_lock_for(SOON).unwrap().is_some());
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s19_no_duration_and_no_instant_is_too_short_or_too_long() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s19");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let now = Instant::now();
+    let past = now.checked_sub(Duration::from_secs(3600)).unwrap_or(now);
+    // The shortest are worth an attempt, so a free lock is had.
+    for limit in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::ZERO] {
+        let guard = lock.try_lock_for(limit).unwrap();
+        assert!(guard.is_some(), "{limit:?} for a free lock");
+        drop(guard);
+    }
+    assert!(lock.try_lock_until(past).unwrap().is_some());
+    let guard = lock.lock().unwrap();
+    assert!(lock.try_lock_for(Duration::ZERO).unwrap().is_none());
+    assert!(lock.try_lock_for(Duration::from_nanos(1)).unwrap().is_none());
+    assert!(lock.try_lock_until(past).unwrap().is_none());
+    assert!(lock.try_lock_until(now).unwrap().is_none());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.try_lock_for(Duration::MAX).unwrap());
+        eventually(SOON, "the waiter", || site.children("a").len() == 2);
+        drop(guard);
+        waiter.join().unwrap().expect("the lock").unlock().unwrap();
+    });
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s20_a_cancelled_waiter_leaves_no_node_and_the_next_one_proceeds_on_time() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s20");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let cancel = Cancel::new();
+    thread::scope(|scope| {
+        let leaves = scope.spawn(|| {
+            let error = lock.lock_with(&cancel).unwrap_err();
+            (error, Instant::now())
+        });
+        eventually(SOON, "the waiter", || site.children("a").len() == 2);
+        let stays = scope.spawn(|| lock.lock().unwrap());
+        eventually(SOON, "the next waiter", || site.children("a").len() == 3);
+        let start = Instant::now();
+        cancel.cancel();
+        let (error, end) = leaves.join().unwrap();
+        assert!(end - start <= LATE, "{:?}", end - start);
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+        assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
+        assert!(!error.is_retryable());
+        assert_eq!(site.children("a").len(), 2, "at its return");
+        assert!(!stays.is_finished());
+        drop(guard);
+        stays.join().unwrap().unlock().unwrap();
+    });
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s21_a_cancel_before_or_after_touches_no_other_acquisition() {
+    skip_without_server!();
+    let rig = Rig::with_session("s21", Duration::from_secs(60));
+    let lock = rig.lock();
+    let cancel = Cancel::new();
+    cancel.clone().cancel();
+    assert!(cancel.is_cancelled());
+    for _ in 0..2 {
+        assert_eq!(kind(lock.lock_with(&cancel)), ErrorKind::Cancelled);
+    }
+    assert_eq!(rig.proxy.count(opcode::CREATE), 0, "before anything was asked");
+    assert_eq!(rig.contenders(), 0);
+    drop(lock.lock().unwrap());
+
+    let cancel = Cancel::new();
+    let guard = lock.lock_with(&cancel).unwrap();
+    cancel.cancel();
+    guard.ensure_held().unwrap();
+    guard.unlock().unwrap();
+    drop(lock.lock_with(&Cancel::new()).unwrap());
+    drop(lock.try_lock().unwrap().expect("free"));
+    drop(lock);
+    rig.finish();
+}
+
+/// What each way to wait comes to when the client is closed, and how long after it.
+fn close_while_waiting(rig: &Rig, hurt: impl FnOnce()) -> [(ErrorKind, Duration); 4] {
+    let lock = rig.lock();
+    let cancel = Cancel::new();
+    let waits: [&(dyn Fn() -> Result<Option<LockGuard>> + Sync); 4] = [
+        &|| lock.lock().map(Some),
+        &|| lock.lock_with(&cancel).map(Some),
+        &|| lock.try_lock_for(SOON),
+        &|| lock.try_lock_until(Instant::now() + SOON),
+    ];
+    thread::scope(|scope| {
+        let waiters = waits.map(|wait| scope.spawn(|| (kind(wait()), Instant::now())));
+        rig.wait_for_contenders(5);
+        hurt();
+        let start = Instant::now();
+        rig.zk.close();
+        waiters.map(|waiter| {
+            let (kind, end) = waiter.join().unwrap();
+            (kind, end - start)
+        })
+    })
+}
+
+#[test]
+fn s22_to_close_the_client_ends_every_wait_on_time() {
+    skip_without_server!();
+    let rig = Rig::new("s22");
+    let guard = rig.held();
+    for (kind, took) in close_while_waiting(&rig, || {}) {
+        assert_eq!(kind, ErrorKind::Closed);
+        assert!(took <= LATE, "{took:?}");
+    }
+    // The session is closed, and with it has gone what it had made.
+    assert_eq!(rig.contenders(), 1);
+    drop(guard);
+    rig.finish();
+}
+
+#[test]
+fn s22_to_close_the_client_ends_every_wait_in_an_outage_too() {
+    skip_without_server!();
+    type Fault = fn(&Rig);
+    let faults: [(&str, Fault); 3] = [
+        ("s22-hole", |rig| rig.proxy.black_hole()),
+        ("s22-refuse", |rig| {
+            rig.proxy.refuse();
+            rig.wait_for(SessionState::Suspended);
+        }),
+        ("s22-paused", |rig| rig.site.server().pause()),
+    ];
+    for (name, fault) in faults {
+        let rig = Rig::with_session(name, Duration::from_millis(1_200));
+        let guard = rig.held();
+        for (kind, took) in close_while_waiting(&rig, || fault(&rig)) {
+            assert_eq!(kind, ErrorKind::Closed, "{name}");
+            assert!(took <= PARTING, "{name}: {took:?}");
+        }
+        rig.site.server().resume();
+        rig.proxy.pass();
+        rig.wait_for_contenders(1);
+        drop(guard);
+        rig.finish();
+    }
+}
+
+#[test]
+fn s22_once_closed_every_call_says_so() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s22-closed");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let [guard, other] =
+        ["a", "b"].map(|name| DistributedLock::new(&zk, &site.base, name).lock().unwrap());
+    let (told, tells) = mpsc::channel();
+    guard.on_lost(move |why| told.send(why).unwrap());
+    zk.close();
+    zk.close();
+    assert_eq!(zk.state(), SessionState::Closed);
+    assert_eq!(zk.session_id(), None);
+    assert_eq!(site.children("a").len(), 0, "once it has returned");
+    assert!(!guard.is_held());
+    assert_eq!(tells.recv_timeout(SOON), Ok(LossReason::ClientClosed));
+    assert_eq!(guard.lost().wait(), Some(LossReason::ClientClosed));
+    let kinds = [
+        kind(guard.ensure_held()),
+        kind(guard.unlock()),
+        kind(lock.lock()),
+        kind(lock.lock_with(&Cancel::new())),
+        kind(lock.try_lock()),
+        kind(lock.try_lock_for(Duration::ZERO)),
+        kind(lock.try_lock_for(Duration::from_secs(1))),
+        kind(lock.try_lock_until(Instant::now())),
+        kind(lock.contenders()),
+    ];
+    assert_eq!(kinds, [ErrorKind::Closed; 9]);
+    drop((other, lock));
+    site.finish([zk]);
+}
+
+/// One way in which the ensemble is hard to reach, and how that ends.
+struct Fault {
+    name: &'static str,
+    strike: fn(&Rig),
+    heal: fn(&Rig),
+}
+
+fn of_the_proxy(name: &'static str, strike: fn(&Rig)) -> Fault {
+    Fault { name, strike, heal: |rig| rig.proxy.pass() }
+}
+
+const ALWAYS: usize = usize::MAX;
+
+/// However a call ends, it must do so on time, and be gone once all is well again.
+fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
+    let rig = Rig::new(test);
+    let (lock, guard) = (rig.lock(), rig.held());
+    let free = DistributedLock::new(&rig.zk, &rig.site.base, "b");
+    drop(free.lock().unwrap());
+    for fault in faults {
+        (fault.strike)(&rig);
+        for limit in [0, 1, 300].map(Duration::from_millis) {
+            let (result, took) = timed(|| lock.try_lock_for(limit));
+            println!("{}: {limit:?} took {took:?}", fault.name);
+            assert!(result.unwrap().is_none(), "{}: {limit:?}", fault.name);
+            assert!(took <= limit + LATE, "{}: {limit:?} took {took:?}", fault.name);
+        }
+        let past = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        let (result, took) = timed(|| lock.try_lock_until(past));
+        assert!(result.unwrap().is_none(), "{}: in the past", fault.name);
+        assert!(took <= LATE, "{}: in the past took {took:?}", fault.name);
+        // One that is free may be had, or not.
+        for limit in [0, 60].map(Duration::from_millis) {
+            let (result, took) = timed(|| free.try_lock_for(limit).unwrap());
+            assert!(took <= limit + LATE, "{}: {limit:?} took {took:?}", fault.name);
+            let ((), took) = timed(|| drop(result));
+            assert!(took <= PARTING, "{}: took {took:?} to drop", fault.name);
+        }
+        (fault.heal)(&rig);
+        let ((), took) = timed(|| rig.wait_until_clean(1, fault.name));
+        println!("{}: clean {took:?} after its end", fault.name);
+        rig.wait_for(SessionState::Connected);
+        eventually(SOON, "the free lock to be so again", || rig.site.children("b").is_empty());
+    }
+    guard.unlock().unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    drop((lock, free));
+    rig.finish();
+}
+
+#[test]
+fn s18_in_every_fault_of_the_network_calls_are_on_time() {
+    skip_without_server!();
+    calls_are_on_time(
+        "matrix-network",
+        [
+            of_the_proxy("no fault", |_| {}),
+            of_the_proxy("black hole", |rig| rig.proxy.black_hole()),
+            of_the_proxy("hold", |rig| rig.proxy.hold()),
+            of_the_proxy("refuse", |rig| rig.proxy.refuse()),
+            of_the_proxy("delay", |rig| rig.proxy.delay(Duration::from_millis(200))),
+            of_the_proxy("delayed replies", |rig| {
+                rig.proxy.delay_replies(Duration::from_millis(60));
+            }),
+        ],
+    );
+}
+
+#[test]
+fn s18_in_every_fault_of_one_request_calls_are_on_time() {
+    skip_without_server!();
+    calls_are_on_time(
+        "matrix-requests",
+        [
+            of_the_proxy("no reply to create", |rig| rig.proxy.drop_reply(opcode::CREATE, ALWAYS)),
+            of_the_proxy("no reply to list", |rig| {
+                rig.proxy.drop_reply(opcode::GET_CHILDREN, ALWAYS);
+            }),
+            of_the_proxy("no reply to delete", |rig| rig.proxy.drop_reply(opcode::DELETE, ALWAYS)),
+            of_the_proxy("no reply to sync", |rig| rig.proxy.drop_reply(opcode::SYNC, ALWAYS)),
+            of_the_proxy("one lost reply to create", |rig| {
+                rig.proxy.drop_reply(opcode::CREATE, 1);
+            }),
+            of_the_proxy("one lost reply to delete", |rig| {
+                rig.proxy.drop_reply(opcode::DELETE, 1);
+            }),
+            of_the_proxy("no create", |rig| rig.proxy.drop_request(opcode::CREATE, ALWAYS)),
+            of_the_proxy("no list", |rig| rig.proxy.drop_request(opcode::GET_CHILDREN, ALWAYS)),
+            of_the_proxy("no watch", |rig| rig.proxy.drop_request(opcode::GET_DATA, ALWAYS)),
+            of_the_proxy("no delete", |rig| rig.proxy.drop_request(opcode::DELETE, ALWAYS)),
+            of_the_proxy("create stalls", |rig| rig.proxy.stall_reply(opcode::CREATE)),
+            of_the_proxy("list stalls", |rig| rig.proxy.stall_reply(opcode::GET_CHILDREN)),
+            of_the_proxy("watch stalls", |rig| rig.proxy.stall_reply(opcode::GET_DATA)),
+            of_the_proxy("delete stalls", |rig| rig.proxy.stall_reply(opcode::DELETE)),
+        ],
+    );
+}
+
+#[test]
+fn s17_in_every_fault_of_the_server_calls_are_on_time() {
+    skip_without_server!();
+    calls_are_on_time(
+        "matrix-server",
+        [
+            Fault {
+                name: "paused",
+                strike: |rig| rig.site.server().pause(),
+                heal: |rig| rig.site.server().resume(),
+            },
+            Fault {
+                name: "killed",
+                strike: |rig| rig.site.server().kill(),
+                heal: |rig| rig.site.server().start_again(),
+            },
+        ],
+    );
+}
+
+#[test]
+fn s18_while_the_connection_is_cut_again_and_again_calls_are_on_time() {
+    skip_without_server!();
+    let rig = Rig::new("matrix-cut");
+    let (lock, guard) = (rig.lock(), rig.held());
+    let enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !enough.load(Ordering::SeqCst) {
+                rig.proxy.cut();
+                thread::sleep(Duration::from_millis(7));
+            }
+        });
+        for limit in [0, 1, 50, 300, 0, 1].map(Duration::from_millis) {
+            let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
+            println!("cut: {limit:?} took {took:?}");
+            assert!(result.is_none() && took <= limit + LATE, "{limit:?} took {took:?}");
+        }
+        enough.store(true, Ordering::SeqCst);
+    });
+    rig.wait_until_clean(1, "the cuts");
+    drop((guard, lock));
+    rig.finish();
+}
+
+#[test]
+fn s18_with_no_session_to_be_had_calls_are_on_time() {
+    skip_without_server!();
+    let rig = Rig::with_session("matrix-lost", Duration::from_millis(600));
+    let (lock, guard) = (rig.lock(), rig.held());
+    let outages: [fn(&Proxy); 2] = [Proxy::black_hole, Proxy::refuse];
+    for outage in outages {
+        outage(&rig.proxy);
+        rig.wait_for(SessionState::Lost);
+        for limit in [0, 1, 1_200].map(Duration::from_millis) {
+            let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
+            println!("lost: {limit:?} took {took:?}");
+            assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+        }
+        // Its limit is the time for connecting.
+        let (result, took) = timed(|| lock.try_lock().unwrap());
+        assert!(result.is_none() && took <= Duration::from_secs(1) + LATE, "{took:?}");
+        rig.proxy.pass();
+        assert_eq!(lock.contenders().unwrap().len(), 1);
+        rig.wait_until_clean(1, "the loss of the session");
+        assert_eq!(rig.zk.state(), SessionState::Connected);
+    }
+    drop((guard, lock));
+    rig.finish();
+}
+
+#[test]
+fn s18_try_lock_waits_for_an_ensemble_that_is_silent_no_longer_than_for_connecting_on_time() {
+    skip_without_server!();
+    let rig = Rig::new("s18-try");
+    let (lock, guard) = (rig.lock(), rig.held());
+    rig.proxy.black_hole();
+    let (result, took) = timed(|| lock.try_lock().unwrap());
+    assert!(result.is_none() && took <= Duration::from_secs(1) + LATE, "{took:?}");
+    rig.proxy.pass();
+    rig.wait_until_clean(1, "the black hole");
+    drop((guard, lock));
+    rig.finish();
+}
+
+/// Cancels a wait that began before a fault, and one that began in it.
+fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
+    let lock = rig.lock();
+    let cancels = [Cancel::new(), Cancel::new()];
+    let begun = Barrier::new(2);
+    let wait = |cancel: &Cancel| (kind(lock.lock_with(cancel)), Instant::now());
+    thread::scope(|scope| {
+        let early = scope.spawn(|| wait(&cancels[0]));
+        rig.wait_for_contenders(2);
+        (fault.strike)(rig);
+        let late = scope.spawn(|| {
+            begun.wait();
+            wait(&cancels[1])
+        });
+        begun.wait();
+        // Some time in which it can get stuck wherever the fault makes it.
+        assert!(lock.try_lock_for(Duration::from_millis(200)).unwrap().is_none());
+        for (cancel, waiter) in cancels.iter().zip([early, late]) {
+            let start = Instant::now();
+            cancel.cancel();
+            let (kind, end) = waiter.join().unwrap();
+            assert_eq!(kind, ErrorKind::Cancelled, "{}", fault.name);
+            assert!(end - start <= PARTING, "{}: {:?}", fault.name, end - start);
+            println!("{}: cancelled in {:?}", fault.name, end - start);
+        }
+        (fault.heal)(rig);
+    });
+    rig.wait_until_clean(1, fault.name);
+    rig.wait_for(SessionState::Connected);
+}
+
+#[test]
+fn s20_a_cancel_ends_a_wait_promptly_whatever_the_fault() {
+    skip_without_server!();
+    let rig = Rig::new("s20-faults");
+    let guard = rig.held();
+    for fault in [
+        of_the_proxy("black hole", |rig| rig.proxy.black_hole()),
+        of_the_proxy("refuse", |rig| rig.proxy.refuse()),
+        of_the_proxy("delay", |rig| rig.proxy.delay(Duration::from_millis(200))),
+        of_the_proxy("create stalls", |rig| rig.proxy.stall_reply(opcode::CREATE)),
+        of_the_proxy("list stalls", |rig| rig.proxy.stall_reply(opcode::GET_CHILDREN)),
+        of_the_proxy("watch stalls", |rig| rig.proxy.stall_reply(opcode::GET_DATA)),
+        of_the_proxy("no list", |rig| rig.proxy.drop_request(opcode::GET_CHILDREN, ALWAYS)),
+        of_the_proxy("no reply to create", |rig| rig.proxy.drop_reply(opcode::CREATE, ALWAYS)),
+        Fault {
+            name: "paused",
+            strike: |rig| rig.site.server().pause(),
+            heal: |rig| rig.site.server().resume(),
+        },
+        Fault {
+            name: "killed",
+            strike: |rig| rig.site.server().kill(),
+            heal: |rig| rig.site.server().start_again(),
+        },
+    ] {
+        a_cancel_ends_a_wait_in(&rig, &fault);
+    }
+    drop(guard);
+    rig.finish();
+}
+
+/// A call that begins in an outage and ends after it.
+fn lock_through_an_outage(test: &str, timeout: Duration, state: SessionState) {
+    for (name, strike, heal) in [
+        ("refuse", (|rig| rig.proxy.refuse()) as fn(&Rig), (|rig| rig.proxy.pass()) as fn(&Rig)),
+        ("hole", |rig| rig.proxy.black_hole(), |rig| rig.proxy.pass()),
+        ("killed", |rig| rig.site.server().kill(), |rig| rig.site.server().start_again()),
+    ] {
+        let rig = Rig::with_session(&format!("{test}-{name}"), timeout);
+        strike(&rig);
+        rig.wait_for(state);
+        let lock = rig.lock();
+        let cancel = Cancel::new();
+        thread::scope(|scope| {
+            let plain = scope.spawn(|| lock.lock().unwrap().unlock());
+            let cancellable = scope.spawn(|| lock.lock_with(&cancel).unwrap().unlock());
+            assert!(lock.try_lock_for(Duration::from_millis(50)).unwrap().is_none());
+            assert!(!plain.is_finished() && !cancellable.is_finished());
+            heal(&rig);
+            plain.join().unwrap().unwrap();
+            cancellable.join().unwrap().unwrap();
+        });
+        rig.wait_until_clean(0, name);
+        drop(lock);
+        rig.finish();
+    }
+}
+
+#[test]
+fn s17_a_lock_without_a_limit_outlasts_a_suspended_session() {
+    skip_without_server!();
+    lock_through_an_outage("s17-suspended", Duration::from_secs(4), SessionState::Suspended);
+}
+
+#[test]
+fn s17_a_lock_without_a_limit_outlasts_a_lost_session() {
+    skip_without_server!();
+    lock_through_an_outage("s17-lost", Duration::from_millis(600), SessionState::Lost);
+}
+
+#[test]
+fn s22_an_error_of_a_closed_client_says_what_it_is_about() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s22-error");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    zk.close();
+    let error: Error = lock.lock().unwrap_err();
+    assert_eq!(error.path(), Some(&*format!("{}/a", site.base)), "{error}");
+    assert!(!error.is_retryable() && error.to_string().contains("closed"), "{error}");
+    drop(lock);
+    site.finish([zk]);
+}
