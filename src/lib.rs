@@ -1,27 +1,121 @@
 //! Blocking distributed locks on ZooKeeper, with RAII guards.
 //!
+//! For programs with threads: [`lock`](DistributedLock::lock) waits until the lock is held and
+//! gives a [`LockGuard`], which releases it when dropped. The session outlives its connections,
+//! every wait can have an end, and a guard knows whether it still holds.
+//!
 //! ```no_run
+//! use std::time::Duration;
 //! use zklock::{Client, DistributedLock};
 //!
-//! let zk = Client::connect("zk1:2181,zk2:2181/app")?;
+//! let zk = Client::connect("zk1:2181,zk2:2181,zk3:2181")?;
 //! let lock = DistributedLock::new(&zk, "/locks", "nightly");
-//! let guard = lock.lock()?; // blocks until it is ours
-//! println!("at work with token {}", guard.fencing_token());
-//! drop(guard); // or `guard.unlock()?` to be told
+//! {
+//!     let guard = lock.lock()?; // waits until it is ours
+//!     println!("at work, with the fencing token {}", guard.fencing_token());
+//! } // released here
+//! match lock.try_lock_for(Duration::from_secs(5))? {
+//!     Some(guard) => guard.unlock()?, // released, and told whether it was still ours
+//!     None => println!("somebody else has it"),
+//! }
 //! # Ok::<(), zklock::Error>(())
 //! ```
+//!
+//! Bind a guard to a name: `let _ = lock.lock()?;` unlocks at once, and no lint says so.
+//!
+//! # Guarantees
+//!
+//! - **One holder at a time** among all clients of the ensemble, as long as each stops when its
+//!   guard says that the lock is lost. When the session is in doubt, the guard says so by this
+//!   machine's own clock, before the ensemble passes the lock on.
+//! - **First come, first served**, and a release wakes one waiter.
+//! - **No stray nodes.** However a call ends, its node is deleted, in the background if need be,
+//!   until the server has confirmed it or the session is over.
+//! - **No false grant** by a node that is missing, of another session, or numbered at the end of
+//!   the range.
+//! - **Limits are kept**, but for 50 ms, whatever the network does. "Not acquired in time" is
+//!   `Ok(None)`, not an error.
+//! - **Tokens grow** from holder to holder.
+//!
+//! No lock can stop a holder that is paused, by its system or a hypervisor, between a look at its
+//! guard and the write that follows. The lease supposes, too, that this machine's clock runs about
+//! as fast as the servers', and that a leader of the ensemble that is deposed soon knows it. What a
+//! holder sends late can only be refused by whoever receives it, by the [`FencingToken`]: a
+//! receiver that remembers the highest token and refuses lower ones makes the guarantee whole.
+//!
+//! # Faults
+//!
+//! | Fault | What happens |
+//! |---|---|
+//! | the connection breaks, a server restarts | the session goes on at another server, or the same one; locks are kept, waiters keep their place |
+//! | silence; a server that is cut off from its leader | other servers are tried; the lock is lost when the lease ends, if none answers |
+//! | the session expires | its locks are lost; calls that wait queue anew, in a new session |
+//! | the process is paused for too long | the first [`is_held`](LockGuard::is_held) afterwards is false |
+//! | a holder's node is deleted by somebody | the lock is lost, with [`LossReason::NodeDeleted`] |
+//! | a reply is lost | a create is looked for and adopted, a delete is repeated |
+//! | no server can be reached | [`connect`](Client::connect) fails in time, `try_` calls give `None` in time, [`lock`](DistributedLock::lock) goes on trying |
+//! | the sequence numbers end | [`ErrorKind::SequenceExhausted`], and numbering starts anew |
+//!
+//! After a lost session the same [`Client`] and [`DistributedLock`] work again, on a new one.
+//!
+//! # Heartbeat and lease
+//!
+//! Whenever nothing was sent that goes through the ensemble's leader for a third of the session
+//! time-out (a sixth on a slow connection), a `sync` is sent, which only the leader can answer.
+//! A held lock costs nothing else.
+//!
+//! An answer that came through the leader renews the *lease*. It then runs for the session time-out
+//! from the sending of the latest request that the leader is certain to have heard of: one whose
+//! own answer had come at least a quarter of the time-out before the answered request was sent.
+//! When the lease ends, the session is [`Lost`](SessionState::Lost) here, which is before the
+//! ensemble can expire it. Its clock is monotonic, and on Linux counts the time that the machine
+//! sleeps. So an idle holder outlives an outage well below a third of the session time-out; choose
+//! [that](ClientBuilder::session_timeout) accordingly.
+//!
+//! # Threads
+//!
+//! A connected [`Client`] has the thread `zklock-link`, and the `zookeeper` crate has three. Others
+//! come on demand and end by themselves: `zklock-open`, `zklock-dial` and `zklock-resolve` while
+//! connecting; `zklock-call`, up to 16 for a client, for calls with a deadline or a [`Cancel`];
+//! `zklock-reaper` for deletes in the background; `zklock-event` for callbacks; `zklock-drop` when
+//! a session is put away. [`Client::stats`] counts them.
+//!
+//! Callbacks may block and may call the library.
+//!
+//! # Logging
+//!
+//! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
+//! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
+//! locks), `zklock::reaper` and `zklock::events`. Events, never single requests; never credentials.
+//!
+//! # Versions
+//!
+//! Semantic versioning; the kinds of errors, states and reasons may grow. The `zookeeper` crate is
+//! no part of the public interface. Rust 1.95 or newer, which is what continuous integration runs;
+//! a newer compiler is asked for in a minor version at the least. Unix only.
+//!
+//! Servers: tested with ZooKeeper 3.8.
 
-// The map: each floor uses only those below it.
+// The map. Each floor uses only those below it.
 
-mod acl; // ground
-mod contend; // the protocol engine: tickets, the rule, the queue, holds
+// What users see: each a rule for the engine, and a guard.
+mod recipes;
+
+// The one protocol engine: tickets, the rule, the queue, holds.
+mod contend;
+
+// The client: sessions, waiting, background work.
+mod session;
+
+// The real connection, behind the handle of the `zookeeper` crate.
+mod link;
+
+// The ground: errors, names, and where threads, channels, locks and time come from.
+mod acl;
 mod error;
 mod hosts;
-mod link; // the real connection, behind the `zookeeper` crate's handle
 mod path;
-mod recipes; // the mutex, and what else is made of the engine
 mod rt;
-mod session; // the client: sessions, waiting, background work
 
 pub use acl::{Acl, Permissions};
 pub use contend::contenders::Contender;
