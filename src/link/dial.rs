@@ -118,6 +118,13 @@ impl Resolver {
     }
 }
 
+impl std::fmt::Display for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        f.write_str(&hosts.join(", "))
+    }
+}
+
 /// What to ask for, the same for the whole life of a session but for the last zxid.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -188,8 +195,7 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
     let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(250));
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
     let mut round = 0u32;
-    let hosts: Vec<String> = wanted.resolver.hosts.iter().map(Host::to_string).collect();
-    let unknown = format!("no address is known of {}", hosts.join(", "));
+    let unknown = format!("no address is known of {}", wanted.resolver);
     trouble(&unknown);
     if wanted.futile > 0 {
         rest(stopped, pause.min(longest_pause))?;

@@ -340,7 +340,11 @@ impl ClientBuilder {
             Err(Interrupted::Failed(error)) => Err(error),
             Err(Interrupted::GaveUp) => Err(Error::new(
                 ErrorKind::Connect,
-                format!("could not connect within {:?}", self.connect_timeout),
+                format!(
+                    "could not connect to {:?} within {:?}",
+                    client.core().hosts,
+                    self.connect_timeout
+                ),
             )),
         }
     }

@@ -36,7 +36,7 @@ impl Session {
     ) -> Result<Session> {
         let status = Arc::new(Status::default());
         let _subscription = status.subscribe(waiter.bell());
-        let told = Arc::clone(&status);
+        let (told, hosts) = (Arc::clone(&status), Arc::clone(&config.resolver));
         let link = Link::open(
             config,
             Box::new(move |notice| {
@@ -58,7 +58,7 @@ impl Session {
             }
             if deadline.has_passed() {
                 let trouble = link.info().trouble;
-                let trouble = trouble.unwrap_or_else(|| "no server answered".to_owned());
+                let trouble = trouble.unwrap_or_else(|| format!("no answer yet from {hosts}"));
                 return Err(Error::new(
                     ErrorKind::Connect,
                     format!("could not connect within {limit:?}; last: {trouble}"),
