@@ -191,7 +191,7 @@ fn abandon(wanted: &Wanted, result: Found) {
 
 fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Option<Found> {
     let timeout = wanted.session.as_ref().map_or(wanted.timeout, |session| session.timeout);
-    let longest_pause = (timeout / 8).clamp(Duration::from_millis(50), Duration::from_millis(500));
+    let longest_pause = (timeout / 16).clamp(Duration::from_millis(50), Duration::from_millis(500));
     let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(250));
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
     let mut round = 0u32;
