@@ -1,1 +1,310 @@
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use log::{LevelFilter, Log, Metadata, Record};
+use zklock::{Client, DistributedLock, SessionState};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::site::Site;
+use crate::support::{eventually, skip_without_server};
+
+const SOON: Duration = Duration::from_secs(30);
+/// Long enough for no heartbeat to come into the counts.
+const QUIET: Duration = Duration::from_secs(60);
+
+fn quiet_client(proxy: &Proxy) -> Client {
+    Client::builder(&proxy.hosts()).session_timeout(QUIET).connect().unwrap()
+}
+
+/// How many requests there were of each kind.
+fn by_kind(proxy: &Proxy) -> BTreeMap<i32, u64> {
+    let mut counts = BTreeMap::new();
+    for request in proxy.requests() {
+        *counts.entry(request.opcode).or_default() += 1;
+    }
+    counts
+}
+
+/// A number that the environment may set.
+fn setting(name: &str, default: u64) -> u64 {
+    env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// Whether this test has the process to itself, and may measure it.
+fn shares_the_process() -> bool {
+    let shares = env::var_os("NEXTEST").is_none();
+    if shares {
+        eprintln!("SKIPPED: what other tests in this process cost cannot be told apart");
+    }
+    shares
+}
+
+/// The processor time that this process has used, all its threads together.
+fn processor_time() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    // utime and stime, the 14th and 15th of all fields, in hundredths of a second.
+    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+/// A number of /proc/self/status.
+fn status(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn an_idle_holder_sends_one_heartbeat_per_third_of_the_session_time_out_on_time() {
+    skip_without_server!();
+    let site = Site::own("idle");
+    let proxy = Proxy::start(site.server().addr());
+    let timeout = Duration::from_millis(2_400);
+    let zk = Client::builder(&proxy.hosts()).session_timeout(timeout).connect().unwrap();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    assert!(proxy.wait_for_request(opcode::GET_DATA, SOON), "no watch of the own node");
+    proxy.reset_counts();
+    site.server().stat_reset();
+    let next = |count| {
+        assert!(proxy.wait_for_requests(opcode::SYNC, count, SOON), "no heartbeat");
+        Instant::now()
+    };
+    let (first, fifth) = (next(1), next(5));
+    let every = (fifth - first) / 4;
+    println!("a heartbeat every {every:?} at a session time-out of {timeout:?}");
+    assert!(every >= timeout / 3 - Duration::from_millis(20), "{every:?}");
+    assert!(every <= timeout / 3 + Duration::from_millis(50), "{every:?}");
+    assert_eq!(by_kind(&proxy), BTreeMap::from([(opcode::SYNC, 5)]));
+    assert!(guard.is_held());
+    drop((guard, lock));
+    site.finish([zk]);
+}
+
+#[test]
+fn an_uncontended_lock_costs_four_requests() {
+    skip_without_server!();
+    const ROUNDS: u64 = 50;
+    let site = Site::own("uncontended");
+    let proxy = Proxy::start(site.server().addr());
+    let zk = quiet_client(&proxy);
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+    eventually(SOON, "the requests of the first lock", || {
+        let counts = by_kind(&proxy);
+        counts.get(&opcode::DELETE) == Some(&1) && counts.get(&opcode::GET_DATA) == Some(&1)
+    });
+    proxy.reset_counts();
+    let start = Instant::now();
+    for _ in 0..ROUNDS {
+        drop(lock.lock().unwrap());
+    }
+    println!("{:?} for lock and release, through the proxy", start.elapsed() / ROUNDS as u32);
+    let expected = [opcode::CREATE, opcode::DELETE, opcode::GET_DATA, opcode::GET_CHILDREN];
+    eventually(SOON, "the last watch", || proxy.count(opcode::GET_DATA) >= ROUNDS);
+    assert_eq!(by_kind(&proxy), BTreeMap::from(expected.map(|opcode| (opcode, ROUNDS))));
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_hand_over_wakes_one_waiter_of_many() {
+    skip_without_server!();
+    const WAITERS: u64 = 10;
+    let site = Site::own("hand-over");
+    let proxy = Proxy::start(site.server().addr());
+    let clients = [(); 2].map(|()| quiet_client(&proxy));
+    let locks = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let holder = locks[0].lock().unwrap();
+    thread::scope(|scope| {
+        let (granted, grants) = mpsc::channel();
+        let mut turns = Vec::new();
+        for number in 0..WAITERS {
+            let (lock, granted) = (&locks[number as usize % 2], granted.clone());
+            let (release, turn) = mpsc::channel::<()>();
+            turns.push(release);
+            scope.spawn(move || {
+                let guard = lock.lock().unwrap();
+                granted.send(number).unwrap();
+                turn.recv().unwrap();
+                guard.unlock().unwrap();
+            });
+            // The holder's watch of its own node, and each waiter's of the one before it.
+            assert!(proxy.wait_for_requests(opcode::GET_DATA, 2 + number, SOON), "no watch");
+        }
+        let server = site.server();
+        assert_eq!(server.counter("zk_ephemerals_count"), WAITERS + 1);
+        drop(holder);
+        for (number, release) in (0..).zip(turns) {
+            if number == 0 {
+                assert_eq!(grants.recv_timeout(SOON), Ok(0));
+                assert!(proxy.wait_for_requests(opcode::GET_DATA, 2 + WAITERS, SOON));
+                proxy.reset_counts();
+            }
+            release.send(()).unwrap();
+            if number + 1 < WAITERS {
+                assert_eq!(grants.recv_timeout(SOON), Ok(number + 1));
+                assert!(proxy.wait_for_requests(opcode::GET_DATA, number + 1, SOON));
+            }
+        }
+    });
+    // One woken waiter, and no other, lists the contenders and watches its own node.
+    let hand_overs = WAITERS - 1;
+    let counts = by_kind(&proxy);
+    println!("{hand_overs} hand-overs with up to {WAITERS} contenders: {counts:?} (by opcode)");
+    let expected = BTreeMap::from([
+        (opcode::DELETE, hand_overs + 1),
+        (opcode::GET_CHILDREN, hand_overs),
+        (opcode::GET_DATA, hand_overs),
+    ]);
+    assert_eq!(counts, expected);
+    drop(locks);
+    site.finish(clients);
+}
+
+/// Takes what is logged, at every level.
+struct Counting {
+    lines: Mutex<Option<Vec<String>>>,
+}
+
+impl Counting {
+    fn lines(&self) -> MutexGuard<'_, Option<Vec<String>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self) {
+        *self.lines() = Some(Vec::new());
+    }
+
+    fn stop(&self) -> Vec<String> {
+        self.lines().take().unwrap_or_default()
+    }
+}
+
+impl Log for Counting {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let line = format!("{} {}: {}", record.level(), record.target(), record.args());
+        if let Some(lines) = &mut *self.lines() {
+            lines.push(line);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+static COUNTING: Counting = Counting { lines: Mutex::new(None) };
+
+#[test]
+fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
+    skip_without_server!();
+    if shares_the_process() {
+        return;
+    }
+    log::set_logger(&COUNTING).unwrap();
+    log::set_max_level(LevelFilter::Trace);
+    let outage = Duration::from_secs(setting("ZKLOCK_OUTAGE_SECONDS", 10));
+    let site = Site::own("outage");
+    // Connections to the one are refused while the server is down, through the other they
+    // are accepted and closed.
+    let proxy = Proxy::start(site.server().addr());
+    let clients = [site.hosts().to_owned(), proxy.hosts()].map(|hosts| {
+        Client::builder(&hosts).session_timeout(Duration::from_secs(4)).connect().unwrap()
+    });
+    let locks = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let guard = locks[0].lock().unwrap();
+    let (took, used, lines) = thread::scope(|scope| {
+        let waiters = locks.each_ref().map(|lock| scope.spawn(|| lock.lock().unwrap().unlock()));
+        eventually(SOON, "the waiters", || site.children("a").len() == 3);
+        site.server().kill();
+        for zk in &clients {
+            eventually(SOON, "the outage", || zk.state() == SessionState::Suspended);
+        }
+        COUNTING.start();
+        let (start, before) = (Instant::now(), processor_time());
+        // Nothing to wait for: the outage is to last.
+        thread::sleep(outage);
+        let measured = (start.elapsed(), processor_time() - before, COUNTING.stop());
+        site.server().start_again();
+        for waiter in waiters {
+            waiter.join().unwrap().unwrap();
+        }
+        measured
+    });
+    let share = used.as_secs_f64() / took.as_secs_f64();
+    let rate = lines.len() as f64 * 60.0 / took.as_secs_f64() / clients.len() as f64;
+    println!(
+        "down for {took:?}: {:.2} % of a processor, {rate:.0} lines a minute of each client:\n{}",
+        share * 100.0,
+        lines.join("\n")
+    );
+    assert!(share < 0.02, "{share}");
+    assert!(rate < 100.0, "{rate} lines a minute");
+    assert!(!guard.is_held());
+    drop((guard, locks));
+    site.finish(clients);
+    drop(proxy);
+}
+
+#[test]
+fn polling_a_held_lock_accumulates_nothing() {
+    skip_without_server!();
+    if shares_the_process() {
+        return;
+    }
+    const POLLERS: u64 = 4;
+    let polls = setting("ZKLOCK_POLLS", 20_000);
+    let site = Site::own("polling");
+    let server = site.server();
+    let zk = Client::builder(site.hosts()).session_timeout(QUIET).connect().unwrap();
+    let holder = site.builder().session_timeout(QUIET).connect().unwrap();
+    let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let poll = |times: u64| {
+        thread::scope(|scope| {
+            for _ in 0..POLLERS {
+                scope.spawn(|| {
+                    for round in 0..times / POLLERS {
+                        let limit = Duration::from_millis(round % 2);
+                        assert!(lock.try_lock_for(limit).unwrap().is_none());
+                    }
+                });
+            }
+        });
+    };
+    let measure = || {
+        eventually(SOON, "the last delete", || zk.stats().pending_deletes == 0);
+        eventually(SOON, "the last contender", || server.counter("zk_ephemerals_count") == 1);
+        (status("VmRSS"), server.counter("zk_watch_count"), zk.stats())
+    };
+    let threads = zk.stats().threads;
+    poll(polls / 10);
+    let (memory, watches, stats) = measure();
+    let start = Instant::now();
+    poll(polls - polls / 10);
+    let took = start.elapsed();
+    let most_threads = status("Threads");
+    let (memory_then, watches_then, stats_then) = measure();
+    println!(
+        "{polls} polls: {:?} each; resident {memory} kB, then {memory_then} kB; watches of the \
+         server {watches}, then {watches_then}; {stats:?}, then {stats_then:?}; {most_threads} threads",
+        took / (polls - polls / 10) as u32
+    );
+    assert!(memory_then < memory + 3_000, "{memory} kB, then {memory_then} kB");
+    // The holder's own, and one of the pollers' session.
+    assert!(watches_then <= 2, "{watches_then} watches");
+    assert_eq!(stats_then.watches, 0);
+    assert!(most_threads < 40, "{most_threads} threads");
+    eventually(SOON, "the end of idle threads", || zk.stats().threads <= threads);
+    drop((guard, lock));
+    site.finish([zk, holder]);
+}
