@@ -173,6 +173,10 @@ impl Core {
         self.handle_closed
     }
 
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.round_trip
+    }
+
     pub(crate) fn granted(&self) -> Option<&Granted> {
         self.granted.as_ref()
     }
@@ -561,10 +565,12 @@ impl Core {
         }
         // A large reply that is still coming in is not silence.
         let since = if self.from_server.in_the_middle() { oldest.max(self.heard) } else { oldest };
+        // An answer that is no later than the last one was is no silence.
+        let hurry = (timeout / 12).max(self.round_trip * 2);
         let end = self.lease.end().as_nanos();
         let sixth = Moment::ZERO.plus(timeout / 6).as_nanos();
         let hasty = Moment::from_nanos(end.saturating_sub(sixth));
-        Some(since.plus(timeout / 3).min(hasty.max(oldest.plus(timeout / 12))))
+        Some(since.plus(timeout / 3).min(hasty.max(oldest.plus(hurry))))
     }
 
     /// When [`tick`](Core::tick) has something to do.
@@ -610,7 +616,8 @@ impl Core {
         Ok(())
     }
 
-    fn lapse(&mut self, now: Moment) {
+    /// The lease has run out.
+    pub(crate) fn lapse(&mut self, now: Moment) {
         self.end(End::Lapsed);
         if self.attached {
             self.send_close(now);

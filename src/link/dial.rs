@@ -137,8 +137,26 @@ pub(crate) struct Wanted {
     pub(crate) last_zxid: i64,
     /// The server that was just lost; it is tried last.
     pub(crate) avoid: Option<SocketAddr>,
+    /// How long a reply took when one last came.
+    pub(crate) round_trip: Duration,
+    /// How long whoever waits for a new session will wait.
+    pub(crate) patience: Duration,
     /// How many connections in a row were of no use.
     pub(crate) futile: u32,
+}
+
+impl Wanted {
+    /// How long the first attempt at each of so many addresses may take: long enough for a
+    /// handshake, short enough for the others to have their turn in time.
+    fn first_attempt(&self, timeout: Duration, addresses: u32) -> Duration {
+        let share = (timeout / 6 / addresses)
+            .clamp(Duration::from_millis(150), Duration::from_secs(1))
+            .max(self.round_trip * 4);
+        match self.session {
+            Some(_) => share,
+            None => share.min(self.patience / addresses.saturating_add(1)),
+        }
+    }
 }
 
 /// How a search for a server ended.
@@ -206,8 +224,8 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
             addresses.sort_by_key(|address| *address == avoid);
         }
         let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
-        let first = (timeout / 6 / count).clamp(Duration::from_millis(150), Duration::from_secs(1));
-        let attempt = (first * 2u32.pow(round.min(8))).min(longest_attempt);
+        let attempt = wanted.first_attempt(timeout, count);
+        let attempt = (attempt * 2u32.pow(round.min(8))).min(longest_attempt);
         let mut why = unknown.clone();
         for address in addresses {
             if is_stopped(stopped) {

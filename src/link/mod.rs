@@ -34,6 +34,7 @@ pub(crate) struct LinkConfig {
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) auth: Vec<Auth>,
     pub(crate) session_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     pub(crate) max_reply: usize,
 }
 
@@ -58,7 +59,12 @@ pub(crate) struct Link {
     waker: Arc<Waker>,
 }
 
+/// For the end of a lease: it has come, or has not begun.
+const LAPSED: u64 = 0;
+
 struct Shared {
+    /// In nanoseconds of a [`Moment`]. The link moves it forward, whoever finds it in the
+    /// past puts [`LAPSED`] in its place.
     lease_end: AtomicU64,
     info: Mutex<Info>,
     created: Mutex<HashMap<String, i64>>,
@@ -99,7 +105,7 @@ impl Link {
         let waker = Arc::new(Waker { stream: near, pending: AtomicBool::new(false) });
         let (commands, received) = unbounded();
         let shared = Arc::new(Shared {
-            lease_end: AtomicU64::new(0),
+            lease_end: AtomicU64::new(LAPSED),
             info: Mutex::new(Info::default()),
             created: Mutex::new(HashMap::new()),
         });
@@ -116,9 +122,11 @@ impl Link {
             handle: None,
             dial: None,
             dials: 0,
+            dialled_zxid: 0,
             redial_at: Moment::ZERO,
             futile: 0,
             attached_at: Moment::ZERO,
+            lease_end: LAPSED,
             avoid: None,
             give_up_at: Moment::NEVER,
             dropped: false,
@@ -148,10 +156,24 @@ impl Link {
         self.tell(Command::Close { give_up_after });
     }
 
-    /// A holder must not be told "held" from this moment on; in the past once the
-    /// session is over.
-    pub(crate) fn lease_end(&self) -> Moment {
-        Moment::from_nanos(self.shared.lease_end.load(Ordering::Acquire))
+    /// Whether the lease runs. Once false, always false: who finds it run out ends it for
+    /// all, also if a renewal is on its way.
+    pub(crate) fn is_trusted(&self) -> bool {
+        let lease_end = &self.shared.lease_end;
+        let mut end = lease_end.load(Ordering::Acquire);
+        while end != LAPSED {
+            if Moment::now() < Moment::from_nanos(end) {
+                return true;
+            }
+            match lease_end.compare_exchange(end, LAPSED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.waker.wake();
+                    return false;
+                }
+                Err(renewed) => end = renewed,
+            }
+        }
+        false
     }
 
     pub(crate) fn info(&self) -> Info {
@@ -192,9 +214,13 @@ struct Runner {
     handle: Option<TcpStream>,
     dial: Option<Dial>,
     dials: u64,
+    /// What the servers that are dialled must have seen.
+    dialled_zxid: i64,
     redial_at: Moment,
     futile: u32,
     attached_at: Moment,
+    /// What was last made known of it.
+    lease_end: u64,
     avoid: Option<SocketAddr>,
     give_up_at: Moment,
     dropped: bool,
@@ -238,7 +264,11 @@ impl Runner {
             self.server = None;
             return;
         }
-        let now = Moment::now();
+        let (now, last_zxid) = (Moment::now(), self.core.last_zxid());
+        if self.dialled_zxid != last_zxid {
+            // The session has ended meanwhile: any server will do from here on.
+            self.dial = None;
+        }
         if self.core.is_attached() || self.dial.is_some() || now < self.redial_at {
             return;
         }
@@ -247,11 +277,14 @@ impl Runner {
             auth: self.config.auth.clone(),
             timeout: self.config.session_timeout,
             session: self.core.granted().cloned(),
-            last_zxid: self.core.last_zxid(),
+            last_zxid,
             avoid: self.avoid,
+            round_trip: self.core.round_trip(),
+            patience: self.config.connect_timeout,
             futile: self.futile,
         };
         self.dials += 1;
+        self.dialled_zxid = last_zxid;
         let (id, (commands, waker)) = (self.dials, self.to_self.clone());
         let shared = Arc::clone(&self.shared);
         let started = Dial::start(
@@ -279,7 +312,7 @@ impl Runner {
         if !created.is_empty() {
             self.shared.created.lock().extend(created);
         }
-        self.shared.lease_end.store(self.core.lease_end().as_nanos(), Ordering::Release);
+        self.publish_lease();
         for notice in self.core.take_notices() {
             match notice {
                 Notice::Ended(why) => {
@@ -297,6 +330,22 @@ impl Runner {
         }
         for (on_answer, answer) in self.core.take_answers() {
             on_answer(answer);
+        }
+    }
+
+    fn publish_lease(&mut self) {
+        let end = self.core.lease_end().as_nanos();
+        let exchanged = self.shared.lease_end.compare_exchange(
+            self.lease_end,
+            end,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        self.lease_end = end;
+        if exchanged.is_err() {
+            // A holder was told that the lease has run out: so it has, for everybody.
+            self.lease_end = LAPSED;
+            self.core.lapse(Moment::now());
         }
     }
 

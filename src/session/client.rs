@@ -76,7 +76,6 @@ pub(crate) struct Core {
     hosts: String,
     chroot: String,
     link: LinkConfig,
-    connect_timeout: Duration,
     calls: Calls,
     events: Events,
     reaper: Reaper,
@@ -152,10 +151,15 @@ impl Client {
     /// gone. It runs on a thread of its own and may call this library, also blocking parts
     /// of it; it is told all changes in their order, one at a time.
     pub fn on_state_change(&self, callback: impl FnMut(SessionState) + Send + 'static) {
-        self.owner.core.listeners.lock().push(Arc::new(Listener {
-            callback: Mutex::new(Box::new(callback)),
-            pending: Mutex::default(),
-        }));
+        let core = &self.owner.core;
+        // A closed client has no more to tell.
+        let slot = core.slot.lock();
+        if !slot.closed {
+            core.listeners.lock().push(Arc::new(Listener {
+                callback: Mutex::new(Box::new(callback)),
+                pending: Mutex::default(),
+            }));
+        }
     }
 
     /// Ends the session: locks that are held in it are released by the server, their guards
@@ -320,9 +324,9 @@ impl ClientBuilder {
                 resolver: Resolver::new(hosts.hosts),
                 auth: self.auth,
                 session_timeout: self.session_timeout,
+                connect_timeout: self.connect_timeout,
                 max_reply: self.max_reply.clamp(64 * 1024, 1 << 30),
             },
-            connect_timeout: self.connect_timeout,
             calls: Calls::default(),
             events: Events::default(),
             reaper: Reaper::default(),
@@ -382,7 +386,7 @@ impl Core {
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+        self.link.connect_timeout
     }
 
     /// The path as the server knows it.
@@ -453,7 +457,6 @@ impl Core {
         let core = Arc::downgrade(&self);
         let result = Session::open(
             self.link.clone(),
-            self.connect_timeout,
             &waiter,
             || self.is_closed(),
             move |notice| {

@@ -1,7 +1,6 @@
 //! One session with the ensemble: a link, a handle on it, and what they report to.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::handle::Handle;
 use super::status::Status;
@@ -13,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::{End, Notice};
 use crate::link::frame::{Frame, code, op};
 use crate::link::{Link, LinkConfig};
-use crate::rt::{Deadline, Moment, bounded};
+use crate::rt::{Deadline, bounded};
 
 /// See the module. It never comes back once it has ended.
 #[derive(Debug)]
@@ -26,14 +25,14 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connects, within `limit`; `stop` is asked whenever the waiter's bell is rung.
+    /// Connects, within the connect time-out; `stop` is asked whenever the waiter's bell is rung.
     pub(crate) fn open(
         config: LinkConfig,
-        limit: Duration,
         waiter: &Waiter,
         stop: impl Fn() -> bool,
         on_notice: impl Fn(Notice) + Send + 'static,
     ) -> Result<Session> {
+        let limit = config.connect_timeout;
         let status = Arc::new(Status::default());
         let _subscription = status.subscribe(waiter.bell());
         let (told, hosts) = (Arc::clone(&status), Arc::clone(&config.resolver));
@@ -89,7 +88,7 @@ impl Session {
 
     /// Whether a holder in this session may believe that its nodes exist.
     pub(crate) fn is_trusted(&self) -> bool {
-        Moment::now() < self.link.lease_end()
+        self.link.is_trusted()
     }
 
     /// Asks for a node's data, with a watch, without waiting; an ACL that hides the data

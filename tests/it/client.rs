@@ -125,6 +125,7 @@ fn malformed_connect_strings_name_the_offending_part() {
         ("[fe80::1%eth0]:2181", "zone"),
         ("[zk1]:2181", "\"zk1\""),
         ("zk1/app/", "chroot"),
+        ("zk1/app,zk2/app", "chroot"),
         ("zk1/app//x", "chroot"),
         ("zk1/app/../x", "chroot"),
         ("zk1/a\0b", "chroot"),

@@ -141,6 +141,37 @@ fn s23_blips_under_a_busy_client_lose_nothing() {
     site.finish([zk]);
 }
 
+/// A round trip of a sixth of the session time-out from the start, or of an eighth all at once.
+#[test]
+fn a_slow_connection_keeps_its_session() {
+    skip_without_server!();
+    let site = Site::own("slow");
+    let timeout = Duration::from_secs(2);
+    for (from_the_start, round_trip) in [(true, timeout / 6), (false, timeout / 8)] {
+        let proxy = proxy(&site);
+        let delay = || proxy.delay_replies(round_trip);
+        if from_the_start {
+            delay();
+        }
+        let zk = through(&proxy, timeout);
+        let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+        let (session, lost, told) = (zk.session_id(), losses(&guard), states(&zk));
+        if !from_the_start {
+            delay();
+        }
+        proxy.reset_counts();
+        assert!(proxy.wait_for_requests(opcode::SYNC, 8, timeout * 5), "heartbeats went on");
+        assert!(guard.is_held());
+        assert_eq!(zk.session_id(), session);
+        assert_eq!(told.try_recv(), Err(TryRecvError::Empty), "the connection was given up");
+        proxy.pass();
+        guard.unlock().unwrap();
+        assert!(lost.recv().is_err(), "on_lost was called");
+        drop(zk);
+    }
+    site.finish([]);
+}
+
 #[test]
 fn s24_the_predecessor_goes_during_a_blip() {
     skip_without_server!();
