@@ -485,8 +485,9 @@ impl Core {
             self.expired();
             return Ok(());
         }
-        if error == code::SESSION_MOVED {
-            return Err(Broken("the server says that the session moved".into()));
+        // A lost connection is only lost when it is: whoever asks would ask again at once.
+        if matches!(error, code::SESSION_MOVED | code::CONNECTION_LOSS | code::OPERATION_TIMEOUT) {
+            return Err(Broken(format!("the server cannot serve the session: error {error}")));
         }
         if let Some(length) = oversized {
             log::warn!(

@@ -140,7 +140,8 @@ fn the_suspension_is_noticed_before_the_replies_that_it_causes() {
 
 #[test]
 fn after_the_end_everything_is_answered_with_expired() {
-    let ends: [(fn(&mut Core), End); 4] = [
+    type MakeEnd = fn(&mut Core);
+    let ends: [(MakeEnd, End); 4] = [
         (|core| core.expired(), End::Expired),
         (|core| core.auth_failed(), End::AuthFailed),
         (|core| core.close(seconds(10.)), End::Closed),
@@ -325,6 +326,7 @@ fn what_breaks_the_protocol_breaks_the_connection_and_reaches_nobody() {
         ("a ping that nobody sent", reply(-2, 0, &[])),
         ("an auth reply that nobody asked for", reply(xid::AUTH, 0, &[])),
         ("a moved session", reply(1, code::SESSION_MOVED, &[])),
+        ("a lost connection", reply(1, code::CONNECTION_LOSS, &[])),
         ("a stat that is cut short", reply(1, 0, &stat[..67])),
         ("a negative length", raw(&(-1i32).to_be_bytes())),
         ("a length of zero", raw(&0i32.to_be_bytes())),

@@ -26,6 +26,7 @@ pub(crate) mod code {
     pub(crate) const CONNECTION_LOSS: i32 = -4;
     pub(crate) const MARSHALLING: i32 = -5;
     pub(crate) const UNIMPLEMENTED: i32 = -6;
+    pub(crate) const OPERATION_TIMEOUT: i32 = -7;
     pub(crate) const NO_NODE: i32 = -101;
     pub(crate) const NO_AUTH: i32 = -102;
     pub(crate) const SESSION_EXPIRED: i32 = -112;
