@@ -1,1 +1,820 @@
+//! Hostile bytes from servers, and uninvited guests on the loopback port.
 
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use zklock::{Client, DistributedLock, ErrorKind, SessionState};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::server::free_port;
+use crate::support::site::Site;
+use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+
+const LONG: Duration = Duration::from_secs(15);
+const WATCH: i32 = -1;
+const PING: i32 = -2;
+const AUTH: i32 = -4;
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// ----- what goes on in this process meanwhile
+
+/// Keeps warnings and panics, to be looked at.
+struct Witness {
+    warnings: Mutex<Vec<String>>,
+    panics: Mutex<Vec<String>>,
+}
+
+impl log::Log for Witness {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) && record.target().starts_with("zklock") {
+            lock(&self.warnings).push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Begins to look. Other tests have no part in it only where each has a process of its own.
+fn witness() -> &'static Witness {
+    static WITNESS: OnceLock<&'static Witness> = OnceLock::new();
+    WITNESS.get_or_init(|| {
+        let witness: &'static Witness = Box::leak(Box::new(Witness {
+            warnings: Mutex::new(Vec::new()),
+            panics: Mutex::new(Vec::new()),
+        }));
+        if log::set_logger(witness).is_ok() {
+            log::set_max_level(log::LevelFilter::Warn);
+        }
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = thread::current();
+            let name = thread.name().unwrap_or_default();
+            // Those of the library and of the crate's handle.
+            if name.starts_with("zklock-") || matches!(name, "io" | "event") {
+                lock(&witness.panics).push(format!("{name}: {panic}"));
+            }
+            before(panic);
+        }));
+        witness
+    })
+}
+
+impl Witness {
+    fn warned_of(&self, part: &str) -> bool {
+        // Another logger may have been first where tests share a process.
+        alone() && lock(&self.warnings).iter().any(|warning| warning.contains(part)) || !alone()
+    }
+
+    fn assert_calm(&self) {
+        assert_eq!(*lock(&self.panics), Vec::<String>::new());
+    }
+}
+
+fn alone() -> bool {
+    std::env::var_os("NEXTEST").is_some()
+}
+
+/// The most memory that this process has ever had, in bytes.
+fn peak_memory() -> usize {
+    let status = fs::read_to_string("/proc/self/status").expect("a /proc file system");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let kilobytes = line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number");
+    kilobytes * 1024
+}
+
+// ----- a server that lies
+
+/// What becomes of one reply, or of one handshake.
+enum Lie {
+    /// This instead, and the connection stays open.
+    Say(Vec<u8>),
+    /// This instead, and the connection is closed.
+    SayAndClose(Vec<u8>),
+    /// The truth in single bytes, as for all that comes later on the connection.
+    Dribble,
+    /// So many bytes, again and again, of a frame that never ends.
+    Flood(Vec<u8>, usize),
+}
+
+/// Makes a lie of a true reply, given without its length.
+type MakeLie = Box<dyn Fn(&[u8]) -> Lie + Send>;
+
+/// To which replies a lie is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum About {
+    /// To the first frame of a connection.
+    Handshake,
+    /// To the next request of this kind.
+    Request(i32),
+}
+
+#[derive(Default)]
+struct Lies {
+    queue: Mutex<VecDeque<(About, MakeLie)>>,
+    connections: AtomicUsize,
+    closing: AtomicBool,
+}
+
+/// Stands between a client and a true server, and tells the lies it is given, one each time, in
+/// their order. Without lies it is a proxy.
+struct Liar {
+    address: SocketAddr,
+    lies: Arc<Lies>,
+}
+
+impl Liar {
+    fn before(target: SocketAddr) -> Liar {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let lies = Arc::new(Lies::default());
+        let told = Arc::clone(&lies);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if told.closing.load(Ordering::SeqCst) {
+                    return;
+                }
+                told.connections.fetch_add(1, Ordering::SeqCst);
+                let lies = Arc::clone(&told);
+                thread::spawn(move || lies.serve(client, target));
+            }
+        });
+        Liar { address, lies }
+    }
+
+    fn hosts(&self) -> String {
+        self.address.to_string()
+    }
+
+    fn tell(&self, about: About, lie: impl Fn(&[u8]) -> Lie + Send + 'static) {
+        lock(&self.lies.queue).push_back((about, Box::new(lie)));
+    }
+
+    fn has_told_all(&self) -> bool {
+        lock(&self.lies.queue).is_empty()
+    }
+
+    /// Tells the truth from here on; how many lies are left.
+    fn forget(&self) -> usize {
+        std::mem::take(&mut *lock(&self.lies.queue)).len()
+    }
+
+    fn connections(&self) -> usize {
+        self.lies.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Liar {
+    fn drop(&mut self) {
+        self.lies.closing.store(true, Ordering::SeqCst);
+        // Wakes the listener.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Lies {
+    fn next(&self, about: About) -> Option<MakeLie> {
+        let mut queue = lock(&self.queue);
+        if queue.front()?.0 != about {
+            return None;
+        }
+        queue.pop_front().map(|(_, lie)| lie)
+    }
+
+    fn serve(&self, client: TcpStream, target: SocketAddr) {
+        let Ok(server) = TcpStream::connect(target) else { return };
+        let asked = Arc::new(Mutex::new(HashMap::new()));
+        let known = Arc::clone(&asked);
+        let (Ok(from), Ok(mut to)) = (client.try_clone(), server.try_clone()) else { return };
+        let requests = thread::spawn(move || {
+            let mut from = from;
+            let mut first = true;
+            while let Ok(frame) = read_frame(&mut from) {
+                if !std::mem::take(&mut first) {
+                    lock(&known).insert(int(&frame, 0), int(&frame, 4));
+                }
+                if to.write_all(&with_length(&frame)).is_err() {
+                    break;
+                }
+            }
+            let _ = to.shutdown(Shutdown::Both);
+        });
+        self.reply(&client, server, &asked);
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = requests.join();
+    }
+
+    fn reply(
+        &self,
+        mut client: &TcpStream,
+        mut server: TcpStream,
+        asked: &Mutex<HashMap<i32, i32>>,
+    ) {
+        client.set_nodelay(true).expect("a socket");
+        let (mut about, mut dribbling) = (Some(About::Handshake), false);
+        while let Ok(frame) = read_frame(&mut server) {
+            let about = about.take().or_else(|| {
+                let xid = int(&frame, 0);
+                lock(asked).remove(&xid).map(About::Request)
+            });
+            let truth = with_length(&frame);
+            let lie = about.and_then(|about| self.next(about)).map(|lie| lie(&frame));
+            let told = match lie {
+                None => Ok(truth),
+                Some(Lie::Say(bytes)) => Ok(bytes),
+                Some(Lie::SayAndClose(bytes)) => Err(bytes),
+                Some(Lie::Dribble) => {
+                    dribbling = true;
+                    Ok(truth)
+                }
+                Some(Lie::Flood(bytes, times)) => {
+                    for _ in 0..times {
+                        if client.write_all(&bytes).is_err() {
+                            return;
+                        }
+                    }
+                    Ok(Vec::new())
+                }
+            };
+            let (bytes, last) = match told {
+                Ok(bytes) => (bytes, false),
+                Err(bytes) => (bytes, true),
+            };
+            let piece = if dribbling { 1 } else { bytes.len().max(1) };
+            if bytes.chunks(piece).any(|piece| client.write_all(piece).is_err()) || last {
+                return;
+            }
+        }
+    }
+}
+
+fn read_frame(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut frame = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut frame)?;
+    Ok(frame)
+}
+
+fn with_length(frame: &[u8]) -> Vec<u8> {
+    [&(frame.len() as u32).to_be_bytes(), frame].concat()
+}
+
+fn int(frame: &[u8], at: usize) -> i32 {
+    i32::from_be_bytes(frame[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// A reply with its length.
+fn reply(xid: i32, zxid: i64, error: i32, body: &[u8]) -> Vec<u8> {
+    with_length(&[&xid.to_be_bytes()[..], &zxid.to_be_bytes(), &error.to_be_bytes(), body].concat())
+}
+
+fn ints(numbers: &[i32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
+}
+
+fn event(kind: i32, state: i32, path: &[u8]) -> Vec<u8> {
+    reply(WATCH, -1, 0, &[&ints(&[kind, state, path.len() as i32]), path].concat())
+}
+
+fn client(liar: &Liar, timeout: Duration) -> Client {
+    Client::builder(&liar.hosts()).session_timeout(timeout).connect().expect("a client")
+}
+
+// ----- hostile bytes
+
+/// The client drops the connection, says so, and goes on with the next one, in the same session,
+/// so that no call fails.
+#[test]
+fn a_lie_costs_a_connection_and_nothing_else() {
+    skip_without_server!();
+    let (witness, site) = (witness(), Site::own("lie"));
+    let liar = Liar::before(site.server().addr());
+    let zk = client(&liar, ms(6000));
+    let session = zk.session_id();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+
+    let create = About::Request(opcode::CREATE);
+    let list = About::Request(opcode::GET_CHILDREN);
+    let read = About::Request(opcode::GET_DATA);
+    type Say = Box<dyn Fn(i32) -> Vec<u8> + Send>;
+    let raw = |bytes: Vec<u8>| -> Say { Box::new(move |_| bytes.clone()) };
+    let body =
+        |error: i32, body: Vec<u8>| -> Say { Box::new(move |xid| reply(xid, 7, error, &body)) };
+    let lies: Vec<(&str, About, Say)> = vec![
+        ("a length of zero", create, raw(ints(&[0]))),
+        ("a length too short", create, raw(ints(&[15, 0, 0, 0, 0]))),
+        ("a negative length", list, raw(ints(&[-1]))),
+        ("the most negative length", list, raw(ints(&[i32::MIN]))),
+        ("2 GiB of who knows what", create, raw(ints(&[i32::MAX, 0x7777, 0, 7, 0]))),
+        ("an unknown number", create, Box::new(|xid| reply(xid + 9, 7, 0, &ints(&[0])))),
+        ("an earlier number", list, Box::new(|xid| reply(xid - 1, 7, 0, &ints(&[0])))),
+        ("a ping's reply", list, raw(reply(PING, 7, 0, &[]))),
+        ("an auth reply", list, raw(reply(AUTH, 0, 0, &[]))),
+        ("two billion children", list, body(0, ints(&[i32::MAX]))),
+        ("fewer than no children", list, body(0, ints(&[-7]))),
+        ("a child beyond the end", list, body(0, ints(&[1, 1000]))),
+        ("a child that is no text", list, body(0, [ints(&[1, 2]), vec![0xff, 0xfe]].concat())),
+        ("a path that is no text", create, body(0, [ints(&[1]), vec![0xff]].concat())),
+        ("a path that is cut short", create, body(0, ints(&[100]))),
+        ("a stat that is cut short", read, body(0, ints(&[0, 1, 2, 3]))),
+        ("an event without a path", list, raw(reply(WATCH, -1, 0, &ints(&[1])))),
+        ("an event of an unknown kind", list, raw(event(99, 3, b"/a"))),
+        ("an event in an unknown state", create, raw(event(1, 77, b"/a"))),
+        ("an event with a path that is no text", list, raw(event(1, 3, &[0xc0, 0x80]))),
+        ("a moved session", create, body(-118, vec![])),
+    ];
+    for (what, about, say) in lies {
+        let before = liar.connections();
+        liar.tell(about, move |truth| Lie::Say(say(int(truth, 0))));
+        let start = Instant::now();
+        let guard = lock.try_lock_for(LONG).unwrap();
+        // A guard's own look at its node is not waited for.
+        eventually(LONG, what, || liar.has_told_all() && liar.connections() > before);
+        eventually(LONG, what, || zk.state() == SessionState::Connected);
+        let guard = guard.unwrap_or_else(|| panic!("not acquired: {what}"));
+        guard.ensure_held().unwrap_or_else(|error| panic!("{what}: {error}"));
+        guard.unlock().unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(start.elapsed() < LONG, "{what}");
+        assert_eq!(zk.session_id(), session, "{what}");
+        witness.assert_calm();
+    }
+
+    // The replies to two requests that are in flight together, the wrong way round.
+    let (early, before) = (Arc::new(Mutex::new(Vec::new())), liar.connections());
+    let guard = lock.lock().unwrap();
+    let kept = Arc::clone(&early);
+    liar.tell(About::Request(opcode::SYNC), move |truth| {
+        *self::lock(&kept) = with_length(truth);
+        Lie::Say(Vec::new())
+    });
+    liar.tell(About::Request(opcode::EXISTS), move |truth| {
+        Lie::Say([with_length(truth), self::lock(&early).clone()].concat())
+    });
+    guard.ensure_held().unwrap();
+    assert!(liar.has_told_all() && liar.connections() > before);
+    guard.unlock().unwrap();
+    assert_eq!(zk.session_id(), session);
+    // Of many short-lived connections in a row only some are spoken of.
+    for why in ["a frame shorter than its header", "lost its connection"] {
+        assert!(witness.warned_of(why), "{:?}", lock_warnings(witness));
+    }
+    assert_eq!(lock.contenders().unwrap(), []);
+    drop(lock);
+    site.finish([zk]);
+}
+
+fn lock_warnings(witness: &Witness) -> MutexGuard<'_, Vec<String>> {
+    lock(&witness.warnings)
+}
+
+/// Here nothing says that it is a lie, but for the silence that follows.
+#[test]
+fn a_reply_that_never_ends_is_not_waited_for() {
+    skip_without_server!();
+    let (witness, site) = (witness(), Site::own("silence"));
+    let liar = Liar::before(site.server().addr());
+    let zk = client(&liar, ms(3000));
+    let session = zk.session_id();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+    let lies: [fn(i32) -> Vec<u8>; 3] = [
+        // Half a header, half a body, and one that is announced as large as can be.
+        |xid| ints(&[100, xid]),
+        |xid| [ints(&[100]), reply(xid, 7, 0, &[0; 20])[4..].to_vec()].concat(),
+        |_| Vec::new(),
+    ];
+    for lie in lies {
+        let before = liar.connections();
+        liar.tell(About::Request(opcode::CREATE), move |truth| Lie::Say(lie(int(truth, 0))));
+        let guard = lock.try_lock_for(LONG).unwrap().expect("a lock");
+        assert!(liar.connections() > before);
+        guard.unlock().unwrap();
+    }
+    assert_eq!(zk.session_id(), session);
+    assert!(witness.warned_of("no answer for"));
+    witness.assert_calm();
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_connection_that_is_closed_in_the_middle_of_a_reply_is_made_anew() {
+    skip_without_server!();
+    let (witness, site) = (witness(), Site::own("closed"));
+    let liar = Liar::before(site.server().addr());
+    let zk = client(&liar, ms(4000));
+    let session = zk.session_id();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+    for kind in [opcode::CREATE, opcode::GET_CHILDREN, opcode::DELETE] {
+        for bytes in [0, 1, 4, 15, 19] {
+            liar.tell(About::Request(kind), move |truth| {
+                Lie::SayAndClose(with_length(truth)[..bytes].to_vec())
+            });
+            let guard = lock.try_lock_for(LONG).unwrap().expect("a lock");
+            guard.unlock().unwrap();
+            assert!(liar.has_told_all());
+        }
+    }
+    assert_eq!(lock.contenders().unwrap(), []);
+    assert_eq!(zk.session_id(), session);
+    witness.assert_calm();
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_server_that_sends_single_bytes_is_understood() {
+    skip_without_server!();
+    let (witness, site) = (witness(), Site::own("dribble"));
+    let liar = Liar::before(site.server().addr());
+    // The handshake is in single bytes too.
+    liar.tell(About::Handshake, |_| Lie::Dribble);
+    let zk = client(&liar, ms(4000));
+    let other = client(&liar, ms(4000));
+    let lock = DistributedLock::builder(&zk, &site.base, "a").data(vec![b'x'; 3000]).build();
+    for _ in 0..10 {
+        let guard = lock.lock().unwrap();
+        guard.ensure_held().unwrap();
+        assert_eq!(lock.contenders().unwrap()[0].data.len(), 3000);
+        let rival = DistributedLock::new(&other, &site.base, "a");
+        assert!(rival.try_lock().unwrap().is_none());
+        guard.unlock().unwrap();
+    }
+    assert_eq!(liar.connections(), 2);
+    assert!(lock_warnings(witness).is_empty(), "{:?}", lock_warnings(witness));
+    witness.assert_calm();
+    drop(lock);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_reply_beyond_the_limit_fails_its_call_and_not_the_connection() {
+    skip_without_server!();
+    const LENGTH: usize = 4 << 20;
+    let (witness, site) = (witness(), Site::own("large"));
+    let liar = Liar::before(site.server().addr());
+    let zk = Client::builder(&liar.hosts())
+        .session_timeout(ms(6000))
+        .max_reply(64 * 1024)
+        .connect()
+        .unwrap();
+    let session = zk.session_id();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+    let connections = liar.connections();
+    liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
+        Lie::Say(with_length(&[&truth[..16], &vec![0; LENGTH]].concat()))
+    });
+    let error = lock.contenders().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    lock.try_lock_for(LONG).unwrap().expect("a lock").unlock().unwrap();
+    assert_eq!((liar.connections(), zk.session_id()), (connections, session));
+    assert!(witness.warned_of("over the limit"));
+    witness.assert_calm();
+    drop(lock);
+    site.finish([zk]);
+}
+
+/// Gigabytes could follow the head of such a frame.
+#[test]
+fn a_flood_takes_no_memory_and_ends() {
+    skip_without_server!();
+    const MIB: usize = 1 << 20;
+    let (witness, site) = (witness(), Site::own("flood"));
+    let liar = Liar::before(site.server().addr());
+    let zk = client(&liar, ms(3000));
+    let session = zk.session_id();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+    let before = peak_memory();
+    let connections = liar.connections();
+    liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
+        let head = [ints(&[i32::MAX]), truth[..16].to_vec(), vec![0; MIB]].concat();
+        // The first is the head, the others are in the middle of its body: 192 MiB.
+        Lie::Flood(head, 192)
+    });
+    assert_eq!(lock.contenders().unwrap_err().kind(), ErrorKind::TooLarge);
+    lock.try_lock_for(LONG).unwrap().expect("a lock").unlock().unwrap();
+    assert!(liar.connections() > connections, "it waits for the end of the frame");
+    assert_eq!(zk.session_id(), session);
+    let grown = peak_memory() - before;
+    assert!(!alone() || grown < 48 * MIB, "{grown} bytes");
+    witness.assert_calm();
+    drop(lock);
+    site.finish([zk]);
+}
+
+/// Such an error is worth another try at once, but not again and again.
+#[test]
+fn a_server_that_says_the_connection_is_lost_loses_it() {
+    skip_without_server!();
+    let (witness, site) = (witness(), Site::own("lost"));
+    let liar = Liar::before(site.server().addr());
+    let zk = client(&liar, ms(6000));
+    let session = zk.session_id();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+    for _ in 0..1000 {
+        liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
+            Lie::Say(reply(int(truth, 0), 7, -4, &[]))
+        });
+    }
+    assert!(lock.try_lock_for(ms(700)).unwrap().is_none());
+    let told = 1000 - liar.forget();
+    assert!((2..100).contains(&told), "asked {told} times");
+    lock.try_lock_for(LONG).unwrap().expect("a lock").unlock().unwrap();
+    assert_eq!(zk.session_id(), session);
+    witness.assert_calm();
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn an_expired_reply_ends_the_session_and_the_next_call_opens_another() {
+    skip_without_server!();
+    let (witness, site) = (witness(), Site::own("expired"));
+    let liar = Liar::before(site.server().addr());
+    let zk = client(&liar, ms(1200));
+    let session = zk.session_id();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    liar.tell(About::Request(opcode::SYNC), |truth| Lie::Say(reply(int(truth, 0), 7, -112, &[])));
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::SessionLost);
+    assert!(!guard.is_held());
+    drop(guard);
+    // The true server knows nothing of it, and keeps the old node until the time is over.
+    let guard = lock.try_lock_for(LONG).unwrap().expect("a lock");
+    assert!(zk.session_id().is_some() && zk.session_id() != session);
+    guard.unlock().unwrap();
+    witness.assert_calm();
+    drop(lock);
+    site.finish([zk]);
+}
+
+/// No true server has seen as much, so none takes the session up again, even to close it.
+#[test]
+fn a_number_from_the_future_costs_the_session_and_no_more() {
+    skip_without_server!();
+    let (witness, site) = (witness(), Site::own("future"));
+    let liar = Liar::before(site.server().addr());
+    let zk = client(&liar, ms(1200));
+    let session = zk.session_id();
+    let threads = zk.stats().threads;
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    drop(lock.lock().unwrap());
+    liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
+        Lie::SayAndClose(reply(int(truth, 0), i64::MAX, 0, &truth[16..]))
+    });
+    assert_eq!(lock.contenders().unwrap(), []);
+    let guard = lock.try_lock_for(LONG).unwrap().expect("a lock");
+    assert!(zk.session_id().is_some() && zk.session_id() != session);
+    guard.unlock().unwrap();
+    eventually(LONG, "the old session's threads to end", || zk.stats().threads <= threads);
+    witness.assert_calm();
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn no_handshake_does_harm() {
+    skip_without_server!();
+    let (witness, site) = (witness(), Site::own("handshake"));
+    let liar = Liar::before(site.server().addr());
+    // Protocol, time-out, session, password, read-only.
+    let response = |timeout: i32, session: i64, password: i32, flag: u8| {
+        let head = [&ints(&[0, timeout])[..], &session.to_be_bytes(), &ints(&[password])].concat();
+        with_length(&[&head[..], &[1; 16], &[flag]].concat())
+    };
+    let bad = [
+        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n".to_vec(),
+        ints(&[0]),
+        ints(&[-1, -1]),
+        ints(&[i32::MIN]),
+        ints(&[i32::MAX, 0, 4000]),
+        ints(&[5000, 0, 4000]),
+        response(0, 0, 16, 0),
+        response(-4000, 5, 16, 0),
+        response(4000, 5, 16, 1),
+        response(4000, 5, i32::MAX, 0),
+        response(4000, 5, -9, 0),
+        event(1, 3, b"/a"),
+    ];
+    let count = bad.len();
+    for bytes in bad {
+        liar.tell(About::Handshake, move |_| Lie::SayAndClose(bytes.clone()));
+    }
+    for length in (0..41).step_by(3) {
+        liar.tell(About::Handshake, move |truth| {
+            Lie::SayAndClose(with_length(truth)[..length].to_vec())
+        });
+    }
+    let zk = client(&liar, ms(1200));
+    assert!(liar.has_told_all());
+    assert!(liar.connections() > count);
+
+    // The same when a session is taken up again.
+    let session = zk.session_id();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let another = response(4000, 0x0bad, 16, 0);
+    for bytes in [another, ints(&[-1, -1]), Vec::new()] {
+        let again = bytes.clone();
+        liar.tell(About::Request(opcode::SYNC), |_| Lie::SayAndClose(Vec::new()));
+        liar.tell(About::Handshake, move |_| Lie::SayAndClose(again.clone()));
+        guard.ensure_held().unwrap();
+        assert!(liar.has_told_all());
+    }
+    assert_eq!(zk.session_id(), session);
+    witness.assert_calm();
+    drop((guard, lock));
+    site.finish([zk]);
+}
+
+/// One host of two speaks anything but the protocol: nobody notices but the log.
+#[test]
+fn one_good_host_among_liars_is_enough() {
+    skip_without_zookeeper!();
+    let (witness, site) = (witness(), Site::shared("liars"));
+    let liar = Liar::before(site.hosts().parse().expect("one address"));
+    for _ in 0..1000 {
+        liar.tell(About::Handshake, |_| {
+            Lie::SayAndClose(b"220 mail.example.org ESMTP\r\n".to_vec())
+        });
+    }
+    for _ in 0..4 {
+        let zk = Client::builder(&format!("{},{}", liar.hosts(), site.hosts()))
+            .session_timeout(ms(4000))
+            .connect()
+            .unwrap();
+        drop(DistributedLock::new(&zk, &site.base, "a").lock().unwrap());
+    }
+    let error = Client::builder(&liar.hosts()).connect_timeout(ms(500)).connect().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
+    assert!(witness.warned_of("does not speak ZooKeeper's protocol"));
+    witness.assert_calm();
+    site.finish([]);
+}
+
+// ----- uninvited guests
+
+/// The loopback ports that this process listens on, but for those in `known`.
+fn doors(known: &BTreeSet<u16>) -> BTreeSet<u16> {
+    // Sockets that listen come first, and a door is not open for long.
+    let mut table = vec![0; 32 * 1024];
+    let read = fs::File::open("/proc/self/net/tcp").and_then(|mut file| file.read(&mut table));
+    table.truncate(read.expect("a table of sockets"));
+    let mut found: Vec<(u16, String)> = String::from_utf8_lossy(&table)
+        .lines()
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let port = u16::from_str_radix(fields.get(1)?.strip_prefix("0100007F:")?, 16).ok()?;
+            let listens = *fields.get(3)? == "0A" && !known.contains(&port);
+            listens.then(|| Some((port, format!("socket:[{}]", fields.get(9)?)))).flatten()
+        })
+        .collect();
+    if !found.is_empty() {
+        let own: Vec<_> = fs::read_dir("/proc/self/fd")
+            .expect("a /proc file system")
+            .flatten()
+            .filter_map(|entry| fs::read_link(entry.path()).ok())
+            .collect();
+        found.retain(|(_, socket)| own.iter().any(|link| link.as_os_str() == socket.as_str()));
+    }
+    found.into_iter().map(|(port, _)| port).collect()
+}
+
+/// What strangers have found out.
+#[derive(Default)]
+struct Loot {
+    ports: Mutex<BTreeSet<u16>>,
+    visits: AtomicUsize,
+    told: Mutex<Vec<u8>>,
+    stop: AtomicBool,
+}
+
+impl Loot {
+    /// Knocks at every loopback port that this process opens, but for those in `known`.
+    fn attack(&self, known: &BTreeSet<u16>) {
+        let handshake = |nonce: i32| {
+            let head = [&ints(&[0, 0, 0, nonce, 0, 0, 16])[..], &[0; 16], &[0]].concat();
+            with_length(&head)
+        };
+        let openings = [
+            Vec::new(),
+            vec![0],
+            b"GET / HTTP/1.1\r\n\r\n".repeat(10),
+            vec![0xff; 4096],
+            ints(&[i32::MAX, 0, 0]),
+            handshake(4000),
+            handshake(0),
+            handshake(-1),
+            handshake(i32::MAX),
+        ];
+        let mut openings = openings.iter().cycle();
+        let mut guests: Vec<TcpStream> = Vec::new();
+        while !self.stop.load(Ordering::SeqCst) {
+            for port in doors(known) {
+                for opening in openings.by_ref().take(20) {
+                    let Ok(mut guest) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else {
+                        break;
+                    };
+                    let _ = guest.write_all(opening);
+                    guests.push(guest);
+                    lock(&self.ports).insert(port);
+                    self.visits.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            for mut guest in guests.drain(..) {
+                // Their patience is longer than the door's.
+                let _ = guest.set_read_timeout(Some(ms(2000)));
+                let mut told = Vec::new();
+                let end = guest.read_to_end(&mut told);
+                let waits = end.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+                assert!(!waits, "a stranger was kept waiting");
+                lock(&self.told).extend(told);
+            }
+        }
+    }
+}
+
+/// So that a failure is not waited for.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn strangers_on_the_loopback_port_learn_nothing_and_delay_nobody() {
+    skip_without_zookeeper!();
+    let (witness, site) = (witness(), Site::shared("strangers"));
+    let proxy = Proxy::start(site.hosts().parse().expect("one address"));
+    let (known, loot) = (doors(&BTreeSet::new()), Loot::default());
+    let clients: Vec<Client> = thread::scope(|scope| {
+        let _stop = StopOnDrop(&loot.stop);
+        let strangers: Vec<_> = (0..3).map(|_| scope.spawn(|| loot.attack(&known))).collect();
+        let mut clients = Vec::new();
+        let end = Instant::now() + LONG;
+        while loot.visits.load(Ordering::SeqCst) < 200 || lock(&loot.ports).len() < 5 {
+            assert!(Instant::now() < end, "no stranger came in time to find a door open");
+            let start = Instant::now();
+            clients
+                .push(Client::builder(&proxy.hosts()).session_timeout(ms(8000)).connect().unwrap());
+            assert!(start.elapsed() < ms(5000), "{:?}", start.elapsed());
+            if clients.len() > 4 {
+                clients.remove(0);
+            }
+        }
+        loot.stop.store(true, Ordering::SeqCst);
+        for stranger in strangers {
+            stranger.join().expect("no stranger is kept");
+        }
+        clients
+    });
+    println!("{} visits at {} doors", loot.visits.into_inner(), lock(&loot.ports).len());
+    assert_eq!(*lock(&loot.told), b"", "a stranger was told something");
+    eventually(LONG, "every door to be shut", || !alone() || doors(&known).is_empty());
+
+    // Whoever takes such a port afterwards is not called.
+    let takers: Vec<TcpListener> = lock(&loot.ports)
+        .iter()
+        .filter_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).ok())
+        .collect();
+    assert!(!takers.is_empty(), "no port could be taken");
+    for zk in &clients {
+        let lock = DistributedLock::new(zk, &site.base, "a");
+        let guard = lock.lock().unwrap();
+        proxy.cut();
+        guard.ensure_held().unwrap();
+        guard.unlock().unwrap();
+        zk.close();
+    }
+    for taker in &takers {
+        taker.set_nonblocking(true).unwrap();
+        let caller = taker.accept();
+        assert!(caller.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock), "{taker:?}");
+    }
+    witness.assert_calm();
+    site.finish(clients);
+}
