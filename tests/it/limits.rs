@@ -1,3 +1,4 @@
+use std::net::{TcpListener, TcpStream};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -43,6 +44,7 @@ impl Rig {
     }
 
     fn with_session(test: &str, timeout: Duration) -> Rig {
+        let _ = env_logger::builder().is_test(true).format_timestamp_millis().try_init();
         let site = Site::own(test);
         let proxy = Proxy::start(site.server().addr());
         let builder = Client::builder(&proxy.hosts()).session_timeout(timeout);
@@ -75,6 +77,12 @@ impl Rig {
             self.proxy.release();
             self.zk.stats().pending_deletes == 0 && self.contenders() == others
         });
+    }
+
+    /// Its session may have been lost, and is opened anew on demand only.
+    fn wait_until_connected(&self) {
+        let lock = self.lock();
+        eventually(SOON, "a session", || lock.contenders().is_ok());
     }
 
     fn wait_for(&self, state: SessionState) {
@@ -442,7 +450,9 @@ const ALWAYS: usize = usize::MAX;
 
 /// However a call ends, it must do so on time, and be gone once all is well again.
 fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
-    let rig = Rig::new(test);
+    // Longer than a server takes to start on a busy machine.
+    let rig = Rig::with_session(test, Duration::from_secs(15));
+    let session = rig.zk.session_id();
     let (lock, guard) = (rig.lock(), rig.held());
     let free = DistributedLock::new(&rig.zk, &rig.site.base, "b");
     drop(free.lock().unwrap());
@@ -468,7 +478,13 @@ fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
         (fault.heal)(&rig);
         let ((), took) = timed(|| rig.wait_until_clean(1, fault.name));
         println!("{}: clean {took:?} after its end", fault.name);
-        rig.wait_for(SessionState::Connected);
+        rig.wait_until_connected();
+        assert_eq!(
+            rig.zk.session_id(),
+            session,
+            "{}: the session's end has cleaned up",
+            fault.name
+        );
         eventually(SOON, "the free lock to be so again", || rig.site.children("b").is_empty());
     }
     guard.unlock().unwrap();
@@ -638,7 +654,7 @@ fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
         (fault.heal)(rig);
     });
     rig.wait_until_clean(1, fault.name);
-    rig.wait_for(SessionState::Connected);
+    rig.wait_until_connected();
 }
 
 #[test]
@@ -670,6 +686,49 @@ fn s20_a_cancel_ends_a_wait_promptly_whatever_the_fault() {
     }
     drop(guard);
     rig.finish();
+}
+
+/// Brings the client to where a server that is starting has accepted its connection, and will
+/// never answer: after many an attempt that failed at once.
+fn await_a_silent_server(rig: &Rig) -> (TcpListener, TcpStream) {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    // Of a port that nobody listens on, so that every connection is closed at once.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let before = rig.proxy.connections();
+    rig.proxy.set_target(nobody);
+    rig.proxy.cut();
+    eventually(SOON, "seven attempts", || rig.proxy.connections() >= before + 7);
+    rig.proxy.set_target(address);
+    let (accepted, _) = silent.accept().unwrap();
+    (silent, accepted)
+}
+
+#[test]
+fn s25_a_server_that_accepts_before_it_answers_holds_nobody_up() {
+    skip_without_server!();
+    let rig = Rig::with_session("s25-silent", Duration::from_secs(15));
+    let session = rig.zk.session_id();
+    let silent = await_a_silent_server(&rig);
+    rig.proxy.set_target(rig.site.server().addr());
+    let start = Instant::now();
+    rig.wait_for(SessionState::Connected);
+    println!("served again after {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(rig.zk.session_id(), session);
+    drop(silent);
+    rig.finish();
+}
+
+#[test]
+fn s25_a_client_that_is_gone_waits_for_no_silent_server() {
+    skip_without_server!();
+    let rig = Rig::with_session("s25-gone", Duration::from_secs(30));
+    let silent = await_a_silent_server(&rig);
+    rig.zk.close();
+    // Which also looks for threads.
+    rig.finish();
+    drop(silent);
 }
 
 /// A call that begins in an outage and ends after it.
