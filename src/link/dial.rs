@@ -213,6 +213,8 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
     let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(250));
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
     let mut round = 0u32;
+    // Only rounds in which a server was too slow to answer: more time helps no other.
+    let mut slow_rounds = 0u32;
     let unknown = format!("no address is known of {}", wanted.resolver);
     trouble(&unknown);
     if wanted.futile > 0 {
@@ -225,18 +227,24 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         }
         let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         let attempt = wanted.first_attempt(timeout, count);
-        let attempt = (attempt * 2u32.pow(round.min(8))).min(longest_attempt);
+        let attempt = (attempt * 2u32.pow(slow_rounds.min(8))).min(longest_attempt);
+        let mut slow = false;
         let mut why = unknown.clone();
         for address in addresses {
             if is_stopped(stopped) {
                 return None;
             }
             trouble(&format!("{address} has not answered yet"));
-            match try_address(wanted, address, attempt) {
+            match try_address(wanted, address, attempt, stopped) {
                 Ok(found) => return Some(found),
-                Err(cause) => why = format!("{address}: {cause}"),
+                Err(_) if is_stopped(stopped) => return None,
+                Err(cause) => {
+                    slow |= cause.kind() == io::ErrorKind::TimedOut;
+                    why = format!("{address}: {cause}");
+                }
             }
         }
+        slow_rounds += u32::from(slow);
         round = round.saturating_add(1);
         trouble(&why);
         if round.is_power_of_two() {
@@ -259,7 +267,12 @@ fn rest(stopped: &Receiver<()>, pause: Duration) -> Option<()> {
     }
 }
 
-fn try_address(wanted: &Wanted, address: SocketAddr, limit: Duration) -> io::Result<Found> {
+fn try_address(
+    wanted: &Wanted,
+    address: SocketAddr,
+    limit: Duration,
+    stopped: &Receiver<()>,
+) -> io::Result<Found> {
     let deadline = rt::now() + limit;
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_nodelay(true)?;
@@ -273,7 +286,7 @@ fn try_address(wanted: &Wanted, address: SocketAddr, limit: Duration) -> io::Res
     let sent = Moment::now();
     stream.set_write_timeout(Some(limit))?;
     stream.write_all(&request.encode())?;
-    let response = ConnectResponse::read(&read_frame(&mut stream, deadline)?)
+    let response = ConnectResponse::read(&read_frame(&mut stream, deadline, stopped)?)
         .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
     let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0) else {
         return if wanted.session.is_some() {
@@ -295,7 +308,7 @@ fn try_address(wanted: &Wanted, address: SocketAddr, limit: Duration) -> io::Res
             .buffer(&auth.credentials)
             .finish();
         stream.write_all(&frame)?;
-        let reply = read_frame(&mut stream, deadline)?;
+        let reply = read_frame(&mut stream, deadline, stopped)?;
         let header = ReplyHeader::read(&mut Fields(&reply))
             .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
         if header.xid != xid::AUTH {
@@ -318,16 +331,20 @@ fn try_address(wanted: &Wanted, address: SocketAddr, limit: Duration) -> io::Res
 }
 
 /// Handshake frames are small; anything else is not a ZooKeeper server.
-fn read_frame(stream: &mut TcpStream, deadline: std::time::Instant) -> io::Result<Vec<u8>> {
+fn read_frame(
+    stream: &mut TcpStream,
+    deadline: std::time::Instant,
+    stopped: &Receiver<()>,
+) -> io::Result<Vec<u8>> {
     let mut prefix = [0; 4];
-    read_exact(stream, &mut prefix, deadline)?;
+    read_exact(stream, &mut prefix, deadline, stopped)?;
     let length = i32::from_be_bytes(prefix);
     let length = usize::try_from(length).ok().filter(|length| (16..=4096).contains(length));
     let length = length.ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidData, "the server does not speak ZooKeeper's protocol")
     })?;
     let mut frame = vec![0; length];
-    read_exact(stream, &mut frame, deadline)?;
+    read_exact(stream, &mut frame, deadline, stopped)?;
     Ok(frame)
 }
 
@@ -335,13 +352,16 @@ fn read_exact(
     stream: &mut TcpStream,
     mut buffer: &mut [u8],
     deadline: std::time::Instant,
+    stopped: &Receiver<()>,
 ) -> io::Result<()> {
+    // After so long without a byte it is time to see whether anybody still waits.
+    const SLICE: Duration = Duration::from_millis(100);
     while !buffer.is_empty() {
         let left = deadline.saturating_duration_since(rt::now());
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"));
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(Some(left.min(SLICE)))?;
         match stream.read(buffer) {
             Ok(0) => {
                 return Err(io::Error::new(
@@ -352,7 +372,9 @@ fn read_exact(
             Ok(read) => buffer = &mut buffer[read..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"));
+                if is_stopped(stopped) {
+                    return Err(io::Error::other("the search has ended"));
+                }
             }
             Err(error) => return Err(error),
         }
