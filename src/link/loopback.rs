@@ -61,6 +61,7 @@ impl Door {
     /// Waits for the handle, greets it, and closes the port.
     pub(crate) fn admit(self) -> io::Result<TcpStream> {
         let mut candidates: Vec<Candidate> = Vec::new();
+        let mut strangers = 0u32;
         loop {
             self.wait(&candidates)?;
             self.accept(&mut candidates)?;
@@ -75,7 +76,14 @@ impl Door {
                     }
                     Heard::Nothing if now.since(candidate.since) < PATIENCE => index += 1,
                     Heard::Nothing | Heard::Stranger => {
-                        log::warn!(target: "zklock::link", "a stranger on the loopback port was dropped");
+                        strangers += 1;
+                        // They could fill a disk with it.
+                        if strangers.is_power_of_two() {
+                            log::warn!(
+                                target: "zklock::link",
+                                "strangers on the loopback port were dropped: {strangers} so far"
+                            );
+                        }
                         candidates.swap_remove(index);
                     }
                 }
