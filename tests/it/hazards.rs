@@ -93,7 +93,7 @@ fn h01_watches_are_not_set_again() {
 
     let (tell, told) = mpsc::channel();
     let watcher = move |event: WatchedEvent| drop(tell.send(event));
-    let handle = ZooKeeper::connect(&proxy.hosts(), ms(4000), watcher).unwrap();
+    let handle = ZooKeeper::connect(&proxy.hosts(), ms(10_000), watcher).unwrap();
     assert!(handle.exists(&node, true).unwrap().is_some());
     proxy.refuse();
     raw.delete(&node).unwrap();
@@ -106,7 +106,7 @@ fn h01_watches_are_not_set_again() {
 
     let holder = site.client();
     let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
-    let zk = linked(&proxy.hosts(), ms(4000));
+    let zk = linked(&proxy.hosts(), ms(10_000));
     let session = zk.session_id();
     let lock = DistributedLock::new(&zk, &site.base, "a");
     proxy.reset_counts();
@@ -259,7 +259,7 @@ fn h04_events_put_off_the_ping() {
         raw.create(path, b"", Kind::Persistent).unwrap();
     }
     let proxy = Proxy::start(site.server().addr());
-    let zk = linked(&proxy.hosts(), ms(1200));
+    let zk = linked(&proxy.hosts(), ms(2400));
     let session = zk.session_id();
     let changes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&changes);
@@ -268,7 +268,7 @@ fn h04_events_put_off_the_ping() {
     });
     let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
 
-    let handle = plain(site.hosts(), ms(1200));
+    let handle = plain(site.hosts(), ms(2400));
     for path in &watched {
         handle.exists(path, true).unwrap();
     }
@@ -283,9 +283,9 @@ fn h04_events_put_off_the_ping() {
         raw.set_data(guard.path(), b"news").unwrap();
         thread::sleep(ms(150));
     }
-    assert!(start.elapsed() > ms(1000), "it expired for another reason");
+    assert!(start.elapsed() > ms(2000), "it expired for another reason");
 
-    eventually(LONG, "twice the session time-out to pass", || start.elapsed() > ms(2400));
+    eventually(LONG, "more than the session time-out to pass", || start.elapsed() > ms(3600));
     guard.ensure_held().unwrap();
     assert!(proxy.count(opcode::SYNC) >= 3, "{:?}", proxy.requests());
     assert_eq!((zk.session_id(), changes.load(Ordering::SeqCst)), (session, 0));
@@ -415,7 +415,7 @@ fn h07_a_server_that_is_down_keeps_a_processor_busy() {
     println!(
         "milliseconds of processor time and log records in {WINDOW:?}: plain {plain:?}, linked {linked:?}"
     );
-    assert!(plain.0 >= 50 && plain.1 > 2_000, "the crate has learnt to wait: {plain:?}");
+    assert!(plain.0 > linked.0 && plain.1 > 1_000, "the crate has learnt to wait: {plain:?}");
     assert!(linked.0 <= 50 && linked.1 < 20, "{linked:?}");
 }
 
@@ -533,7 +533,7 @@ fn h10_auth_beside_other_calls_mixes_up_their_answers() {
 
     let proxy = Proxy::start(site.server().addr());
     let zk = Client::builder(&proxy.hosts())
-        .session_timeout(ms(4000))
+        .session_timeout(ms(10_000))
         .auth("digest", b"user:password")
         .connect()
         .unwrap();
@@ -588,7 +588,7 @@ fn h11_auth_is_forgotten_with_the_connection() {
     site.raw().create_all(&site.base).unwrap();
     let proxy = Proxy::start(site.server().addr());
 
-    let handle = plain(&proxy.hosts(), ms(4000));
+    let handle = plain(&proxy.hosts(), ms(10_000));
     handle.add_auth("digest", b"user:password".to_vec()).unwrap();
     let own = format!("{}/own", site.base);
     let acl = zookeeper::Acl::creator_all().clone();
@@ -600,7 +600,7 @@ fn h11_auth_is_forgotten_with_the_connection() {
     drop(handle);
 
     let zk = Client::builder(&proxy.hosts())
-        .session_timeout(ms(4000))
+        .session_timeout(ms(10_000))
         .auth("digest", b"user:password")
         .connect()
         .unwrap();
@@ -625,7 +625,7 @@ fn h15_the_first_state_is_missed() {
     let watched = tell.clone();
     // An event of the session would have no path.
     let watcher = move |event: WatchedEvent| watched.send(event.path.is_none()).unwrap();
-    let handle = ZooKeeper::connect(site.hosts(), ms(4000), watcher).unwrap();
+    let handle = ZooKeeper::connect(site.hosts(), ms(10_000), watcher).unwrap();
     handle.exists("/", false).unwrap();
     handle.add_listener(move |_| tell.send(true).unwrap());
     assert!(told.recv_timeout(ms(300)).is_err(), "the crate has learnt to tell of the past");
@@ -633,10 +633,10 @@ fn h15_the_first_state_is_missed() {
 
     let proxy = Proxy::start(site.server().addr());
     for _ in 0..20 {
-        let zk = linked(&proxy.hosts(), ms(4000));
+        let zk = linked(&proxy.hosts(), ms(10_000));
         assert_eq!(zk.state(), SessionState::Connected);
     }
-    let zk = linked(&proxy.hosts(), ms(4000));
+    let zk = linked(&proxy.hosts(), ms(10_000));
     let (tell, told) = mpsc::channel();
     zk.on_state_change(move |state| tell.send(state).unwrap());
     proxy.cut();
