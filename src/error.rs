@@ -91,7 +91,8 @@ impl Error {
     /// [`ConnectionLoss`](ErrorKind::ConnectionLoss), [`SessionLost`](ErrorKind::SessionLost),
     /// [`LockLost`](ErrorKind::LockLost), [`SequenceExhausted`](ErrorKind::SequenceExhausted),
     /// [`System`](ErrorKind::System));
-    /// false for bad arguments, refused permissions, a cancelled wait and a closed client.
+    /// false for bad arguments, refused credentials and permissions, answers that the server
+    /// should not have given, a cancelled wait and a closed client.
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::*;
         match self.0.kind {

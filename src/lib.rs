@@ -21,7 +21,8 @@
 //! # Ok::<(), zklock::Error>(())
 //! ```
 //!
-//! Bind a guard to a name: `let _ = lock.lock()?;` unlocks at once, and no lint says so.
+//! Bind a guard to a name: `let _ = lock.lock()?;` unlocks at once, as does `lock.try_lock()?;`, and
+//! no lint that is on by default says so.
 //!
 //! # Guarantees
 //!

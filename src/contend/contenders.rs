@@ -1,6 +1,7 @@
 //! Looking at contention.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::acquire::refusal;
@@ -52,6 +53,7 @@ impl fmt::Debug for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Contender")
             .field("path", &self.path)
+            .field("sequence", &self.sequence)
             .field("class", &self.class)
             .field("label", &self.label())
             .field("session", &format_args!("0x{:x}", self.session))
@@ -87,7 +89,10 @@ pub(crate) fn contenders(client: &Client, node: &str) -> Result<Vec<Contender>> 
             }
             waiter.wait(deadline);
         }
-        match list(&session, &core.whole(node), node) {
+        let (asked, whole, shown) = (Arc::clone(&session), core.whole(node), node.to_owned());
+        let job = move || list(&asked, &whole, &shown);
+        let listed = core.calls().run(&waiter, deadline, || false, job, drop)?;
+        match listed.unwrap_or(Err(Fault::ConnectionLoss)) {
             Ok(found) => return Ok(found),
             Err(Fault::ConnectionLoss | Fault::SessionEnded) if !deadline.has_passed() => {}
             Err(fault) => {

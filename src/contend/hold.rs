@@ -263,7 +263,7 @@ impl Hold {
             None => state.callbacks.push(callback),
             Some(why) => {
                 drop(state);
-                self.standing.events.dispatch(move || callback(why));
+                self.standing.tell(callback, why);
             }
         }
     }
@@ -276,6 +276,7 @@ impl Hold {
         }
         let waiter = Waiter::new();
         let _subscription = self.session.status().subscribe(waiter.bell());
+        let mut unanswered = false;
         loop {
             let phase = self.session.status().now();
             if let Some(end) = phase.ended {
@@ -286,9 +287,11 @@ impl Hold {
                 continue;
             }
             match self.session.delete(&self.standing.node) {
-                // Not there: an earlier attempt of ours took effect.
-                Ok(()) | Err(Fault::NoNode) => return Ok(()),
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
+                Ok(()) => return Ok(()),
+                // An earlier attempt of ours took effect.
+                Err(Fault::NoNode) if unanswered => return Ok(()),
+                Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
+                Err(Fault::ConnectionLoss | Fault::SessionEnded) => unanswered = true,
                 Err(fault) => {
                     self.client.core().reaper().delete(&self.session, self.standing.node.clone());
                     let needs = "DELETE on the lock node";
@@ -369,7 +372,17 @@ impl Standing {
         });
     }
 
-    fn lose(&self, why: LossReason) {
+    /// A release that came first is told of by nothing.
+    fn tell(self: &Arc<Self>, callback: Box<dyn FnOnce(LossReason) + Send>, why: LossReason) {
+        let standing = Arc::clone(self);
+        self.events.dispatch(move || {
+            if !standing.state.lock().released {
+                callback(why);
+            }
+        });
+    }
+
+    fn lose(self: &Arc<Self>, why: LossReason) {
         let mut state = self.state.lock();
         if state.released || state.lost.is_some() {
             return;
@@ -380,7 +393,7 @@ impl Standing {
         drop(state);
         log::warn!(target: "zklock::hold", "the lock held by {:?} is lost: {why}", self.node);
         for callback in callbacks {
-            self.events.dispatch(move || callback(why));
+            self.tell(callback, why);
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) const REPLY_HEADER: usize = 16;
 /// The bytes of a request's header: xid, operation.
 pub(crate) const REQUEST_HEADER: usize = 8;
 
-/// The frame creation modes; see `CreateMode` in ZooKeeper.
+/// Flags of a create.
 pub(crate) const FLAG_EPHEMERAL_SEQUENTIAL: i32 = 3;
 pub(crate) const FLAG_CONTAINER: i32 = 4;
 
@@ -200,9 +200,9 @@ impl<'a> Fields<'a> {
         let _mtime = self.long()?;
         let [_version, _cversion, _aversion] = [self.int()?, self.int()?, self.int()?];
         let ephemeral_owner = self.long()?;
-        let [_data_length, num_children] = [self.int()?, self.int()?];
+        let [_data_length, _num_children] = [self.int()?, self.int()?];
         let _pzxid = self.long()?;
-        Ok(Stat { czxid, ctime, ephemeral_owner, num_children })
+        Ok(Stat { czxid, ctime, ephemeral_owner })
     }
 }
 
@@ -212,7 +212,6 @@ pub(crate) struct Stat {
     pub(crate) czxid: i64,
     pub(crate) ctime: i64,
     pub(crate) ephemeral_owner: i64,
-    pub(crate) num_children: i32,
 }
 
 /// Builds a frame with its length in front.

@@ -99,14 +99,15 @@ impl DistributedLock {
     /// It outlasts lost connections and lost sessions: with a new session it queues anew.
     /// While no server can be reached it goes on trying.
     ///
-    /// Bind the guard to a name: `let _ = lock.lock()?;` unlocks at once, and no lint says
-    /// so.
+    /// Bind the guard to a name: `let _ = lock.lock()?;` unlocks at once, and no lint that is
+    /// on by default says so.
     ///
     /// # Errors
     ///
     /// What waiting cannot mend: [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed),
+    /// [`InvalidData`](crate::ErrorKind::InvalidData) for an ACL that the server does not accept,
     /// [`TooLarge`](crate::ErrorKind::TooLarge),
     /// [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted),
     /// [`Closed`](crate::ErrorKind::Closed), [`System`](crate::ErrorKind::System),
@@ -300,8 +301,9 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`SessionLost`](crate::ErrorKind::SessionLost),
-    /// [`LockLost`](crate::ErrorKind::LockLost) or [`Closed`](crate::ErrorKind::Closed) if it
-    /// is not held any more.
+    /// [`LockLost`](crate::ErrorKind::LockLost), [`Closed`](crate::ErrorKind::Closed) or
+    /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if it is not held any more;
+    /// [`Server`](crate::ErrorKind::Server) if the server refuses to say.
     pub fn ensure_held(&self) -> Result<()> {
         self.hold.ensure_held()
     }
@@ -312,7 +314,8 @@ impl LockGuard {
     }
 
     /// Calls `callback`, once, when the lock is lost; at once if it is already; never after
-    /// it was released. It runs on a thread of its own and may call this library.
+    /// it was released: a loss that is noticed before the release, and not yet told, is not
+    /// told any more. It runs on a thread of its own and may call this library.
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         self.hold.on_lost(Box::new(callback));
     }
@@ -330,10 +333,12 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`SessionLost`](crate::ErrorKind::SessionLost),
-    /// [`LockLost`](crate::ErrorKind::LockLost) or [`Closed`](crate::ErrorKind::Closed) if it
-    /// was lost before: somebody else may have held it since.
+    /// [`LockLost`](crate::ErrorKind::LockLost), [`Closed`](crate::ErrorKind::Closed) or
+    /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if it was lost before: somebody else may
+    /// have held it since.
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock node's ACL does not
-    /// allow to delete; it is then tried again in the background.
+    /// allow to delete, [`Server`](crate::ErrorKind::Server) if the server will not for another
+    /// reason; it is then tried again in the background.
     pub fn unlock(self) -> Result<()> {
         self.hold.release()
     }

@@ -1,44 +1,40 @@
 //! Calls with a deadline. A call of the handle cannot be abandoned, so one that has a
 //! deadline runs on a worker thread while its caller waits.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::wake::Waiter;
-use crate::error::Result;
-use crate::rt::{self, Condvar, Deadline, Mutex};
+use super::wake::{Signal, Waiter};
+use super::workers::Workers;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rt::{Deadline, Mutex};
 
 /// The most worker threads of one client.
 const MOST: usize = 16;
-/// How long a worker waits for more work before it ends.
-const LINGER: Duration = Duration::from_secs(1);
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Worker threads, started on demand.
-#[derive(Clone, Default)]
+/// See the module.
+#[derive(Clone, Debug)]
 pub(crate) struct Calls {
-    pool: Arc<Pool>,
-}
-
-#[derive(Default)]
-struct Pool {
-    state: Mutex<State>,
-    work: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    queue: VecDeque<Job>,
-    idle: usize,
-    threads: usize,
+    workers: Workers,
 }
 
 enum Slot<T> {
     Pending,
     Done(T),
+    /// It will never be done: there was no thread for it, or it panicked.
+    Failed,
     Abandoned,
+}
+
+/// The job's end of a slot; dropped without a result, the call has failed.
+struct Promise<T> {
+    slot: Arc<Mutex<Slot<T>>>,
+    bell: Signal,
+}
+
+impl Default for Calls {
+    fn default() -> Calls {
+        Calls { workers: Workers::new("zklock-call", MOST) }
+    }
 }
 
 impl Calls {
@@ -54,87 +50,58 @@ impl Calls {
         late: impl FnOnce(T) + Send + 'static,
     ) -> Result<Option<T>> {
         let slot = Arc::new(Mutex::new(Slot::Pending));
-        let (shared, bell) = (Arc::clone(&slot), waiter.bell());
-        self.submit(Box::new(move || {
-            if matches!(*shared.lock(), Slot::Abandoned) {
-                return;
-            }
-            let result = job();
-            let mut slot = shared.lock();
-            if matches!(*slot, Slot::Abandoned) {
-                drop(slot);
+        let promise = Promise { slot: Arc::clone(&slot), bell: waiter.bell() };
+        self.workers.submit(move || {
+            if promise.is_wanted()
+                && let Some(result) = promise.keep(job())
+            {
                 late(result);
-            } else {
-                *slot = Slot::Done(result);
-                drop(slot);
-                bell();
             }
-        }))?;
+        })?;
         loop {
             let mut state = slot.lock();
-            if matches!(*state, Slot::Done(_)) || until.has_passed() || give_up() {
-                return Ok(match std::mem::replace(&mut *state, Slot::Abandoned) {
-                    Slot::Done(result) => Some(result),
-                    _ => None,
-                });
+            if !matches!(*state, Slot::Pending) || until.has_passed() || give_up() {
+                return match std::mem::replace(&mut *state, Slot::Abandoned) {
+                    Slot::Done(result) => Ok(Some(result)),
+                    Slot::Failed => Err(Error::new(
+                        ErrorKind::System,
+                        "a thread for the call could not be started, or ended early",
+                    )),
+                    Slot::Pending | Slot::Abandoned => Ok(None),
+                };
             }
             drop(state);
             waiter.wait(until);
         }
     }
+}
 
-    fn submit(&self, job: Job) -> Result<()> {
-        let mut state = self.pool.state.lock();
-        state.queue.push_back(job);
-        if state.idle >= state.queue.len() || state.threads >= MOST {
-            self.pool.work.notify_one();
-            return Ok(());
+impl<T> Promise<T> {
+    fn is_wanted(&self) -> bool {
+        matches!(*self.slot.lock(), Slot::Pending)
+    }
+
+    /// Gives the result back if nobody wants it any more.
+    fn keep(&self, result: T) -> Option<T> {
+        let mut slot = self.slot.lock();
+        if !matches!(*slot, Slot::Pending) {
+            return Some(result);
         }
-        state.threads += 1;
-        drop(state);
-        let pool = Arc::clone(&self.pool);
-        let started = rt::spawn("zklock-call", move || pool.work());
-        if let Err(error) = started {
-            let mut state = self.pool.state.lock();
-            state.threads -= 1;
-            // Those that there are will come to it.
-            if state.threads == 0 {
-                state.queue.clear();
-                return Err(error);
-            }
-        }
-        Ok(())
+        *slot = Slot::Done(result);
+        drop(slot);
+        (self.bell)();
+        None
     }
 }
 
-impl Pool {
-    fn work(&self) {
-        let mut state = self.state.lock();
-        loop {
-            if let Some(job) = state.queue.pop_front() {
-                drop(state);
-                job();
-                state = self.state.lock();
-                continue;
-            }
-            state.idle += 1;
-            let waited = self.work.wait_for(&mut state, LINGER);
-            state.idle -= 1;
-            if waited.timed_out() && state.queue.is_empty() {
-                state.threads -= 1;
-                return;
-            }
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        let mut slot = self.slot.lock();
+        if matches!(*slot, Slot::Pending) {
+            *slot = Slot::Failed;
+            drop(slot);
+            (self.bell)();
         }
-    }
-}
-
-impl std::fmt::Debug for Calls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.pool.state.lock();
-        f.debug_struct("Calls")
-            .field("threads", &state.threads)
-            .field("queued", &state.queue.len())
-            .finish_non_exhaustive()
     }
 }
 
@@ -142,6 +109,7 @@ impl std::fmt::Debug for Calls {
 mod tests {
     use super::*;
     use crate::rt::bounded;
+    use std::time::Duration;
 
     #[test]
     fn a_call_in_time_gives_its_result() {
@@ -185,5 +153,14 @@ mod tests {
         drop(release);
         assert_eq!(calls.run(&waiter, Deadline::NEVER, || false, || 1, drop).unwrap(), Some(1));
         assert!(!*ran.lock());
+    }
+
+    #[test]
+    fn a_call_that_panics_fails_and_leaves_nobody_waiting() {
+        let (calls, waiter) = (Calls::default(), Waiter::new());
+        let job = || panic!("this one panics");
+        let result: Result<Option<()>> = calls.run(&waiter, Deadline::NEVER, || false, job, drop);
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::System);
+        assert_eq!(calls.run(&waiter, Deadline::NEVER, || false, || 1, drop).unwrap(), Some(1));
     }
 }

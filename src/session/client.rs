@@ -149,7 +149,11 @@ impl Client {
 
     /// Calls `callback` after each change of [`state`](Client::state), until the client is
     /// gone. It runs on a thread of its own and may call this library, also blocking parts
-    /// of it; it is told all changes in their order, one at a time.
+    /// of it; it is told all changes in their order, one at a time. A panic in it is caught
+    /// and logged.
+    ///
+    /// A callback that owns a clone of its client keeps that, and so the session, open
+    /// until [`close`](Client::close).
     pub fn on_state_change(&self, callback: impl FnMut(SessionState) + Send + 'static) {
         let core = &self.owner.core;
         // A closed client has no more to tell.
@@ -258,7 +262,7 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     /// How long the ensemble keeps the session, and so its locks, without hearing of the
     /// client. Default 10 seconds; the server may grant less or more (by default between 2
-    /// and 20 of its ticks, see [`Client::session_timeout`]).
+    /// and 20 of its ticks, see [`Client::session_timeout`]). Between a millisecond and 24 days.
     ///
     /// Shorter means that a dead holder's lock passes on sooner; longer, that more of an
     /// outage is survived with the locks kept.
@@ -286,7 +290,7 @@ impl ClientBuilder {
     }
 
     /// The largest reply, in bytes, that is taken from a server; a larger one fails its call
-    /// with [`TooLarge`](ErrorKind::TooLarge). Default 64 MiB, at least 64 KiB.
+    /// with [`TooLarge`](ErrorKind::TooLarge). Default 64 MiB; between 64 KiB and 1 GiB.
     pub fn max_reply(mut self, bytes: usize) -> ClientBuilder {
         self.max_reply = bytes;
         self
@@ -309,6 +313,9 @@ impl ClientBuilder {
         if self.connect_timeout.is_zero() {
             return setting("the connect time-out must be more than zero");
         }
+        if !(64 << 10..=1 << 30).contains(&self.max_reply) {
+            return setting("the largest reply must be between 64 KiB and 1 GiB");
+        }
         for auth in &self.auth {
             if auth.scheme.is_empty() || auth.scheme.contains('\0') {
                 return setting("the scheme of credentials must be a name such as \"digest\"");
@@ -325,7 +332,7 @@ impl ClientBuilder {
                 auth: self.auth,
                 session_timeout: self.session_timeout,
                 connect_timeout: self.connect_timeout,
-                max_reply: self.max_reply.clamp(64 * 1024, 1 << 30),
+                max_reply: self.max_reply,
             },
             calls: Calls::default(),
             events: Events::default(),
@@ -487,6 +494,8 @@ impl Core {
     }
 
     fn noticed(&self, notice: Notice) {
+        self.reaper.retry();
+        self.events.retry();
         match notice {
             Notice::Over => self.bury(),
             _ => self.noticed_change(),

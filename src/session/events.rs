@@ -2,82 +2,48 @@
 //! call the library.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::rt::{self, Condvar, Mutex};
+use super::workers::Workers;
+use crate::rt::Mutex;
 
-/// How long the thread waits for more work before it ends.
-const LINGER: Duration = Duration::from_secs(1);
 /// The most threads that callbacks may keep busy at once.
 const MOST: usize = 32;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One dispatcher thread, and while callbacks keep that busy, further ones.
-#[derive(Clone, Default)]
+/// One thread, and while callbacks keep that busy, further ones.
+#[derive(Clone)]
 pub(crate) struct Events {
-    shared: Arc<Shared>,
+    workers: Workers,
+    /// What no thread could be had for; it goes with the next one.
+    stranded: Arc<Mutex<VecDeque<Job>>>,
 }
 
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    work: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    queue: VecDeque<Job>,
-    idle: usize,
-    threads: usize,
+impl Default for Events {
+    fn default() -> Events {
+        Events { workers: Workers::new("zklock-event", MOST), stranded: Arc::default() }
+    }
 }
 
 impl Events {
     pub(crate) fn dispatch(&self, job: impl FnOnce() + Send + 'static) {
-        let mut state = self.shared.state.lock();
-        state.queue.push_back(Box::new(job));
-        if state.idle >= state.queue.len() {
-            self.shared.work.notify_one();
-            return;
-        }
-        if state.threads >= MOST {
-            log::warn!(target: "zklock::events", "{MOST} callbacks are running; one more waits");
-            return;
-        }
-        state.threads += 1;
-        drop(state);
-        let shared = Arc::clone(&self.shared);
-        if let Err(error) = rt::spawn("zklock-event", move || shared.work()) {
-            self.shared.state.lock().threads -= 1;
-            log::error!(target: "zklock::events", "a callback has to wait: {error}");
-        }
+        self.stranded.lock().push_back(Box::new(job));
+        self.retry();
     }
-}
 
-impl Shared {
-    fn work(&self) {
-        let mut state = self.state.lock();
-        loop {
-            if let Some(job) = state.queue.pop_front() {
-                drop(state);
-                if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    log::error!(target: "zklock::events", "a callback panicked");
+    /// Tries again to run what no thread could be had for.
+    pub(crate) fn retry(&self) {
+        for _ in 0..self.stranded.lock().len() {
+            let stranded = Arc::clone(&self.stranded);
+            let run = move || {
+                let job = stranded.lock().pop_front();
+                if let Some(job) = job {
+                    job();
                 }
-                state = self.state.lock();
-                continue;
-            }
-            // Only one thread lingers.
-            if state.idle > 0 {
-                state.threads -= 1;
-                return;
-            }
-            state.idle += 1;
-            let waited = self.work.wait_for(&mut state, LINGER);
-            state.idle -= 1;
-            if waited.timed_out() && state.queue.is_empty() {
-                state.threads -= 1;
+            };
+            if let Err(error) = self.workers.submit(run) {
+                log::error!(target: "zklock::events", "a callback has to wait: {error}");
                 return;
             }
         }
@@ -86,8 +52,7 @@ impl Shared {
 
 impl std::fmt::Debug for Events {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.shared.state.lock();
-        f.debug_struct("Events").field("threads", &state.threads).finish_non_exhaustive()
+        self.workers.fmt(f)
     }
 }
 

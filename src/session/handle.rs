@@ -130,7 +130,6 @@ fn stat_of(stat: &zookeeper::Stat) -> Stat {
         czxid: stat.czxid,
         ctime: stat.ctime,
         ephemeral_owner: stat.ephemeral_owner,
-        num_children: stat.num_children,
     }
 }
 

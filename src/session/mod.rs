@@ -13,3 +13,4 @@ pub(crate) mod status;
 pub(crate) mod store;
 mod together;
 pub(crate) mod wake;
+mod workers;

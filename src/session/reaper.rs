@@ -69,7 +69,14 @@ impl Reaper {
         let mut state = self.shared.state.lock();
         state.tasks.push_back(Task { session: Arc::downgrade(session), what, tries: 0 });
         self.shared.work.notify_one();
-        if state.running {
+        drop(state);
+        self.retry();
+    }
+
+    /// Tries again to start the thread, should that have failed.
+    pub(crate) fn retry(&self) {
+        let mut state = self.shared.state.lock();
+        if state.running || state.tasks.is_empty() {
             return;
         }
         state.running = true;

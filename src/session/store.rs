@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::acl::Acl;
 pub(crate) use crate::link::frame::Stat;
 
 /// Which kind of node to create.
@@ -63,7 +64,7 @@ pub(crate) type Answer<T> = Result<T, Fault>;
 
 /// The verbs. Every call answers in bounded time.
 pub(crate) trait Store: Send + Sync {
-    fn create(&self, path: &str, data: &[u8], acl: &[crate::Acl], kind: Kind) -> Answer<Created>;
+    fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created>;
 
     fn delete(&self, path: &str) -> Answer<()>;
 

@@ -149,6 +149,8 @@ fn settings_out_of_range_are_refused() {
         ("no time to connect", builder().connect_timeout(Duration::ZERO)),
         ("no scheme", builder().auth("", b"user:password")),
         ("no scheme's name", builder().auth("dig\0est", b"user:password")),
+        ("too small a limit of replies", builder().max_reply((64 << 10) - 1)),
+        ("too large a limit of replies", builder().max_reply((1 << 30) + 1)),
         ("too long credentials", builder().auth("digest", vec![b'x'; 65 * 1024])),
     ];
     for (what, builder) in cases {
@@ -907,7 +909,7 @@ fn a_list_beyond_max_reply_fails_its_call_only() {
     let proxy = Proxy::start(site.server().addr());
     let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(4));
     // Less than the least counts as the least.
-    let zk = builder.max_reply(1).connect().unwrap();
+    let zk = builder.max_reply(64 << 10).connect().unwrap();
     let session = zk.session_id();
     let node = format!("{}/a", site.base);
     let mut raw = site.raw();

@@ -12,7 +12,7 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server};
+use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
 
 /// More than enough for whatever is not the point of a test.
 const AMPLE: Duration = Duration::from_secs(15);
@@ -615,6 +615,23 @@ fn s30_the_holders_node_is_deleted_from_outside() {
     site.finish([zk, other]);
 }
 
+/// Nobody has noticed yet, and the one that comes next may be in.
+#[test]
+fn s30_unlocking_tells_that_the_node_was_deleted() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s30-unlock");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut raw = site.raw();
+    for _ in 0..100 {
+        let guard = lock.lock().unwrap();
+        raw.delete(guard.path()).unwrap();
+        assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::LockLost);
+    }
+    drop(lock);
+    site.finish([zk]);
+}
+
 #[test]
 fn s30_a_node_deleted_during_a_blip_is_noticed_afterwards() {
     skip_without_server!();
@@ -836,6 +853,40 @@ fn s35_states_are_told_in_order() {
         assert_eq!(told.recv_timeout(AMPLE), Err(RecvTimeoutError::Disconnected));
     }
     drop(lock);
+    site.finish([zk]);
+}
+
+/// Also when the loss came first: here all threads for callbacks are busy with others.
+#[test]
+fn s35_no_callback_begins_after_the_release() {
+    const BUSY: usize = 32;
+    skip_without_zookeeper!();
+    let site = Site::shared("s35-release");
+    let zk = site.client();
+    let lock = |name: &str| DistributedLock::new(&zk, &site.base, name).lock().unwrap();
+    let [busy, guard] = ["busy", "a"].map(lock);
+    let mut raw = site.raw();
+    let (begin, begun) = channel();
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    for _ in 0..BUSY {
+        let (begin, gate) = (begin.clone(), Arc::clone(&gate));
+        busy.on_lost(move |_| {
+            begin.send(()).unwrap();
+            drop(gate.lock());
+        });
+    }
+    raw.delete(busy.path()).unwrap();
+    for _ in 0..BUSY {
+        begun.recv_timeout(AMPLE).unwrap();
+    }
+    let called = losses(&guard);
+    raw.delete(guard.path()).unwrap();
+    assert_eq!(guard.lost().wait(), Some(LossReason::NodeDeleted));
+    drop(guard);
+    drop(closed);
+    assert_eq!(called.recv_timeout(AMPLE), Err(RecvTimeoutError::Disconnected));
+    drop(busy);
     site.finish([zk]);
 }
 

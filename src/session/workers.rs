@@ -1,0 +1,104 @@
+//! Threads that are started when there is work, and end when there has been none for a
+//! while.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::rt::{self, Condvar, Mutex};
+
+/// How long a thread waits for more work before it ends.
+const LINGER: Duration = Duration::from_secs(1);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct Workers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// What the threads are called.
+    name: &'static str,
+    /// The most of them at once.
+    most: usize,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+}
+
+impl Workers {
+    pub(crate) fn new(name: &'static str, most: usize) -> Workers {
+        let shared = Shared { name, most, state: Mutex::default(), work: Condvar::new() };
+        Workers { shared: Arc::new(shared) }
+    }
+
+    /// Has a thread run the job, now or when one is free. Should there be no thread at
+    /// all, the job is dropped and the reason returned.
+    pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        state.queue.push_back(Box::new(job));
+        if state.idle >= state.queue.len() || state.threads >= self.shared.most {
+            self.shared.work.notify_one();
+            return Ok(());
+        }
+        state.threads += 1;
+        drop(state);
+        let shared = Arc::clone(&self.shared);
+        let Err(error) = rt::spawn(self.shared.name, move || shared.work()) else { return Ok(()) };
+        let mut state = self.shared.state.lock();
+        state.threads -= 1;
+        if state.threads > 0 {
+            // Those that there are will come to it.
+            return Ok(());
+        }
+        let stranded = std::mem::take(&mut state.queue);
+        drop(state);
+        drop(stranded);
+        Err(error)
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.queue.pop_front() {
+                drop(state);
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    log::error!(target: "zklock::events", "a job on a {} thread panicked", self.name);
+                }
+                state = self.state.lock();
+                continue;
+            }
+            state.idle += 1;
+            let waited = self.work.wait_for(&mut state, LINGER);
+            state.idle -= 1;
+            if waited.timed_out() && state.queue.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state.lock();
+        f.debug_struct("Workers")
+            .field("name", &self.shared.name)
+            .field("threads", &state.threads)
+            .field("queued", &state.queue.len())
+            .finish_non_exhaustive()
+    }
+}
