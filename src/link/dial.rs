@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::core::Granted;
@@ -143,6 +144,9 @@ pub(crate) struct Wanted {
     pub(crate) patience: Duration,
     /// How many connections in a row were of no use.
     pub(crate) futile: u32,
+    /// Counts the rounds of one outage, whatever number of searches that takes, so that the
+    /// log tells of them ever more rarely.
+    pub(crate) rounds: Arc<AtomicU32>,
 }
 
 impl Wanted {
@@ -212,7 +216,6 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
     let longest_pause = (timeout / 16).clamp(Duration::from_millis(50), Duration::from_millis(500));
     let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(250));
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
-    let mut round = 0u32;
     // Only rounds in which a server was too slow to answer: more time helps no other.
     let mut slow_rounds = 0u32;
     let unknown = format!("no address is known of {}", wanted.resolver);
@@ -245,7 +248,7 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
             }
         }
         slow_rounds += u32::from(slow);
-        round = round.saturating_add(1);
+        let round = wanted.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         trouble(&why);
         if round.is_power_of_two() {
             log::warn!(

@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -125,6 +125,7 @@ impl Link {
             dialled_zxid: 0,
             redial_at: Moment::ZERO,
             futile: 0,
+            rounds: Arc::default(),
             attached_at: Moment::ZERO,
             lease_end: LAPSED,
             avoid: None,
@@ -218,6 +219,7 @@ struct Runner {
     dialled_zxid: i64,
     redial_at: Moment,
     futile: u32,
+    rounds: Arc<AtomicU32>,
     attached_at: Moment,
     /// What was last made known of it.
     lease_end: u64,
@@ -282,6 +284,7 @@ impl Runner {
             round_trip: self.core.round_trip(),
             patience: self.config.connect_timeout,
             futile: self.futile,
+            rounds: Arc::clone(&self.rounds),
         };
         self.dials += 1;
         self.dialled_zxid = last_zxid;
@@ -439,6 +442,7 @@ impl Runner {
                 });
                 self.server = Some((stream, address));
                 self.attached_at = now;
+                self.rounds.store(0, Ordering::Relaxed);
                 self.core.attach(granted, now);
                 log::log!(
                     target: "zklock::link",
