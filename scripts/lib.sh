@@ -35,6 +35,13 @@ ensure_cargo() {
         fi
     fi
     cargo --version >/dev/null || fail "cargo is at $(command -v cargo), but does not run"
+
+    local needed present
+    needed=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    present=$(cargo --version | cut -d' ' -f2)
+    if [[ $(printf '%s\n' "$needed" "$present" | sort -V | head -n 1) != "$needed" ]]; then
+        fail "cargo is $present; needed is Rust $needed or newer: rustup update, or see https://rustup.rs"
+    fi
 }
 
 # Whether servers can be started here.
