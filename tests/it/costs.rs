@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
+use std::mem;
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -168,22 +169,22 @@ fn a_hand_over_wakes_one_waiter_of_many() {
     site.finish(clients);
 }
 
-/// Takes what is logged, at every level.
+/// Takes what is logged, at every level, with the time of the last line.
 struct Counting {
-    lines: Mutex<Option<Vec<String>>>,
+    taken: Mutex<(Vec<String>, Option<Instant>)>,
 }
 
 impl Counting {
-    fn lines(&self) -> MutexGuard<'_, Option<Vec<String>>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn taken(&self) -> MutexGuard<'_, (Vec<String>, Option<Instant>)> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self) {
-        *self.lines() = Some(Vec::new());
+    fn take(&self) -> Vec<String> {
+        mem::take(&mut self.taken().0)
     }
 
-    fn stop(&self) -> Vec<String> {
-        self.lines().take().unwrap_or_default()
+    fn is_quiet(&self) -> bool {
+        self.taken().1.is_none_or(|last| last.elapsed() > Duration::from_millis(100))
     }
 }
 
@@ -194,15 +195,15 @@ impl Log for Counting {
 
     fn log(&self, record: &Record<'_>) {
         let line = format!("{} {}: {}", record.level(), record.target(), record.args());
-        if let Some(lines) = &mut *self.lines() {
-            lines.push(line);
-        }
+        let mut taken = self.taken();
+        taken.0.push(line);
+        taken.1 = Some(Instant::now());
     }
 
     fn flush(&self) {}
 }
 
-static COUNTING: Counting = Counting { lines: Mutex::new(None) };
+static COUNTING: Counting = Counting { taken: Mutex::new((Vec::new(), None)) };
 
 #[test]
 fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
@@ -225,15 +226,17 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     let (took, used, lines) = thread::scope(|scope| {
         let waiters = locks.each_ref().map(|lock| scope.spawn(|| lock.lock().unwrap().unlock()));
         eventually(SOON, "the waiters", || site.children("a").len() == 3);
+        // What they still ask, and what the crate says of it, is none of the outage's.
+        eventually(SOON, "the waiters to wait", || COUNTING.is_quiet());
         site.server().kill();
         for zk in &clients {
             eventually(SOON, "the outage", || zk.state() == SessionState::Suspended);
         }
-        COUNTING.start();
+        COUNTING.take();
         let (start, before) = (Instant::now(), processor_time());
         // Nothing to wait for: the outage is to last.
         thread::sleep(outage);
-        let measured = (start.elapsed(), processor_time() - before, COUNTING.stop());
+        let measured = (start.elapsed(), processor_time() - before, COUNTING.take());
         site.server().start_again();
         for waiter in waiters {
             waiter.join().unwrap().unwrap();
