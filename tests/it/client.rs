@@ -938,3 +938,24 @@ fn a_list_beyond_max_reply_fails_its_call_only() {
     drop(lock);
     site.finish([zk]);
 }
+
+#[test]
+fn looking_at_contenders_ends_on_time() {
+    skip_without_server!();
+    let site = Site::own("look");
+    let limit = Duration::from_millis(500);
+    let builder = site.builder().session_timeout(Duration::from_secs(20));
+    let zk = builder.connect_timeout(limit).connect().unwrap();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    site.server().pause();
+    let begun = Instant::now();
+    let error = lock.contenders().unwrap_err();
+    let took = begun.elapsed();
+    site.server().resume();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLoss);
+    assert!(took <= limit + OVERSHOOT, "it took {took:?}");
+    assert_eq!(lock.contenders().unwrap().len(), 1);
+    drop((guard, lock));
+    site.finish([zk]);
+}
