@@ -126,11 +126,7 @@ fn or_none<T>(answer: Answer<T>) -> Answer<Option<T>> {
 }
 
 fn stat_of(stat: &zookeeper::Stat) -> Stat {
-    Stat {
-        czxid: stat.czxid,
-        ctime: stat.ctime,
-        ephemeral_owner: stat.ephemeral_owner,
-    }
+    Stat { czxid: stat.czxid, ctime: stat.ctime, ephemeral_owner: stat.ephemeral_owner }
 }
 
 fn of_crate(acl: &Acl) -> zookeeper::Acl {
