@@ -67,7 +67,7 @@
 //!
 //! An answer that came through the leader renews the *lease*. It then runs for the session time-out
 //! from the sending of the latest request that the leader is certain to have heard of: one whose
-//! own answer had come at least a quarter of the time-out before the answered request was sent.
+//! own answer had come a good quarter of the time-out before the answered request was sent.
 //! When the lease ends, the session is [`Lost`](SessionState::Lost) here, which is before the
 //! ensemble can expire it. Its clock is monotonic, and on Linux counts the time that the machine
 //! sleeps. So an idle holder outlives an outage well below a third of the session time-out; choose

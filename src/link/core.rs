@@ -503,7 +503,8 @@ impl Core {
         let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
         self.round_trip = now.since(sent.sent);
         if self.ended.is_none() {
-            self.lease.answered(sent.sent, now, goes_to_the_leader(sent.operation));
+            let by_leader = goes_to_the_leader(sent.operation) && is_from_the_leader(error);
+            self.lease.answered(sent.sent, now, by_leader);
         }
         match sent.to {
             Recipient::Handle { slot, contender } => {
@@ -548,7 +549,7 @@ impl Core {
     fn heartbeat_due(&self) -> Moment {
         let timeout = self.lease_timeout();
         // A slow connection needs its answers sooner for the lease to hold.
-        let every = if self.round_trip > timeout / 16 { timeout / 6 } else { timeout / 3 };
+        let every = if self.round_trip > timeout / 24 { timeout / 6 } else { timeout / 3 };
         self.renewed.plus(every)
     }
 
@@ -626,7 +627,12 @@ impl Core {
     }
 }
 
-/// Whether the server's answer to it had to come through the leader.
+/// Other errors a follower may give by itself, such as for an ACL, or for too many requests.
+fn is_from_the_leader(error: i32) -> bool {
+    matches!(error, code::OK | code::NO_NODE | code::NODE_EXISTS | code::NOT_EMPTY)
+}
+
+/// Whether the server's answer to it has to come through the leader.
 fn goes_to_the_leader(operation: i32) -> bool {
     matches!(
         operation,

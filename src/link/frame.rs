@@ -29,6 +29,8 @@ pub(crate) mod code {
     pub(crate) const OPERATION_TIMEOUT: i32 = -7;
     pub(crate) const NO_NODE: i32 = -101;
     pub(crate) const NO_AUTH: i32 = -102;
+    pub(crate) const NODE_EXISTS: i32 = -110;
+    pub(crate) const NOT_EMPTY: i32 = -111;
     pub(crate) const SESSION_EXPIRED: i32 = -112;
     pub(crate) const AUTH_FAILED: i32 = -115;
     pub(crate) const SESSION_MOVED: i32 = -118;

@@ -398,7 +398,7 @@ impl Runner {
     fn obey(&mut self) {
         let mut sink = [0; 64];
         while matches!((&self.woken).read(&mut sink), Ok(64)) {}
-        self.waker.pending.store(false, Ordering::Release);
+        self.waker.pending.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Handle(stream) => self.handle = Some(stream),

@@ -51,13 +51,15 @@ impl Calls {
     ) -> Result<Option<T>> {
         let slot = Arc::new(Mutex::new(Slot::Pending));
         let promise = Promise { slot: Arc::clone(&slot), bell: waiter.bell() };
-        self.workers.submit(move || {
+        let job = move || {
             if promise.is_wanted()
                 && let Some(result) = promise.keep(job())
             {
                 late(result);
             }
-        })?;
+        };
+        // Dropped, the stranded jobs tell their callers.
+        self.workers.submit(Box::new(job)).map_err(|(error, _stranded)| error)?;
         loop {
             let mut state = slot.lock();
             if !matches!(*state, Slot::Pending) || until.has_passed() || give_up() {
@@ -138,13 +140,18 @@ mod tests {
     fn with_all_workers_stuck_a_call_still_ends_in_time_and_never_runs() {
         let (calls, waiter) = (Calls::default(), Waiter::new());
         let (release, released) = bounded::<()>(0);
+        let (begin, begun) = bounded(MOST);
         let soon = || Deadline::after(Duration::from_millis(5));
         for _ in 0..MOST {
-            let released = released.clone();
+            let (begin, released) = (begin.clone(), released.clone());
             let job = move || {
+                begin.send(()).unwrap();
                 let _ = released.recv();
             };
-            assert_eq!(calls.run(&waiter, soon(), || false, job, drop).unwrap(), None);
+            assert!(calls.workers.submit(Box::new(job)).is_ok());
+        }
+        for _ in 0..MOST {
+            begun.recv().unwrap();
         }
         let ran = Arc::new(Mutex::new(false));
         let sees = Arc::clone(&ran);

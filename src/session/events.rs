@@ -4,13 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::workers::Workers;
+use super::workers::{Job, Workers};
 use crate::rt::Mutex;
 
 /// The most threads that callbacks may keep busy at once.
 const MOST: usize = 32;
-
-type Job = Box<dyn FnOnce() + Send>;
 
 /// One thread, and while callbacks keep that busy, further ones.
 #[derive(Clone)]
@@ -28,24 +26,21 @@ impl Default for Events {
 
 impl Events {
     pub(crate) fn dispatch(&self, job: impl FnOnce() + Send + 'static) {
-        self.stranded.lock().push_back(Box::new(job));
-        self.retry();
+        self.submit(Box::new(job));
     }
 
     /// Tries again to run what no thread could be had for.
     pub(crate) fn retry(&self) {
-        for _ in 0..self.stranded.lock().len() {
-            let stranded = Arc::clone(&self.stranded);
-            let run = move || {
-                let job = stranded.lock().pop_front();
-                if let Some(job) = job {
-                    job();
-                }
-            };
-            if let Err(error) = self.workers.submit(run) {
-                log::error!(target: "zklock::events", "a callback has to wait: {error}");
-                return;
-            }
+        let stranded = std::mem::take(&mut *self.stranded.lock());
+        for job in stranded {
+            self.submit(job);
+        }
+    }
+
+    fn submit(&self, job: Job) {
+        if let Err((error, stranded)) = self.workers.submit(job) {
+            log::error!(target: "zklock::events", "a callback has to wait: {error}");
+            self.stranded.lock().extend(stranded);
         }
     }
 }

@@ -179,8 +179,8 @@ impl Store for Session {
 
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
         match self.handle.read(path, watch) {
-            // An ACL that hides the data does not hide whether the node exists.
-            Err(Fault::NoAuth) => {
+            // Neither an ACL that hides the data nor its size hides whether the node exists.
+            Err(Fault::NoAuth | Fault::TooLarge) => {
                 let stat = self.handle.exists(path, watch)?;
                 Ok(stat.map(|stat| (Vec::new(), stat)))
             }

@@ -62,9 +62,10 @@ impl<T: Clone> Together<T> {
         Some(Arc::clone(next))
     }
 
-    fn run(&self, key: &str, round: Option<&Round<T>>, ask: impl FnOnce() -> T) -> T {
-        let turn = Turn { together: self, key, round };
+    fn run(&self, key: &str, round: Option<&Arc<Round<T>>>, ask: impl FnOnce() -> T) -> T {
+        let mut turn = Turn { together: self, key, round, finished: false };
         let answer = ask();
+        turn.finished = true;
         drop(turn);
         if let Some(round) = round {
             *round.state.lock() = State::Done(answer.clone());
@@ -77,15 +78,17 @@ impl<T: Clone> Together<T> {
 struct Turn<'a, T> {
     together: &'a Together<T>,
     key: &'a str,
-    round: Option<&'a Round<T>>,
+    round: Option<&'a Arc<Round<T>>>,
+    finished: bool,
 }
 
 impl<T> Drop for Turn<'_, T> {
     fn drop(&mut self) {
-        if std::thread::panicking()
+        if !self.finished
             && let Some(round) = self.round
+            && Arc::strong_count(round) > 1
         {
-            // Another of those who wait for this round takes it over.
+            // The question panicked: another of those who wait for this round takes it over.
             *round.state.lock() = State::Due;
             round.changed.notify_one();
             return;
@@ -117,43 +120,120 @@ impl<T> std::fmt::Debug for Together<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rt::bounded;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use crate::rt::{Sender, bounded};
+    use std::thread::{JoinHandle, spawn, yield_now};
 
-    #[test]
-    fn those_who_come_during_a_round_share_the_next_one() {
-        let together: Arc<Together<usize>> = Arc::default();
-        let asked = Arc::new(AtomicUsize::new(0));
+    type Letters = Arc<Together<u8>>;
+
+    /// A caller whose question is under way until the sender is dropped.
+    fn hold_up(together: &Letters) -> (JoinHandle<u8>, Sender<()>) {
         let (begun, has_begun) = bounded(0);
         let (go_on, may_go_on) = bounded::<()>(0);
-        let (shared, count) = (Arc::clone(&together), Arc::clone(&asked));
-        let first = std::thread::spawn(move || {
+        let shared = Arc::clone(together);
+        let first = spawn(move || {
             shared.get("a", || {
                 begun.send(()).unwrap();
                 let _ = may_go_on.recv();
-                count.fetch_add(1, Ordering::SeqCst)
+                1
             })
         });
         has_begun.recv().unwrap();
-        let others: Vec<_> = (0..20)
-            .map(|_| {
-                let (shared, count) = (Arc::clone(&together), Arc::clone(&asked));
-                std::thread::spawn(move || shared.get("a", || count.fetch_add(1, Ordering::SeqCst)))
-            })
-            .collect();
+        (first, go_on)
+    }
+
+    fn wait_until_joined(together: &Letters, count: usize) {
         let joined = || {
             let rounds = together.rounds.lock();
-            rounds["a"].next.as_ref().is_some_and(|next| Arc::strong_count(next) == 21)
+            rounds["a"].next.as_ref().is_some_and(|next| Arc::strong_count(next) == count + 1)
         };
         while !joined() {
-            std::thread::yield_now();
+            yield_now();
         }
+    }
+
+    fn assert_nobody_is_stranded(together: &Letters) {
+        assert_eq!(together.get("a", || 7), 7);
+        assert!(together.rounds.lock().is_empty());
+    }
+
+    #[test]
+    fn those_who_come_during_a_round_share_the_next_one() {
+        let together = Letters::default();
+        let asked = Arc::new(Mutex::new(1));
+        let (first, go_on) = hold_up(&together);
+        let others: Vec<_> = (0..20)
+            .map(|_| {
+                let (shared, asked) = (Arc::clone(&together), Arc::clone(&asked));
+                spawn(move || {
+                    shared.get("a", || {
+                        *asked.lock() += 1;
+                        *asked.lock()
+                    })
+                })
+            })
+            .collect();
+        wait_until_joined(&together, 20);
         assert_eq!(together.get("b", || 7), 7, "another key waits for nobody");
         drop(go_on);
-        assert_eq!(first.join().unwrap(), 0);
+        assert_eq!(first.join().unwrap(), 1);
         for other in others {
-            assert_eq!(other.join().unwrap(), 1);
+            assert_eq!(other.join().unwrap(), 2);
         }
-        assert!(together.rounds.lock().is_empty());
+        assert_nobody_is_stranded(&together);
+    }
+
+    #[test]
+    fn a_question_that_panics_strands_nobody() {
+        let together = Letters::default();
+        for others in 0..2 {
+            let (first, go_on) = hold_up(&together);
+            let shared = Arc::clone(&together);
+            let panics = spawn(move || shared.get("a", || panic!("this one panics")));
+            wait_until_joined(&together, 1);
+            let answers: Vec<_> = (0..others)
+                .map(|_| {
+                    let shared = Arc::clone(&together);
+                    spawn(move || shared.get("a", || 3))
+                })
+                .collect();
+            wait_until_joined(&together, 1 + others);
+            drop(go_on);
+            assert_eq!(first.join().unwrap(), 1);
+            // Whichever of them came to ask.
+            let _: std::thread::Result<u8> = panics.join();
+            for answer in answers {
+                assert_eq!(answer.join().unwrap(), 3);
+            }
+            assert_nobody_is_stranded(&together);
+        }
+    }
+
+    #[test]
+    fn a_question_by_a_thread_that_unwinds_is_as_good_as_any() {
+        struct AsksWhenDropped(Letters);
+        impl Drop for AsksWhenDropped {
+            fn drop(&mut self) {
+                self.0.get("a", || 2);
+            }
+        }
+        let together = Letters::default();
+        let (first, go_on) = hold_up(&together);
+        let unwinding: Vec<_> = (0..2)
+            .map(|_| {
+                let asks = AsksWhenDropped(Arc::clone(&together));
+                spawn(move || {
+                    let _asks = asks;
+                    panic!("this one unwinds");
+                })
+            })
+            .collect();
+        wait_until_joined(&together, 2);
+        drop(go_on);
+        assert_eq!(first.join().unwrap(), 1);
+        for thread in unwinding {
+            let unwound: std::thread::Result<()> = thread.join();
+            assert!(unwound.is_err());
+        }
+        assert_nobody_is_stranded(&together);
     }
 }

@@ -7,13 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::Error;
 use crate::rt::{self, Condvar, Mutex};
 
 /// How long a thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 #[derive(Clone)]
@@ -44,10 +44,10 @@ impl Workers {
     }
 
     /// Has a thread run the job, now or when one is free. Should there be no thread at
-    /// all, the job is dropped and the reason returned.
-    pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
+    /// all, what was to be run is given back with the reason.
+    pub(crate) fn submit(&self, job: Job) -> Result<(), (Error, VecDeque<Job>)> {
         let mut state = self.shared.state.lock();
-        state.queue.push_back(Box::new(job));
+        state.queue.push_back(job);
         if state.idle >= state.queue.len() || state.threads >= self.shared.most {
             self.shared.work.notify_one();
             return Ok(());
@@ -62,10 +62,7 @@ impl Workers {
             // Those that there are will come to it.
             return Ok(());
         }
-        let stranded = std::mem::take(&mut state.queue);
-        drop(state);
-        drop(stranded);
-        Err(error)
+        Err((error, std::mem::take(&mut state.queue)))
     }
 }
 
