@@ -99,23 +99,20 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
     let mut queue = Queue::new(contention.class, contention.rule, limits.patient, fresh);
     match attempt.drive(&mut queue) {
         Ok(Some(hold)) => Ok(Some(hold)),
-        Ok(None) => {
-            attempt.withdraw(queue.leftovers(), late, false);
-            Ok(None)
-        }
+        Ok(None) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
         Err(Stop::GaveUp) => {
             attempt.explain_giving_up();
-            attempt.withdraw(queue.leftovers(), late, false);
-            Ok(None)
+            attempt.withdraw(queue.leftovers(), late, false).map(|()| None)
         }
         Err(Stop::Cancelled) => {
-            attempt.withdraw(queue.leftovers(), None, false);
+            attempt.withdraw(queue.leftovers(), None, false)?;
             Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")
                 .on(&contention.node))
         }
         Err(Stop::Failed(error)) => {
             let exhausted = error.kind() == ErrorKind::SequenceExhausted;
-            attempt.withdraw(queue.leftovers(), late, exhausted);
+            // The first error is the one to tell.
+            let _ = attempt.withdraw(queue.leftovers(), late, exhausted);
             Err(if error.path().is_some() { error } else { error.on(&contention.node) })
         }
         // `drive` goes on with another session.
@@ -446,25 +443,39 @@ impl Attempt<'_> {
     }
 
     /// Deletes what the call leaves, at once if that is quickly done, else in the
-    /// background.
-    fn withdraw(&mut self, left: Leftovers, late: Option<std::time::Instant>, reset: bool) {
+    /// background. An error says that the server will not have it deleted.
+    fn withdraw(
+        &mut self,
+        left: Leftovers,
+        late: Option<std::time::Instant>,
+        reset: bool,
+    ) -> Result<()> {
         self.watching.clear();
-        let Some(session) = self.live_session() else { return };
+        let Some(session) = self.live_session() else { return Ok(()) };
         self.core.reaper().sweep(&session, self.node.clone(), left.doubtful);
-        let Some(own) = left.own else { return };
+        let Some(own) = left.own else { return Ok(()) };
         let path = path::join(&self.node, &own);
         let until = late.map_or_else(|| Deadline::after(PARTING), Deadline::at);
         let until = until.earlier(Deadline::after(PARTING));
         let node = reset.then(|| self.node.clone());
         let deleted = delete_within(self.core, &self.waiter, &session, &path, until, node);
-        if !deleted {
-            self.core.reaper().delete(&session, path);
+        match deleted {
+            Ok(()) => Ok(()),
+            Err(fault) => {
+                self.core.reaper().delete(&session, path);
+                if fault == Fault::ConnectionLoss {
+                    return Ok(());
+                }
+                let needs = "DELETE on the lock node";
+                Err(refusal(&fault, "delete the contender", needs, &self.contention.node))
+            }
         }
     }
 }
 
-/// Whether the node is certain to be gone at the end. With `then`, the lock node is
-/// deleted as well if it is empty, so that its numbers start anew.
+/// Success is that the node is certain to be gone; a lost connection is also what there
+/// was no time for. With `then`, the lock node is deleted as well if it is empty, so that
+/// its numbers start anew.
 pub(crate) fn delete_within(
     core: &Core,
     waiter: &Waiter,
@@ -472,9 +483,9 @@ pub(crate) fn delete_within(
     path: &str,
     until: Deadline,
     then: Option<String>,
-) -> bool {
+) -> Answer<()> {
     if !session.status().now().is_usable() {
-        return false;
+        return Err(Fault::ConnectionLoss);
     }
     let (owner, path) = (Arc::clone(session), path.to_owned());
     let job = move || {
@@ -487,8 +498,11 @@ pub(crate) fn delete_within(
         }
         deleted
     };
-    let done = core.calls().run(waiter, until, || false, job, drop);
-    matches!(done, Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))))
+    match core.calls().run(waiter, until, || false, job, drop) {
+        Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))) => Ok(()),
+        Ok(Some(Err(fault))) => Err(fault),
+        Ok(None) | Err(_) => Err(Fault::ConnectionLoss),
+    }
 }
 
 /// Creates the node as a container, and what is missing above it as plain nodes.

@@ -326,7 +326,7 @@ impl Drop for Hold {
         }
         let (core, until) = (self.client.core(), Deadline::after(PARTING));
         let node = &self.standing.node;
-        if !delete_within(core, &Waiter::new(), &self.session, node, until, None) {
+        if delete_within(core, &Waiter::new(), &self.session, node, until, None).is_err() {
             core.reaper().delete(&self.session, node.clone());
         }
     }

@@ -282,6 +282,13 @@ impl Core {
         self.finish();
     }
 
+    /// After a panic, when nothing is certain any more but that the handle must be answered.
+    pub(crate) fn collapse(&mut self) {
+        self.from_handle = Splitter::new(MAX_REQUEST, REQUEST_HEADER);
+        self.end(End::Lapsed);
+        self.finish();
+    }
+
     fn finish(&mut self) {
         if !self.over {
             self.over = true;

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::frame::{ConnectRequest, ConnectResponse};
+use super::frame::{
+    ConnectRequest, ConnectResponse, Frame, MAX_REQUEST, REQUEST_HEADER, Splitter, code,
+};
 use crate::rt::Moment;
 
 /// How long a stranger may keep a connection without a handshake.
@@ -25,6 +27,10 @@ const HANDSHAKE: usize = 4 + 45;
 pub(crate) struct Door {
     listener: TcpListener,
     nonce: i32,
+    candidates: Vec<Candidate>,
+    strangers: u32,
+    /// A descriptor to give up for the handle, should the process run out of them.
+    spare: Option<TcpListener>,
 }
 
 #[derive(Debug)]
@@ -46,7 +52,8 @@ impl Door {
         listener.set_nonblocking(true)?;
         let random = uuid::Uuid::new_v4().as_u64_pair().0;
         let nonce = i32::try_from(random >> 33).unwrap_or(i32::MAX).max(1);
-        Ok(Door { listener, nonce })
+        let spare = Some(listener.try_clone()?);
+        Ok(Door { listener, nonce, candidates: Vec::new(), strangers: 0, spare })
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -58,72 +65,117 @@ impl Door {
         Duration::from_millis(u64::try_from(self.nonce).unwrap_or(1))
     }
 
-    /// Waits for the handle, greets it, and closes the port.
-    pub(crate) fn admit(self) -> io::Result<TcpStream> {
-        let mut candidates: Vec<Candidate> = Vec::new();
-        let mut strangers = 0u32;
-        loop {
-            self.wait(&candidates)?;
-            self.accept(&mut candidates)?;
+    /// Waits for the handle and greets it. `give_up` is asked ten times a second.
+    ///
+    /// A handle whose port is closed before it was admitted tries again and again, without
+    /// a pause: see [`dismiss`](Door::dismiss).
+    pub(crate) fn admit(&mut self, give_up: impl Fn() -> bool) -> io::Result<TcpStream> {
+        while !give_up() {
+            self.wait()?;
+            self.accept()?;
             let now = Moment::now();
             let mut index = 0;
-            while index < candidates.len() {
-                let candidate = &mut candidates[index];
+            while index < self.candidates.len() {
+                let candidate = &mut self.candidates[index];
                 match candidate.hear(self.nonce) {
                     Heard::Handle => {
-                        let Candidate { stream, .. } = candidates.swap_remove(index);
+                        let Candidate { stream, .. } = self.candidates.swap_remove(index);
                         return greet(stream);
                     }
                     Heard::Nothing if now.since(candidate.since) < PATIENCE => index += 1,
                     Heard::Nothing | Heard::Stranger => {
-                        strangers += 1;
-                        // They could fill a disk with it.
-                        if strangers.is_power_of_two() {
-                            log::warn!(
-                                target: "zklock::link",
-                                "strangers on the loopback port were dropped: {strangers} so far"
-                            );
-                        }
-                        candidates.swap_remove(index);
+                        self.candidates.swap_remove(index);
+                        self.count_stranger();
                     }
                 }
             }
         }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the handle did not connect"))
     }
 
-    fn wait(&self, candidates: &[Candidate]) -> io::Result<()> {
+    /// Serves a handle that was not admitted in time, only for it to be closed; until
+    /// `closed` says that it is.
+    pub(crate) fn dismiss(mut self, closed: impl Fn() -> bool) {
+        while !closed() {
+            match self.admit(&closed) {
+                Ok(stream) => say_goodbye(stream, &closed),
+                Err(_) => std::thread::sleep(PATIENCE),
+            }
+        }
+    }
+
+    fn count_stranger(&mut self) {
+        self.strangers += 1;
+        // They could fill a disk with it.
+        if self.strangers.is_power_of_two() {
+            log::warn!(
+                target: "zklock::link",
+                "strangers on the loopback port were dropped: {} so far",
+                self.strangers
+            );
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
         let mut interests = vec![PollFd::new(&self.listener, PollFlags::IN)];
-        interests.extend(candidates.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)));
-        let oldest = candidates.iter().map(|one| one.since).min();
-        let limit = oldest.map(|since| PATIENCE.saturating_sub(Moment::now().since(since)));
-        super::poll(&mut interests, limit)
+        interests.extend(self.candidates.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)));
+        let oldest = self.candidates.iter().map(|one| one.since).min();
+        let limit =
+            oldest.map_or(PATIENCE, |since| PATIENCE.saturating_sub(Moment::now().since(since)));
+        super::poll(&mut interests, Some(limit))
     }
 
-    fn accept(&self, candidates: &mut Vec<Candidate>) -> io::Result<()> {
+    fn accept(&mut self) -> io::Result<()> {
         for _ in 0..CROWD {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    if candidates.len() >= CROWD {
-                        candidates.remove(0);
+                    if self.candidates.len() >= CROWD {
+                        self.candidates.remove(0);
                     }
                     let since = Moment::now();
-                    candidates.push(Candidate { stream, since, bytes: Vec::new() });
+                    self.candidates.push(Candidate { stream, since, bytes: Vec::new() });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // Out of descriptors: those of the strangers must go first.
-                Err(_) if !candidates.is_empty() => {
-                    candidates.remove(0);
-                    return Ok(());
-                }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                // Out of descriptors: those of the strangers go first, then the spare one.
+                Err(error) => {
+                    if !self.candidates.is_empty() {
+                        self.candidates.remove(0);
+                    } else if self.spare.take().is_none() {
+                        return Err(error);
+                    }
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// Answers everything with success until the handle has gone; all that it is still asked
+/// is to say goodbye.
+fn say_goodbye(mut stream: TcpStream, closed: &impl Fn() -> bool) {
+    let mut requests = Splitter::new(MAX_REQUEST, REQUEST_HEADER);
+    let mut buffer = [0; 1024];
+    if stream.set_nonblocking(false).is_err() || stream.set_read_timeout(Some(PATIENCE)).is_err() {
+        return;
+    }
+    while !closed() {
+        match stream.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => requests.push(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        }
+        while let Ok(Some(_)) = requests.next() {
+            if stream.write_all(&Frame::reply(0, 0, code::OK).finish()).is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -172,9 +224,9 @@ mod tests {
 
     #[test]
     fn only_the_nonce_is_let_in_and_strangers_are_dropped() {
-        let door = Door::open().unwrap();
+        let mut door = Door::open().unwrap();
         let (address, nonce) = (door.address().unwrap(), door.nonce);
-        let admitted = std::thread::spawn(move || door.admit());
+        let admitted = std::thread::spawn(move || door.admit(|| false));
         let mut silent: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
         let mut wrong = TcpStream::connect(address).unwrap();
         wrong.write_all(&handshake(nonce ^ 1)).unwrap();

@@ -17,6 +17,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -230,6 +231,13 @@ struct Runner {
 
 impl Runner {
     fn run(mut self) {
+        // Nothing here panics, but what is called might: a logger, for one.
+        while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
+            self.core.collapse();
+        }
+    }
+
+    fn serve(&mut self) {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             self.keep_connected();
@@ -316,7 +324,11 @@ impl Runner {
             self.shared.created.lock().extend(created);
         }
         self.publish_lease();
-        for notice in self.core.take_notices() {
+        let notices = self.core.take_notices();
+        for notice in &notices {
+            (self.on_notice)(*notice);
+        }
+        for notice in notices {
             match notice {
                 Notice::Ended(why) => {
                     log::log!(
@@ -329,7 +341,6 @@ impl Runner {
                 Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
                 Notice::Attached => {}
             }
-            (self.on_notice)(notice);
         }
         for (on_answer, answer) in self.core.take_answers() {
             on_answer(answer);

@@ -111,6 +111,7 @@ impl<T> Drop for Promise<T> {
 mod tests {
     use super::*;
     use crate::rt::bounded;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     #[test]
@@ -125,12 +126,17 @@ mod tests {
         let (calls, waiter) = (Calls::default(), Waiter::new());
         let (release, released) = bounded::<()>(0);
         let (told, late) = bounded(1);
-        let until = Deadline::after(Duration::from_millis(5));
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let (begun, bell) = (Arc::clone(&has_begun), waiter.bell());
         let job = move || {
+            begun.store(true, Ordering::SeqCst);
+            bell();
             let _ = released.recv();
             7
         };
-        let result = calls.run(&waiter, until, || false, job, move |late| told.send(late).unwrap());
+        let give_up = || has_begun.load(Ordering::SeqCst);
+        let tell = move |late| told.send(late).unwrap();
+        let result = calls.run(&waiter, Deadline::NEVER, give_up, job, tell);
         assert_eq!(result.unwrap(), None);
         drop(release);
         assert_eq!(late.recv(), Ok(7));

@@ -459,6 +459,8 @@ impl Core {
     }
 
     fn open(self: Arc<Self>) {
+        // Whatever happens here, somebody else may try.
+        let _opening = Opening(&self);
         let waiter = Waiter::new();
         let subscription = self.changed.subscribe(waiter.bell());
         let core = Arc::downgrade(&self);
@@ -474,8 +476,6 @@ impl Core {
         );
         drop(subscription);
         let mut slot = self.slot.lock();
-        slot.opening = false;
-        slot.attempts += 1;
         match result {
             // Nobody wants it any more; dropped, it is closed.
             Ok(_) if slot.closed => {}
@@ -485,12 +485,10 @@ impl Core {
                 slot.retired.extend(before);
                 drop(slot);
                 self.bury();
-                return self.noticed_change();
+                self.noticed_change();
             }
             Err(error) => slot.failure = Some(error),
         }
-        drop(slot);
-        self.changed.tell();
     }
 
     fn noticed(&self, notice: Notice) {
@@ -558,6 +556,19 @@ impl Core {
         // They may own clients, which would keep them, and would be kept by them, for ever.
         let listeners = std::mem::take(&mut *self.listeners.lock());
         drop(listeners);
+    }
+}
+
+/// An attempt to open a session, which ends when this is dropped.
+struct Opening<'a>(&'a Core);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let mut slot = self.0.slot.lock();
+        slot.opening = false;
+        slot.attempts += 1;
+        drop(slot);
+        self.0.changed.tell();
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use zookeeper::{CreateMode, Permission, WatchedEvent, ZkError, ZkResult, ZooKeeper};
 
@@ -11,7 +13,7 @@ use crate::acl::{Acl, Permissions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::Link;
 use crate::link::loopback::Door;
-use crate::rt;
+use crate::rt::{self, Mutex};
 
 /// A handle of the crate, connected to nothing but its link.
 pub(crate) struct Handle {
@@ -20,12 +22,19 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Makes a handle and has the link serve it. Watches that fire are told to `watches`.
-    pub(crate) fn open(link: &Link, watches: &Arc<Watches>) -> Result<Handle> {
+    /// Makes a handle and has the link serve it, unless `give_up` says so first. Watches
+    /// that fire are told to `watches`.
+    pub(crate) fn open(
+        link: &Link,
+        watches: &Arc<Watches>,
+        give_up: impl Fn() -> bool,
+    ) -> Result<Handle> {
+        Parked::retry();
         let system = |what: &str, cause: std::io::Error| {
             Error::new(ErrorKind::System, format!("{what}: {cause}")).caused_by(cause)
         };
-        let door = Door::open().map_err(|cause| system("could not open a loopback port", cause))?;
+        let mut door =
+            Door::open().map_err(|cause| system("could not open a loopback port", cause))?;
         let address =
             door.address().map_err(|cause| system("could not name the loopback port", cause))?;
         let (watches, nonce) = (Arc::clone(watches), door.nonce());
@@ -49,11 +58,16 @@ impl Handle {
                 ));
             }
         };
-        let handle = Handle { inner: Some(inner) };
-        let stream =
-            door.admit().map_err(|cause| system("the loopback port does not work", cause))?;
-        link.serve(stream);
-        Ok(handle)
+        match door.admit(give_up) {
+            Ok(stream) => {
+                link.serve(stream);
+                Ok(Handle { inner: Some(inner) })
+            }
+            Err(cause) => {
+                Parked { inner, door: Some(door) }.put_away();
+                Err(system("the loopback port does not work", cause))
+            }
+        }
     }
 
     fn call<T>(&self, call: impl FnOnce(&ZooKeeper) -> ZkResult<T>) -> Answer<T> {
@@ -106,8 +120,56 @@ impl Drop for Handle {
     /// The link answers the crate's goodbye at once; even so nobody is made to wait for it.
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
-            let _ = rt::spawn("zklock-drop", move || drop(inner));
+            Parked { inner, door: None }.put_away();
         }
+    }
+}
+
+/// A handle to be closed, and the port that it may still be trying to reach.
+struct Parked {
+    inner: ZooKeeper,
+    door: Option<Door>,
+}
+
+/// Those for which no thread could be had yet.
+static PARKED: Mutex<Vec<Parked>> = Mutex::new(Vec::new());
+
+impl Parked {
+    fn put_away(self) {
+        PARKED.lock().push(self);
+        Parked::retry();
+    }
+
+    fn retry() {
+        let waiting = PARKED.lock().len();
+        for _ in 0..waiting {
+            let started = rt::spawn("zklock-drop", || {
+                let parked = PARKED.lock().pop();
+                if let Some(parked) = parked {
+                    parked.close();
+                }
+            });
+            if started.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn close(self) {
+        let Some(door) = self.door else { return drop(self.inner) };
+        let (inner, closed) = (Mutex::new(Some(self.inner)), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let closing = || {
+                drop(inner.lock().take());
+                closed.store(true, Ordering::Release);
+            };
+            let thread = || std::thread::Builder::new().name("zklock-drop".to_owned());
+            // Without a thread for it, the handle at least finds its port open.
+            while thread().spawn_scoped(scope, closing).is_err() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            door.dismiss(|| closed.load(Ordering::Acquire));
+        });
     }
 }
 

@@ -2,15 +2,14 @@
 //! nodes that may or may not have been made. A task goes on until the server says that
 //! there is nothing left, or that the session is over.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::session::Session;
 use super::store::{Answer, Fault, Store};
-use super::wake::Waiter;
+use super::wake::Subscription;
 use crate::path;
-use crate::rt::{self, Condvar, Deadline, Mutex};
+use crate::rt::{self, Condvar, Mutex};
 
 /// How long the thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -29,16 +28,22 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    tasks: VecDeque<Task>,
-    /// Being worked on.
+    tasks: Vec<Task>,
+    /// Tasks that are being worked on, one at the most.
     busy: usize,
     running: bool,
+    /// Counts the changes of sessions: each makes another attempt worth while.
+    changes: u64,
 }
 
 struct Task {
     session: Weak<Session>,
     what: What,
     tries: u32,
+    due: Instant,
+    /// The changes that had been seen when it was last tried.
+    seen: u64,
+    _subscription: Subscription,
 }
 
 enum What {
@@ -66,8 +71,18 @@ impl Reaper {
     }
 
     fn add(&self, session: &Arc<Session>, what: What) {
+        let shared = Arc::downgrade(&self.shared);
+        let signal = Arc::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.state.lock().changes += 1;
+                shared.work.notify_one();
+            }
+        });
+        let _subscription = session.status().subscribe(signal);
+        let session = Arc::downgrade(session);
         let mut state = self.shared.state.lock();
-        state.tasks.push_back(Task { session: Arc::downgrade(session), what, tries: 0 });
+        let seen = state.changes;
+        state.tasks.push(Task { session, what, tries: 0, due: rt::now(), seen, _subscription });
         self.shared.work.notify_one();
         drop(state);
         self.retry();
@@ -93,43 +108,35 @@ impl Shared {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {
-            if state.tasks.is_empty() {
-                let waited = self.work.wait_for(&mut state, LINGER);
-                if waited.timed_out() && state.tasks.is_empty() {
-                    state.running = false;
-                    return;
-                }
+            let now = rt::now();
+            if let Some(mut task) = state.take_due(now) {
+                task.seen = state.changes;
+                state.busy = 1;
+                drop(state);
+                let done = task.attempt();
+                task.due = rt::now() + task.pause();
+                let task = (!done).then_some(task);
+                state = self.state.lock();
+                state.busy = 0;
+                state.tasks.extend(task);
                 continue;
             }
-            let mut tasks = std::mem::take(&mut state.tasks);
-            state.busy = tasks.len();
-            drop(state);
-            tasks.retain_mut(|task| {
-                let done = task.attempt();
-                if done {
-                    let mut state = self.state.lock();
-                    state.busy = state.busy.saturating_sub(1);
-                }
-                !done
-            });
-            let pause = tasks.iter().map(Task::pause).min();
-            let later = tasks.iter().find_map(|task| task.session.upgrade());
-            state = self.state.lock();
-            state.tasks.extend(tasks);
-            state.busy = 0;
-            if let Some(pause) = pause {
-                drop(state);
-                Self::rest(later.as_deref(), pause);
-                state = self.state.lock();
+            let next = state.tasks.iter().map(|task| task.due).min();
+            let waited = self.work.wait_until(&mut state, next.unwrap_or(now + LINGER));
+            if waited.timed_out() && state.tasks.is_empty() {
+                state.running = false;
+                return;
             }
         }
     }
+}
 
-    /// Until the session changes, or for so long.
-    fn rest(session: Option<&Session>, pause: Duration) {
-        let waiter = Waiter::new();
-        let _subscription = session.map(|session| session.status().subscribe(waiter.bell()));
-        waiter.wait(Deadline::after(pause));
+impl State {
+    fn take_due(&mut self, now: Instant) -> Option<Task> {
+        let changes = self.changes;
+        let due = |task: &Task| task.due <= now || task.seen != changes;
+        let index = self.tasks.iter().position(due)?;
+        Some(self.tasks.swap_remove(index))
     }
 }
 

@@ -66,7 +66,7 @@ impl Session {
             waiter.wait(deadline);
         }
         let watches = Arc::new(Watches::default());
-        let handle = Handle::open(&link, &watches)?;
+        let handle = Handle::open(&link, &watches, || deadline.has_passed() || stop())?;
         Ok(Session { handle, link, status, watches, listings: Together::default() })
     }
 

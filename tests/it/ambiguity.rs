@@ -6,7 +6,7 @@ use zklock::{Cancel, Client, DistributedLock, ErrorKind, LockGuard, SessionState
 
 use crate::support::eventually;
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{Acl, Kind};
+use crate::support::raw::{self, Acl, Kind};
 use crate::support::site::Site;
 use crate::support::skip_without_server;
 
@@ -552,5 +552,47 @@ fn s43b_our_own_lost_session_does_not_block_us_after_a_restart() {
     assert!(guard.fencing_token() > stale.fencing_token());
     rig.assert_adopted("a", &guard, "after the restart");
     drop((stale, guard, lock));
+    rig.finish();
+}
+
+/// A lock node that lets contenders in, but not out again.
+#[test]
+fn a_node_that_cannot_be_deleted_is_told_of_and_delays_no_other() {
+    skip_without_server!();
+    const READ_AND_CREATE: i32 = 1 | 4;
+    const TRIES: usize = 9;
+    let rig = Rig::new("stuck");
+    let node = format!("{}/stuck", rig.site.base);
+    let mut raw = rig.site.raw();
+    raw.add_auth("digest", b"user:password").unwrap();
+    raw.create_all(&rig.site.base).unwrap();
+    let acl = [Acl::new(READ_AND_CREATE, "world", "anyone"), Acl::new(raw::ALL, "auth", "")];
+    raw.create_with_acl(&node, b"", Kind::Persistent, &acl).unwrap();
+    let stuck = rig.lock("stuck");
+    let error = stuck.lock().unwrap().unlock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
+    let tries = || {
+        let requests = rig.proxy.requests();
+        let is_stuck = |path: &Option<String>| path.as_ref().is_some_and(|p| p.contains("/stuck/"));
+        requests.iter().filter(|r| r.opcode == opcode::DELETE && is_stuck(&r.path)).count()
+    };
+    // By now it is tried again after two seconds and a half only.
+    eventually(LONG, "some tries", || tries() >= TRIES);
+    drop(rig.lock("a").lock().unwrap());
+    let tried = tries();
+    rig.proxy.delay_replies(Duration::from_millis(200));
+    assert!(rig.lock("a").try_lock_for(Duration::from_millis(20)).unwrap().is_none());
+    eventually(LONG, "the node of the abandoned create", || rig.site.children("a").len() == 1);
+    eventually(LONG, "its deletion", || rig.site.children("a").is_empty());
+    assert_eq!(tries(), tried, "it waited for the next try of another");
+    rig.proxy.pass();
+    let error = stuck.try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
+    assert!(error.to_string().contains("DELETE"), "{error}");
+    for child in raw.get_children(&node).unwrap() {
+        raw.delete(&format!("{node}/{child}")).unwrap();
+    }
+    raw.delete(&node).unwrap();
+    drop(stuck);
     rig.finish();
 }
