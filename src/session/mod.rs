@@ -1,6 +1,7 @@
 //! Sessions: [`client`] is the public face, [`session`] one session, [`handle`] the
 //! `zookeeper` crate, [`store`] the verbs, [`status`] and [`wake`] how others learn of
-//! changes, [`calls`], [`events`] and [`reaper`] the threads that work on behalf of others.
+//! changes, [`together`] how they share an answer; [`calls`] and [`events`], on [`workers`],
+//! and [`reaper`] the threads that work on behalf of others.
 
 pub(crate) mod calls;
 pub(crate) mod client;
