@@ -105,7 +105,7 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
             attempt.withdraw(queue.leftovers(), late, false).map(|()| None)
         }
         Err(Stop::Cancelled) => {
-            attempt.withdraw(queue.leftovers(), None, false)?;
+            let _ = attempt.withdraw(queue.leftovers(), None, false);
             Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")
                 .on(&contention.node))
         }

@@ -113,7 +113,7 @@ pub(crate) struct Core {
     last_zxid: i64,
     next_xid: i32,
     lease: Lease,
-    /// When a frame was last sent that renews the lease once it is answered.
+    /// When the last heartbeat was sent, or a later frame that has renewed the lease.
     renewed: Moment,
     round_trip: Duration,
     heard: Moment,
@@ -287,6 +287,8 @@ impl Core {
         self.from_handle = Splitter::new(MAX_REQUEST, REQUEST_HEADER);
         self.end(End::Lapsed);
         self.finish();
+        // Said again, should the panic have swallowed it.
+        self.notices = vec![Notice::Ended(self.ended.unwrap_or(End::Lapsed)), Notice::Over];
     }
 
     fn finish(&mut self) {
@@ -343,7 +345,7 @@ impl Core {
         self.next_xid = self.next_xid.checked_add(1).unwrap_or(1);
         let frame = Frame::request(xid, operation).raw(body).finish();
         self.to_server.extend_from_slice(&frame);
-        if goes_to_the_leader(operation) {
+        if matches!(to, Recipient::Heartbeat) {
             self.renewed = now;
         }
         self.outstanding.push_back(Outstanding { xid, operation, sent: now, to });
@@ -378,11 +380,11 @@ impl Core {
                     }
                 }
                 Ok(Some(Piece::Oversized { head, length })) => {
-                    log::warn!(target: "zklock::link", "a request of {length} bytes was refused");
                     let mut fields = Fields(head);
                     let Ok(xid) = fields.int() else { continue };
                     self.slots.push_back(Slot::new(xid));
                     self.answer_last_slot(code::MARSHALLING);
+                    log::warn!(target: "zklock::link", "a request of {length} bytes was refused");
                 }
                 Err(malformed) => break Err(Broken(format!("the handle sent {malformed}"))),
             }
@@ -512,6 +514,9 @@ impl Core {
         if self.ended.is_none() {
             let by_leader = goes_to_the_leader(sent.operation) && is_from_the_leader(error);
             self.lease.answered(sent.sent, now, by_leader);
+            if by_leader {
+                self.renewed = self.renewed.max(sent.sent);
+            }
         }
         match sent.to {
             Recipient::Handle { slot, contender } => {

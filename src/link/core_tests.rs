@@ -986,3 +986,23 @@ proptest! {
         prop_assert_eq!(order, expected);
     }
 }
+
+#[test]
+fn writes_that_are_refused_do_not_stand_for_heartbeats() {
+    let mut core = attached();
+    let mut heartbeats = 0;
+    for second in 11..40 {
+        let now = seconds(f64::from(second));
+        core.tick(now).unwrap();
+        ask(&mut core, second, op::DELETE, &[], now);
+        for request in sent(&mut core) {
+            let is_heartbeat = request.operation == op::SYNC;
+            heartbeats += i32::from(is_heartbeat);
+            let error = if is_heartbeat { code::OK } else { code::NO_AUTH };
+            let body = if is_heartbeat { text("/") } else { Vec::new() };
+            answer(&mut core, request.xid, 1, error, &body, now).unwrap();
+        }
+        assert_eq!(core.take_notices(), [], "after {heartbeats} heartbeats");
+    }
+    assert!(heartbeats > 5);
+}

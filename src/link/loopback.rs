@@ -141,12 +141,14 @@ impl Door {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Out of descriptors: those of the strangers go first, then the spare one.
+                // Out of descriptors, perhaps: the spare one goes first, as a candidate may
+                // be the handle; then the oldest of those.
                 Err(error) => {
-                    if !self.candidates.is_empty() {
+                    if self.spare.take().is_none() {
+                        if self.candidates.is_empty() {
+                            return Err(error);
+                        }
                         self.candidates.remove(0);
-                    } else if self.spare.take().is_none() {
-                        return Err(error);
                     }
                 }
             }

@@ -492,7 +492,8 @@ impl Core {
     }
 
     fn noticed(&self, notice: Notice) {
-        self.reaper.retry();
+        // Without a thread even now, the next notice may find one.
+        let _ = self.reaper.retry();
         self.events.retry();
         match notice {
             Notice::Over => self.bury(),

@@ -27,6 +27,7 @@ impl Default for Events {
 impl Events {
     pub(crate) fn dispatch(&self, job: impl FnOnce() + Send + 'static) {
         self.submit(Box::new(job));
+        self.retry();
     }
 
     /// Tries again to run what no thread could be had for.

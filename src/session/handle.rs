@@ -160,8 +160,16 @@ impl Parked {
         let (inner, closed) = (Mutex::new(Some(self.inner)), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let closing = || {
-                drop(inner.lock().take());
-                closed.store(true, Ordering::Release);
+                let _closed = OnDrop(|| closed.store(true, Ordering::Release));
+                let Some(inner) = inner.lock().take() else { return };
+                // A goodbye is lost with a connection that is lost; an IO thread that has
+                // died answers none.
+                for _ in 0..50 {
+                    if inner.close().is_ok() {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
+                }
             };
             let thread = || std::thread::Builder::new().name("zklock-drop".to_owned());
             // Without a thread for it, the handle at least finds its port open.
@@ -170,6 +178,14 @@ impl Parked {
             }
             door.dismiss(|| closed.load(Ordering::Acquire));
         });
+    }
+}
+
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

@@ -2,12 +2,14 @@
 //! nodes that may or may not have been made. A task goes on until the server says that
 //! there is nothing left, or that the session is over.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::session::Session;
 use super::store::{Answer, Fault, Store};
 use super::wake::Subscription;
+use crate::error::Result;
 use crate::path;
 use crate::rt::{self, Condvar, Mutex};
 
@@ -79,28 +81,36 @@ impl Reaper {
             }
         });
         let _subscription = session.status().subscribe(signal);
-        let session = Arc::downgrade(session);
+        let node = if let What::Node(path) = &what { Some(path.clone()) } else { None };
+        let owner = Arc::downgrade(session);
         let mut state = self.shared.state.lock();
-        let seen = state.changes;
-        state.tasks.push(Task { session, what, tries: 0, due: rt::now(), seen, _subscription });
+        let (due, seen) = (rt::now(), state.changes);
+        state.tasks.push(Task { session: owner, what, tries: 0, due, seen, _subscription });
         self.shared.work.notify_one();
         drop(state);
-        self.retry();
+        if let Err(error) = self.retry() {
+            log::error!(target: "zklock::reaper", "a node may stay for now: {error}");
+            // Nobody sees to it before the next change; this takes no thread.
+            if let Some(path) = node {
+                session.delete_soon(&path);
+            }
+        }
     }
 
     /// Tries again to start the thread, should that have failed.
-    pub(crate) fn retry(&self) {
+    pub(crate) fn retry(&self) -> Result<()> {
         let mut state = self.shared.state.lock();
         if state.running || state.tasks.is_empty() {
-            return;
+            return Ok(());
         }
         state.running = true;
         drop(state);
         let shared = Arc::clone(&self.shared);
-        if let Err(error) = rt::spawn("zklock-reaper", move || shared.work()) {
+        let started = rt::spawn("zklock-reaper", move || shared.work());
+        if started.is_err() {
             self.shared.state.lock().running = false;
-            log::error!(target: "zklock::reaper", "a node stays for now: {error}");
         }
+        started
     }
 }
 
@@ -113,7 +123,8 @@ impl Shared {
                 task.seen = state.changes;
                 state.busy = 1;
                 drop(state);
-                let done = task.attempt();
+                // What a logger may do is not to stop all the others.
+                let done = catch_unwind(AssertUnwindSafe(|| task.attempt())).unwrap_or(false);
                 task.due = rt::now() + task.pause();
                 let task = (!done).then_some(task);
                 state = self.state.lock();

@@ -1,6 +1,7 @@
 //! One session with the ensemble: a link, a handle on it, and what they report to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::handle::Handle;
 use super::status::Status;
@@ -13,6 +14,9 @@ use crate::link::core::{End, Notice};
 use crate::link::frame::{Frame, code, op};
 use crate::link::{Link, LinkConfig};
 use crate::rt::{Deadline, bounded};
+
+/// How long the handle may take to connect to its link, in the same process.
+const ADMISSION: Duration = Duration::from_secs(2);
 
 /// See the module. It never comes back once it has ended.
 #[derive(Debug)]
@@ -66,7 +70,9 @@ impl Session {
             waiter.wait(deadline);
         }
         let watches = Arc::new(Watches::default());
-        let handle = Handle::open(&link, &watches, || deadline.has_passed() || stop())?;
+        // The session is there: it is not to be thrown away for what is left of the time.
+        let admit_by = Deadline::after(ADMISSION);
+        let handle = Handle::open(&link, &watches, || admit_by.has_passed() || stop())?;
         Ok(Session { handle, link, status, watches, listings: Together::default() })
     }
 
@@ -110,6 +116,12 @@ impl Session {
             session.link.verb(op::EXISTS, again, second);
         };
         self.link.verb(op::GET_DATA, body, Box::new(move |answer| first(answer.error)));
+    }
+
+    /// Asks for a node's deletion without waiting.
+    pub(crate) fn delete_soon(&self, path: &str) {
+        let body = Frame::new().buffer(path.as_bytes()).int(-1).finish().split_off(4);
+        self.link.verb(op::DELETE, body, Box::new(drop));
     }
 
     /// Asks, in one round trip, for the leader's word and for the node.

@@ -73,7 +73,11 @@ impl Shared {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    log::error!(target: "zklock::events", "a job on a {} thread panicked", self.name);
+                    // A logger that panics must not take the thread from the count of them.
+                    let name = self.name;
+                    let say =
+                        move || log::error!(target: "zklock::events", "a job of {name} panicked");
+                    let _ = catch_unwind(say);
                 }
                 state = self.state.lock();
                 continue;
