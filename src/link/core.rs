@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::frame::{
     FLAG_CONTAINER, FLAG_EPHEMERAL_SEQUENTIAL, Fields, Frame, MAX_REQUEST, Malformed, Piece,
-    REPLY_HEADER, REQUEST_HEADER, ReplyHeader, Splitter, check_event, check_reply, code, op, xid,
+    REPLY_HEADER, REQUEST_HEADER, ReplyHeader, SYNC_ROOT, Splitter, check_event, check_reply, code,
+    op, xid,
 };
 use super::lease::Lease;
 use crate::rt::Moment;
@@ -318,12 +319,8 @@ impl Core {
     /// Answers everything that is asked; the server's own answers are thrown away.
     fn abandon(&mut self, error: i32) {
         for sent in &mut self.outstanding {
-            match std::mem::replace(&mut sent.to, Recipient::Nobody) {
-                Recipient::Verb(on_answer) => {
-                    self.answers.push((on_answer, Answer { zxid: 0, error, body: Vec::new() }));
-                }
-                Recipient::Closing => sent.to = Recipient::Closing,
-                _ => {}
+            if let Recipient::Verb(on_answer) = std::mem::replace(&mut sent.to, Recipient::Nobody) {
+                self.answers.push((on_answer, Answer { zxid: 0, error, body: Vec::new() }));
             }
         }
         for slot in &mut self.slots {
@@ -625,7 +622,7 @@ impl Core {
             return Err(Broken(format!("no answer for {:?}", waited.unwrap_or_default())));
         }
         if self.ended.is_none() && now >= self.heartbeat_due() {
-            self.send(op::SYNC, &[0, 0, 0, 1, b'/'], Recipient::Heartbeat, now);
+            self.send(op::SYNC, SYNC_ROOT, Recipient::Heartbeat, now);
         }
         Ok(())
     }

@@ -70,7 +70,7 @@ fn codes(core: &mut Core) -> Vec<(i32, i32)> {
 }
 
 fn text(text: &str) -> Vec<u8> {
-    Frame::new().buffer(text.as_bytes()).finish().split_off(4)
+    Frame::new().buffer(text.as_bytes()).body()
 }
 
 fn ask(core: &mut Core, xid: i32, operation: i32, body: &[u8], now: Moment) {

@@ -42,6 +42,9 @@ pub(crate) mod xid {
     pub(crate) const AUTH: i32 = -4;
 }
 
+/// The body of a sync: it is for the whole of the server, whatever path it names.
+pub(crate) const SYNC_ROOT: &[u8] = &[0, 0, 0, 1, b'/'];
+
 /// The largest request a server takes with its default `jute.maxbuffer`.
 pub(crate) const MAX_REQUEST: usize = 0xf_ffff;
 
@@ -254,6 +257,11 @@ impl Frame {
     pub(crate) fn raw(mut self, bytes: &[u8]) -> Frame {
         self.0.extend_from_slice(bytes);
         self
+    }
+
+    /// What was put into it, without the length.
+    pub(crate) fn body(self) -> Vec<u8> {
+        self.0[4..].to_vec()
     }
 
     pub(crate) fn finish(mut self) -> Vec<u8> {

@@ -11,7 +11,7 @@ use super::wake::{Waiter, Watches};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::{End, Notice};
-use crate::link::frame::{Frame, code, op};
+use crate::link::frame::{Frame, SYNC_ROOT, code, op};
 use crate::link::{Link, LinkConfig};
 use crate::rt::{Deadline, bounded};
 
@@ -104,7 +104,7 @@ impl Session {
         path: &str,
         on_answer: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
-        let body = Frame::new().buffer(path.as_bytes()).flag(true).finish().split_off(4);
+        let body = Frame::new().buffer(path.as_bytes()).flag(true).body();
         let (session, again) = (Arc::downgrade(self), body.clone());
         let first = move |error: i32| {
             if error != code::NO_AUTH {
@@ -120,7 +120,7 @@ impl Session {
 
     /// Asks for a node's deletion without waiting.
     pub(crate) fn delete_soon(&self, path: &str) {
-        let body = Frame::new().buffer(path.as_bytes()).int(-1).finish().split_off(4);
+        let body = Frame::new().buffer(path.as_bytes()).int(-1).body();
         self.link.verb(op::DELETE, body, Box::new(drop));
     }
 
@@ -128,8 +128,8 @@ impl Session {
     pub(crate) fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
         let (tell, told) = bounded(2);
         let second = tell.clone();
-        let sync = Frame::new().buffer(b"/").finish().split_off(4);
-        let exists = Frame::new().buffer(path.as_bytes()).flag(false).finish().split_off(4);
+        let sync = SYNC_ROOT.to_vec();
+        let exists = Frame::new().buffer(path.as_bytes()).flag(false).body();
         self.link.verb(op::SYNC, sync, Box::new(move |answer| drop(tell.send(answer))));
         self.link.verb(op::EXISTS, exists, Box::new(move |answer| drop(second.send(answer))));
         let synced = told.recv().map_err(|_| Fault::SessionEnded)?;
@@ -209,7 +209,7 @@ impl Store for Session {
 
     fn sync(&self) -> Answer<()> {
         let (tell, told) = bounded(1);
-        let body = Frame::new().buffer(b"/").finish().split_off(4);
+        let body = SYNC_ROOT.to_vec();
         self.link.verb(
             op::SYNC,
             body,

@@ -12,7 +12,7 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{eventually, processor_time, skip_without_server, skip_without_zookeeper};
 
 /// More than enough for whatever is not the point of a test.
 const AMPLE: Duration = Duration::from_secs(15);
@@ -999,15 +999,6 @@ impl log::Log for Counter {
     }
 
     fn flush(&self) {}
-}
-
-/// What this process has used, in user and system mode.
-fn processor_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let (_, after_name) = stat.rsplit_once(") ").unwrap();
-    let ticks = after_name.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap());
-    // In hundredths of a second, on every Linux.
-    Duration::from_millis(ticks.sum::<u64>() * 10)
 }
 
 #[test]

@@ -12,7 +12,7 @@ use zklock::{Client, DistributedLock, SessionState};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server};
+use crate::support::{eventually, processor_time, skip_without_server};
 
 const SOON: Duration = Duration::from_secs(30);
 /// Long enough for no heartbeat to come into the counts.
@@ -43,15 +43,6 @@ fn shares_the_process() -> bool {
         eprintln!("SKIPPED: what other tests in this process cost cannot be told apart");
     }
     shares
-}
-
-/// The processor time that this process has used, all its threads together.
-fn processor_time() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // utime and stime, the 14th and 15th of all fields, in hundredths of a second.
-    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
 }
 
 /// A number of /proc/self/status.

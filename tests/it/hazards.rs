@@ -20,8 +20,8 @@ use crate::support::raw::Kind;
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::{
-    eventually, shared_hosts, skip_without_server, skip_without_zookeeper, threads_named,
-    unique_base,
+    eventually, processor_time, shared_hosts, skip_without_server, skip_without_zookeeper,
+    threads_named, unique_base,
 };
 
 const LONG: Duration = Duration::from_secs(15);
@@ -354,13 +354,6 @@ impl log::Log for Counter {
     }
 
     fn flush(&self) {}
-}
-
-fn processor_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("a /proc file system");
-    let (_, after_name) = stat.rsplit_once(") ").expect("a stat line");
-    // User and system time, in hundredths of a second.
-    after_name.split(' ').skip(11).take(2).map(|ticks| ms(10 * ticks.parse::<u64>().unwrap())).sum()
 }
 
 #[test]
