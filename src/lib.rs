@@ -118,6 +118,16 @@ mod hosts;
 mod path;
 mod rt;
 
+// Tests: all of the above but the link, in virtual time, on an ensemble in memory.
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod sim;
+
+// Tests, with `--cfg shuttle`: the places where threads meet, switched wherever they do.
+#[cfg(test)]
+#[cfg(shuttle)]
+mod shuttled;
+
 pub use acl::{Acl, Permissions};
 pub use contend::contenders::Contender;
 pub use contend::hold::{FencingToken, LossReason, Lost};

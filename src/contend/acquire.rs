@@ -2,20 +2,23 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::hold::Hold;
-use super::queue::{Action, Event, Inspection, Leftovers, Listing, Made, On, Queue, Trouble};
+use super::queue::{
+    Action, Event, Inspection, Leftovers, Listing, Made, On, Queue, Trouble, Watched,
+};
 use super::rule::Rule;
 use super::ticket::{Class, Guid};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::Deadline;
+use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::{Client, Core, Interrupted, Patience};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Created, Fault, Kind, Store};
+use crate::session::status::Usable;
+use crate::session::store::{Answer, Created, Fault, Kind};
 use crate::session::wake::{Cancel, Signal, Subscription, Waiter};
 
 /// A request may be this much late of a deadline, so that a very short one is worth an
@@ -95,7 +98,7 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
         watching_on: 0,
     };
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
-    let fresh = || Guid::from_u128(uuid::Uuid::new_v4().as_u128());
+    let fresh = || Guid::from_u128(rt::random());
     let mut queue = Queue::new(contention.class, contention.rule, limits.patient, fresh);
     match attempt.drive(&mut queue) {
         Ok(Some(hold)) => Ok(Some(hold)),
@@ -196,7 +199,7 @@ impl Attempt<'_> {
             Action::MakeParents => {
                 let (acl, node) = (self.contention.acl.clone(), on_node);
                 let made =
-                    self.ask(session, move |store| make_parents(store, &node, &acl), drop)?;
+                    self.ask(session, move |session| make_parents(session, &node, &acl), drop)?;
                 Event::ParentsMade(self.sort(made, "create it", "CREATE on its parent"))
             }
             Action::Sync => {
@@ -275,18 +278,12 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Waits for a server to serve the session: there is no use in asking before.
     fn until_usable(&self, session: &Session) -> Result<(), Stop> {
-        loop {
-            let phase = session.status().now();
-            if phase.ended.is_some() {
-                return Err(Stop::SessionEnded);
-            }
-            self.check(self.ask_until)?;
-            if phase.attached {
-                return Ok(());
-            }
-            self.waiter.wait(self.ask_until);
+        let give_up = || self.is_cancelled();
+        match session.status().until_usable(&self.waiter, self.ask_until, give_up) {
+            Usable::Now => Ok(()),
+            Usable::NotInTime => Err(self.gave_up()),
+            Usable::Never(_) => Err(Stop::SessionEnded),
         }
     }
 
@@ -370,7 +367,7 @@ impl Attempt<'_> {
         &mut self,
         session: &Arc<Session>,
         names: &[String],
-    ) -> Result<Result<bool, Trouble>, Stop> {
+    ) -> Result<Result<Watched, Trouble>, Stop> {
         self.keep_watches(session, |name| names.iter().any(|wanted| wanted == name));
         for name in names {
             if self.watching.contains_key(name) {
@@ -379,11 +376,15 @@ impl Attempt<'_> {
             let path = path::join(&self.node, name);
             self.subscribe(session, name, &path);
             let read = self.ask(session, move |store| store.read(&path, true), drop)?;
+            if read == Err(Fault::NoAuth) {
+                self.watching.remove(name);
+                return Ok(Ok(Watched::Hidden));
+            }
             match self.sort(read, "watch a contender", "READ on it") {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     self.watching.remove(name);
-                    return Ok(Ok(false));
+                    return Ok(Ok(Watched::Gone));
                 }
                 Err(trouble) => {
                     self.watching.remove(name);
@@ -394,7 +395,7 @@ impl Attempt<'_> {
         if session.status().now().connection != self.watching_on {
             return Ok(Err(Trouble::Unanswered));
         }
-        Ok(Ok(true))
+        Ok(Ok(Watched::All))
     }
 
     fn watch_children(&mut self, session: &Arc<Session>) -> Result<Event, Stop> {
@@ -415,15 +416,18 @@ impl Attempt<'_> {
         })))
     }
 
-    /// Until a watch fires or another connection makes the watches worthless.
+    /// Until a watch fires or another connection makes the watches worthless; or until it is
+    /// time to see whether one was forgotten.
     fn wait(&self, session: &Session) -> Result<(), Stop> {
+        let review = session.status().now().review();
         loop {
             let phase = session.status().now();
             if phase.ended.is_some() {
                 return Err(Stop::SessionEnded);
             }
             let fired = self.watching.values().any(|one| one.fired.load(Ordering::SeqCst));
-            if fired || phase.connection != self.watching_on {
+            let changed = phase.connection != self.watching_on || phase.review() != review;
+            if fired || changed {
                 return Ok(());
             }
             self.check(self.limits.deadline)?;
@@ -506,12 +510,12 @@ pub(crate) fn delete_within(
 }
 
 /// Creates the node as a container, and what is missing above it as plain nodes.
-fn make_parents(store: &dyn Store, node: &str, acl: &[Acl]) -> Answer<()> {
+fn make_parents(session: &Session, node: &str, acl: &[Acl]) -> Answer<()> {
     let mut missing = vec![node];
     // Upwards until something is there: a parent that exists need not allow to be made.
     while let Some(path) = missing.last() {
         let kind = if *path == node { Kind::Container } else { Kind::Persistent };
-        match store.create(path, &[], acl, kind) {
+        match session.create(path, &[], acl, kind) {
             Ok(_) | Err(Fault::NodeExists) => break,
             Err(Fault::NoNode) if path::parent(path) != "/" => missing.push(path::parent(path)),
             Err(fault) => return Err(fault),
@@ -520,7 +524,7 @@ fn make_parents(store: &dyn Store, node: &str, acl: &[Acl]) -> Answer<()> {
     missing.pop();
     while let Some(path) = missing.pop() {
         let kind = if path == node { Kind::Container } else { Kind::Persistent };
-        match store.create(path, &[], acl, kind) {
+        match session.create(path, &[], acl, kind) {
             Ok(_) | Err(Fault::NodeExists) => {}
             Err(fault) => return Err(fault),
         }

@@ -12,7 +12,8 @@ use crate::path;
 use crate::rt::Deadline;
 use crate::session::client::{Client, Interrupted, Patience};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Store};
+use crate::session::status::Usable;
+use crate::session::store::{Answer, Fault};
 use crate::session::wake::Waiter;
 
 /// One of those who hold or wait for a lock: see
@@ -80,14 +81,8 @@ pub(crate) fn contenders(client: &Client, node: &str) -> Result<Vec<Contender>> 
             }
         };
         let _subscription = session.status().subscribe(waiter.bell());
-        while !session.status().now().is_usable() {
-            if session.status().now().ended.is_some() {
-                break;
-            }
-            if deadline.has_passed() {
-                return Err(refusal(&Fault::ConnectionLoss, "list the contenders", "", node));
-            }
-            waiter.wait(deadline);
+        if session.status().until_usable(&waiter, deadline, || false) == Usable::NotInTime {
+            return Err(refusal(&Fault::ConnectionLoss, "list the contenders", "", node));
         }
         let (asked, whole, shown) = (Arc::clone(&session), core.whole(node), node.to_owned());
         let job = move || list(&asked, &whole, &shown);

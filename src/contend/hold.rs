@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use super::queue::Place;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
 use crate::path;
-use crate::rt::{Condvar, Deadline, Mutex};
+use crate::rt::{AtomicU64, Condvar, Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::events::Events;
 use crate::session::session::{Session, ended};
-use crate::session::store::{Fault, Store};
+use crate::session::status::Usable;
+use crate::session::store::Fault;
 use crate::session::wake::{Signal, Subscription, Waiter};
 
 /// How long dropping a guard waits for its node's deletion.
@@ -152,6 +153,8 @@ struct State {
     lost: Option<LossReason>,
     released: bool,
     callbacks: Vec<Box<dyn FnOnce(LossReason) + Send>>,
+    /// Only where the node itself may not be read.
+    siblings: Option<Subscription>,
 }
 
 impl Hold {
@@ -170,17 +173,9 @@ impl Hold {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        let signal = |act: fn(&Arc<Standing>)| -> Signal {
-            let standing = Arc::downgrade(&standing);
-            Arc::new(move || {
-                if let Some(standing) = standing.upgrade() {
-                    act(&standing);
-                }
-            })
-        };
         let subscriptions = vec![
-            session.watches().subscribe(&standing.node, signal(Standing::watch)),
-            session.status().subscribe(signal(Standing::look)),
+            session.watches().subscribe(&standing.node, standing.signal(Standing::watch)),
+            session.status().subscribe(standing.signal(Standing::look)),
         ];
         standing.look();
         let zxid = u64::try_from(place.czxid).unwrap_or_default();
@@ -207,16 +202,11 @@ impl Hold {
             if let Some(why) = self.standing.state.lock().lost {
                 return Err(self.lost_error(why));
             }
-            let phase = self.session.status().now();
-            if let Some(end) = phase.ended {
+            if let Err(end) = self.until_usable(&waiter) {
                 return Err(self.lost_error(end.into()));
             }
             if !self.session.is_trusted() {
                 return Err(self.lost_error(LossReason::LeaseExpired));
-            }
-            if !phase.attached {
-                waiter.wait(Deadline::NEVER);
-                continue;
             }
             match self.session.confirm(&self.standing.node) {
                 Ok(Some(stat)) if stat.ephemeral_owner == self.session.id() => {
@@ -278,13 +268,8 @@ impl Hold {
         let _subscription = self.session.status().subscribe(waiter.bell());
         let mut unanswered = false;
         loop {
-            let phase = self.session.status().now();
-            if let Some(end) = phase.ended {
+            if let Err(end) = self.until_usable(&waiter) {
                 return Err(ended(end).on(&self.path));
-            }
-            if !phase.attached {
-                waiter.wait(Deadline::NEVER);
-                continue;
             }
             match self.session.delete(&self.standing.node) {
                 Ok(()) => return Ok(()),
@@ -301,15 +286,23 @@ impl Hold {
         }
     }
 
+    fn until_usable(&self, waiter: &Waiter) -> Result<(), End> {
+        match self.session.status().until_usable(waiter, Deadline::NEVER, || false) {
+            Usable::Never(end) => Err(end),
+            Usable::Now | Usable::NotInTime => Ok(()),
+        }
+    }
+
     /// From here on the hold is neither watched nor told of.
     fn leave(&mut self) -> Option<LossReason> {
         let mut state = self.standing.state.lock();
         state.released = true;
         let callbacks = std::mem::take(&mut state.callbacks);
+        let siblings = state.siblings.take();
         let lost = state.lost;
         self.standing.changed.notify_all();
         drop(state);
-        drop(callbacks);
+        drop((callbacks, siblings));
         self.subscriptions.clear();
         lost
     }
@@ -343,6 +336,15 @@ impl fmt::Debug for Hold {
 }
 
 impl Standing {
+    fn signal(self: &Arc<Self>, act: fn(&Arc<Standing>)) -> Signal {
+        let standing = Arc::downgrade(self);
+        Arc::new(move || {
+            if let Some(standing) = standing.upgrade() {
+                act(&standing);
+            }
+        })
+    }
+
     /// After any change of the session.
     fn look(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade() else { return };
@@ -353,6 +355,9 @@ impl Standing {
             && self.watched_on.swap(phase.connection, Ordering::SeqCst) != phase.connection
         {
             self.watch();
+        } else if phase.is_usable() && self.state.lock().siblings.is_some() {
+            // A watch on the siblings is spent for nothing while the lock node is hidden as well.
+            self.watch_siblings();
         }
     }
 
@@ -363,13 +368,37 @@ impl Standing {
         }
         let Some(session) = self.session.upgrade() else { return };
         let standing = Arc::downgrade(self);
-        session.watch_soon(&self.node, move |answer| {
-            if answer == Err(Fault::NoNode)
-                && let Some(standing) = standing.upgrade()
-            {
+        let on_answer = move |answer| {
+            let Some(standing) = standing.upgrade() else { return };
+            match answer {
+                Err(Fault::NoNode) => standing.lose(LossReason::NodeDeleted),
+                Err(Fault::NoAuth) => standing.watch_siblings(),
+                Ok(()) | Err(_) => {}
+            }
+        };
+        session.watch_soon(&self.node, Box::new(on_answer));
+    }
+
+    /// Who may not read his own node is told of its siblings' changes, and looks each time.
+    fn watch_siblings(self: &Arc<Self>) {
+        let Some(session) = self.session.upgrade() else { return };
+        let mut state = self.state.lock();
+        if state.released {
+            return;
+        }
+        if state.siblings.is_none() {
+            let parent = path::parent(&self.node);
+            let look = self.signal(Standing::watch_siblings);
+            state.siblings = Some(session.watches().subscribe(parent, look));
+        }
+        drop(state);
+        let standing = Arc::downgrade(self);
+        let on_answer = move |answer| {
+            if let (Err(Fault::NoNode), Some(standing)) = (answer, standing.upgrade()) {
                 standing.lose(LossReason::NodeDeleted);
             }
-        });
+        };
+        session.watch_siblings_soon(&self.node, Box::new(on_answer));
     }
 
     /// A release that came first is told of by nothing.

@@ -60,10 +60,19 @@ pub(crate) enum Event {
     Synced(Outcome<On>),
     Listed(Outcome<Listing>),
     Inspected(Outcome<Option<Inspection>>),
-    /// Whether all nodes to be watched were still there.
-    Watched(Outcome<bool>),
+    Watched(Outcome<Watched>),
     Deleted(Outcome<()>),
     Woken,
+}
+
+/// What became of the watches on nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    All,
+    /// One of the nodes was gone.
+    Gone,
+    /// One of them would tell us nothing: we may not read it.
+    Hidden,
 }
 
 /// How an action ended that was not simply done.
@@ -131,6 +140,8 @@ pub(crate) struct Queue {
     doubtful: Vec<Guid>,
     /// Whether it is not known yet if the last of them made a node.
     unsettled: bool,
+    /// Whether there was a contender whose node would tell us nothing.
+    hidden: bool,
     /// The connection whose server has caught up since the last doubt arose.
     synced: Option<On>,
     asked: Asked,
@@ -170,6 +181,7 @@ impl Queue {
             own: None,
             doubtful: Vec::new(),
             unsettled: false,
+            hidden: false,
             synced: None,
             asked: Asked::Nothing,
         }
@@ -184,6 +196,7 @@ impl Queue {
                 self.own = None;
                 self.doubtful.clear();
                 self.unsettled = false;
+                self.hidden = false;
                 self.synced = None;
                 self.create()
             }
@@ -200,9 +213,13 @@ impl Queue {
             Event::Deleted(Ok(()) | Err(Trouble::NoNode | Trouble::Unanswered))
             | Event::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
             | Event::Inspected(Err(Trouble::Unanswered | Trouble::NoNode))
-            | Event::Watched(Ok(false) | Err(Trouble::Unanswered | Trouble::NoNode))
+            | Event::Watched(Ok(Watched::Gone) | Err(Trouble::Unanswered | Trouble::NoNode))
             | Event::Woken => self.look(),
-            Event::Watched(Ok(true)) => Action::Wait,
+            Event::Watched(Ok(Watched::All)) => Action::Wait,
+            Event::Watched(Ok(Watched::Hidden)) => {
+                self.hidden = true;
+                Action::WatchChildren
+            }
             Event::Synced(Err(Trouble::NoNode)) => Action::List,
             Event::ParentsMade(Err(Trouble::Refused(error)))
             | Event::Synced(Err(Trouble::Refused(error)))
@@ -233,7 +250,12 @@ impl Queue {
 
     /// With a doubt, only what is listed after a sync is certain.
     fn look(&self) -> Action {
-        if self.own.is_none() && self.synced.is_none() { Action::Sync } else { Action::List }
+        match &self.own {
+            None if self.synced.is_none() => Action::Sync,
+            // It would be the children again that have to be watched.
+            Some(_) if self.hidden => Action::WatchChildren,
+            _ => Action::List,
+        }
     }
 
     fn created(&mut self, asked: Asked, outcome: Outcome<Made>) -> Action {
@@ -304,8 +326,9 @@ impl Queue {
                 self.create()
             }
             Verdict::Blocked(_) if !self.patient => Action::Yield,
+            // Whatever can get us admitted is a change of the children.
+            Verdict::Blocked(_) if listing.watched => Action::Wait,
             Verdict::Blocked(Watch::Nodes(names)) => Action::Watch { names },
-            Verdict::Blocked(Watch::Children) if listing.watched => Action::Wait,
             Verdict::Blocked(Watch::Children) => Action::WatchChildren,
         }
     }
@@ -395,7 +418,7 @@ mod tests {
         let both = [name(1, 5), name(9, 4)];
         let Action::Watch { names } = queue.step(listed(1, &both)) else { panic!() };
         assert_eq!(names, [name(9, 4)]);
-        assert!(matches!(queue.step(Event::Watched(Ok(false))), Action::List));
+        assert!(matches!(queue.step(Event::Watched(Ok(Watched::Gone))), Action::List));
         assert!(matches!(queue.step(listed(1, &both[..1])), Action::Hold(_)));
     }
 
@@ -483,6 +506,19 @@ mod tests {
         assert_eq!(queue.leftovers().doubtful.len(), 1);
         queue.step(Event::Begin { session: 8 });
         assert_eq!(queue.leftovers().doubtful.len(), 1, "the old session's are not ours any more");
+    }
+
+    #[test]
+    fn a_contender_that_may_not_be_read_is_watched_by_the_children() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(made(1, 5));
+        let both = [name(1, 5), name(9, 4)];
+        assert!(matches!(queue.step(listed(1, &both)), Action::Watch { .. }));
+        assert!(matches!(queue.step(Event::Watched(Ok(Watched::Hidden))), Action::WatchChildren));
+        let watched = Listing { on: On(1), children: Arc::new(both.to_vec()), watched: true };
+        assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
+        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(crate) enum End {
 pub(crate) enum Notice {
     /// A connection serves the session: the first one, or again.
     Attached,
+    /// It still does. Said every now and then, by the link.
+    Alive,
     /// The connection is lost; the session may live on.
     Suspended,
     /// The session is over for the client. Said once.
@@ -285,7 +287,6 @@ impl Core {
 
     /// After a panic, when nothing is certain any more but that the handle must be answered.
     pub(crate) fn collapse(&mut self) {
-        self.from_handle = Splitter::new(MAX_REQUEST, REQUEST_HEADER);
         self.end(End::Lapsed);
         self.finish();
         // Said again, should the panic have swallowed it.
@@ -366,8 +367,10 @@ impl Core {
 
     /// Bytes from the handle. An error means that the handle is beyond use.
     pub(crate) fn heard_handle(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
-        let mut splitter = std::mem::replace(&mut self.from_handle, Splitter::new(0, 0));
+        let empty = Splitter::new(MAX_REQUEST, REQUEST_HEADER);
+        let mut splitter = std::mem::replace(&mut self.from_handle, empty);
         splitter.push(bytes);
+        let mut refused = 0;
         let result = loop {
             match splitter.next() {
                 Ok(None) => break Ok(()),
@@ -381,12 +384,16 @@ impl Core {
                     let Ok(xid) = fields.int() else { continue };
                     self.slots.push_back(Slot::new(xid));
                     self.answer_last_slot(code::MARSHALLING);
-                    log::warn!(target: "zklock::link", "a request of {length} bytes was refused");
+                    refused = length;
                 }
                 Err(malformed) => break Err(Broken(format!("the handle sent {malformed}"))),
             }
         };
         self.from_handle = splitter;
+        // Only now, as a logger may panic, and what is in the splitter must not be lost.
+        if refused > 0 {
+            log::warn!(target: "zklock::link", "a request of {refused} bytes was refused");
+        }
         result
     }
 
@@ -467,9 +474,12 @@ impl Core {
         let mut fields = Fields(frame);
         let header = ReplyHeader::read(&mut fields)?;
         let mut body = fields.0;
-        self.last_zxid = self.last_zxid.max(header.zxid);
         match header.xid {
-            xid::WATCH if header.error == code::OK => return self.event(frame, body, oversized),
+            xid::WATCH if header.error == code::OK => {
+                self.event(frame, body, oversized)?;
+                self.last_zxid = self.last_zxid.max(header.zxid);
+                return Ok(());
+            }
             xid::WATCH => return Err(Broken("the server sent an event that is an error".into())),
             xid::AUTH if header.error == code::AUTH_FAILED => {
                 self.auth_failed();
@@ -507,6 +517,8 @@ impl Core {
             check_reply(sent.operation, body)?;
         }
         let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
+        // Not before: no server takes up a session with a number that garbage has made up.
+        self.last_zxid = self.last_zxid.max(header.zxid);
         self.round_trip = now.since(sent.sent);
         if self.ended.is_none() {
             let by_leader = goes_to_the_leader(sent.operation) && is_from_the_leader(error);
@@ -669,3 +681,11 @@ impl fmt::Debug for Core {
 #[cfg(test)]
 #[path = "core_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "core_properties.rs"]
+mod properties;
+
+#[cfg(test)]
+#[path = "core_lives.rs"]
+mod lives;

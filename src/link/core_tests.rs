@@ -6,35 +6,35 @@ use proptest::prelude::*;
 use super::*;
 use crate::rt::Mutex;
 
-const T: Duration = Duration::from_secs(12);
+pub(super) const T: Duration = Duration::from_secs(12);
 const SESSION: i64 = 0x77;
-const MAX_REPLY: usize = 1 << 20;
+pub(super) const MAX_REPLY: usize = 1 << 20;
 
-fn seconds(seconds: f64) -> Moment {
+pub(super) fn seconds(seconds: f64) -> Moment {
     Moment::ZERO.plus(Duration::from_secs_f64(seconds))
 }
 
-fn granted(sent: Moment) -> Granted {
+pub(super) fn granted(sent: Moment) -> Granted {
     Granted { session: SESSION, password: vec![9; 16], timeout: T, sent }
 }
 
 /// A frame without its length, as one side or the other sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
-    xid: i32,
-    operation: i32,
-    body: Vec<u8>,
+pub(super) struct Seen {
+    pub(super) xid: i32,
+    pub(super) operation: i32,
+    pub(super) body: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Told {
-    xid: i32,
-    zxid: i64,
-    error: i32,
-    body: Vec<u8>,
+pub(super) struct Told {
+    pub(super) xid: i32,
+    pub(super) zxid: i64,
+    pub(super) error: i32,
+    pub(super) body: Vec<u8>,
 }
 
-fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
+pub(super) fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut rest = &std::mem::take(bytes)[..];
     let mut frames = Vec::new();
     while !rest.is_empty() {
@@ -46,7 +46,7 @@ fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
 }
 
 /// What the core has sent to the server since the last look.
-fn sent(core: &mut Core) -> Vec<Seen> {
+pub(super) fn sent(core: &mut Core) -> Vec<Seen> {
     let seen = |frame: Vec<u8>| {
         let mut fields = Fields(&frame);
         let (xid, operation) = (fields.int().unwrap(), fields.int().unwrap());
@@ -56,7 +56,7 @@ fn sent(core: &mut Core) -> Vec<Seen> {
 }
 
 /// What the core has told the handle since the last look.
-fn told(core: &mut Core) -> Vec<Told> {
+pub(super) fn told(core: &mut Core) -> Vec<Told> {
     let told = |frame: Vec<u8>| {
         let mut fields = Fields(&frame);
         let header = ReplyHeader::read(&mut fields).unwrap();
@@ -69,16 +69,16 @@ fn codes(core: &mut Core) -> Vec<(i32, i32)> {
     told(core).into_iter().map(|told| (told.xid, told.error)).collect()
 }
 
-fn text(text: &str) -> Vec<u8> {
+pub(super) fn text(text: &str) -> Vec<u8> {
     Frame::new().buffer(text.as_bytes()).body()
 }
 
-fn ask(core: &mut Core, xid: i32, operation: i32, body: &[u8], now: Moment) {
+pub(super) fn ask(core: &mut Core, xid: i32, operation: i32, body: &[u8], now: Moment) {
     let frame = Frame::request(xid, operation).raw(body).finish();
     core.heard_handle(&frame, now).unwrap();
 }
 
-fn answer(
+pub(super) fn answer(
     core: &mut Core,
     xid: i32,
     zxid: i64,
@@ -89,19 +89,19 @@ fn answer(
     core.heard_server(&Frame::reply(xid, zxid, error).raw(body).finish(), now)
 }
 
-fn event(path: &str) -> Vec<u8> {
+pub(super) fn event(path: &str) -> Vec<u8> {
     Frame::reply(xid::WATCH, -1, 0).int(2).int(3).buffer(path.as_bytes()).finish()
 }
 
 /// Attached at 10 s, its session asked for at that moment, nothing to report.
-fn attached() -> Core {
+pub(super) fn attached() -> Core {
     let mut core = Core::new(MAX_REPLY);
     core.attach(granted(seconds(10.)), seconds(10.));
     assert_eq!(core.take_notices(), [Notice::Attached]);
     core
 }
 
-fn with_flags(path: &str, flags: i32) -> Vec<u8> {
+pub(super) fn with_flags(path: &str, flags: i32) -> Vec<u8> {
     let mut body = text(path);
     body.extend(text("data"));
     body.extend(0i32.to_be_bytes());
@@ -314,6 +314,16 @@ fn an_oversized_reply_fails_its_request_and_not_the_connection() {
     assert!(core.heard_server(&huge, now).is_err(), "an event that long is no event");
 }
 
+#[test]
+fn what_one_connection_left_half_said_is_not_continued_by_the_next() {
+    let (mut core, now) = (attached(), seconds(10.));
+    core.heard_server(&event("/a")[..20], now).unwrap();
+    core.detach(now);
+    core.attach(granted(now), now);
+    core.heard_server(&event("/b"), now).unwrap();
+    assert_eq!(told(&mut core).len(), 1);
+}
+
 // ----- what the server must not say
 
 #[test]
@@ -354,6 +364,15 @@ fn what_breaks_the_protocol_breaks_the_connection_and_reaches_nobody() {
         assert_eq!(codes(&mut core), [(1, code::CONNECTION_LOSS)], "{what}");
         assert_eq!(core.take_notices(), [Notice::Suspended], "{what}");
     }
+}
+
+/// Any server answers pings, also one that is cut off from its leader.
+#[test]
+fn the_reply_to_a_ping_is_no_answer_to_a_heartbeat() {
+    let mut core = attached();
+    core.tick(seconds(14.)).unwrap();
+    assert_eq!(sent(&mut core)[0].operation, op::SYNC);
+    assert!(answer(&mut core, -2, 5, 0, &text("/"), seconds(14.)).is_err());
 }
 
 #[test]
@@ -594,11 +613,48 @@ fn an_ended_session_asks_for_no_server_that_has_seen_as_much() {
     assert_eq!(core.last_zxid(), 0);
 }
 
+/// What was half read when the panic came is still a request, and is to have its reply.
+#[test]
+fn a_collapse_loses_no_request() {
+    let (mut core, now) = (attached(), seconds(10.));
+    ask(&mut core, 1, op::EXISTS, &text("/a"), now);
+    let second = Frame::request(2, op::SET_DATA).raw(&[7; 300]).finish();
+    core.heard_handle(&second[..150], now).unwrap();
+    core.collapse();
+    core.heard_handle(&second[150..], now).unwrap();
+    ask(&mut core, 3, op::CLOSE_SESSION, &[], now);
+    let expired = code::SESSION_EXPIRED;
+    assert_eq!(codes(&mut core), [(1, expired), (2, expired), (3, code::OK)]);
+    assert_eq!(core.take_notices(), [Notice::Ended(End::Lapsed), Notice::Over]);
+}
+
+/// A server that has not seen as much refuses the session, so such a number must come from a
+/// sound reply.
+#[test]
+fn bytes_that_are_no_answer_do_not_say_what_servers_must_have_seen() {
+    let http = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec();
+    let header = |xid: i32, error: i32| Frame::reply(xid, i64::MAX, error);
+    for bytes in [
+        http,
+        header(9, 0).finish(),
+        header(xid::AUTH, 0).finish(),
+        header(1, 0).raw(&[0; 67]).finish(),
+        header(1, code::CONNECTION_LOSS).finish(),
+        header(xid::WATCH, 0).int(99).int(3).buffer(b"/a").finish(),
+        header(xid::WATCH, code::NO_NODE).int(1).int(3).buffer(b"/a").finish(),
+    ] {
+        let (mut core, now) = (attached(), seconds(10.));
+        ask(&mut core, 1, op::EXISTS, &text("/a"), now);
+        assert!(core.heard_server(&bytes, now).is_err());
+        assert_eq!(core.last_zxid(), 0, "{bytes:?}");
+    }
+}
+
 // ----- anything at all
 
-type VerbLog = Arc<Mutex<Vec<(usize, i32)>>>;
+pub(super) type VerbLog = Arc<Mutex<Vec<(usize, i32)>>>;
 
-fn verb_log() -> (VerbLog, impl Fn(usize) -> OnAnswer) {
+pub(super) fn verb_log() -> (VerbLog, impl Fn(usize) -> OnAnswer) {
     let log = VerbLog::default();
     let told = Arc::clone(&log);
     (log, move |number| {
@@ -607,7 +663,7 @@ fn verb_log() -> (VerbLog, impl Fn(usize) -> OnAnswer) {
     })
 }
 
-fn run_answers(core: &mut Core) {
+pub(super) fn run_answers(core: &mut Core) {
     for (on_answer, answer) in core.take_answers() {
         on_answer(answer);
     }
@@ -789,6 +845,7 @@ impl Model {
                     self.fail_all(code::SESSION_EXPIRED);
                 }
                 Notice::Suspended => self.fail_all(code::CONNECTION_LOSS),
+                Notice::Alive => {}
                 Notice::Attached => assert!(!self.ended),
                 Notice::Over => assert!(self.ended),
             }
@@ -875,7 +932,7 @@ impl Model {
     }
 }
 
-fn in_pieces(bytes: &[u8], cuts: &[usize], mut hear: impl FnMut(&[u8]) -> bool) {
+pub(super) fn in_pieces(bytes: &[u8], cuts: &[usize], mut hear: impl FnMut(&[u8]) -> bool) {
     let mut rest = bytes;
     let mut cuts = cuts.iter().cycle();
     while !rest.is_empty() {

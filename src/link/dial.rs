@@ -324,6 +324,10 @@ fn try_address(
             return Err(io::Error::other(format!("auth got the error {}", header.error)));
         }
     }
+    // The owner of a node that nobody owns.
+    if response.session == 0 {
+        return Err(io::Error::other("the server granted a session without a number"));
+    }
     let granted = Granted {
         session: response.session,
         password: response.password,
@@ -400,3 +404,7 @@ fn shuffle<T>(items: &mut [T]) {
         items.swap(end, other);
     }
 }
+
+#[cfg(test)]
+#[path = "dial_properties.rs"]
+mod properties;

@@ -482,3 +482,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "frame_properties.rs"]
+mod properties;

@@ -17,8 +17,14 @@ use crate::rt::Moment;
 
 /// How long a stranger may keep a connection without a handshake.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How many may be waiting at once; beyond that the oldest goes.
+/// How many may be waiting at once.
 const CROWD: usize = 128;
+/// How many of those keep their place for all of their time, and are not pushed out by a
+/// crowd: the first ones, as the handle knocks as soon as there is a door.
+const SEATED: usize = CROWD / 2;
+/// How many may be waiting to be waiting. Were it as few as they are by default, a flood of
+/// strangers would have the kernel drop the handle's knock, which is not repeated for a second.
+const QUEUE: i32 = 4096;
 /// The length of a handshake as the handle sends it, with its prefix.
 const HANDSHAKE: usize = 4 + 45;
 
@@ -49,6 +55,7 @@ enum Heard {
 impl Door {
     pub(crate) fn open() -> io::Result<Door> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        rustix::net::listen(&listener, QUEUE)?;
         listener.set_nonblocking(true)?;
         let random = uuid::Uuid::new_v4().as_u64_pair().0;
         let nonce = i32::try_from(random >> 33).unwrap_or(i32::MAX).max(1);
@@ -79,12 +86,12 @@ impl Door {
                 let candidate = &mut self.candidates[index];
                 match candidate.hear(self.nonce) {
                     Heard::Handle => {
-                        let Candidate { stream, .. } = self.candidates.swap_remove(index);
+                        let Candidate { stream, .. } = self.candidates.remove(index);
                         return greet(stream);
                     }
                     Heard::Nothing if now.since(candidate.since) < PATIENCE => index += 1,
                     Heard::Nothing | Heard::Stranger => {
-                        self.candidates.swap_remove(index);
+                        self.candidates.remove(index);
                         self.count_stranger();
                     }
                 }
@@ -126,14 +133,16 @@ impl Door {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        for _ in 0..CROWD {
+        // No more at once than leave those alone that were not listened to yet.
+        for _ in 0..SEATED {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
                     if self.candidates.len() >= CROWD {
-                        self.candidates.remove(0);
+                        self.candidates.remove(SEATED);
+                        self.count_stranger();
                     }
                     let since = Moment::now();
                     self.candidates.push(Candidate { stream, since, bytes: Vec::new() });
@@ -235,6 +244,7 @@ mod tests {
         let mut garbage = TcpStream::connect(address).unwrap();
         garbage.write_all(&[0xff; 60]).unwrap();
         for stranger in silent.iter_mut().chain([&mut wrong, &mut garbage]) {
+            stranger.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             let mut told = Vec::new();
             let _ = stranger.read_to_end(&mut told);
             assert_eq!(told, b"", "a stranger was told something");
@@ -248,3 +258,7 @@ mod tests {
         assert!(TcpStream::connect(address).is_err(), "the port is still open");
     }
 }
+
+#[cfg(test)]
+#[path = "flood_tests.rs"]
+mod flood;

@@ -128,6 +128,7 @@ impl Link {
             futile: 0,
             rounds: Arc::default(),
             attached_at: Moment::ZERO,
+            alive_at: Moment::ZERO,
             lease_end: LAPSED,
             avoid: None,
             give_up_at: Moment::NEVER,
@@ -222,6 +223,8 @@ struct Runner {
     futile: u32,
     rounds: Arc<AtomicU32>,
     attached_at: Moment,
+    /// When it was last said that the connection stands.
+    alive_at: Moment,
     /// What was last made known of it.
     lease_end: u64,
     avoid: Option<SocketAddr>,
@@ -242,6 +245,7 @@ impl Runner {
         loop {
             self.keep_connected();
             self.publish();
+            self.remind();
             self.write();
             self.publish();
             if self.dropped && self.handle.is_none() && self.core.is_over() {
@@ -339,11 +343,22 @@ impl Runner {
                     );
                 }
                 Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
-                Notice::Attached => {}
+                Notice::Attached => self.alive_at = Moment::now(),
+                Notice::Alive => {}
             }
         }
         for (on_answer, answer) in self.core.take_answers() {
             on_answer(answer);
+        }
+    }
+
+    /// For those who have something left to do and nobody else to remind them of it.
+    fn remind(&mut self) {
+        let timeout = self.core.granted().map_or(Duration::MAX, |granted| granted.timeout);
+        let now = Moment::now();
+        if self.core.is_attached() && now.since(self.alive_at) >= timeout / 3 {
+            self.alive_at = now;
+            (self.on_notice)(Notice::Alive);
         }
     }
 

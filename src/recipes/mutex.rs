@@ -118,6 +118,9 @@ impl DistributedLock {
 
     /// As [`lock`](DistributedLock::lock), until any thread trips `cancel`.
     ///
+    /// Cleaning up takes up to half a second more while the server does not answer; what is
+    /// left then goes on in the background.
+    ///
     /// # Errors
     ///
     /// [`Cancelled`](crate::ErrorKind::Cancelled), at once if the token was tripped before;
@@ -315,7 +318,8 @@ impl LockGuard {
 
     /// Calls `callback`, once, when the lock is lost; at once if it is already; never after
     /// it was released: a loss that is noticed before the release, and not yet told, is not
-    /// told any more. It runs on a thread of its own and may call this library.
+    /// told any more. It runs on a thread of its own and may call this library; where the system
+    /// has no thread for it, it has to wait for the next change of the session, or the next call.
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         self.hold.on_lost(Box::new(callback));
     }

@@ -33,11 +33,16 @@ struct Promise<T> {
 
 impl Default for Calls {
     fn default() -> Calls {
-        Calls { workers: Workers::new("zklock-call", MOST) }
+        Calls::new(MOST)
     }
 }
 
 impl Calls {
+    /// With so many workers at the most.
+    pub(crate) fn new(most: usize) -> Calls {
+        Calls { workers: Workers::new("zklock-call", most) }
+    }
+
     /// Runs `job` and returns its result, or `None` if `give_up` said so first; it is
     /// asked at the deadline and whenever the waiter's bell is rung. A job that has
     /// not begun by then never runs; the result of one that has goes to `late`.
@@ -58,17 +63,20 @@ impl Calls {
                 late(result);
             }
         };
-        // Dropped, the stranded jobs tell their callers.
-        self.workers.submit(Box::new(job)).map_err(|(error, _stranded)| error)?;
+        // Dropped, the stranded jobs tell their callers. This one need not be among them: a thread
+        // that has ended since may have run it.
+        let refused = self.workers.submit(Box::new(job)).err().map(|(error, _stranded)| error);
         loop {
             let mut state = slot.lock();
             if !matches!(*state, Slot::Pending) || until.has_passed() || give_up() {
                 return match std::mem::replace(&mut *state, Slot::Abandoned) {
                     Slot::Done(result) => Ok(Some(result)),
-                    Slot::Failed => Err(Error::new(
-                        ErrorKind::System,
-                        "a thread for the call could not be started, or ended early",
-                    )),
+                    Slot::Failed => Err(refused.unwrap_or_else(|| {
+                        Error::new(
+                            ErrorKind::System,
+                            "a thread for the call could not be started, or ended early",
+                        )
+                    })),
                     Slot::Pending | Slot::Abandoned => Ok(None),
                 };
             }

@@ -11,7 +11,9 @@ use super::events::Events;
 use super::reaper::Reaper;
 use super::session::{Session, ended};
 use super::status::Phase;
+use super::store::Ensemble;
 use super::wake::{Signals, Waiter};
+use super::wire::Servers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::ConnectString;
 use crate::link::LinkConfig;
@@ -75,7 +77,7 @@ struct Owner {
 pub(crate) struct Core {
     hosts: String,
     chroot: String,
-    link: LinkConfig,
+    ensemble: Box<dyn Ensemble>,
     calls: Calls,
     events: Events,
     reaper: Reaper,
@@ -93,9 +95,9 @@ struct Slot {
     opening: bool,
     /// Counts the attempts to open a session that have ended.
     attempts: u64,
-    /// How the last of them failed.
-    failure: Option<Error>,
-    /// What the state listeners were told last.
+    /// How the last of them that failed did, and which it was.
+    failure: Option<(u64, Error)>,
+    /// What the state listeners were told last; nothing before the first session.
     told: Option<SessionState>,
 }
 
@@ -178,8 +180,8 @@ impl Client {
     /// where there is no session.
     pub fn session_timeout(&self) -> Duration {
         let core = &self.owner.core;
-        let granted = core.slot.lock().session.as_ref().map(|one| one.link().info().timeout);
-        granted.unwrap_or(core.link.session_timeout)
+        let granted = core.slot.lock().session.as_ref().map(|one| one.info().timeout);
+        granted.unwrap_or_else(|| core.ensemble.session_timeout())
     }
 
     /// The session's id, as servers name it in their logs (in hexadecimal); `None` when
@@ -201,6 +203,22 @@ impl Client {
             pending_deletes: core.reaper.backlog(),
             threads: rt::live_threads(),
         }
+    }
+
+    /// A client that has no session yet.
+    pub(crate) fn with(ensemble: Box<dyn Ensemble>, hosts: String, chroot: String) -> Client {
+        let core = Core {
+            hosts,
+            chroot,
+            ensemble,
+            calls: Calls::default(),
+            events: Events::default(),
+            reaper: Reaper::default(),
+            slot: Mutex::default(),
+            changed: Arc::default(),
+            listeners: Mutex::default(),
+        };
+        Client { owner: Arc::new(Owner { core: Arc::new(core) }) }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -230,7 +248,7 @@ impl From<&Client> for Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let core = &self.owner.core;
-        let info = core.slot.lock().session.as_ref().map(|session| session.link().info());
+        let info = core.slot.lock().session.as_ref().map(|session| session.info());
         let mut out = f.debug_struct("Client");
         out.field("hosts", &core.hosts).field("chroot", &core.chroot).field("state", &self.state());
         if let Some(info) = info {
@@ -324,24 +342,14 @@ impl ClientBuilder {
                 return setting("credentials of more than 64 KiB");
             }
         }
-        let core = Arc::new(Core {
-            hosts: self.hosts,
-            chroot: hosts.chroot,
-            link: LinkConfig {
-                resolver: Resolver::new(hosts.hosts),
-                auth: self.auth,
-                session_timeout: self.session_timeout,
-                connect_timeout: self.connect_timeout,
-                max_reply: self.max_reply,
-            },
-            calls: Calls::default(),
-            events: Events::default(),
-            reaper: Reaper::default(),
-            slot: Mutex::default(),
-            changed: Arc::default(),
-            listeners: Mutex::default(),
+        let servers = Servers(LinkConfig {
+            resolver: Resolver::new(hosts.hosts),
+            auth: self.auth,
+            session_timeout: self.session_timeout,
+            connect_timeout: self.connect_timeout,
+            max_reply: self.max_reply,
         });
-        let client = Client { owner: Arc::new(Owner { core }) };
+        let client = Client::with(Box::new(servers), self.hosts, hosts.chroot);
         let waiter = Waiter::new();
         // The attempt itself fails at the time-out, and knows why.
         let margin = Duration::from_millis(50);
@@ -393,7 +401,7 @@ impl Core {
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
-        self.link.connect_timeout
+        self.ensemble.connect_timeout()
     }
 
     /// The path as the server knows it.
@@ -422,6 +430,7 @@ impl Core {
         give_up: impl Fn() -> bool,
         patience: Patience,
     ) -> Result<Arc<Session>, Interrupted> {
+        self.retry();
         let _subscription = self.changed.subscribe(waiter.bell());
         let mut seen = None;
         loop {
@@ -432,8 +441,8 @@ impl Core {
             if let Some(session) = slot.live() {
                 return Ok(session);
             }
-            if let Some(failure) = &slot.failure
-                && seen.is_some_and(|seen| seen < slot.attempts)
+            if let Some((attempt, failure)) = &slot.failure
+                && seen.is_some_and(|seen| seen < *attempt)
                 && (patience == Patience::OneAttempt
                     || !matches!(failure.kind(), ErrorKind::Connect | ErrorKind::SessionLost))
             {
@@ -446,9 +455,8 @@ impl Core {
             if !slot.opening {
                 slot.opening = true;
                 drop(slot);
-                let core = Arc::clone(self);
-                if let Err(error) = rt::spawn("zklock-open", move || core.open()) {
-                    self.slot.lock().opening = false;
+                let opening = Opening(Arc::clone(self));
+                if let Err(error) = rt::spawn("zklock-open", move || opening.attempt()) {
                     return Err(Interrupted::Failed(error));
                 }
             } else {
@@ -458,14 +466,12 @@ impl Core {
         }
     }
 
-    fn open(self: Arc<Self>) {
-        // Whatever happens here, somebody else may try.
-        let _opening = Opening(&self);
+    fn open(self: &Arc<Self>) {
         let waiter = Waiter::new();
         let subscription = self.changed.subscribe(waiter.bell());
-        let core = Arc::downgrade(&self);
+        let core = Arc::downgrade(self);
         let result = Session::open(
-            self.link.clone(),
+            &*self.ensemble,
             &waiter,
             || self.is_closed(),
             move |notice| {
@@ -482,20 +488,29 @@ impl Core {
             Ok(session) => {
                 slot.failure = None;
                 let before = slot.session.replace(Arc::new(session));
+                // The very first connection is no change to anybody; what comes after it is.
+                slot.told.get_or_insert(SessionState::Connected);
                 slot.retired.extend(before);
                 drop(slot);
                 self.bury();
                 self.noticed_change();
             }
-            Err(error) => slot.failure = Some(error),
+            Err(error) => slot.failure = Some((slot.attempts + 1, error)),
         }
     }
 
-    fn noticed(&self, notice: Notice) {
-        // Without a thread even now, the next notice may find one.
+    /// Starts what no thread could be had for. Without one even now, the next call or notice
+    /// may find one.
+    fn retry(&self) {
         let _ = self.reaper.retry();
         self.events.retry();
+        self.ensemble.retry();
+    }
+
+    fn noticed(&self, notice: Notice) {
+        self.retry();
         match notice {
+            Notice::Alive => {}
             Notice::Over => self.bury(),
             _ => self.noticed_change(),
         }
@@ -516,13 +531,8 @@ impl Core {
     fn noticed_change(&self) {
         let mut slot = self.slot.lock();
         let state = slot.state();
-        let news = slot.told != Some(state);
-        // The very first connection is no change to anybody.
-        let first = slot.told.is_none();
-        if slot.session.is_some() || slot.closed {
+        if slot.told.is_some_and(|told| told != state) {
             slot.told = Some(state);
-        }
-        if news && !first {
             log::info!(target: "zklock::client", "the session is {state}");
             // Under the lock, so that all listeners hear of changes in their order.
             for listener in self.listeners.lock().iter() {
@@ -545,7 +555,7 @@ impl Core {
         self.noticed_change();
         let (waiter, deadline) = (Waiter::new(), Deadline::after(PARTING));
         for session in &sessions {
-            session.link().close(PARTING);
+            session.close(PARTING);
         }
         for session in sessions {
             let _subscription = session.status().subscribe(waiter.bell());
@@ -560,10 +570,17 @@ impl Core {
     }
 }
 
-/// An attempt to open a session, which ends when this is dropped.
-struct Opening<'a>(&'a Core);
+/// An attempt to open a session. However it ends, and be it that no thread can be had for it,
+/// others are told, and may try.
+struct Opening(Arc<Core>);
 
-impl Drop for Opening<'_> {
+impl Opening {
+    fn attempt(self) {
+        self.0.open();
+    }
+}
+
+impl Drop for Opening {
     fn drop(&mut self) {
         let mut slot = self.0.slot.lock();
         slot.opening = false;

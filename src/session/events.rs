@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::workers::{Job, Workers};
-use crate::rt::Mutex;
+use crate::rt::{AtomicBool, Mutex};
 
 /// The most threads that callbacks may keep busy at once.
 const MOST: usize = 32;
@@ -16,11 +17,17 @@ pub(crate) struct Events {
     workers: Workers,
     /// What no thread could be had for; it goes with the next one.
     stranded: Arc<Mutex<VecDeque<Job>>>,
+    /// Whether there was none for the last one, and that was said.
+    short: Arc<AtomicBool>,
 }
 
 impl Default for Events {
     fn default() -> Events {
-        Events { workers: Workers::new("zklock-event", MOST), stranded: Arc::default() }
+        Events {
+            workers: Workers::new("zklock-event", MOST),
+            stranded: Arc::default(),
+            short: Arc::default(),
+        }
     }
 }
 
@@ -40,8 +47,15 @@ impl Events {
 
     fn submit(&self, job: Job) {
         if let Err((error, stranded)) = self.workers.submit(job) {
-            log::error!(target: "zklock::events", "a callback has to wait: {error}");
-            self.stranded.lock().extend(stranded);
+            let mut waiting = self.stranded.lock();
+            let first = waiting.is_empty() && !self.short.swap(true, Ordering::SeqCst);
+            waiting.extend(stranded);
+            drop(waiting);
+            if first {
+                log::error!(target: "zklock::events", "a callback has to wait: {error}");
+            }
+        } else {
+            self.short.store(false, Ordering::SeqCst);
         }
     }
 }

@@ -70,6 +70,11 @@ impl Handle {
         }
     }
 
+    /// Tries again to close handles that no thread could be had for.
+    pub(crate) fn retry() {
+        Parked::retry();
+    }
+
     fn call<T>(&self, call: impl FnOnce(&ZooKeeper) -> ZkResult<T>) -> Answer<T> {
         let Some(inner) = &self.inner else { return Err(Fault::SessionEnded) };
         match catch_unwind(AssertUnwindSafe(|| call(inner))) {

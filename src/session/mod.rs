@@ -1,5 +1,5 @@
-//! Sessions: [`client`] is the public face, [`session`] one session, [`handle`] the
-//! `zookeeper` crate, [`store`] the verbs, [`status`] and [`wake`] how others learn of
+//! Sessions: [`client`] is the public face, [`session`] one session, [`store`] what
+//! it can be asked for, [`wire`] how a real ensemble is, by [`handle`], the `zookeeper` crate; [`status`] and [`wake`] how others learn of
 //! changes, [`together`] how they share an answer; [`calls`] and [`events`], on [`workers`],
 //! and [`reaper`] the threads that work on behalf of others.
 
@@ -12,6 +12,7 @@ pub(crate) mod reaper;
 pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod store;
-mod together;
+pub(crate) mod together;
 pub(crate) mod wake;
-mod workers;
+mod wire;
+pub(crate) mod workers;

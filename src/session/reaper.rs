@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::session::Session;
-use super::store::{Answer, Fault, Store};
+use super::store::{Answer, Fault};
 use super::wake::Subscription;
 use crate::error::Result;
 use crate::path;
@@ -69,7 +69,14 @@ impl Reaper {
     /// How many tasks are left.
     pub(crate) fn backlog(&self) -> usize {
         let state = self.shared.state.lock();
-        state.tasks.len() + state.busy
+        let (busy, tasks) = (state.busy, state.tasks.iter().map(|task| Weak::clone(&task.session)));
+        let owners: Vec<Weak<Session>> = tasks.collect();
+        drop(state);
+        // What a session has made ends with it. It may be dropped here, so not under the lock.
+        let lives = |owner: &Weak<Session>| {
+            owner.upgrade().is_some_and(|session| session.status().now().ended.is_none())
+        };
+        owners.iter().filter(|owner| lives(owner)).count() + busy
     }
 
     fn add(&self, session: &Arc<Session>, what: What) {
@@ -103,14 +110,11 @@ impl Reaper {
         if state.running || state.tasks.is_empty() {
             return Ok(());
         }
-        state.running = true;
-        drop(state);
+        // Under the lock, lest somebody rely on a thread that cannot be had.
         let shared = Arc::clone(&self.shared);
-        let started = rt::spawn("zklock-reaper", move || shared.work());
-        if started.is_err() {
-            self.shared.state.lock().running = false;
-        }
-        started
+        rt::spawn("zklock-reaper", move || shared.work())?;
+        state.running = true;
+        Ok(())
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::wake::{Signal, Signals, Subscription};
+use super::wake::{Signal, Signals, Subscription, Waiter};
 use crate::link::core::{End, Notice};
-use crate::rt::Mutex;
+use crate::rt::{Deadline, Mutex};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -20,19 +20,61 @@ pub(crate) struct Phase {
     /// Counts the connections that have served the session.
     pub(crate) connection: u64,
     pub(crate) ended: Option<End>,
+    /// Counts the times that the link said so.
+    alive: u64,
     /// The server knows that the session is over, or nobody cares any more.
     pub(crate) over: bool,
 }
 
+/// After so many thirds of the session time-out, at the least, whoever waits for a watch looks
+/// again: servers spend a watch on a node that may not be read just then, and tell nobody.
+const REVIEW: u64 = 6;
+
 impl Phase {
+    /// Counts the times that everybody is to look again, though nothing seems to have happened.
+    pub(crate) fn review(&self) -> u64 {
+        self.alive / REVIEW
+    }
+
     pub(crate) fn is_usable(&self) -> bool {
         self.attached && self.ended.is_none()
     }
 }
 
+/// Whether requests are of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Usable {
+    Now,
+    NotInTime,
+    Never(End),
+}
+
 impl Status {
     pub(crate) fn now(&self) -> Phase {
         *self.phase.lock()
+    }
+
+    /// Waits for a server to serve the session: there is no use in asking before. `give_up` is
+    /// asked whenever the waiter's bell, which must be subscribed here, is rung.
+    pub(crate) fn until_usable(
+        &self,
+        waiter: &Waiter,
+        until: Deadline,
+        give_up: impl Fn() -> bool,
+    ) -> Usable {
+        loop {
+            let phase = self.now();
+            if let Some(end) = phase.ended {
+                return Usable::Never(end);
+            }
+            if give_up() || until.has_passed() {
+                return Usable::NotInTime;
+            }
+            if phase.attached {
+                return Usable::Now;
+            }
+            waiter.wait(until);
+        }
     }
 
     pub(crate) fn subscribe(&self, signal: Signal) -> Subscription {
@@ -42,6 +84,12 @@ impl Status {
     pub(crate) fn note(&self, notice: Notice) {
         let mut phase = self.phase.lock();
         match notice {
+            Notice::Alive => {
+                phase.alive += 1;
+                if !phase.alive.is_multiple_of(REVIEW) {
+                    return;
+                }
+            }
             Notice::Attached => {
                 phase.attached = true;
                 phase.connection += 1;

@@ -1,9 +1,17 @@
-//! The few verbs that recipes use. Paths are whole: the chroot is part of them.
+//! What a session can be asked for, and who opens one: the floor that everything above
+//! stands on, be it a real ensemble or a simulated one. Paths are whole: the chroot is part
+//! of them.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::status::Status;
+use super::wake::{Waiter, Watches};
 use crate::acl::Acl;
+use crate::error::Result;
+pub(crate) use crate::link::Info;
+use crate::link::core::Notice;
 pub(crate) use crate::link::frame::Stat;
 
 /// Which kind of node to create.
@@ -62,20 +70,73 @@ pub(crate) type Names = Arc<Vec<String>>;
 
 pub(crate) type Answer<T> = Result<T, Fault>;
 
-/// The verbs. Every call answers in bounded time.
-pub(crate) trait Store: Send + Sync {
+/// What comes back from a request that nobody waits for.
+pub(crate) type OnAnswer = Box<dyn FnOnce(Answer<()>) + Send>;
+
+/// One session's verbs. Every call answers in bounded time. Dropped, it ends the session.
+pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created>;
 
     fn delete(&self, path: &str) -> Answer<()>;
 
     /// The node's data and stat, or `None` if there is no such node. A watch is set only
-    /// on a node that exists, so that none is left behind.
+    /// on a node that exists, so that none is left behind. Who may not read a node is given
+    /// no data, and `NoAuth` where he wants to watch it: he would not be told.
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
 
-    /// `None` if there is no such node. Callers may be given one common answer to a request
-    /// that was sent after each of them had called.
+    /// `None` if there is no such node.
     fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>>;
 
     /// Answered when this connection's server has seen all that the leader had committed.
     fn sync(&self) -> Answer<()>;
+
+    /// Asks, in one round trip, for the leader's word and for the node.
+    fn confirm(&self, path: &str) -> Answer<Option<Stat>>;
+
+    /// Sets a watch on the node without waiting; `NoAuth` as with `read`.
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer);
+
+    /// Sets a watch on the children of the node's parent without waiting, and answers whether
+    /// the node is there.
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer);
+
+    /// Asks for a node's deletion without waiting.
+    fn delete_soon(&self, path: &str);
+
+    /// Whether a holder in this session may believe that its nodes exist.
+    fn is_trusted(&self) -> bool;
+
+    fn info(&self) -> Info;
+
+    /// Ends the session, and stops trying to after so long.
+    fn close(&self, give_up_after: Duration);
+}
+
+/// Where a session is to report to.
+pub(crate) struct Reports {
+    pub(crate) status: Arc<Status>,
+    pub(crate) watches: Arc<Watches>,
+    /// Told after the status.
+    pub(crate) on_notice: Box<dyn Fn(Notice) + Send>,
+}
+
+/// Opens sessions with an ensemble.
+pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
+    /// Returns once a server serves the session. `stop` is asked whenever the waiter's bell,
+    /// which the status rings, is rung.
+    fn open(
+        &self,
+        reports: Reports,
+        waiter: &Waiter,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn Store>>;
+
+    /// What to ask for, as a session time-out.
+    fn session_timeout(&self) -> Duration;
+
+    /// How long opening may take.
+    fn connect_timeout(&self) -> Duration;
+
+    /// Tries again to start what no thread could be had for.
+    fn retry(&self) {}
 }

@@ -19,8 +19,15 @@ struct Rounds<T> {
 }
 
 struct Round<T> {
-    state: Mutex<State<T>>,
+    inner: Mutex<Inner<T>>,
     changed: Condvar,
+}
+
+struct Inner<T> {
+    state: State<T>,
+    /// How many have joined and not come to ask. They cannot be told by the references to the
+    /// round: who has panicked may still have one.
+    waiting: usize,
 }
 
 enum State<T> {
@@ -34,16 +41,17 @@ impl<T: Clone> Together<T> {
     /// The answer of `ask`, by whoever of the callers runs it.
     pub(crate) fn get(&self, key: &str, ask: impl FnOnce() -> T) -> T {
         if let Some(round) = self.join(key) {
-            let mut state = round.state.lock();
+            let mut inner = round.inner.lock();
             loop {
-                match &*state {
-                    State::Waiting => round.changed.wait(&mut state),
+                match &inner.state {
+                    State::Waiting => round.changed.wait(&mut inner),
                     State::Done(answer) => return answer.clone(),
                     State::Due => break,
                 }
             }
-            *state = State::Waiting;
-            drop(state);
+            inner.state = State::Waiting;
+            inner.waiting -= 1;
+            drop(inner);
             return self.run(key, Some(&round), ask);
         }
         self.run(key, None, ask)
@@ -57,8 +65,10 @@ impl<T: Clone> Together<T> {
             return None;
         };
         let next = of_key.next.get_or_insert_with(|| {
-            Arc::new(Round { state: Mutex::new(State::Waiting), changed: Condvar::new() })
+            let inner = Inner { state: State::Waiting, waiting: 0 };
+            Arc::new(Round { inner: Mutex::new(inner), changed: Condvar::new() })
         });
+        next.inner.lock().waiting += 1;
         Some(Arc::clone(next))
     }
 
@@ -68,7 +78,7 @@ impl<T: Clone> Together<T> {
         turn.finished = true;
         drop(turn);
         if let Some(round) = round {
-            *round.state.lock() = State::Done(answer.clone());
+            round.inner.lock().state = State::Done(answer.clone());
             round.changed.notify_all();
         }
         answer
@@ -86,22 +96,29 @@ impl<T> Drop for Turn<'_, T> {
     fn drop(&mut self) {
         if !self.finished
             && let Some(round) = self.round
-            && Arc::strong_count(round) > 1
+            && round.hand_on()
         {
             // The question panicked: another of those who wait for this round takes it over.
-            *round.state.lock() = State::Due;
-            round.changed.notify_one();
             return;
         }
         let mut rounds = self.together.rounds.lock();
         let next = rounds.get_mut(self.key).and_then(|of_key| of_key.next.take());
-        match next {
-            Some(round) => {
-                *round.state.lock() = State::Due;
-                round.changed.notify_one();
-            }
-            None => drop(rounds.remove(self.key)),
+        if !next.is_some_and(|round| round.hand_on()) {
+            rounds.remove(self.key);
         }
+    }
+}
+
+impl<T> Round<T> {
+    /// Has one of those who wait ask, if there is one.
+    fn hand_on(&self) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.waiting == 0 {
+            return false;
+        }
+        inner.state = State::Due;
+        self.changed.notify_one();
+        true
     }
 }
 

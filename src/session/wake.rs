@@ -2,12 +2,12 @@
 //! bell is rung, and the waiter looks again at everything. A cause sets its flag before
 //! it rings, and a waiter subscribes before it looks, so no wake-up is lost.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::rt::{Deadline, Mutex, Receiver, Sender, bounded};
+use crate::rt::{self, AtomicBool, Bell, Deadline, Mutex, Rung};
 
 /// What is called when something happens; it may do no more than signal.
 pub(crate) type Signal = Arc<dyn Fn() + Send + Sync>;
@@ -15,30 +15,24 @@ pub(crate) type Signal = Arc<dyn Fn() + Send + Sync>;
 /// One waiting thread's end of its bell.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    bell: Sender<()>,
-    rung: Receiver<()>,
+    bell: Bell,
+    rung: Rung,
 }
 
 impl Waiter {
     pub(crate) fn new() -> Waiter {
-        let (bell, rung) = bounded(1);
+        let (bell, rung) = rt::bell();
         Waiter { bell, rung }
     }
 
     pub(crate) fn bell(&self) -> Signal {
         let bell = self.bell.clone();
-        // A bell that has been rung already needs no second ring.
-        Arc::new(move || {
-            let _ = bell.try_send(());
-        })
+        Arc::new(move || bell.ring())
     }
 
     /// Returns when the bell was rung since the last wait, or at the deadline.
     pub(crate) fn wait(&self, until: Deadline) {
-        match until.instant() {
-            None => drop(self.rung.recv()),
-            Some(end) => drop(self.rung.recv_deadline(end)),
-        }
+        self.rung.wait(until);
     }
 }
 
@@ -48,8 +42,8 @@ pub(crate) struct Signals {
     entries: Mutex<(u64, Entries)>,
 }
 
-/// By the subscription's number.
-type Entries = HashMap<u64, Signal>;
+/// By the subscription's number, and so told in their order.
+type Entries = BTreeMap<u64, Signal>;
 
 impl Signals {
     pub(crate) fn subscribe(self: &Arc<Self>, signal: Signal) -> Subscription {
@@ -98,7 +92,7 @@ impl fmt::Debug for Subscription {
 /// is passed on to all who are registered for the node.
 #[derive(Default)]
 pub(crate) struct Watches {
-    entries: Mutex<(u64, HashMap<String, Entries>)>,
+    entries: Mutex<(u64, BTreeMap<String, Entries>)>,
 }
 
 impl Watches {
@@ -133,7 +127,7 @@ impl Watches {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries.lock().1.values().map(HashMap::len).sum()
+        self.entries.lock().1.values().map(BTreeMap::len).sum()
     }
 }
 
@@ -219,7 +213,7 @@ mod tests {
         watches.tell("/a");
         one.wait(Deadline::NEVER);
         two.wait(Deadline::NEVER);
-        assert!(other.rung.is_empty());
+        assert!(!other.rung.is_rung());
         assert_eq!(watches.len(), 3);
         drop(subscriptions);
         assert_eq!(watches.len(), 0);

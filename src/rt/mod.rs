@@ -7,9 +7,34 @@ use std::time::{Duration, Instant};
 pub(crate) use crossbeam_channel::{
     Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, unbounded,
 };
-pub(crate) use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, ErrorKind, Result};
+
+#[cfg(not(all(test, shuttle)))]
+mod real;
+#[cfg(not(test))]
+use real as ground;
+
+// In tests: real, too, but for the threads of a simulation.
+#[cfg(test)]
+#[cfg(not(shuttle))]
+pub(crate) mod schedule;
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod simulated;
+#[cfg(test)]
+#[cfg(not(shuttle))]
+use simulated as ground;
+
+// With `--cfg shuttle`: threads that are switched wherever they meet.
+#[cfg(test)]
+#[cfg(shuttle)]
+pub(crate) mod shuttled;
+#[cfg(test)]
+#[cfg(shuttle)]
+use shuttled as ground;
+
+pub(crate) use ground::{AtomicBool, AtomicU64, Bell, Condvar, Mutex, Rung, bell, now, random};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
@@ -25,27 +50,19 @@ impl Drop for Counted {
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
     LIVE.fetch_add(1, Ordering::AcqRel);
     let counted = Counted;
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || {
-            let _counted = counted;
-            body();
-        })
-        .map(drop)
-        .map_err(|cause| {
-            Error::new(ErrorKind::System, format!("could not start the thread {name:?}: {cause}"))
-                .caused_by(cause)
-        })
+    let body = move || {
+        let _counted = counted;
+        body();
+    };
+    ground::start(name, body).map_err(|cause| {
+        Error::new(ErrorKind::System, format!("could not start the thread {name:?}: {cause}"))
+            .caused_by(cause)
+    })
 }
 
 /// How many of this library's own threads are alive in this process.
 pub(crate) fn live_threads() -> usize {
     LIVE.load(Ordering::Acquire)
-}
-
-/// The clock that deadlines are measured by.
-pub(crate) fn now() -> Instant {
-    Instant::now()
 }
 
 /// The end of a wait; `None` never comes.

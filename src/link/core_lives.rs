@@ -1,0 +1,308 @@
+//! Whole lives of sessions, from before the first connection to after the end, with losses
+//! at any point: what must hold at every moment, whatever happens in whatever order.
+
+use proptest::prelude::*;
+
+use super::tests::*;
+use super::*;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Ask(i32),
+    Oversized,
+    Verb(i32),
+    /// Answers the oldest request that the server has.
+    Reply(i32),
+    /// Of this number, whatever was asked.
+    Stray(i32),
+    Event,
+    /// So many milliseconds after it was asked for.
+    Attach(u64),
+    Detach,
+    /// In the middle of a frame.
+    Break,
+    /// Milliseconds.
+    Pass(u64),
+    /// Milliseconds in which the link's thread does not run.
+    Stall(u64),
+    /// To when the core wants to be woken, and no further.
+    Wait,
+    Close,
+    Expire,
+    RefuseAuth,
+    GiveUp,
+    Collapse,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let operation = prop::sample::select(vec![
+        op::CREATE,
+        op::DELETE,
+        op::EXISTS,
+        op::GET_CHILDREN,
+        op::SYNC,
+        op::PING,
+        op::AUTH,
+        107,
+    ]);
+    let error = prop::sample::select(vec![0, 0, 0, code::NO_NODE, code::NO_AUTH, code::NOT_EMPTY]);
+    let step = prop_oneof![
+        12 => operation.prop_map(Step::Ask),
+        1 => Just(Step::Oversized),
+        6 => prop::sample::select(vec![op::SYNC, op::DELETE, op::EXISTS]).prop_map(Step::Verb),
+        30 => error.prop_map(Step::Reply),
+        1 => (-6i32..60).prop_map(Step::Stray),
+        2 => Just(Step::Event),
+        8 => (0u64..300).prop_map(Step::Attach),
+        1 => (0u64..20_000).prop_map(Step::Attach),
+        2 => Just(Step::Detach),
+        1 => Just(Step::Break),
+        2 => (0u64..15_000).prop_map(Step::Stall),
+        20 => (0u64..1_500).prop_map(Step::Pass),
+        10 => Just(Step::Wait),
+        1 => (0u32..40).prop_map(|n| match n {
+            0 => Step::Close,
+            1 => Step::Expire,
+            2 => Step::RefuseAuth,
+            3 => Step::GiveUp,
+            4 => Step::Collapse,
+            _ => Step::Pass(5_000),
+        }),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+/// A frame that the server has, and when it was sent.
+struct Sent {
+    xid: i32,
+    operation: i32,
+    at: Moment,
+}
+
+/// A frame that the server has answered.
+struct Touch {
+    sent: Moment,
+    answered: Moment,
+    by_leader: bool,
+}
+
+struct Life {
+    core: Core,
+    now: Moment,
+    received: VecDeque<Sent>,
+    /// Of this connection, the answer to connecting first.
+    touches: Vec<Touch>,
+    asked: i32,
+    told: Vec<i32>,
+    verbs: usize,
+    answers: VerbLog,
+    on_answer: Box<dyn Fn(usize) -> OnAnswer>,
+    notices: Vec<Notice>,
+}
+
+impl Life {
+    fn new() -> Life {
+        let (answers, on_answer) = verb_log();
+        Life {
+            core: Core::new(MAX_REPLY),
+            now: seconds(10.),
+            received: VecDeque::new(),
+            touches: Vec::new(),
+            asked: 0,
+            told: Vec::new(),
+            verbs: 0,
+            answers,
+            on_answer: Box::new(on_answer),
+            notices: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        let now = self.now;
+        match step {
+            Step::Ask(operation) => self.ask(operation, &with_flags("/a", 3)),
+            Step::Oversized => self.ask(op::SET_DATA, &vec![0; MAX_REQUEST]),
+            Step::Verb(operation) => {
+                let on_answer = (self.on_answer)(self.verbs);
+                self.verbs += 1;
+                self.core.verb(operation, &text("/"), on_answer, now);
+            }
+            Step::Reply(error) => self.reply(error),
+            Step::Stray(number) => {
+                if self.received.front().is_none_or(|due| due.xid != number) {
+                    self.hear(&Frame::reply(number, 1, 0).finish());
+                }
+            }
+            Step::Event => self.hear(&event("/a")),
+            Step::Attach(age) => {
+                if !self.core.is_attached() && !self.core.is_over() {
+                    let sent = Moment::ZERO.plus(now.since(Moment::ZERO.plus(ms(age))));
+                    self.received.clear();
+                    let lapsed = self.has_lapsed();
+                    self.touches = vec![Touch { sent, answered: now, by_leader: false }];
+                    self.core.attach(granted(sent), now);
+                    self.must_have_ended(lapsed);
+                }
+            }
+            Step::Detach => self.core.detach(now),
+            Step::Break => {
+                self.hear(&event("/a")[..20]);
+                self.core.detach(now);
+            }
+            Step::Pass(milliseconds) => self.pass_to(now.plus(ms(milliseconds))),
+            Step::Stall(milliseconds) => self.now = now.plus(ms(milliseconds)),
+            Step::Wait => {
+                if self.core.next_tick() != Moment::NEVER {
+                    self.pass_to(self.core.next_tick().max(now));
+                }
+            }
+            Step::Close => self.core.close(now),
+            Step::Expire => self.core.expired(),
+            Step::RefuseAuth => self.core.auth_failed(),
+            Step::GiveUp => self.core.give_up(),
+            Step::Collapse => {
+                let before = self.core.take_notices();
+                self.core.collapse();
+                let said = |what: &Notice| self.notices.iter().chain(&before).any(|n| n == what);
+                // These are said again, should the first time have been lost.
+                let again = self.core.take_notices();
+                self.notices
+                    .extend(again.into_iter().filter(|notice| !said(notice)).collect::<Vec<_>>());
+            }
+        }
+        self.look();
+    }
+
+    fn ask(&mut self, operation: i32, body: &[u8]) {
+        ask(&mut self.core, self.asked, operation, body, self.now);
+        self.asked += 1;
+    }
+
+    /// As the link's thread does it: what breaks the connection ends it.
+    fn hear(&mut self, bytes: &[u8]) {
+        if !self.core.is_attached() {
+            return;
+        }
+        let lapsed = self.has_lapsed();
+        if self.core.heard_server(bytes, self.now).is_err() {
+            self.core.detach(self.now);
+        }
+        self.must_have_ended(lapsed);
+    }
+
+    /// Whether the lease has run out, and nobody has noticed yet.
+    fn has_lapsed(&self) -> bool {
+        !self.touches.is_empty() && self.now >= self.core.lease_end()
+    }
+
+    /// Nothing that comes later makes up for it.
+    fn must_have_ended(&self, lapsed: bool) {
+        assert!(!lapsed || self.core.lease_end() == Moment::ZERO, "trusted again");
+    }
+
+    fn reply(&mut self, error: i32) {
+        if !self.core.is_attached() {
+            return;
+        }
+        let Some(sent) = self.received.pop_front() else { return };
+        let error = if sent.operation == op::CLOSE_SESSION { 0 } else { error };
+        let body = match sent.operation {
+            _ if error != 0 => Vec::new(),
+            op::CREATE | op::SYNC => text("/a"),
+            op::EXISTS => vec![0; 68],
+            op::GET_CHILDREN => vec![0; 4],
+            _ => Vec::new(),
+        };
+        let written = [op::CREATE, op::DELETE, op::SYNC].contains(&sent.operation);
+        let by_leader = written && error != code::NO_AUTH;
+        self.touches.push(Touch { sent: sent.at, answered: self.now, by_leader });
+        let reply = Frame::reply(sent.xid, 1, error).raw(&body).finish();
+        let lapsed = self.has_lapsed();
+        self.core.heard_server(&reply, self.now).expect("it is what is due");
+        self.must_have_ended(lapsed);
+    }
+
+    fn pass_to(&mut self, then: Moment) {
+        self.now = then;
+        if self.core.tick(then).is_err() {
+            self.core.detach(then);
+        }
+        let next = self.core.next_tick();
+        assert!(next > then, "the core would be woken again at once, for nothing");
+    }
+
+    fn look(&mut self) {
+        self.notices.extend(self.core.take_notices());
+        for seen in sent(&mut self.core) {
+            assert!(self.core.is_attached(), "something is to be sent without a connection");
+            let Seen { xid, operation, .. } = seen;
+            self.received.push_back(Sent { xid, operation, at: self.now });
+        }
+        let replies = told(&mut self.core).into_iter().filter(|told| told.xid != xid::WATCH);
+        self.told.extend(replies.map(|told| told.xid));
+        run_answers(&mut self.core);
+        self.check_notices();
+        self.check_lease();
+        if !self.core.is_attached() {
+            assert_eq!(self.told.len() as i32, self.asked, "somebody waits without a connection");
+            assert_eq!(self.answers.lock().len(), self.verbs);
+        }
+        assert_eq!(self.told, (0..self.told.len() as i32).collect::<Vec<_>>(), "out of order");
+    }
+
+    fn has_ended(&self) -> bool {
+        self.notices.iter().any(|notice| matches!(notice, Notice::Ended(_)))
+    }
+
+    /// Attached and suspended by turns, then one end, then at most that it is over.
+    fn check_notices(&self) {
+        let count = self.notices.iter().take_while(|one| !matches!(one, Notice::Ended(_))).count();
+        let (life, end) = self.notices.split_at(count);
+        for (at, notice) in life.iter().enumerate() {
+            let due = if at % 2 == 0 { Notice::Attached } else { Notice::Suspended };
+            assert_eq!(*notice, due, "{:?}", self.notices);
+        }
+        assert!(matches!(end, [] | [_] | [_, Notice::Over]), "{:?}", self.notices);
+        assert_eq!(self.core.is_over(), end.len() == 2);
+        let attached = count % 2 == 1;
+        assert!(!end.is_empty() || attached == self.core.is_attached());
+    }
+
+    /// A frame that the leader has had, to our knowledge, holds for T from its sending: one
+    /// whose answer was there a quarter of T, at least, before another was sent that the
+    /// leader then answered; or the one that asked for the connection.
+    fn check_lease(&self) {
+        let Some(connected) = self.touches.first() else { return };
+        if self.has_ended() {
+            return assert_eq!(self.core.lease_end(), Moment::ZERO, "trusted after its end");
+        }
+        let confirmed = |touch: &&Touch| {
+            let settled = touch.answered.plus(T / 4);
+            self.touches.iter().any(|later| later.by_leader && settled <= later.sent)
+        };
+        let latest = self.touches.iter().filter(confirmed).map(|touch| touch.sent).max();
+        let from = latest.unwrap_or(connected.sent).max(connected.sent);
+        assert!(self.core.lease_end() <= from.plus(T), "trusted for longer than is known");
+        assert!(self.core.lease_end() >= connected.sent.plus(T));
+    }
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+proptest! {
+    #[test]
+    fn a_life_keeps_its_promises_at_every_moment(steps in steps()) {
+        let mut life = Life::new();
+        for step in steps {
+            life.step(step);
+        }
+        life.step(Step::Detach);
+        life.step(Step::GiveUp);
+        prop_assert_eq!(life.told.len() as i32, life.asked);
+        let mut answered: Vec<usize> = life.answers.lock().iter().map(|(verb, _)| *verb).collect();
+        answered.sort_unstable();
+        prop_assert_eq!(answered, (0..life.verbs).collect::<Vec<_>>());
+    }
+}

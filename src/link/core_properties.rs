@@ -1,0 +1,313 @@
+//! The core against a second, plain reading of the protocol: whatever a server sends, in
+//! whatever pieces, the handle and the verbs get what that reading says.
+
+use proptest::prelude::*;
+
+use super::tests::*;
+use super::*;
+
+/// Who asked for what the server is to answer, in the order of the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asker {
+    Handle(i32),
+    Verb(usize),
+}
+
+/// Operations of the crate's, and some that no server knows.
+fn operations() -> impl Strategy<Value = i32> {
+    prop_oneof![
+        4 => prop::sample::select(vec![op::CREATE, op::DELETE, op::EXISTS, op::GET_DATA]),
+        4 => prop::sample::select(vec![op::GET_ACL, op::SET_ACL, op::SET_DATA, op::GET_CHILDREN]),
+        1 => prop::sample::select(vec![op::SYNC, 14, 18, 101, 107, -10, i32::MAX, i32::MIN]),
+    ]
+}
+
+fn asked() -> impl Strategy<Value = Vec<(i32, bool)>> {
+    prop::collection::vec((operations(), prop::bool::weighted(0.3)), 1..12)
+}
+
+/// One frame of the server's, without its length.
+#[derive(Clone, Copy, Debug)]
+enum Say {
+    Reply { error: i32 },
+    Event { kind: i32, state: i32 },
+}
+
+fn says() -> impl Strategy<Value = Vec<Say>> {
+    let error = prop_oneof![
+        6 => Just(0),
+        3 => prop::sample::select(vec![code::NO_NODE, code::NODE_EXISTS, code::NO_AUTH, -9999]),
+        1 => -120i32..3,
+    ];
+    let odd = prop_oneof![6 => 1i32..5, 1 => -3i32..9, 1 => any::<i32>()];
+    let say = prop_oneof![
+        4 => error.prop_map(|error| Say::Reply { error }),
+        1 => (odd, prop_oneof![9 => Just(3), 1 => -2i32..8])
+            .prop_map(|(kind, state)| Say::Event { kind, state }),
+    ];
+    prop::collection::vec(say, 0..16)
+}
+
+/// What goes wrong with a stream, or with the frames that it is made of.
+#[derive(Clone, Debug)]
+enum Harm {
+    Flip(prop::sample::Index, u8),
+    Remove(prop::sample::Index, usize),
+    Insert(prop::sample::Index, Vec<u8>),
+    CutOff(prop::sample::Index),
+    Overwrite(prop::sample::Index, i32),
+    Swap(prop::sample::Index, prop::sample::Index),
+    Repeat(prop::sample::Index),
+    Renumber(prop::sample::Index, i32),
+    Lose(prop::sample::Index),
+    Append(Vec<u8>),
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    let at = any::<prop::sample::Index>;
+    let length =
+        prop::sample::select(vec![0, -1, 15, 16, i32::MIN, i32::MAX, MAX_REPLY as i32 + 1]);
+    prop_oneof![
+        (at(), 0u8..8).prop_map(|(at, bit)| Harm::Flip(at, bit)),
+        (at(), 1usize..30).prop_map(|(at, count)| Harm::Remove(at, count)),
+        (at(), prop::collection::vec(any::<u8>(), 1..30))
+            .prop_map(|(at, bytes)| Harm::Insert(at, bytes)),
+        at().prop_map(Harm::CutOff),
+        (at(), length).prop_map(|(at, number)| Harm::Overwrite(at, number)),
+        (at(), at()).prop_map(|(one, other)| Harm::Swap(one, other)),
+        at().prop_map(Harm::Repeat),
+        (at(), -5i32..15).prop_map(|(at, number)| Harm::Renumber(at, number)),
+        at().prop_map(Harm::Lose),
+        prop::collection::vec(any::<u8>(), 0..60).prop_map(Harm::Append),
+    ]
+}
+
+fn harmed(mut frames: Vec<Vec<u8>>, harms: &[Harm]) -> Vec<u8> {
+    for harm in harms {
+        let count = frames.len();
+        match harm {
+            _ if count == 0 => {}
+            Harm::Swap(one, other) => frames.swap(one.index(count), other.index(count)),
+            Harm::Repeat(at) => frames.insert(at.index(count), frames[at.index(count)].clone()),
+            Harm::Lose(at) => drop(frames.remove(at.index(count))),
+            Harm::Overwrite(at, number) => {
+                frames[at.index(count)][..4].copy_from_slice(&number.to_be_bytes());
+            }
+            Harm::Renumber(at, number) => {
+                frames[at.index(count)][4..8].copy_from_slice(&number.to_be_bytes());
+            }
+            _ => {}
+        }
+    }
+    let mut stream = frames.concat();
+    for harm in harms {
+        let length = stream.len();
+        match harm {
+            Harm::Append(bytes) => stream.extend(bytes),
+            _ if length == 0 => {}
+            Harm::Flip(at, bit) => stream[at.index(length)] ^= 1 << bit,
+            Harm::CutOff(at) => stream.truncate(at.index(length)),
+            Harm::Insert(at, bytes) => {
+                let at = at.index(length);
+                stream.splice(at..at, bytes.iter().copied());
+            }
+            Harm::Remove(at, count) => {
+                let at = at.index(length);
+                stream.drain(at..(at + count).min(length));
+            }
+            _ => {}
+        }
+    }
+    stream
+}
+
+/// All that can be seen of a core from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    told: Vec<Told>,
+    answers: Vec<(usize, i32)>,
+    notices: Vec<Notice>,
+    broken: bool,
+    last_zxid: i64,
+    renewed: bool,
+}
+
+/// A connection on which an answer from the leader would renew the lease.
+fn connection() -> (Core, Moment) {
+    let mut core = attached();
+    ask(&mut core, 0, op::EXISTS, &text("/"), seconds(12.));
+    let used = sent(&mut core)[0].xid;
+    answer(&mut core, used, 0, code::NO_NODE, &[], seconds(12.)).unwrap();
+    told(&mut core);
+    (core, seconds(16.))
+}
+
+/// Has the requests asked, and tells what stands on the wire.
+fn ask_all(
+    core: &mut Core,
+    requests: &[(i32, bool)],
+    now: Moment,
+) -> (Vec<(Seen, Asker)>, VerbLog) {
+    let (log, on_answer) = verb_log();
+    let mut askers = Vec::new();
+    for (number, (operation, verb)) in requests.iter().enumerate() {
+        let body = with_flags(&format!("/{number}"), if *verb { 0 } else { 3 });
+        if *verb {
+            core.verb(*operation, &body, on_answer(number), now);
+            askers.push(Asker::Verb(number));
+        } else {
+            ask(core, number as i32, *operation, &body, now);
+            askers.push(Asker::Handle(number as i32));
+        }
+    }
+    (sent(core).into_iter().zip(askers).collect(), log)
+}
+
+fn body_of(operation: i32, number: usize) -> Vec<u8> {
+    match operation {
+        op::CREATE | op::CREATE_CONTAINER | op::SYNC => text(&format!("/{number}")),
+        op::EXISTS | op::SET_DATA | op::SET_ACL => vec![number as u8; 68],
+        op::GET_DATA => [text("data"), vec![number as u8; 68]].concat(),
+        op::GET_ACL => {
+            let one = Frame::new().int(1).int(31).buffer(b"world").buffer(b"anyone").body();
+            [one, vec![0; 68]].concat()
+        }
+        op::GET_CHILDREN => Frame::new().int(2).buffer(b"a").buffer(b"b").body(),
+        _ => Vec::new(),
+    }
+}
+
+/// What a truthful server says to the requests, as far as it comes.
+fn spoken(wire: &[(Seen, Asker)], says: &[Say]) -> Vec<Vec<u8>> {
+    let mut due = wire.iter().enumerate();
+    let frame = |(at, say): (usize, &Say)| match *say {
+        Say::Event { kind, state } => {
+            let event = Frame::reply(xid::WATCH, -1, 0).int(kind).int(state);
+            Some(event.buffer(format!("/{at}").as_bytes()).finish())
+        }
+        Say::Reply { error } => due.next().map(|(number, (seen, _))| {
+            let body = if error == 0 { body_of(seen.operation, number) } else { Vec::new() };
+            Frame::reply(seen.xid, 100 + at as i64, error).raw(&body).finish()
+        }),
+    };
+    says.iter().enumerate().filter_map(frame).collect()
+}
+
+/// What becomes of the requests when this is what comes for them.
+fn heard(requests: &[(i32, bool)], stream: &[u8], cuts: &[usize]) -> Outcome {
+    let (mut core, now) = connection();
+    let (_, log) = ask_all(&mut core, requests, now);
+    let (lease, mut outcome, mut given) = (core.lease_end(), Outcome::default(), 0);
+    in_pieces(stream, cuts, |piece| {
+        given += piece.len();
+        outcome.broken = core.heard_server(piece, now).is_err();
+        assert!(core.from_server.held() <= 64 + 2 * given);
+        !outcome.broken && !core.is_over()
+    });
+    outcome.renewed = core.lease_end() > lease;
+    outcome.last_zxid = core.last_zxid;
+    core.detach(now);
+    outcome.notices = core.take_notices();
+    outcome.told = told(&mut core);
+    run_answers(&mut core);
+    outcome.answers.clone_from(&log.lock());
+    outcome
+}
+
+/// The plain reading: frame by frame, on the whole stream at once.
+fn expected(wire: &[(Seen, Asker)], stream: &[u8]) -> Outcome {
+    let mut outcome = Outcome::default();
+    let (mut rest, mut due, mut ended) = (stream, VecDeque::from(wire.to_vec()), None);
+    while let Some((prefix, after)) = rest.split_first_chunk::<4>() {
+        let length = i32::from_be_bytes(*prefix);
+        let short = length < 16;
+        let whole = usize::try_from(length).ok().filter(|length| *length <= MAX_REPLY);
+        if !short && after.len() < whole.unwrap_or(16) {
+            break;
+        }
+        let verdict = if short { Err(None) } else { judge(&mut outcome, &mut due, after, whole) };
+        if let Err(why) = verdict {
+            (outcome.broken, ended) = (why.is_none(), why);
+            break;
+        }
+        rest = &after[(length as usize).min(after.len())..];
+    }
+    outcome.renewed &= ended.is_none();
+    let error = if ended.is_some() { code::SESSION_EXPIRED } else { code::CONNECTION_LOSS };
+    for (_, asker) in due {
+        let reply = Told { xid: 0, zxid: 0, error, body: Vec::new() };
+        outcome.give(asker, reply);
+    }
+    outcome.notices = match ended {
+        Some(why) => vec![Notice::Ended(why), Notice::Over],
+        None => vec![Notice::Suspended],
+    };
+    outcome
+}
+
+/// Of one frame: what it says, or that the connection is broken (`None`) or the session over.
+fn judge(
+    outcome: &mut Outcome,
+    due: &mut VecDeque<(Seen, Asker)>,
+    after: &[u8],
+    whole: Option<usize>,
+) -> Result<(), Option<End>> {
+    let long = |at: usize| i64::from_be_bytes(after[at..at + 8].try_into().unwrap());
+    let int = |at: usize| i32::from_be_bytes(after[at..at + 4].try_into().unwrap());
+    let (number, zxid, mut error) = (int(0), long(4), int(12));
+    let mut body = whole.map_or(&[][..], |length| &after[16..length]);
+    if number == -1 {
+        if error != 0 || whole.is_none() || check_event(body).is_err() {
+            return Err(None);
+        }
+        outcome.told.push(Told { xid: -1, zxid, error, body: body.to_vec() });
+        outcome.last_zxid = outcome.last_zxid.max(zxid);
+        return Ok(());
+    }
+    if number == -4 && error == -115 {
+        return Err(Some(End::AuthFailed));
+    }
+    let (seen, asker) = due.front().filter(|(seen, _)| seen.xid == number).cloned().ok_or(None)?;
+    match error {
+        -112 => return Err(Some(End::Expired)),
+        -118 | -4 | -7 => return Err(None),
+        _ if whole.is_none() => (error, body) = (-5, &[]),
+        0 if check_reply(seen.operation, body).is_err() => return Err(None),
+        _ => {}
+    }
+    due.pop_front();
+    outcome.last_zxid = outcome.last_zxid.max(zxid);
+    // Create, delete, set data, set ACL, sync, create a container.
+    let written = [1, 2, 5, 7, 9, 19].contains(&seen.operation);
+    outcome.renewed |= written && [0, -101, -110, -111].contains(&error);
+    outcome.give(asker, Told { xid: 0, zxid, error, body: body.to_vec() });
+    Ok(())
+}
+
+impl Outcome {
+    fn give(&mut self, asker: Asker, reply: Told) {
+        match asker {
+            Asker::Handle(xid) => self.told.push(Told { xid, ..reply }),
+            Asker::Verb(number) => self.answers.push((number, reply.error)),
+        }
+    }
+}
+
+proptest! {
+    /// A mismatched, repeated, mangled or unasked reply answers nobody; what came before it
+    /// stands, what comes after it is not looked at, and nothing of it renews the lease.
+    #[test]
+    fn a_mangled_stream_is_read_as_far_as_it_is_sound(
+        requests in asked(),
+        says in says(),
+        harms in prop::collection::vec(harm(), 0..4),
+        cuts in prop::collection::vec(1usize..80, 1..12),
+    ) {
+        let (mut core, now) = connection();
+        let (wire, _) = ask_all(&mut core, &requests, now);
+        let stream = harmed(spoken(&wire, &says), &harms);
+        let reading = expected(&wire, &stream);
+        prop_assert_eq!(heard(&requests, &stream, &cuts), reading.clone());
+        prop_assert_eq!(heard(&requests, &stream, &[stream.len().max(1)]), reading);
+    }
+}

@@ -1,0 +1,148 @@
+//! What comes of connecting to something that answers with any bytes at all.
+
+use std::net::{Ipv4Addr, Shutdown, TcpListener};
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SESSION: i64 = 0x77;
+const SECRET: &[u8] = b"user:secret";
+
+fn wanted(known: bool) -> Wanted {
+    let timeout = Duration::from_secs(4);
+    let granted = Granted { session: SESSION, password: vec![7; 16], timeout, sent: Moment::ZERO };
+    Wanted {
+        resolver: Resolver::new(Vec::new()),
+        auth: vec![Auth { scheme: "digest".to_owned(), credentials: SECRET.to_vec() }],
+        timeout,
+        session: known.then_some(granted),
+        last_zxid: 0,
+        avoid: None,
+        round_trip: Duration::ZERO,
+        patience: timeout,
+        futile: 0,
+        rounds: Arc::default(),
+    }
+}
+
+/// Connects to a server that says nothing but `bytes`, in pieces, and then hangs up; tells
+/// what came of it and all that the server was told.
+fn dialled(known: bool, bytes: &[u8], piece: usize) -> (io::Result<Found>, Vec<u8>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_stop, stopped) = bounded(0);
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_nodelay(true).unwrap();
+            for piece in bytes.chunks(piece) {
+                if stream.write_all(piece).is_err() {
+                    break;
+                }
+            }
+            let _ = stream.shutdown(Shutdown::Write);
+            let mut told = Vec::new();
+            let _ = stream.read_to_end(&mut told);
+            told
+        });
+        let found = try_address(&wanted(known), address, Duration::from_secs(10), &stopped);
+        // The server reads to the end.
+        if let Ok(Found::Server { stream, .. }) = &found {
+            stream.shutdown(Shutdown::Both).unwrap();
+        }
+        (found, server.join().unwrap())
+    })
+}
+
+fn response(timeout: i32, session: i64, read_only: bool) -> Vec<u8> {
+    ConnectResponse { timeout, session, password: vec![3; 16], read_only }.encode()
+}
+
+fn auth_reply(number: i32, error: i32) -> Vec<u8> {
+    Frame::reply(number, 0, error).finish()
+}
+
+/// What the protocol makes of these bytes: a session, its end, a refusal, or nothing.
+fn reading(known: bool, bytes: &[u8]) -> &'static str {
+    let frame = |bytes: &[u8]| -> Option<(Vec<u8>, Vec<u8>)> {
+        let (prefix, rest) = bytes.split_first_chunk::<4>()?;
+        let length = usize::try_from(i32::from_be_bytes(*prefix)).ok()?;
+        ((16..=4096).contains(&length) && rest.len() >= length)
+            .then(|| (rest[..length].to_vec(), rest[length..].to_vec()))
+    };
+    let Some((first, rest)) = frame(bytes) else { return "nothing" };
+    let Ok(response) = ConnectResponse::read(&first) else { return "nothing" };
+    if response.timeout <= 0 {
+        return if known { "expired" } else { "nothing" };
+    }
+    if response.read_only || known && response.session != SESSION {
+        return "nothing";
+    }
+    let Some((second, _)) = frame(&rest) else { return "no auth" };
+    let int = |at: usize| i32::from_be_bytes(second[at..at + 4].try_into().unwrap());
+    match (int(0), int(12)) {
+        (-4, 0) if response.session != 0 => "session",
+        (-4, -115) => "refused",
+        _ => "no auth",
+    }
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let session = prop_oneof![4 => Just(SESSION), 1 => Just(0), 1 => any::<i64>()];
+    let timeout = prop_oneof![6 => Just(4000), 1 => -1i32..2, 1 => any::<i32>()];
+    let handshake = (timeout, session, prop::bool::weighted(0.1))
+        .prop_map(|(timeout, session, read_only)| response(timeout, session, read_only));
+    let number = prop_oneof![6 => Just(-4), 1 => -5i32..5];
+    let error = prop_oneof![4 => Just(0), 2 => Just(code::AUTH_FAILED), 1 => -120i32..5];
+    let reply = (number, error).prop_map(|(number, error)| auth_reply(number, error));
+    let damage = (any::<prop::sample::Index>(), any::<u8>(), prop::bool::weighted(0.3));
+    let cut = prop::option::weighted(0.3, any::<prop::sample::Index>());
+    (handshake, reply, damage, cut).prop_map(|(handshake, reply, (at, byte, harm), cut)| {
+        let mut bytes = [handshake, reply].concat();
+        if harm {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// And no credentials are shown to whoever has not granted a session.
+    #[test]
+    fn no_answer_to_a_handshake_is_taken_for_more_than_it_is(
+        bytes in prop_oneof![9 => bytes(), 1 => prop::collection::vec(any::<u8>(), 0..200)],
+        known in any::<bool>(),
+        piece in 1usize..100,
+    ) {
+        let (found, told) = dialled(known, &bytes, piece);
+        let due = reading(known, &bytes);
+        let matches = match &found {
+            Ok(Found::Server { granted, .. }) => due == "session" && (!known || granted.session == SESSION),
+            Ok(Found::Expired) => due == "expired",
+            Ok(Found::AuthFailed) => due == "refused",
+            Err(_) => matches!(due, "nothing" | "no auth"),
+        };
+        prop_assert!(matches, "{due} was taken for {found:?}");
+        let shown = told.windows(SECRET.len()).any(|part| part == SECRET);
+        // Whether the last bytes still arrive when the server has hung up is another matter.
+        prop_assert!(!shown || matches!(due, "session" | "refused" | "no auth"));
+        prop_assert!(found.is_err() || due == "expired" || shown);
+    }
+}
+
+#[test]
+fn a_session_of_number_zero_is_none() {
+    for known in [false, true] {
+        let bytes = [response(4000, 0, false), auth_reply(xid::AUTH, 0)].concat();
+        let (found, _) = dialled(known, &bytes, 100);
+        assert!(found.is_err(), "{found:?}");
+    }
+}

@@ -1,0 +1,75 @@
+//! The ensemble in memory answers as a real one does: the same scripts are played on both,
+//! by the same code, and what each step brings is compared.
+
+mod grounds;
+mod order;
+mod play;
+mod scripts;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::rt::Mutex;
+
+use self::grounds::{Rig, Simulated};
+use self::play::Outcome;
+use self::scripts::Script;
+
+/// How many scripts are played at once.
+const THREADS: usize = 4;
+
+/// Plays a script on a real server and on the simulated one.
+fn compare(rig: &Rig, script: &Script) -> Result<(), String> {
+    let simulated = Simulated::play(script, rig.discreet);
+    let real = rig.play(script);
+    assert_eq!(simulated.len(), script.steps.len(), "{}: not played to its end", script.name);
+    assert_eq!(real.len(), script.steps.len(), "{}: not played to its end", script.name);
+    for (place, step) in script.steps.iter().enumerate() {
+        if simulated[place] != real[place] {
+            let told = |line: (&String, &Outcome)| format!("  {:40} {}\n", line.0, line.1);
+            let before: String = script.steps.iter().zip(&real).take(place).map(told).collect();
+            return Err(format!(
+                "{}\n{before}step {}: {step}\n  simulated: {}\n  real:      {}",
+                script.name,
+                place + 1,
+                simulated[place],
+                real[place],
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn compare_all(scripts: &[Script]) {
+    let Some(rig) = Rig::start() else { return };
+    // Most of the time goes by while connections are made again.
+    let (next, differ) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while let Some(script) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(difference) = compare(&rig, script) {
+                        differ.lock().push(difference);
+                    }
+                }
+            });
+        }
+    });
+    let differ = differ.into_inner().join("\n\n");
+    assert!(differ.is_empty(), "the simulation is not as the server is:\n{differ}");
+}
+
+#[test]
+fn the_simulated_ensemble_answers_as_a_real_one() {
+    compare_all(&scripts::fixed());
+}
+
+/// `ZKLOCK_SCRIPT` is the seed of one to play; `ZKLOCK_SCRIPTS` how many to play.
+#[test]
+fn the_simulated_ensemble_answers_as_a_real_one_whatever_is_asked() {
+    let seeds = match super::setting("ZKLOCK_SCRIPT") {
+        Some(seed) => seed..seed + 1,
+        None => 0..super::setting("ZKLOCK_SCRIPTS").unwrap_or(20),
+    };
+    compare_all(&seeds.map(scripts::random).collect::<Vec<_>>());
+}

@@ -1,0 +1,477 @@
+//! What is played: see [`play`](super::play) for the words.
+
+use std::time::Duration;
+
+use super::play::CLIENTS;
+
+/// One story.
+pub(super) struct Script {
+    pub(super) name: String,
+    pub(super) timeout: Duration,
+    pub(super) steps: Vec<String>,
+}
+
+impl Script {
+    /// Where it plays.
+    pub(super) fn base(&self) -> String {
+        format!("/{}", self.name.replace(' ', "-"))
+    }
+}
+
+/// Nodes that are there before the scripts begin, and what their children's numbers go on from.
+pub(super) const SEQUENCES: &[(&str, i32)] = &[
+    ("/at-the-end-of-the-numbers/end", i32::MAX - 2),
+    ("/at-the-end-of-the-numbers/negative", i32::MIN + 5),
+    ("/at-the-end-of-the-numbers/minus-one", -1),
+];
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn script(name: &str, timeout: Duration, text: &str) -> Script {
+    let steps = text.lines().map(|line| line.trim().to_owned()).collect();
+    Script { name: name.to_owned(), timeout, steps }
+}
+
+/// Shows whether the server tells of a node that may not be read.
+pub(super) fn hidden() -> Script {
+    script(
+        "what is hidden",
+        LONG,
+        "1 create /a nobody
+         2 read /a watch
+         1 delete /a",
+    )
+}
+
+pub(super) fn fixed() -> Vec<Script> {
+    vec![
+        script(
+            "creating",
+            LONG,
+            "1 create /a
+             1 create /a
+             1 create /a/b container
+             2 create /a/b container
+             1 create /none/a
+             1 create /none/a sequential
+             1 create /none/a container
+             1 create /a/n- sequential
+             2 create /a/n- sequential
+             2 create /a/b/n- sequential
+             1 create %1/child
+             1 create %1/child sequential
+             1 read /a
+             2 read /a/b
+             1 read %1
+             2 read %2
+             3 read %3
+             1 children /a
+             2 children /
+             3 children /none",
+        ),
+        script(
+            "deleting",
+            LONG,
+            "1 create /a
+             1 create /a/b
+             1 create /a/n- sequential
+             2 delete /none
+             2 delete /none/a
+             2 delete /a
+             2 delete /a/b
+             1 delete /a/b
+             2 delete %1
+             2 delete %1
+             2 delete /a
+             1 read /a
+             1 delete_soon /a
+             1 create /a
+             1 delete_soon /a
+             2 read /a",
+        ),
+        script(
+            "numbers",
+            LONG,
+            "1 create /a
+             1 create /a/n- sequential
+             1 create /a/plain
+             1 create /a/box container
+             1 create /a/n- sequential
+             2 create /a/m- sequential
+             1 delete /a/plain
+             1 delete %1
+             1 create /a/n- sequential
+             1 create /a/plain
+             1 create /a/plain
+             1 create /a/n- sequential
+             1 create /a/box/n- sequential
+             1 delete %1
+             1 delete /a/box
+             1 create /a/box container
+             1 create /a/box/n- sequential
+             1 create /a/n-0000000010
+             1 create /a/n- sequential
+             1 create /a/n-0000000012
+             1 create /a/n- sequential
+             2 children /a",
+        ),
+        script(
+            "at the end of the numbers",
+            LONG,
+            "1 create /end/n- sequential
+             1 create /end/n- sequential
+             1 create /end/n- sequential
+             1 create /end/n- sequential
+             1 create /end/m- sequential
+             1 delete %1
+             1 create /end/m- sequential
+             1 create /end/plain
+             1 create /end/m- sequential
+             2 children /end
+             1 create /negative/n- sequential
+             1 create /negative/n- sequential
+             2 children /negative
+             1 create /minus-one/n- sequential
+             1 create /minus-one/n- sequential
+             2 children /minus-one",
+        ),
+        script(
+            "rights",
+            LONG,
+            "1 create /open
+             1 create /kept no-delete
+             1 create /full no-create
+             1 create /hidden hidden
+             1 create /closed nobody
+             1 create /e empty
+             1 create /e unknown-scheme
+             1 create /e unknown-id
+             1 create /e creator
+             1 create /none/e empty
+             1 create /open empty
+             1 create /full/e empty
+             1 create /kept/a
+             1 create /full/a
+             1 create /full/a sequential
+             1 create /closed/a
+             1 create /hidden/a
+             1 create /hidden/n- sequential
+             2 delete /kept/a
+             2 delete /kept/none
+             2 delete /full/a
+             2 delete /closed/none
+             2 delete /kept
+             2 delete_soon /kept/a
+             2 read /kept/a
+             2 read /hidden
+             2 read /hidden watch
+             2 read /closed watch
+             2 children /hidden watch
+             2 children /closed
+             2 confirm /hidden
+             2 confirm /closed
+             2 watch_soon /closed
+             2 read /hidden/a
+             2 delete /hidden/a
+             1 delete %1
+             1 delete /hidden
+             1 delete /closed
+             1 create /kept/n- sequential
+             1 delete %1
+             1 close
+             2 children /kept",
+        ),
+        script(
+            "watches",
+            LONG,
+            "1 create /a
+             2 read /a watch
+             2 children /a watch
+             3 read /a watch
+             1 create /a/b
+             1 create /a/c
+             2 children /a watch
+             2 children /a watch
+             1 delete /a/b
+             1 delete /a/c
+             2 children /a watch
+             1 delete /a
+             1 create /a
+             1 delete /a
+             2 read /a watch
+             2 children /a watch
+             1 create /a
+             1 delete /a
+             1 create /a
+             2 watch_soon /a
+             2 watch_soon /none
+             1 create /none
+             1 create /a/n- sequential
+             2 read %1 watch
+             3 children %1 watch
+             3 watch_soon %1
+             2 children /a watch
+             1 delete %1
+             2 read %1 watch
+             2 children /a watch
+             2 create /a/own
+             2 delete /a/own
+             2 read /a watch
+             2 delete /a",
+        ),
+        script(
+            "a session is closed",
+            LONG,
+            "1 create /a
+             1 create /a/n- sequential
+             1 create /a/n- sequential
+             2 create /a/n- sequential
+             2 read %3 watch
+             2 watch_soon %2
+             2 children /a watch
+             3 children %3 watch
+             1 read %1 watch
+             1 close
+             1 read /a
+             1 create /a/n- sequential
+             1 delete %3
+             1 delete_soon %3
+             1 children /a watch
+             1 sync
+             1 confirm /a
+             1 watch_soon /a
+             2 children /a
+             1 close
+             1 open
+             1 create /a/n- sequential
+             1 read %1
+             2 read %1
+             3 children /a",
+        ),
+        script(
+            "a session is ended by somebody else",
+            LONG,
+            "1 create /a
+             1 create /a/n- sequential
+             2 create /a/n- sequential
+             2 read %2 watch
+             2 children /a watch
+             3 children /a watch
+             1 expire
+             1 read /a
+             1 create /a/n- sequential
+             1 delete %1
+             1 sync
+             1 confirm %1
+             1 watch_soon %1
+             3 children /a watch
+             1 open
+             1 create /a/n- sequential
+             2 expire
+             3 children /a
+             3 read %1",
+        ),
+        script(
+            "a lease runs out",
+            Duration::from_secs(4),
+            "1 create /a
+             1 create /a/n- sequential
+             2 read %1 watch
+             2 children /a watch
+             1 lapse
+             1 read /a
+             1 sync
+             2 children /a
+             1 open
+             1 create /a/n- sequential
+             2 read %1",
+        ),
+        script(
+            "a connection is lost",
+            LONG,
+            "1 create /a
+             1 create /a/n- sequential
+             2 create /a/n- sequential
+             1 read %1 watch
+             1 children /a watch
+             2 read %2 watch
+             1 cut
+             2 delete %1
+             1 children /a
+             1 create /a/n- sequential
+             1 read %1
+             1 refuse
+             1 read /a
+             1 create /a/b
+             1 delete /a
+             1 delete_soon %1
+             1 children /a watch
+             1 sync
+             1 confirm /a
+             1 watch_soon /a
+             2 children /a
+             2 read %1
+             1 mend
+             1 children /a watch
+             2 create /a/b
+             1 refuse
+             2 delete /a/b
+             1 mend
+             2 create /a/c
+             1 confirm %1",
+        ),
+        script(
+            "a session is closed without a connection",
+            Duration::from_secs(4),
+            "1 create /a
+             1 create /a/n- sequential
+             1 refuse
+             1 close
+             1 read /a
+             2 read %1
+             1 mend
+             1 open
+             1 create /a/n- sequential
+             2 read %1",
+        ),
+        script(
+            "answers are lost",
+            LONG,
+            "1 create /a
+             1 lose-request create /a/b
+             1 read /a/b
+             1 lose-reply create /a/b
+             1 read /a/b
+             1 create /a/b
+             1 lose-request create /a/c container
+             1 lose-reply create /a/c container
+             2 read /a/c
+             1 lose-request create /a/n- sequential
+             2 children /a
+             1 lose-reply create /a/n- sequential
+             2 children /a
+             1 lose-request delete /a/b
+             2 read /a/b
+             2 read /a/b watch
+             1 lose-reply delete /a/b
+             1 delete /a/b
+             2 children /a watch
+             2 lose-reply children /a watch
+             1 create /a/d
+             2 lose-request read /a/d watch
+             2 lose-reply read /a/d watch
+             1 delete /a/d
+             1 lose-reply read /none watch
+             1 lose-request sync
+             1 lose-reply sync
+             1 lose-request confirm /a
+             1 lose-reply confirm /a
+             1 lose-request watch_soon /a
+             1 lose-reply watch_soon /a
+             2 delete /a/c
+             1 lose-reply delete /none",
+        ),
+    ]
+}
+
+// ----- at random
+
+/// Splitmix64.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % end as u64) as usize
+    }
+
+    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.below(from.len())]
+    }
+
+    fn path(&mut self) -> &'static str {
+        self.pick(&[
+            "/a", "/a", "/b", "/a/c", "/a/d", "/a/c/e", "%1", "%2", "%3", "%5", "%2/x", "/",
+        ])
+    }
+
+    /// Not the base of the script.
+    fn deleted(&mut self) -> &'static str {
+        Some(self.path()).filter(|path| *path != "/").unwrap_or("/b")
+    }
+
+    fn request(&mut self) -> String {
+        let watch = self.pick(&["", " watch", " watch"]);
+        match self.below(17) {
+            0..=2 => {
+                let kind = self.pick(&["", "", " container"]);
+                let path = self.pick(&["/a", "/b", "/a/c", "/a/d", "/a/c/e", "%1/x"]);
+                format!("create {path}{kind}{}", self.acl())
+            }
+            3..=5 => {
+                let path = self.pick(&["/a/n-", "/a/n-", "/b/n-", "/a/c/n-", "/n-", "%1/n-"]);
+                format!("create {path} sequential{}", self.acl())
+            }
+            6..=8 => format!("delete {}", self.deleted()),
+            9 | 10 => format!("read {}{watch}", self.path()),
+            11 | 12 => format!("children {}{watch}", self.path()),
+            13 => format!("confirm {}", self.path()),
+            14 => format!("watch_soon {}", self.path()),
+            15 => format!("delete_soon {}", self.deleted()),
+            _ => "sync".to_owned(),
+        }
+    }
+
+    fn acl(&mut self) -> &'static str {
+        match self.below(8) {
+            0 => self.pick(&[
+                " no-delete",
+                " no-create",
+                " hidden",
+                " nobody",
+                " empty",
+                " unknown-scheme",
+                " creator",
+            ]),
+            _ => "",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Up,
+    Refused,
+    Ended,
+}
+
+/// Two hundred steps.
+pub(super) fn random(seed: u64) -> Script {
+    let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut states = [State::Up; CLIENTS];
+    let steps = (0..200).map(|_| {
+        let who = chance.below(CLIENTS);
+        let (step, state) = match (states[who], chance.below(60)) {
+            (State::Ended, 0..=20) => ("open".to_owned(), State::Up),
+            (State::Refused, 0..=20) => ("mend".to_owned(), State::Up),
+            (State::Up, 0) => ("close".to_owned(), State::Ended),
+            (State::Up, 1) => ("expire".to_owned(), State::Ended),
+            (State::Up, 2) => ("cut".to_owned(), State::Up),
+            (State::Up, 3) => ("refuse".to_owned(), State::Refused),
+            (State::Up, 4 | 5) => loop {
+                let request = chance.request();
+                // Of which nobody hears.
+                if !request.starts_with("delete_soon") {
+                    let fate = chance.pick(&["lose-request", "lose-reply"]);
+                    break (format!("{fate} {request}"), State::Up);
+                }
+            },
+            (state, _) => (chance.request(), state),
+        };
+        states[who] = state;
+        format!("{} {step}", who + 1)
+    });
+    Script { name: format!("seed {seed}"), timeout: LONG, steps: steps.collect() }
+}

@@ -1,0 +1,230 @@
+//! What a trial is made of, all drawn from its seed: clients, threads, habits, faults.
+
+use std::time::Duration;
+
+use super::world::{Habits, Moment, Operation, Trap};
+use crate::acl::{Acl, Permissions};
+use crate::rt::schedule::{Process, Schedule};
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) habits: Habits,
+    /// The most that a thread takes to go on.
+    pub(super) lag: Duration,
+    /// How many threads each process has.
+    pub(super) threads: Vec<usize>,
+    pub(super) rounds: usize,
+    /// The longest that a lock is held without a reason.
+    pub(super) hold: Duration,
+    pub(super) faults: Vec<(Duration, Fault)>,
+    /// When the last of them is over.
+    pub(super) calm: Duration,
+    /// What the lock node's numbers begin with.
+    pub(super) first_number: i32,
+    /// Whether nobody may read the contenders of the first process.
+    pub(super) hidden: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Fault {
+    /// A connection is lost, which is noticed and mended so much later.
+    Cut {
+        process: Process,
+        notice: Duration,
+        mend: Duration,
+    },
+    Trap {
+        process: Process,
+        trap: Trap,
+    },
+    Stop {
+        process: Process,
+        lasts: Duration,
+    },
+    Down {
+        notice: Duration,
+        lasts: Duration,
+    },
+    Stall {
+        server: usize,
+        lasts: Duration,
+    },
+    /// Somebody deletes the first contender, or any.
+    Delete {
+        first: bool,
+    },
+    DeleteLockNode,
+    /// Somebody ends a session.
+    Murder {
+        process: Process,
+    },
+    Close {
+        process: Process,
+    },
+    Forbid {
+        left: Option<Permissions>,
+        lasts: Duration,
+    },
+    /// Somebody with a client of another kind contends for so long.
+    Peer {
+        lasts: Duration,
+    },
+    /// Threads cannot be had.
+    Poverty {
+        percent: u64,
+        lasts: Duration,
+    },
+}
+
+impl Fault {
+    fn lasts(&self) -> Duration {
+        match self {
+            Fault::Cut { notice, mend, .. } => (*notice).max(*mend),
+            Fault::Stop { lasts, .. }
+            | Fault::Down { lasts, .. }
+            | Fault::Stall { lasts, .. }
+            | Fault::Forbid { lasts, .. }
+            | Fault::Peer { lasts }
+            | Fault::Poverty { lasts, .. } => *lasts,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+impl Plan {
+    pub(super) fn draw(chance: &Schedule) -> Plan {
+        let pick = |from: &[Duration]| from[chance.below(from.len())];
+        let timeout = pick(&[ms(2_000), ms(4_000), ms(10_000)]);
+        let habits = Habits {
+            servers: [1, 3, 3][chance.below(3)],
+            latency: pick(&[ms(0), ms(1), ms(1), ms(20), ms(200)]),
+            lag: pick(&[ms(0), ms(2), ms(50), ms(500), ms(500)]),
+            hesitation: pick(&[ms(0), ms(0), ms(2), ms(50)]),
+            session_timeout: timeout,
+            connect_timeout: pick(&[timeout / 2, timeout * 3]),
+            reminds: false,
+            forgetful: 10,
+            discreet: chance.chance(50),
+        };
+        let processes = 1 + chance.below(3);
+        let threads: Vec<usize> = (0..processes).map(|_| 1 + chance.below(3)).collect();
+        let rounds = 1 + chance.below(3);
+        let hold = pick(&[ms(0), ms(2), timeout / 8, timeout / 8, timeout]);
+        // About as long as everybody is busy, so that most faults hit somebody.
+        let turns = (rounds * threads.iter().sum::<usize>()) as u32;
+        let busy = (hold * 3 / 4 + habits.latency * 6) * turns + ms(1);
+        let horizon = if chance.chance(80) { busy.min(timeout * 6) } else { timeout * 3 };
+        let horizon = chance.some(horizon) + ms(1);
+        let count = [0, 1, 1, 2, 2, 3, 4, 6][chance.below(8)];
+        let mut faults: Vec<_> = (0..count)
+            .map(|_| (chance.some(horizon), Plan::fault(chance, processes, &habits)))
+            .collect();
+        faults.sort_by_key(|(time, _)| *time);
+        let first_number = match chance.below(30) {
+            0 => i32::MAX - 2,
+            1 => i32::MAX - (1 << 16) - 2,
+            _ => 0,
+        };
+        // Who hides his contenders is not to make the lock node: the others could not list it.
+        let hidden = first_number == 0 && chance.chance(10);
+        faults.retain(|(_, fault)| !hidden || !matches!(fault, Fault::DeleteLockNode));
+        let habits = Habits { reminds: Plan::needs_reminders(&faults, hidden), ..habits };
+        Plan {
+            lag: pick(&[ms(0), Duration::from_micros(100), ms(2)]),
+            rounds,
+            hold,
+            calm: Plan::end_of(&faults),
+            first_number,
+            hidden,
+            habits,
+            threads,
+            faults,
+        }
+    }
+
+    fn fault(chance: &Schedule, processes: usize, habits: &Habits) -> Fault {
+        let timeout = habits.session_timeout;
+        let process = chance.below(processes);
+        // Hardly any time, part of the session's, or more than that.
+        let some = || match chance.below(4) {
+            0 => chance.some(ms(20)),
+            1 | 2 => chance.some(timeout * 3 / 4),
+            _ => timeout * 3 / 4 + chance.some(timeout),
+        };
+        match chance.below(19) {
+            0..=3 => Fault::Cut {
+                process,
+                notice: if chance.chance(50) { ms(0) } else { chance.some(timeout / 3) },
+                mend: some(),
+            },
+            4..=7 => {
+                use Operation::{Children, Create, Delete, Read, Sync};
+                let (when, on) = match chance.below(10) {
+                    0..=2 => (Moment::Arrived, [Create, Create, Delete, Children, Read, Sync]),
+                    3..=5 => (Moment::Done, [Create, Create, Create, Create, Delete, Sync]),
+                    6 | 7 => (Moment::Answered, [Create, Delete, Children, Read, Read, Sync]),
+                    _ => (Moment::Unseen(some()), [Create, Delete, Children, Children, Read, Sync]),
+                };
+                let on = on[chance.below(6)];
+                let mend = if chance.chance(70) { habits.latency * 4 } else { timeout * 4 / 3 };
+                let times = 1 + chance.below(3);
+                Fault::Trap { process, trap: Trap { on, when, mend, times } }
+            }
+            8 | 9 => Fault::Stop { process, lasts: some() },
+            10 => Fault::Down { notice: chance.some(timeout / 3), lasts: some() },
+            11 => Fault::Stall { server: chance.below(habits.servers), lasts: some() },
+            12 | 13 => Fault::Delete { first: chance.chance(50) },
+            14 => match chance.below(2) {
+                0 => Fault::DeleteLockNode,
+                _ => Fault::Murder { process },
+            },
+            15 if chance.chance(40) => Fault::Close { process },
+            15 => Fault::Murder { process },
+            16 => Fault::Peer { lasts: some() },
+            17 => Fault::Poverty { percent: [30, 100][chance.below(2)], lasts: some() },
+            _ => {
+                let left = [
+                    None,
+                    Some(Permissions::READ | Permissions::DELETE),
+                    Some(Permissions::READ | Permissions::CREATE),
+                    Some(Permissions::CREATE | Permissions::DELETE),
+                ];
+                Fault::Forbid { left: left[chance.below(4)], lasts: some() }
+            }
+        }
+    }
+
+    /// The same, but for what goes wrong.
+    pub(super) fn with(self, faults: Vec<(Duration, Fault)>) -> Plan {
+        let reminds = Plan::needs_reminders(&faults, self.hidden);
+        let habits = Habits { reminds, ..self.habits };
+        Plan { calm: Plan::end_of(&faults), habits, faults, ..self }
+    }
+
+    /// Whether something may be left undone that only a reminder mends: what finds no thread,
+    /// and a watch that is spent while the lock node may not be read.
+    fn needs_reminders(faults: &[(Duration, Fault)], hidden: bool) -> bool {
+        faults.iter().any(|(_, fault)| match fault {
+            Fault::Poverty { .. } => true,
+            Fault::Forbid { .. } => hidden,
+            _ => false,
+        })
+    }
+
+    fn end_of(faults: &[(Duration, Fault)]) -> Duration {
+        let ends = faults.iter().map(|(time, fault)| *time + fault.lasts());
+        ends.max().unwrap_or_default()
+    }
+
+    pub(super) fn acl(permissions: Option<Permissions>) -> Vec<Acl> {
+        permissions.map(|some| Acl::new(some, "world", "anyone")).into_iter().collect()
+    }
+
+    pub(super) fn has(&self, kind: impl Fn(&Fault) -> bool) -> bool {
+        self.faults.iter().any(|(_, fault)| kind(fault))
+    }
+}

@@ -1,0 +1,245 @@
+//! The nodes that one server knows, as far as locks care.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::acl::{Acl, Permissions};
+use crate::path;
+use crate::session::store::{Fault, Kind, Stat};
+
+/// One server's state, which follows from the transactions it has applied.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    nodes: BTreeMap<String, Node>,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    czxid: i64,
+    ctime: i64,
+    owner: i64,
+    data: Vec<u8>,
+    /// Of everyone.
+    permissions: Option<Permissions>,
+    children: BTreeSet<String>,
+    /// The sequence number of the next child: how many were made so far.
+    next: i32,
+}
+
+/// A change that the leader has decided on. Applying it cannot fail.
+#[derive(Clone, Debug)]
+pub(super) struct Transaction {
+    pub(super) zxid: i64,
+    pub(super) change: Change,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Create {
+        path: String,
+        data: Vec<u8>,
+        permissions: Option<Permissions>,
+        owner: i64,
+        time: i64,
+    },
+    Delete {
+        path: String,
+    },
+    /// With all that it owns.
+    CloseSession(i64),
+    SetPermissions {
+        path: String,
+        permissions: Option<Permissions>,
+    },
+    SetNext {
+        path: String,
+        next: i32,
+    },
+}
+
+/// What a change triggers: watches on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trigger {
+    pub(super) path: String,
+    pub(super) on: On,
+    /// Whether anyone may read the node.
+    pub(super) readable: bool,
+}
+
+/// Which watches: those on the node's being there, on its children, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum On {
+    Made,
+    Children,
+    Gone,
+}
+
+/// What an ACL grants to anyone: nobody has credentials here.
+fn of_everyone(acl: &[Acl]) -> Result<Option<Permissions>, Fault> {
+    let anyone = |acl: &&Acl| acl.scheme == "world" && acl.id == "anyone";
+    let known = |acl: &Acl| anyone(&acl) || acl.scheme == "digest";
+    if acl.is_empty() || !acl.iter().all(known) {
+        return Err(Fault::InvalidAcl);
+    }
+    let granted = acl.iter().filter(anyone).map(|acl| acl.permissions);
+    Ok(granted.reduce(|all, more| all | more))
+}
+
+impl Node {
+    fn allows(&self, needed: Permissions) -> bool {
+        self.permissions.is_some_and(|allowed| allowed.contains(needed))
+    }
+
+    fn trigger(&self, path: &str, on: On) -> Trigger {
+        Trigger { path: path.to_owned(), on, readable: self.allows(Permissions::READ) }
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { czxid: self.czxid, ctime: self.ctime, ephemeral_owner: self.owner }
+    }
+}
+
+impl Tree {
+    pub(super) fn new() -> Tree {
+        let root = Node {
+            czxid: 0,
+            ctime: 0,
+            owner: 0,
+            data: Vec::new(),
+            permissions: Some(Permissions::ALL),
+            children: BTreeSet::new(),
+            next: 0,
+        };
+        Tree { nodes: BTreeMap::from([("/".to_owned(), root)]) }
+    }
+
+    fn may(&self, path: &str, needed: Permissions) -> Result<&Node, Fault> {
+        let node = self.nodes.get(path).ok_or(Fault::NoNode)?;
+        if node.allows(needed) { Ok(node) } else { Err(Fault::NoAuth) }
+    }
+
+    // ----- what the leader decides
+
+    pub(super) fn create(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        kind: Kind,
+        session: i64,
+        time: i64,
+    ) -> Result<Change, Fault> {
+        let permissions = of_everyone(acl)?;
+        let parent = self.may(path::parent(path), Permissions::CREATE)?;
+        let path = match kind {
+            Kind::EphemeralSequential => format!("{path}{:010}", parent.next),
+            _ => path.to_owned(),
+        };
+        if self.nodes.contains_key(&path) {
+            return Err(Fault::NodeExists);
+        }
+        if parent.owner != 0 {
+            return Err(Fault::Refused("ephemeral nodes have no children".to_owned()));
+        }
+        let owner = if kind == Kind::EphemeralSequential { session } else { 0 };
+        Ok(Change::Create { path, data: data.to_vec(), permissions, owner, time })
+    }
+
+    pub(super) fn delete(&self, path: &str) -> Result<Change, Fault> {
+        self.may(path::parent(path), Permissions::DELETE)?;
+        let node = self.nodes.get(path).ok_or(Fault::NoNode)?;
+        if !node.children.is_empty() {
+            return Err(Fault::NotEmpty);
+        }
+        Ok(Change::Delete { path: path.to_owned() })
+    }
+
+    // ----- what every server does
+
+    pub(super) fn apply(&mut self, transaction: &Transaction) -> Vec<Trigger> {
+        match &transaction.change {
+            Change::Create { path, data, permissions, owner, time } => {
+                let node = Node {
+                    czxid: transaction.zxid,
+                    ctime: *time,
+                    owner: *owner,
+                    data: data.clone(),
+                    permissions: *permissions,
+                    children: BTreeSet::new(),
+                    next: 0,
+                };
+                let made = node.trigger(path, On::Made);
+                self.nodes.insert(path.clone(), node);
+                let parent = path::parent(path);
+                let children = self.nodes.get_mut(parent).map(|node| {
+                    node.children.insert(path::last(path).to_owned());
+                    node.next = node.next.saturating_add(1);
+                    node.trigger(parent, On::Children)
+                });
+                [made].into_iter().chain(children).collect()
+            }
+            Change::Delete { path } => self.remove(path),
+            Change::CloseSession(session) => {
+                let owned: Vec<String> = self.owned_by(*session);
+                owned.iter().flat_map(|path| self.remove(path)).collect()
+            }
+            Change::SetPermissions { path, permissions } => {
+                if let Some(node) = self.nodes.get_mut(path) {
+                    node.permissions = *permissions;
+                }
+                Vec::new()
+            }
+            Change::SetNext { path, next } => {
+                if let Some(node) = self.nodes.get_mut(path) {
+                    node.next = *next;
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn remove(&mut self, path: &str) -> Vec<Trigger> {
+        let Some(node) = self.nodes.remove(path) else { return Vec::new() };
+        let gone = node.trigger(path, On::Gone);
+        let parent = path::parent(path);
+        let children = self.nodes.get_mut(parent).map(|node| {
+            node.children.remove(path::last(path));
+            node.trigger(parent, On::Children)
+        });
+        [gone].into_iter().chain(children).collect()
+    }
+
+    // ----- reading
+
+    pub(super) fn stat(&self, path: &str) -> Option<Stat> {
+        self.nodes.get(path).map(Node::stat)
+    }
+
+    pub(super) fn data(&self, path: &str) -> Result<(Vec<u8>, Stat), Fault> {
+        let node = self.may(path, Permissions::READ)?;
+        Ok((node.data.clone(), node.stat()))
+    }
+
+    pub(super) fn children(&self, path: &str) -> Result<Vec<String>, Fault> {
+        Ok(self.may(path, Permissions::READ)?.children.iter().cloned().collect())
+    }
+
+    /// Whatever its ACL says.
+    pub(super) fn all_children(&self, path: &str) -> impl Iterator<Item = &String> {
+        self.nodes.get(path).into_iter().flat_map(|node| &node.children)
+    }
+
+    pub(super) fn contains(&self, path: &str) -> bool {
+        self.nodes.contains_key(path)
+    }
+
+    fn owned_by(&self, session: i64) -> Vec<String> {
+        let owned = self.nodes.iter().filter(|(_, node)| node.owner == session);
+        owned.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// All nodes of sessions.
+    pub(super) fn ephemerals(&self) -> Vec<String> {
+        let nodes = self.nodes.iter().filter(|(_, node)| node.owner != 0);
+        nodes.map(|(path, _)| path.clone()).collect()
+    }
+}

@@ -1,0 +1,1137 @@
+//! An ensemble in memory, and the connections to it: all that a lock can meet with there,
+//! at moments that the schedule draws.
+//!
+//! Several servers apply what their leader has decided, each in its own time. A client's
+//! requests wait at its server in their order; replies and watch events come back in
+//! theirs. A connection may break before a request has taken effect or after it. What
+//! promises a client may rely on is the link's affair, and taken for granted here: while a
+//! client is out of touch its lease ends before the ensemble ends its session. That servers
+//! answer as real ones do is for [`conform`](super::conform) to show.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::tree::{Change, On, Transaction, Tree, Trigger};
+use crate::acl::{Acl, Permissions};
+use crate::link::core::{End, Notice};
+use crate::rt::schedule::{Process, Schedule, current};
+use crate::rt::{Bell, Mutex};
+use crate::session::store::{Answer, Created, Fault, Kind, Reports, Stat};
+
+/// The most that the link takes to go on after its process was stopped.
+const RESUMPTION: Duration = Duration::from_millis(5);
+
+/// How the network and the servers behave when nothing is wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
+    pub(super) servers: usize,
+    /// The most that a message takes.
+    pub(super) latency: Duration,
+    /// The most that a server is behind.
+    pub(super) lag: Duration,
+    /// The most that a thread may be held up before its request is sent.
+    pub(super) hesitation: Duration,
+    pub(super) session_timeout: Duration,
+    pub(super) connect_timeout: Duration,
+    /// Whether links remind of what was left undone. Without need they do not, as that would
+    /// mend what was forgotten by mistake.
+    pub(super) reminds: bool,
+    /// In how many of a hundred creates the link does not know the new node's zxid.
+    pub(super) forgetful: u64,
+    /// Nobody is told of a node that he may not read: so are servers from 3.8.4 and 3.9.2 on,
+    /// and older ones where a distribution has patched them (CVE-2024-23944).
+    pub(super) discreet: bool,
+}
+
+/// See the module.
+pub(super) struct World {
+    inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    me: Weak<World>,
+    pub(super) habits: Habits,
+    servers: Vec<Server>,
+    leader: Tree,
+    log: Vec<Transaction>,
+    tenures: BTreeMap<i64, Tenure>,
+    links: Vec<Link>,
+    connections: u64,
+    requests: u64,
+    /// How many requests of each kind were sent.
+    asked: [u64; OPERATIONS],
+    /// Counts the connections that were lost.
+    breaks: u64,
+    down_until: Duration,
+    /// Which process was stopped, and until when.
+    stops: Vec<(Process, Duration)>,
+    /// What is to be done when nothing here is being changed.
+    effects: Vec<(Process, Effect)>,
+}
+
+type Effect = Box<dyn FnOnce() + Send>;
+
+struct Server {
+    tree: Tree,
+    /// How much of the log.
+    applied: usize,
+    stalled_until: Duration,
+}
+
+/// A session, as the ensemble knows it.
+struct Tenure {
+    closed: bool,
+}
+
+/// A session, as its client knows it.
+struct Link {
+    session: i64,
+    process: Process,
+    reports: Arc<Mutex<Reports>>,
+    connection: Option<Connection>,
+    latest_connection: u64,
+    ended: Option<End>,
+    over: bool,
+    /// Until when it may be believed in, if the client is out of touch.
+    lease_end: Option<Duration>,
+    /// Counts the times that touch was lost or found.
+    touches: u64,
+    sent: VecDeque<Sent>,
+    /// Watch events that the client's own thread for them has not passed on yet.
+    events: VecDeque<String>,
+    seen: usize,
+    cut_until: Duration,
+    give_up_at: Duration,
+    trap: Option<Trap>,
+    /// Somebody else has ended the session, which its holders cannot know.
+    murdered: bool,
+}
+
+struct Connection {
+    id: u64,
+    since: Duration,
+    server: usize,
+    broken: bool,
+    /// The server has ended it, and takes nothing from it any more.
+    deaf: bool,
+    to_server: VecDeque<Asked>,
+    /// With what the server had applied when it sent this.
+    to_client: VecDeque<(usize, Item)>,
+    /// Replies that wait for the server to have applied so much.
+    held: VecDeque<(usize, Item)>,
+    node_watches: BTreeSet<String>,
+    child_watches: BTreeSet<String>,
+}
+
+struct Asked {
+    number: u64,
+    request: Request,
+    way: Way,
+}
+
+/// How a request gets to the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Through the handle and over loopback, which takes its time.
+    Handle,
+    /// At once.
+    Verb,
+}
+
+struct Sent {
+    number: u64,
+    operation: Operation,
+    answer: Recipient,
+}
+
+pub(super) enum Recipient {
+    Task(Arc<Mutex<Option<Answer<Reply>>>>, Bell),
+    Callback(Box<dyn FnOnce(Answer<Reply>) + Send>),
+}
+
+enum Item {
+    Reply(u64, Answer<Reply>),
+    Event(String),
+    /// The server has closed the connection.
+    End,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Request {
+    Create { path: String, data: Vec<u8>, acl: Vec<Acl>, kind: Kind },
+    Delete { path: String },
+    Data { path: String, watch: bool },
+    Exists { path: String, watch: bool },
+    Children { path: String, watch: bool },
+    Sync,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Create,
+    Delete,
+    Read,
+    Children,
+    Sync,
+}
+
+const OPERATIONS: usize = 5;
+
+/// Of a request's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// It has not taken effect yet.
+    Arrived,
+    /// It has taken effect, and nobody knows.
+    Done,
+    /// Its answer is there, and whoever waits for it has not looked yet.
+    Answered,
+    /// The same, but it is the process that is stopped, for so long.
+    Unseen(Duration),
+}
+
+/// Breaks the connection at this moment of the next requests of this kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trap {
+    pub(super) on: Operation,
+    pub(super) when: Moment,
+    /// The most that mending takes.
+    pub(super) mend: Duration,
+    pub(super) times: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    Done,
+    Created(Created),
+    Data(Vec<u8>, Stat),
+    Stat(Stat),
+    Names(Vec<String>),
+}
+
+impl Request {
+    fn operation(&self) -> Operation {
+        match self {
+            Request::Create { .. } => Operation::Create,
+            Request::Delete { .. } => Operation::Delete,
+            Request::Data { .. } | Request::Exists { .. } => Operation::Read,
+            Request::Children { .. } => Operation::Children,
+            Request::Sync => Operation::Sync,
+        }
+    }
+
+    fn is_for_the_leader(&self) -> bool {
+        !matches!(self.operation(), Operation::Read | Operation::Children)
+    }
+}
+
+/// Names one session of one client.
+pub(super) type LinkId = usize;
+
+fn schedule() -> std::rc::Rc<Schedule> {
+    current().unwrap_or_else(|| unreachable!("the world exists within a simulation"))
+}
+
+impl World {
+    pub(super) fn new(habits: Habits) -> Arc<World> {
+        Arc::new_cyclic(|me| {
+            let server = || Server { tree: Tree::new(), applied: 0, stalled_until: Duration::ZERO };
+            let inner = Inner {
+                me: me.clone(),
+                habits,
+                servers: (0..habits.servers).map(|_| server()).collect(),
+                leader: Tree::new(),
+                log: Vec::new(),
+                tenures: BTreeMap::new(),
+                links: Vec::new(),
+                connections: 0,
+                requests: 0,
+                asked: [0; OPERATIONS],
+                breaks: 0,
+                down_until: Duration::ZERO,
+                stops: Vec::new(),
+                effects: Vec::new(),
+            };
+            World { inner: Mutex::new(inner) }
+        })
+    }
+
+    /// Changes something, and then does what follows from it.
+    pub(super) fn act<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.inner.lock();
+        let result = change(&mut inner);
+        let effects = std::mem::take(&mut inner.effects);
+        drop(inner);
+        for (process, effect) in effects {
+            schedule().within(process, effect);
+        }
+        result
+    }
+
+    /// Only looks.
+    pub(super) fn look<T>(&self, at: impl FnOnce(&Inner) -> T) -> T {
+        at(&self.inner.lock())
+    }
+}
+
+macro_rules! trace {
+    ($($what:tt)*) => {
+        if schedule().verbose {
+            schedule().say(&format!($($what)*));
+        }
+    };
+}
+
+impl Inner {
+    fn later(&self, at: Duration, act: impl FnOnce(&mut Inner) + 'static) {
+        let me = self.me.clone();
+        schedule().at(at, move || {
+            if let Some(world) = me.upgrade() {
+                world.act(act);
+            }
+        });
+    }
+
+    /// On behalf of a client: not while its process is stopped.
+    fn later_at(&self, link: LinkId, at: Duration, act: impl FnOnce(&mut Inner) + 'static) {
+        let process = self.links[link].process;
+        self.later(at, move |inner| match schedule().stopped(process) {
+            // Its threads go on in any order.
+            Some(until) => {
+                let at = until + schedule().some(RESUMPTION);
+                inner.later_at(link, at, act);
+            }
+            None => act(inner),
+        });
+    }
+
+    /// When a message sent now arrives.
+    fn arrival(&self) -> Duration {
+        schedule().time() + schedule().some(self.habits.latency)
+    }
+
+    fn tell(&mut self, link: LinkId, notice: Notice) {
+        let link = &self.links[link];
+        trace!("session {} of process {}: {notice:?}", link.session, link.process);
+        let reports = Arc::clone(&link.reports);
+        let effect = move || {
+            let status = Arc::clone(&reports.lock().status);
+            status.note(notice);
+            (reports.lock().on_notice)(notice);
+        };
+        self.effects.push((link.process, Box::new(effect)));
+    }
+
+    fn answer(&mut self, link: LinkId, sent: Sent, answer: Answer<Reply>) {
+        let process = self.links[link].process;
+        match sent.answer {
+            Recipient::Task(slot, bell) => {
+                *slot.lock() = Some(answer);
+                self.effects.push((process, Box::new(move || bell.ring())));
+            }
+            Recipient::Callback(callback) => {
+                self.effects.push((process, Box::new(move || callback(answer))));
+            }
+        }
+    }
+
+    fn answer_all(&mut self, link: LinkId, fault: &Fault) {
+        for sent in std::mem::take(&mut self.links[link].sent) {
+            self.answer(link, sent, Err(fault.clone()));
+        }
+    }
+
+    // ----- the ensemble
+
+    fn commit(&mut self, change: Change) -> usize {
+        let zxid = self.log.len() as i64 + 1;
+        trace!("transaction {zxid}: {change:?}");
+        let transaction = Transaction { zxid, change };
+        self.leader.apply(&transaction);
+        self.log.push(transaction);
+        let index = self.log.len();
+        for server in 0..self.servers.len() {
+            let at = schedule().time() + schedule().some(self.habits.lag);
+            self.later(at, move |inner| inner.catch_up(server, index));
+        }
+        index
+    }
+
+    fn catch_up(&mut self, server: usize, index: usize) {
+        let stalled = self.servers[server].stalled_until;
+        if stalled > schedule().time() {
+            self.later(stalled, move |inner| inner.catch_up(server, index));
+        } else {
+            self.apply(server, index);
+        }
+    }
+
+    fn apply(&mut self, server: usize, index: usize) {
+        while self.servers[server].applied < index {
+            let one = &mut self.servers[server];
+            let transaction = &self.log[one.applied];
+            one.applied += 1;
+            let triggers = one.tree.apply(transaction);
+            let closed = match transaction.change {
+                Change::CloseSession(session) => Some(session),
+                _ => None,
+            };
+            for link in 0..self.links.len() {
+                for trigger in &triggers {
+                    self.fire(link, server, trigger);
+                }
+                if closed == Some(self.links[link].session) {
+                    self.dismiss(link, server);
+                }
+            }
+        }
+        for link in 0..self.links.len() {
+            let applied = self.servers[server].applied;
+            while let Some(connection) = &mut self.links[link].connection
+                && connection.server == server
+                && connection.held.front().is_some_and(|(needed, _)| *needed <= applied)
+                && let Some((_, item)) = connection.held.pop_front()
+            {
+                self.push(link, item);
+            }
+        }
+    }
+
+    /// A server closes the connection of a session that is no more.
+    fn dismiss(&mut self, link: LinkId, server: usize) {
+        let applied = self.servers[server].applied;
+        let Some(connection) = &mut self.links[link].connection else { return };
+        if connection.server != server || connection.broken || connection.deaf {
+            return;
+        }
+        // What it has sent before may arrive, or not.
+        if schedule().chance(50) {
+            return self.hang_up(link, self.habits.latency);
+        }
+        connection.deaf = true;
+        connection.held.push_back((applied, Item::End));
+    }
+
+    fn fire(&mut self, link: LinkId, server: usize, trigger: &Trigger) {
+        let Some(connection) = &mut self.links[link].connection else { return };
+        if connection.server != server {
+            return;
+        }
+        let path = &trigger.path;
+        let fired = match trigger.on {
+            On::Made => connection.node_watches.remove(path),
+            On::Children => connection.child_watches.remove(path),
+            // Who watches the node and its children is told once.
+            On::Gone => {
+                connection.node_watches.remove(path) | connection.child_watches.remove(path)
+            }
+        };
+        if fired && (trigger.readable || !self.habits.discreet) {
+            self.push(link, Item::Event(path.clone()));
+        }
+    }
+
+    /// On the way to the client.
+    fn push(&mut self, link: LinkId, item: Item) {
+        let arrival = self.arrival();
+        let Some(connection) = &mut self.links[link].connection else { return };
+        if connection.broken {
+            return;
+        }
+        let id = connection.id;
+        let applied = self.servers[connection.server].applied;
+        connection.to_client.push_back((applied, item));
+        self.later_at(link, arrival, move |inner| inner.deliver(link, id));
+    }
+
+    fn deliver(&mut self, link: LinkId, id: u64) {
+        let Some(connection) = &mut self.links[link].connection else { return };
+        if connection.id != id || connection.broken {
+            return;
+        }
+        let Some((applied, item)) = connection.to_client.pop_front() else { return };
+        match item {
+            // From the link's point of view, the end.
+            Item::Reply(_, Err(Fault::SessionEnded)) => self.expired(link),
+            Item::Reply(number, answer) => {
+                self.links[link].seen = self.links[link].seen.max(applied);
+                let Some(sent) = self.links[link].sent.pop_front() else { return };
+                assert_eq!(sent.number, number, "replies come in order");
+                trace!("session {}: reply {answer:?}", self.links[link].session);
+                let operation = sent.operation;
+                self.answer(link, sent, answer);
+                match self.spring(link, operation, true) {
+                    Some(Moment::Unseen(lasts)) => {
+                        self.stop(self.links[link].process, schedule().time() + lasts);
+                    }
+                    Some(_) => {
+                        self.cut(link, Duration::ZERO, Duration::ZERO);
+                        // The waiter may be that slow.
+                        if schedule().chance(50) {
+                            self.notice(link, id);
+                            self.attach(link);
+                        }
+                    }
+                    None => {}
+                }
+            }
+            Item::Event(path) => {
+                // Replies that come later may be known sooner: events have a thread of their own.
+                self.links[link].events.push_back(path);
+                let at = self.arrival();
+                self.later_at(link, at, move |inner| inner.pass_on(link));
+            }
+            Item::End => {
+                connection.broken = true;
+                self.breaks += u64::from(!self.links[link].over);
+                self.notice(link, id);
+            }
+        }
+    }
+
+    fn pass_on(&mut self, link: LinkId) {
+        let one = &mut self.links[link];
+        let Some(path) = one.events.pop_front() else { return };
+        trace!("session {}: event on {path}", one.session);
+        let watches = Arc::clone(&one.reports.lock().watches);
+        self.effects.push((one.process, Box::new(move || watches.tell(&path))));
+    }
+
+    pub(super) fn send(&mut self, link: LinkId, request: Request, way: Way, answer: Recipient) {
+        let operation = request.operation();
+        self.requests += 1;
+        self.asked[operation as usize] += 1;
+        let (number, arrival) = (self.requests, self.arrival());
+        let sent = Sent { number, operation, answer };
+        let one = &mut self.links[link];
+        if one.ended.is_some() {
+            return self.answer(link, sent, Err(Fault::SessionEnded));
+        }
+        let Some(connection) = &mut one.connection else {
+            return self.answer(link, sent, Err(Fault::ConnectionLoss));
+        };
+        if connection.broken {
+            return one.sent.push_back(sent);
+        }
+        let id = connection.id;
+        // It may overtake what comes through the handle.
+        let slower = connection.to_server.iter().rev().take_while(|asked| asked.way == Way::Handle);
+        let ahead_of = match way {
+            Way::Handle => 0,
+            Way::Verb => schedule().below(slower.count() + 1),
+        };
+        one.sent.insert(one.sent.len() - ahead_of, sent);
+        let place = connection.to_server.len() - ahead_of;
+        connection.to_server.insert(place, Asked { number, request, way });
+        self.later(arrival, move |inner| inner.serve(link, id));
+    }
+
+    /// The server takes up the next request of a connection.
+    fn serve(&mut self, link: LinkId, id: u64) {
+        let Some(connection) = &mut self.links[link].connection else { return };
+        if connection.id != id || connection.broken || connection.deaf {
+            return;
+        }
+        let server = connection.server;
+        let stalled = self.servers[server].stalled_until;
+        // A server that is cut off from its leader does not always get through to it.
+        let unheard = stalled > schedule().time()
+            && connection.to_server.front().is_some_and(|asked| asked.request.is_for_the_leader())
+            && schedule().chance(50);
+        if unheard || !connection.held.is_empty() {
+            let then = stalled.max(self.arrival());
+            self.later(then, move |inner| inner.serve(link, id));
+            return;
+        }
+        let Some(Asked { number, request, .. }) = connection.to_server.pop_front() else { return };
+        if let Some(when) = self.spring(link, request.operation(), false) {
+            if when == Moment::Done {
+                let _ = self.process(link, server, &request);
+            }
+            let mend = self.links[link].trap.map_or(Duration::ZERO, |trap| trap.mend);
+            return self.cut(link, self.habits.latency, schedule().some(mend));
+        }
+        let answer = self.process(link, server, &request);
+        trace!("session {}: {request:?} gets {answer:?}", self.links[link].session);
+        let needed = if request.is_for_the_leader() { self.log.len() } else { 0 };
+        let item = Item::Reply(number, answer);
+        if let Some(connection) = &mut self.links[link].connection {
+            connection.held.push_back((needed, item));
+        }
+        self.catch_up(server, needed);
+    }
+
+    /// Whether a trap was set for this, of those that wait for the answer or the others.
+    fn spring(&mut self, link: LinkId, on: Operation, answered: bool) -> Option<Moment> {
+        let trap = self.links[link].trap.as_mut()?;
+        let early = matches!(trap.when, Moment::Arrived | Moment::Done);
+        if trap.on != on || trap.times == 0 || early == answered {
+            return None;
+        }
+        trap.times -= 1;
+        Some(trap.when)
+    }
+
+    fn process(&mut self, link: LinkId, server: usize, request: &Request) -> Answer<Reply> {
+        let session = self.links[link].session;
+        let closed = self.tenures.get(&session).is_none_or(|tenure| tenure.closed);
+        // A server that has not heard of it goes on answering what it can by itself.
+        if closed && request.is_for_the_leader() {
+            return Err(Fault::SessionEnded);
+        }
+        match request {
+            Request::Create { path, data, acl, kind } => {
+                let time = schedule().time().as_millis() as i64;
+                let change = self.leader.create(path, data, acl, *kind, session, time)?;
+                let Change::Create { path, .. } = &change else { return Ok(Reply::Done) };
+                let path = path.clone();
+                let zxid = self.commit(change);
+                // The link looks out for contenders' only.
+                let known =
+                    *kind == Kind::EphemeralSequential && !schedule().chance(self.habits.forgetful);
+                let czxid = known.then_some(zxid as i64);
+                Ok(Reply::Created(Created { path, czxid }))
+            }
+            Request::Delete { path } => {
+                let change = self.leader.delete(path)?;
+                self.commit(change);
+                Ok(Reply::Done)
+            }
+            Request::Sync => Ok(Reply::Done),
+            Request::Data { path, watch } => {
+                let found = self.servers[server].tree.data(path);
+                if *watch && found.is_ok() {
+                    self.watch(link, |watched| &mut watched.node_watches, path);
+                }
+                found.map(|(data, stat)| Reply::Data(data, stat))
+            }
+            Request::Exists { path, watch } => {
+                let found = self.servers[server].tree.stat(path);
+                if *watch {
+                    self.watch(link, |watched| &mut watched.node_watches, path);
+                }
+                found.map(Reply::Stat).ok_or(Fault::NoNode)
+            }
+            Request::Children { path, watch } => {
+                let found = self.servers[server].tree.children(path);
+                if *watch && found.is_ok() {
+                    self.watch(link, |watched| &mut watched.child_watches, path);
+                }
+                found.map(Reply::Names)
+            }
+        }
+    }
+
+    fn watch(
+        &mut self,
+        link: LinkId,
+        which: impl Fn(&mut Connection) -> &mut BTreeSet<String>,
+        path: &str,
+    ) {
+        if let Some(connection) = &mut self.links[link].connection {
+            which(connection).insert(path.to_owned());
+        }
+    }
+
+    fn close_tenure(&mut self, session: i64) {
+        if let Some(tenure) = self.tenures.get_mut(&session)
+            && !std::mem::replace(&mut tenure.closed, true)
+        {
+            self.commit(Change::CloseSession(session));
+        }
+    }
+
+    // ----- sessions
+
+    /// When a new session could be opened, as things stand.
+    pub(super) fn reachable_at(&self, process: Process) -> Duration {
+        let cut = self.links.iter().filter(|link| link.process == process);
+        let cut = cut.map(|link| link.cut_until).max().unwrap_or_default();
+        self.down_until.max(cut).max(self.served_at())
+    }
+
+    fn is_stalled(&self, server: usize) -> bool {
+        self.servers[server].stalled_until > schedule().time()
+    }
+
+    /// When there is a server that hears of its leader.
+    fn served_at(&self) -> Duration {
+        self.servers.iter().map(|server| server.stalled_until).min().unwrap_or_default()
+    }
+
+    pub(super) fn open(&mut self, reports: Reports) -> LinkId {
+        let process = schedule().process();
+        let session = self.links.len() as i64 + 1000;
+        self.tenures.insert(session, Tenure { closed: false });
+        self.links.push(Link {
+            session,
+            process,
+            reports: Arc::new(Mutex::new(reports)),
+            connection: None,
+            latest_connection: 0,
+            ended: None,
+            over: false,
+            lease_end: None,
+            touches: 0,
+            sent: VecDeque::new(),
+            events: VecDeque::new(),
+            seen: 0,
+            cut_until: Duration::ZERO,
+            give_up_at: Duration::MAX,
+            trap: None,
+            murdered: false,
+        });
+        let link = self.links.len() - 1;
+        self.attach(link);
+        link
+    }
+
+    fn attach(&mut self, link: LinkId) {
+        let now = schedule().time();
+        let one = &self.links[link];
+        if one.over || one.connection.is_some() {
+            return;
+        }
+        let reachable = self.down_until.max(one.cut_until).max(self.served_at());
+        if reachable > now {
+            if reachable > one.give_up_at {
+                let (session, at) = (link, one.give_up_at.max(now));
+                return self.later_at(session, at, move |inner| inner.bury(link));
+            }
+            return self
+                .later_at(link, reachable + self.back_off(), move |inner| inner.attach(link));
+        }
+        if one.ended.is_none() && one.lease_end.is_some_and(|end| now >= end) {
+            self.end(link, End::Lapsed);
+        }
+        let session = self.links[link].session;
+        let closed = self.tenures.get(&session).is_none_or(|tenure| tenure.closed);
+        if closed && self.links[link].ended.is_none() {
+            self.end(link, End::Expired);
+        }
+        if self.links[link].ended.is_some() {
+            self.close_tenure(session);
+            return self.bury(link);
+        }
+        // To take up a session, a server asks its leader.
+        let able: Vec<_> = (0..self.servers.len()).filter(|one| !self.is_stalled(*one)).collect();
+        let server = able[schedule().below(able.len())];
+        // No server serves a client that has seen more than it has.
+        let seen = self.links[link].seen;
+        self.apply(server, seen);
+        self.connections += 1;
+        self.links[link].latest_connection = self.connections;
+        self.links[link].connection = Some(Connection {
+            id: self.connections,
+            since: now,
+            server,
+            broken: false,
+            deaf: false,
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            held: VecDeque::new(),
+            node_watches: BTreeSet::new(),
+            child_watches: BTreeSet::new(),
+        });
+        trace!("session {session}: attached to server {server}");
+        self.find_touch(link);
+        self.tell(link, Notice::Attached);
+        if self.habits.reminds {
+            self.remind(link, self.connections);
+        }
+    }
+
+    /// As the link does, every now and then.
+    fn remind(&mut self, link: LinkId, id: u64) {
+        let at = schedule().time() + self.habits.session_timeout / 3;
+        self.later_at(link, at, move |inner| {
+            let connection = inner.links[link].connection.as_ref();
+            if connection.is_some_and(|one| one.id == id && !one.broken)
+                && inner.links[link].ended.is_none()
+            {
+                inner.tell(link, Notice::Alive);
+                inner.remind(link, id);
+            }
+        });
+    }
+
+    /// What a client takes to find out that it can reach a server again.
+    fn back_off(&self) -> Duration {
+        let most = self.habits.session_timeout / 20;
+        if schedule().chance(50) { Duration::ZERO } else { schedule().some(most) }
+    }
+
+    fn bury(&mut self, link: LinkId) {
+        if !std::mem::replace(&mut self.links[link].over, true) {
+            self.tell(link, Notice::Over);
+        }
+    }
+
+    /// From now on the ensemble hears nothing of the client, nor the client of it.
+    fn lose_touch(&mut self, link: LinkId) {
+        let (now, timeout) = (schedule().time(), self.habits.session_timeout);
+        let one = &mut self.links[link];
+        if one.lease_end.is_some() || one.ended.is_some() {
+            return;
+        }
+        let ends = (now + timeout).saturating_sub(schedule().some(timeout / 3)).max(now);
+        let lease_end = ends.saturating_sub(schedule().some(timeout / 3) + Duration::from_nanos(1));
+        one.lease_end = Some(lease_end);
+        one.touches += 1;
+        let touch = one.touches;
+        self.later(ends, move |inner| inner.expire(link, touch));
+        self.later_at(link, lease_end, move |inner| inner.lapse(link, touch));
+    }
+
+    fn find_touch(&mut self, link: LinkId) {
+        let one = &mut self.links[link];
+        one.lease_end = None;
+        one.touches += 1;
+    }
+
+    fn expire(&mut self, link: LinkId, touch: u64) {
+        let one = &self.links[link];
+        let session = one.session;
+        if one.touches != touch {
+            return;
+        }
+        trace!("session {session} expires");
+        self.close_tenure(session);
+    }
+
+    fn lapse(&mut self, link: LinkId, touch: u64) {
+        if self.links[link].touches == touch && self.links[link].ended.is_none() {
+            self.end(link, End::Lapsed);
+            // What was asked before may take effect all the same.
+            self.cut(link, Duration::ZERO, Duration::ZERO);
+        }
+    }
+
+    /// The server has said so.
+    fn expired(&mut self, link: LinkId) {
+        if self.links[link].ended.is_none() {
+            self.end(link, End::Expired);
+        }
+        self.links[link].connection = None;
+        self.bury(link);
+    }
+
+    fn end(&mut self, link: LinkId, why: End) {
+        self.links[link].ended = Some(why);
+        // The answers go another way than the notice.
+        if schedule().chance(50) {
+            self.answer_all(link, &Fault::SessionEnded);
+        }
+        self.tell(link, Notice::Ended(why));
+        self.answer_all(link, &Fault::SessionEnded);
+    }
+
+    pub(super) fn is_trusted(&self, link: LinkId) -> bool {
+        let link = &self.links[link];
+        link.ended.is_none() && link.lease_end.is_none_or(|end| schedule().time() < end)
+    }
+
+    pub(super) fn id(&self, link: LinkId) -> i64 {
+        self.links[link].session
+    }
+
+    pub(super) fn close(&mut self, link: LinkId, give_up_after: Duration) {
+        if self.links[link].over {
+            return;
+        }
+        if self.links[link].ended.is_none() {
+            self.lose_touch(link);
+            self.end(link, End::Closed);
+        }
+        self.links[link].give_up_at = schedule().time() + give_up_after;
+        let arrival = self.arrival();
+        self.later_at(link, arrival, move |inner| {
+            let session = inner.links[link].session;
+            match &inner.links[link].connection {
+                Some(connection) if !connection.broken => {
+                    inner.close_tenure(session);
+                    inner.bury(link);
+                }
+                _ => {
+                    inner.links[link].connection = None;
+                    inner.attach(link);
+                }
+            }
+        });
+    }
+
+    // ----- faults
+
+    /// The client's process is stopped.
+    pub(super) fn stop(&mut self, process: Process, until: Duration) {
+        trace!("process {process} is stopped until {until:?}");
+        schedule().stop(process, until);
+        self.stops.push((process, until));
+        for link in 0..self.links.len() {
+            if self.links[link].process != process || self.links[link].ended.is_some() {
+                continue;
+            }
+            self.lose_touch(link);
+            let touch = self.links[link].touches;
+            self.later_at(link, until, move |inner| inner.go_on(link, touch));
+        }
+    }
+
+    /// What has cut the client off is over, and nothing has come of it.
+    fn go_on(&mut self, link: LinkId, touch: u64) {
+        let one = &self.links[link];
+        let lives = one.lease_end.is_some_and(|end| schedule().time() < end);
+        let attached = one.connection.as_ref().is_some_and(|one| !one.broken);
+        // One that is being closed is not kept alive.
+        if one.touches == touch && lives && attached && one.ended.is_none() {
+            self.find_touch(link);
+        }
+    }
+
+    /// The connection is lost. What the server has not taken up yet takes effect at once,
+    /// late, or never.
+    pub(super) fn cut(&mut self, link: LinkId, notice: Duration, mend: Duration) {
+        let now = schedule().time();
+        self.links[link].cut_until = self.links[link].cut_until.max(now + mend);
+        let Some(connection) = &mut self.links[link].connection else { return };
+        if connection.broken {
+            return;
+        }
+        connection.broken = true;
+        connection.to_client.clear();
+        let (id, server) = (connection.id, connection.server);
+        let unserved = std::mem::take(&mut connection.to_server);
+        trace!("the connection of session {} is cut", self.links[link].session);
+        let at_once = schedule().below(unserved.len() + 1);
+        let mut at = now;
+        for (place, Asked { request, .. }) in unserved.into_iter().enumerate() {
+            if place < at_once {
+                let _ = self.process(link, server, &request);
+            } else if schedule().chance(50) {
+                at += schedule().some(mend.max(notice));
+                self.later(at, move |inner| {
+                    // A session that has moved on takes nothing from where it was.
+                    if inner.links[link].latest_connection == id {
+                        trace!("late: {request:?}");
+                        let _ = inner.process(link, server, &request);
+                    }
+                });
+            } else {
+                break;
+            }
+        }
+        self.lose_touch(link);
+        self.hang_up(link, notice);
+    }
+
+    /// The client finds its connection closed.
+    fn hang_up(&mut self, link: LinkId, notice: Duration) {
+        let Some(connection) = &mut self.links[link].connection else { return };
+        connection.broken = true;
+        connection.to_client.clear();
+        let id = connection.id;
+        self.breaks += u64::from(!self.links[link].over);
+        self.later_at(link, schedule().time() + notice, move |inner| inner.notice(link, id));
+    }
+
+    fn notice(&mut self, link: LinkId, id: u64) {
+        let one = &mut self.links[link];
+        if one.connection.as_ref().is_none_or(|connection| connection.id != id) {
+            return;
+        }
+        one.connection = None;
+        if self.links[link].ended.is_none() {
+            let answers_first = schedule().chance(50);
+            if answers_first {
+                self.answer_all(link, &Fault::ConnectionLoss);
+            }
+            self.tell(link, Notice::Suspended);
+            self.answer_all(link, &Fault::ConnectionLoss);
+        }
+        let arrival = self.arrival();
+        self.later_at(link, arrival, move |inner| inner.attach(link));
+    }
+
+    pub(super) fn cut_all(&mut self, process: Process, notice: Duration, mend: Duration) {
+        for link in 0..self.links.len() {
+            if self.links[link].process == process && !self.links[link].over {
+                self.cut(link, notice, mend);
+            }
+        }
+    }
+
+    /// Connections can be made again.
+    pub(super) fn mend(&mut self, process: Process) {
+        for link in 0..self.links.len() {
+            if self.links[link].process == process {
+                self.links[link].cut_until = Duration::ZERO;
+                self.attach(link);
+            }
+        }
+    }
+
+    /// No server serves anybody.
+    pub(super) fn go_down(&mut self, notice: Duration, until: Duration) {
+        self.down_until = self.down_until.max(until);
+        for link in 0..self.links.len() {
+            self.cut(link, schedule().some(notice), Duration::ZERO);
+        }
+    }
+
+    /// A server hears nothing of its leader.
+    pub(super) fn stall(&mut self, server: usize, until: Duration) {
+        trace!("server {server} is stalled until {until:?}");
+        let one = &mut self.servers[server];
+        one.stalled_until = one.stalled_until.max(until);
+        let timeout = self.habits.session_timeout;
+        for link in 0..self.links.len() {
+            let one = &self.links[link];
+            let Some(connection) = one.connection.as_ref().filter(|one| one.server == server)
+            else {
+                continue;
+            };
+            let (id, broken) = (connection.id, connection.broken);
+            if broken || one.ended.is_some() {
+                continue;
+            }
+            self.lose_touch(link);
+            let touch = self.links[link].touches;
+            self.later_at(link, until, move |inner| inner.go_on(link, touch));
+            // Heartbeats are not answered.
+            let silence = schedule().time() + schedule().some(timeout * 2 / 3);
+            self.later_at(link, silence, move |inner| {
+                if inner.is_stalled(server) && inner.links[link].latest_connection == id {
+                    inner.cut(link, Duration::ZERO, Duration::ZERO);
+                }
+            });
+        }
+    }
+
+    pub(super) fn set_trap(&mut self, process: Process, trap: Trap) {
+        for link in self.links.iter_mut().filter(|link| link.process == process) {
+            link.trap = Some(trap);
+        }
+    }
+
+    /// Somebody ends a client's session for it.
+    pub(super) fn murder(&mut self, process: Process) {
+        for link in 0..self.links.len() {
+            if self.links[link].process == process && self.links[link].ended.is_none() {
+                self.links[link].murdered = true;
+                self.close_tenure(self.links[link].session);
+            }
+        }
+    }
+
+    /// Somebody deletes a node. Whether there was one.
+    pub(super) fn delete(&mut self, path: &str) -> bool {
+        let exists = self.leader.contains(path);
+        let empty = self.leader.all_children(path).next().is_none();
+        if exists && empty {
+            self.commit(Change::Delete { path: path.to_owned() });
+        }
+        exists && empty
+    }
+
+    /// Somebody with a client of another kind contends.
+    pub(super) fn contend(&mut self, prefix: &str) -> Option<String> {
+        let all = [Acl::new(Permissions::ALL, "world", "anyone")];
+        let kind = Kind::EphemeralSequential;
+        let change = self.leader.create(prefix, &[], &all, kind, i64::MAX, 0).ok()?;
+        let Change::Create { path, .. } = &change else { return None };
+        let path = path.clone();
+        self.commit(change);
+        Some(path)
+    }
+
+    /// Somebody makes a plain node.
+    pub(super) fn make(&mut self, path: &str, acl: &[Acl], next: i32) {
+        if let Ok(change) = self.leader.create(path, &[], acl, Kind::Persistent, 0, 0) {
+            self.commit(change);
+            self.commit(Change::SetNext { path: path.to_owned(), next });
+        }
+    }
+
+    pub(super) fn set_acl(&mut self, path: &str, acl: &[Acl]) {
+        let permissions = acl.iter().map(|acl| acl.permissions).reduce(|all, more| all | more);
+        self.commit(Change::SetPermissions { path: path.to_owned(), permissions });
+    }
+
+    // ----- for those who check
+
+    pub(super) fn contains(&self, path: &str) -> bool {
+        self.leader.contains(path)
+    }
+
+    pub(super) fn children(&self, path: &str) -> Vec<String> {
+        self.leader.all_children(path).cloned().collect()
+    }
+
+    /// The child with the lowest number.
+    pub(super) fn first_child(&self, path: &str) -> Option<&str> {
+        let number = |name: &&String| name.len().checked_sub(10).map(|at| name[at..].to_owned());
+        self.leader.all_children(path).min_by_key(number).map(String::as_str)
+    }
+
+    /// How much has happened so far.
+    pub(super) fn transactions(&self) -> usize {
+        self.log.len()
+    }
+
+    /// What was made since then, by whom, and what it said of itself.
+    pub(super) fn made_since(&self, then: usize) -> impl Iterator<Item = (&str, i64, &[u8])> {
+        self.log[then..].iter().filter_map(|transaction| match &transaction.change {
+            Change::Create { path, owner, data, .. } => Some((path.as_str(), *owner, &data[..])),
+            _ => None,
+        })
+    }
+
+    /// Whose the node is or was.
+    pub(super) fn owner(&self, path: &str) -> Option<i64> {
+        self.log.iter().rev().find_map(|transaction| match &transaction.change {
+            Change::Create { path: made, owner, .. } if made == path => Some(*owner),
+            _ => None,
+        })
+    }
+
+    pub(super) fn ephemerals(&self) -> Vec<String> {
+        self.leader.ephemerals()
+    }
+
+    /// How many connections were lost so far; `None` while one is not there.
+    pub(super) fn breaks(&self) -> Option<u64> {
+        let there = |link: &Link| link.connection.as_ref().is_some_and(|one| !one.broken);
+        self.links.iter().all(|link| link.over || there(link)).then_some(self.breaks)
+    }
+
+    /// When a process went on after it was stopped last, or will.
+    pub(super) fn resumed_at(&self, process: Process) -> Duration {
+        let of_process = self.stops.iter().filter(|(stopped, _)| *stopped == process);
+        of_process.map(|(_, until)| *until).max().unwrap_or_default()
+    }
+
+    /// Since when a session's client has its connection.
+    pub(super) fn connected_since(&self, session: i64) -> Option<Duration> {
+        let link = self.links.iter().find(|link| link.session == session)?;
+        link.connection.as_ref().filter(|one| !one.broken).map(|one| one.since)
+    }
+
+    /// Whether the session's client was told that it is over.
+    pub(super) fn has_ended(&self, session: i64) -> bool {
+        self.links.iter().any(|link| link.session == session && link.ended.is_some())
+    }
+
+    /// Whether a process has a session that it means to keep.
+    pub(super) fn has_session(&self, process: Process) -> bool {
+        self.links.iter().any(|link| link.process == process && link.ended.is_none())
+    }
+
+    pub(super) fn asked(&self, operation: Operation) -> u64 {
+        self.asked[operation as usize]
+    }
+
+    pub(super) fn is_murdered(&self, session: i64) -> bool {
+        self.links.iter().any(|link| link.session == session && link.murdered)
+    }
+}
