@@ -1,0 +1,363 @@
+//! The judge: reads a run, and says what must not have been.
+
+use std::collections::HashMap;
+
+use zklock::FencingToken;
+
+use super::growth::Growth;
+use super::history::{MILLISECOND, Nanos, SECOND, seconds};
+use super::losses;
+use super::model::{Attempt, Hold, Outcome, Run, Span, common};
+
+/// How long after what is certain to end a claim it may still be made: for the tick that the
+/// server rounds up to, and a busy machine.
+const MARGIN: Nanos = SECOND;
+/// How long a lock that somebody waits for may be free though all is well, besides a session
+/// time-out: that long it may take until an orphan is gone.
+const FREE: Nanos = 3 * SECOND;
+/// How late a call with a limit may come back, besides the time in which its process got no
+/// processor. It promises 50 ms; the machine is busy.
+const LATE: Nanos = 250 * MILLISECOND;
+/// How long who is cancelled may wait until its node is deleted, besides.
+const PARTING: Nanos = 500 * MILLISECOND;
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) violations: Vec<String>,
+    /// Claims that overlapped because a stranger had deleted a holder's node, and the longest.
+    pub(crate) excused: usize,
+    pub(crate) longest_excused: Nanos,
+    /// The longest that a lock was free in healthy time while somebody waited.
+    pub(crate) longest_free: Nanos,
+    /// The latest that a call with a limit came back.
+    pub(crate) latest: Nanos,
+    pub(crate) growth: Option<Growth>,
+}
+
+pub(crate) fn check(run: &Run) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.violations.extend(run.errors.iter().cloned());
+    verdict.violations.extend(run.strays.iter().cloned());
+    verdict.violations.extend(run.left.iter().map(|what| format!("left behind: {what}")));
+    verdict.exclusion(run);
+    verdict.register(run);
+    verdict.free(run);
+    verdict.outcomes(run);
+    for (at, what) in losses::unfounded(run) {
+        verdict.violation(run, at, what);
+    }
+    verdict.completeness(run);
+    verdict.growth = Growth::of(run);
+    if let Some(growth) = verdict.growth.filter(|growth| growth.judged && !growth.is_flat()) {
+        verdict.violations.push(format!("a worker that was never killed grew: {growth:?}"));
+    }
+    if run.setting("plan") == "rolling" {
+        verdict.nothing_lost(run);
+    }
+    verdict
+}
+
+/// A time in which a guard claimed to hold.
+struct Claim<'a> {
+    span: Span,
+    attempt: &'a Attempt,
+    hold: &'a Hold,
+}
+
+impl Verdict {
+    fn violation(&mut self, run: &Run, at: Nanos, what: String) {
+        self.violations.push(format!("at {:.3} s: {what}", seconds(at.saturating_sub(run.start))));
+    }
+
+    /// Claims of one lock never overlap, and tokens grow from claim to claim.
+    fn exclusion(&mut self, run: &Run) {
+        for claims in claims(run).into_values() {
+            let mut active: Vec<&Claim<'_>> = Vec::new();
+            let mut highest: Option<&Claim<'_>> = None;
+            for claim in &claims {
+                active.retain(|earlier| earlier.span.1 > claim.span.0);
+                for earlier in &active {
+                    let overlap = (claim.span.0, earlier.span.1.min(claim.span.1));
+                    // Who has the newer place may have it once the older one's node is gone.
+                    let older = if earlier.hold.token < claim.hold.token { earlier } else { claim };
+                    let excused = excused(run, older, overlap);
+                    if excused > 0 {
+                        self.excused += 1;
+                        self.longest_excused = self.longest_excused.max(excused);
+                    }
+                    let without_need = overlap.1 - overlap.0 - excused;
+                    if without_need > 0 {
+                        let what = format!(
+                            "two holders of {} for {:.3} ms: {} ({}) and {} ({})",
+                            claim.attempt.lock,
+                            without_need as f64 / MILLISECOND as f64,
+                            earlier.attempt.who,
+                            earlier.hold.token,
+                            claim.attempt.who,
+                            claim.hold.token
+                        );
+                        self.violation(run, claim.span.0, what);
+                    }
+                }
+                if let Some(before) = highest.filter(|before| {
+                    before.hold.token >= claim.hold.token && !was_taken(run, claim, before.span.0)
+                }) {
+                    let what = format!(
+                        "the token {} of {} comes after {} of {}",
+                        claim.hold.token, claim.attempt.who, before.hold.token, before.attempt.who
+                    );
+                    self.violation(run, claim.span.0, what);
+                }
+                if highest.is_none_or(|before| before.hold.token < claim.hold.token) {
+                    highest = Some(claim);
+                }
+                self.outlived(run, claim);
+                active.push(claim);
+            }
+        }
+    }
+
+    /// A guard whose node is gone must know it by the end of its lease.
+    fn outlived(&mut self, run: &Run, claim: &Claim<'_>) {
+        let gone = [run.deleted.get(&claim.hold.path), run.closed.get(&claim.hold.session)];
+        let gone = gone.into_iter().flatten().filter_map(|(_, confirmed)| *confirmed).min();
+        if let Some(gone) = gone
+            && claim.span.1 > gone + run.session_timeout() + MARGIN
+        {
+            let what = format!(
+                "{} held on for {:.1} s after its node was deleted",
+                claim.attempt.who,
+                seconds(claim.span.1 - gone)
+            );
+            self.violation(run, claim.span.1, what);
+        }
+    }
+
+    /// The register took no older token after a newer one, and refused nobody who held.
+    fn register(&mut self, run: &Run) {
+        let mut highest: HashMap<&str, FencingToken> = HashMap::new();
+        for decision in &run.register {
+            let before = highest.get(decision.lock.as_str()).copied();
+            let stale = before.is_some_and(|before| decision.token < before);
+            if decision.accepted && stale {
+                let what = format!("the register accepted {} after a newer one", decision.token);
+                self.violation(run, decision.at, what);
+            } else if !decision.accepted && !stale {
+                let what = format!("the register refused {}, which was not stale", decision.token);
+                self.violation(run, decision.at, what);
+            }
+            if !stale {
+                highest.insert(&decision.lock, decision.token);
+            }
+        }
+        for (attempt, hold) in run.holds() {
+            let claim = Claim { span: (hold.got, hold.claimed.unwrap_or(0)), attempt, hold };
+            for refused in hold.refused.iter().filter(|refused| **refused < claim.span.1) {
+                if !was_taken(run, &claim, *refused) {
+                    let what = format!("{} held, and its write was refused", attempt.who);
+                    self.violation(run, *refused, what);
+                }
+            }
+        }
+    }
+
+    /// A lock is not free for long while somebody waits for it and nothing is broken.
+    fn free(&mut self, run: &Run) {
+        let mut changes: HashMap<&str, Vec<(Nanos, i32, i32)>> = HashMap::new();
+        for attempt in &run.attempts {
+            let killed = run.killed.get(&(attempt.who.slot, attempt.who.generation)).copied();
+            let over = killed.unwrap_or(run.end);
+            let changes = changes.entry(&attempt.lock).or_default();
+            if attempt.how != "try_lock" {
+                changes.push((attempt.want, 0, 1));
+                changes.push((attempt.done.unwrap_or(over), 0, -1));
+            }
+            if let Some(hold) = attempt.hold() {
+                changes.push((hold.got, 1, 0));
+                changes.push((hold.end().unwrap_or(over).max(hold.got), -1, 0));
+            }
+        }
+        let limit = run.session_timeout() + FREE;
+        for (lock, mut changes) in changes {
+            changes.sort_unstable();
+            let (mut holders, mut waiters, mut last, mut free) = (0, 0, run.start, Vec::new());
+            for (at, holder, waiter) in changes {
+                if holders == 0 && waiters > 0 && at > last {
+                    free.push((last, at));
+                }
+                if holders > 0 || holder > 0 {
+                    self.judge_free(run, lock, limit, &std::mem::take(&mut free));
+                }
+                (holders, waiters, last) = (holders + holder, waiters + waiter, at);
+            }
+            self.judge_free(run, lock, limit, &free);
+        }
+    }
+
+    /// `free`: when, between one holder and the next, nobody held and somebody waited.
+    fn judge_free(&mut self, run: &Run, lock: &str, limit: Nanos, free: &[Span]) {
+        let (Some(first), Some(last)) = (free.first(), free.last()) else { return };
+        let between = run.healthy.partition_point(|healthy| healthy.1 <= first.0);
+        for healthy in run.healthy[between..].iter().take_while(|healthy| healthy.0 < last.1) {
+            let time: Nanos = free.iter().map(|free| common(*free, *healthy)).sum();
+            self.longest_free = self.longest_free.max(time);
+            if time > limit {
+                let what = format!("{lock} was free for {:.1} s and wanted", seconds(time));
+                self.violation(run, healthy.0.max(first.0), what);
+            }
+        }
+    }
+
+    /// No call fails without need, and limits are kept.
+    fn outcomes(&mut self, run: &Run) {
+        for attempt in &run.attempts {
+            if let Outcome::Failed { kind, message } = &attempt.outcome {
+                let what = format!("{} of {} failed: {kind}: {message}", attempt.how, attempt.who);
+                self.violation(run, attempt.want, what);
+            }
+            if let Some(hold) = attempt.hold() {
+                self.release(run, attempt, hold);
+            }
+            if let Some((limit, done)) = attempt.limit.zip(attempt.done) {
+                self.limit(run, attempt, limit, done);
+            }
+        }
+    }
+
+    fn limit(&mut self, run: &Run, attempt: &Attempt, limit: Nanos, done: Nanos) {
+        let span = (attempt.want, done);
+        let slot = attempt.who.slot;
+        if run.stops.iter().any(|(stopped, stop)| *stopped == slot && common(*stop, span) > 0) {
+            return;
+        }
+        let starved = run.starved.get(&(slot, attempt.who.generation));
+        let starved: Nanos =
+            starved.into_iter().flatten().map(|starved| common(*starved, span)).sum();
+        let parting = if attempt.how == "lock_with" { PARTING } else { 0 };
+        let late = (done - attempt.want).saturating_sub(limit + parting + starved);
+        self.latest = self.latest.max(late);
+        if late > LATE {
+            let what = format!(
+                "{} of {} with {:.3} s came back {:.3} s too late",
+                attempt.how,
+                attempt.who,
+                seconds(limit),
+                seconds(late)
+            );
+            self.violation(run, attempt.want, what);
+        }
+    }
+
+    /// A guard says that it was lost only when it was.
+    fn release(&mut self, run: &Run, attempt: &Attempt, hold: &Hold) {
+        let deleted = run.deleted.contains_key(&hold.path);
+        let lost = hold.lost.iter().map(|(_, reason)| reason.as_str());
+        let said = hold.released.iter().map(|(_, outcome)| outcome.as_str());
+        let ensured = hold.ensured.iter().map(|(_, outcome)| outcome.as_str());
+        for word in lost.chain(said).chain(ensured) {
+            let fine = match word {
+                "ok" | "SessionLost" => true,
+                "the_session_expired" | "the_session's_lease_ran_out_by_the_local_clock" => true,
+                // Its session may have ended after it was asked for, and before it was looked for.
+                "LockLost" | "the_contender's_node_was_deleted" => {
+                    deleted || run.closed.contains_key(&hold.session)
+                }
+                _ => false,
+            };
+            if !fine {
+                let what = format!("{} of {} was told {word}", attempt.who, hold.path);
+                self.violation(run, hold.got, what);
+            }
+        }
+    }
+
+    /// Whoever was not killed came to an end: no waiter is stuck, every guard was released.
+    fn completeness(&mut self, run: &Run) {
+        match run.setting("workers").parse() {
+            Ok(workers) => {
+                for (slot, generation) in run.started(workers).difference(&run.processes) {
+                    let what = format!("the history of worker {slot}.{generation} is missing");
+                    self.violations.push(what);
+                }
+            }
+            Err(_) => self.violations.push("how many workers there were is not known".to_owned()),
+        }
+        for process in &run.processes {
+            if !run.ended.contains(process) && !run.killed.contains_key(process) {
+                let what = format!("worker {}.{} has no end", process.0, process.1);
+                self.violations.push(what);
+            }
+        }
+        let last: HashMap<_, _> =
+            run.attempts.iter().map(|attempt| (attempt.who, attempt.want)).collect();
+        for attempt in &run.attempts {
+            let process = (attempt.who.slot, attempt.who.generation);
+            if run.killed.contains_key(&process) && last[&attempt.who] == attempt.want {
+                continue;
+            }
+            if attempt.done.is_none() {
+                let what = format!("{} is stuck in {}", attempt.who, attempt.how);
+                self.violation(run, attempt.want, what);
+            }
+            if attempt.hold().is_some_and(|hold| hold.released.is_none()) {
+                let what = format!("{} never released {}", attempt.who, attempt.lock);
+                self.violation(run, attempt.want, what);
+            }
+        }
+        if run.ending.is_none() {
+            self.violations.push("the run itself has no end".to_owned());
+        }
+        if run.holds().next().is_none() {
+            self.violations.push("nobody ever held a lock: this shows nothing".to_owned());
+        }
+    }
+
+    /// Restarts of one server after another cost nobody anything.
+    fn nothing_lost(&mut self, run: &Run) {
+        for (at, who, client, state) in &run.states {
+            if state == "lost" {
+                let what = format!("client {client} of {who} lost its session");
+                self.violation(run, *at, what);
+            }
+        }
+        for (attempt, hold) in run.holds() {
+            if let Some(at) = hold.lost.as_ref().map(|(at, _)| *at).or(hold.unheld) {
+                let what = format!("{} lost its lock", attempt.who);
+                self.violation(run, at, what);
+            }
+        }
+    }
+}
+
+/// By lock, in the order in which they begin.
+fn claims(run: &Run) -> HashMap<&str, Vec<Claim<'_>>> {
+    let mut claims: HashMap<&str, Vec<Claim<'_>>> = HashMap::new();
+    for (attempt, hold) in run.holds() {
+        if let Some(until) = hold.claimed.filter(|until| *until >= hold.got) {
+            let claim = Claim { span: (hold.got, until), attempt, hold };
+            claims.entry(&attempt.lock).or_default().push(claim);
+        }
+    }
+    for claims in claims.values_mut() {
+        claims.sort_by_key(|claim| claim.span);
+    }
+    claims
+}
+
+/// When a claim may go on though a stranger has taken its node away, or perhaps has: its holder
+/// must know by the end of its lease.
+fn taken<'a>(run: &'a Run, claim: &Claim<'_>) -> impl Iterator<Item = Span> + 'a {
+    let taken = [run.deleted.get(&claim.hold.path), run.closed.get(&claim.hold.session)];
+    taken.into_iter().flatten().map(|(from, confirmed)| {
+        (*from, confirmed.unwrap_or(*from) + run.session_timeout() + MARGIN)
+    })
+}
+
+fn was_taken(run: &Run, claim: &Claim<'_>, at: Nanos) -> bool {
+    taken(run, claim).any(|(from, to)| from <= at && at <= to)
+}
+
+/// For how much of a time the claim is no wrong.
+fn excused(run: &Run, claim: &Claim<'_>, time: Span) -> Nanos {
+    taken(run, claim).map(|taken| common(taken, time)).max().unwrap_or_default()
+}

@@ -1,0 +1,157 @@
+//! A run, as its histories tell it: who wanted a lock when, what became of it, and what the nemesis
+//! did meanwhile. Nothing is judged here.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use zklock::FencingToken;
+
+use super::history::{MILLISECOND, Nanos, Who};
+
+/// From, to.
+pub(crate) type Span = (Nanos, Nanos);
+
+/// How much of both is the same.
+pub(crate) fn common(one: Span, other: Span) -> Nanos {
+    one.1.min(other.1).saturating_sub(one.0.max(other.0))
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    /// What is in `run.txt`.
+    pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) attempts: Vec<Attempt>,
+    pub(crate) states: Vec<(Nanos, Who, usize, String)>,
+    /// What workers and the machine had left at the end, in words.
+    pub(crate) left: Vec<String>,
+    pub(crate) register: Vec<Decision>,
+    pub(crate) faults: Vec<Fault>,
+    /// Times in which nothing was broken.
+    pub(crate) healthy: Vec<Span>,
+    /// Contenders that the nemesis deleted: from when, and, if that was confirmed, until when.
+    pub(crate) deleted: HashMap<String, (Nanos, Option<Nanos>)>,
+    /// Sessions that it ended, likewise.
+    pub(crate) closed: HashMap<i64, (Nanos, Option<Nanos>)>,
+    /// When a worker was stopped.
+    pub(crate) stops: Vec<(usize, Span)>,
+    /// When a worker process got no processor, in order.
+    pub(crate) starved: HashMap<(usize, usize), Vec<Span>>,
+    /// When a worker process was killed.
+    pub(crate) killed: HashMap<(usize, usize), Nanos>,
+    /// Processes that wrote a history, and those that came to a proper end.
+    pub(crate) processes: HashSet<(usize, usize)>,
+    pub(crate) ended: HashSet<(usize, usize)>,
+    /// Workers that ended by themselves, or did not when they should have.
+    pub(crate) strays: Vec<String>,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) errors: Vec<String>,
+    pub(crate) start: Nanos,
+    /// When the workers were told to come to an end.
+    pub(crate) ending: Option<Nanos>,
+    pub(crate) end: Nanos,
+}
+
+/// A thread wanted a lock once.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) who: Who,
+    pub(crate) lock: String,
+    pub(crate) how: String,
+    pub(crate) limit: Option<Nanos>,
+    pub(crate) want: Nanos,
+    /// When the call returned.
+    pub(crate) done: Option<Nanos>,
+    pub(crate) outcome: Outcome,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    Pending,
+    Nothing,
+    Cancelled,
+    Failed { kind: String, message: String },
+    Held(Box<Hold>),
+}
+
+/// What became of a guard.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) token: FencingToken,
+    pub(crate) path: String,
+    pub(crate) session: i64,
+    pub(crate) got: Nanos,
+    /// It was held up to here at the least: the last call of `is_held` that said so began then.
+    pub(crate) claimed: Option<Nanos>,
+    /// When it was first seen not to be.
+    pub(crate) unheld: Option<Nanos>,
+    pub(crate) lost: Option<(Nanos, String)>,
+    /// When a write of it was refused, by its own account.
+    pub(crate) refused: Vec<Nanos>,
+    pub(crate) ensured: Vec<(Nanos, String)>,
+    pub(crate) release: Option<Nanos>,
+    pub(crate) released: Option<(Nanos, String)>,
+}
+
+impl Hold {
+    /// When it ended for all that its owner knew.
+    pub(crate) fn end(&self) -> Option<Nanos> {
+        let lost = self.lost.as_ref().map(|(at, _)| *at);
+        let released = self.released.as_ref().map(|(at, _)| *at);
+        [self.unheld, lost, released].into_iter().flatten().min()
+    }
+}
+
+impl Attempt {
+    pub(crate) fn hold(&self) -> Option<&Hold> {
+        match &self.outcome {
+            Outcome::Held(hold) => Some(hold),
+            _ => None,
+        }
+    }
+}
+
+/// What the register decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Decision {
+    pub(crate) at: Nanos,
+    pub(crate) accepted: bool,
+    pub(crate) lock: String,
+    pub(crate) token: FencingToken,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: String,
+    pub(crate) from: Nanos,
+    pub(crate) to: Option<Nanos>,
+}
+
+/// A worker's memory and threads at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) at: Nanos,
+    pub(crate) slot: usize,
+    pub(crate) kilobytes: u64,
+    pub(crate) threads: u64,
+}
+
+impl Run {
+    pub(crate) fn setting(&self, name: &str) -> &str {
+        self.settings.get(name).map_or("", String::as_str)
+    }
+
+    pub(crate) fn session_timeout(&self) -> Nanos {
+        self.setting("session_ms").parse::<u64>().unwrap_or(2000) * MILLISECOND
+    }
+
+    /// Worker processes that there must have been: who was killed was replaced.
+    pub(crate) fn started(&self, workers: usize) -> HashSet<(usize, usize)> {
+        let first = (0..workers).map(|slot| (slot, 0));
+        let next = self.killed.keys().map(|(slot, generation)| (*slot, generation + 1));
+        first.chain(next).collect()
+    }
+
+    /// Guards, with the attempts that got them.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = (&Attempt, &Hold)> {
+        self.attempts.iter().filter_map(|attempt| Some((attempt, attempt.hold()?)))
+    }
+}

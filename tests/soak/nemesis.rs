@@ -1,0 +1,319 @@
+//! Does to servers, workers and connections what the plan says, and mends it again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::crew::Crew;
+use super::history::{Journal, now};
+use super::network::Ground;
+use super::plan::{Fault, Kind, Plan, Round};
+use super::support::proxy::{Proxy, opcode};
+use super::support::raw::{self, Raw};
+use super::worker::{BASE, LOCKS, STAY};
+
+/// The session time-out of what it connects by itself.
+const OWN_SESSION: Duration = Duration::from_secs(10);
+
+/// How long a worker that is to hold a lock for a while may take to get one.
+const SETTLE: Duration = Duration::from_millis(200);
+
+pub(crate) struct Nemesis<'a> {
+    pub(crate) ground: &'a Ground,
+    /// The ways to the servers, by worker and server.
+    pub(crate) proxies: &'a [Vec<Proxy>],
+    pub(crate) crew: &'a Crew,
+    pub(crate) journal: &'a Journal,
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) end: Instant,
+}
+
+/// What is to be mended.
+enum Wound {
+    None,
+    Killed(Vec<usize>),
+    Stopped(usize),
+    Parted(usize),
+    Frozen(usize),
+    Dead(usize),
+    Ways(Vec<(usize, usize)>),
+}
+
+impl Nemesis<'_> {
+    /// Goes on until the time is over, and leaves everything in order.
+    pub(crate) fn rage(&self, plan: Plan) {
+        self.pause(Duration::from_secs(2));
+        for (number, round) in plan.enumerate() {
+            if self.is_over() {
+                return;
+            }
+            self.round(number, &round);
+        }
+    }
+
+    /// Restarts one server after the other until the time is over.
+    pub(crate) fn roll(&self) {
+        self.pause(Duration::from_secs(2));
+        for number in 0.. {
+            if self.is_over() {
+                return;
+            }
+            let node = number % self.ground.ensemble.nodes().len();
+            self.note(format_args!("round {number}"));
+            self.note(format_args!("fault rolling-restart server {node}"));
+            self.ground.ensemble.node(node).restart();
+            self.ground.ensemble.wait_ready();
+            self.note("heal rolling-restart");
+            self.note(format_args!("healthy {number}"));
+            self.pause(Duration::from_secs(2));
+        }
+    }
+
+    fn round(&self, number: usize, round: &Round) {
+        // What they remember of requests would grow for ever.
+        self.proxies.iter().flatten().for_each(Proxy::reset_counts);
+        self.note(format_args!("round {number}"));
+        let mut wounds = Vec::new();
+        for fault in &round.faults {
+            if fault.surprises_a_holder() {
+                self.crew.order(self.victim(fault), STAY);
+                self.pause(SETTLE);
+            }
+            wounds.push(self.inject(fault));
+            // The second one comes while the first one lasts.
+            self.pause(fault.length / round.faults.len() as u32);
+        }
+        for (fault, wound) in round.faults.iter().zip(wounds).rev() {
+            self.mend(wound, fault);
+            self.note(format_args!("heal {}", fault.kind.name()));
+        }
+        self.ground.ensemble.wait_ready();
+        self.note(format_args!("healthy {number}"));
+        self.pause(round.quiet);
+    }
+
+    fn inject(&self, fault: &Fault) -> Wound {
+        let Ground { ensemble, .. } = self.ground;
+        let name = fault.kind.name();
+        let tell = |what: String| self.note(format_args!("fault {name} {what}"));
+        let worker = self.victim(fault);
+        let leader = || ensemble.leader();
+        let follower = || {
+            let followers = ensemble.followers();
+            followers[fault.node % followers.len()]
+        };
+        let any = fault.node % ensemble.nodes().len();
+        match fault.kind {
+            Kind::KillLeader | Kind::KillFollower => {
+                let node = if fault.kind == Kind::KillLeader { leader() } else { follower() };
+                tell(format!("server {node}"));
+                ensemble.node(node).kill();
+                Wound::Killed(vec![node])
+            }
+            Kind::KillAll => {
+                tell("all servers".to_owned());
+                let all: Vec<usize> = (0..ensemble.nodes().len()).collect();
+                all.iter().for_each(|node| ensemble.node(*node).kill());
+                Wound::Killed(all)
+            }
+            Kind::Rolling => {
+                tell("all servers".to_owned());
+                for node in ensemble.nodes() {
+                    node.restart();
+                    ensemble.wait_ready();
+                    self.pause(fault.length);
+                }
+                Wound::None
+            }
+            Kind::StopLeader | Kind::StopFollower => {
+                let node = if fault.kind == Kind::StopLeader { leader() } else { follower() };
+                tell(format!("server {node}"));
+                ensemble.node(node).pause();
+                Wound::Stopped(node)
+            }
+            Kind::IsolateLeader | Kind::IsolateFollower => {
+                let node = if fault.kind == Kind::IsolateLeader { leader() } else { follower() };
+                tell(format!("server {node}"));
+                self.ground.isolate(node);
+                Wound::Parted(node)
+            }
+            Kind::Mute => {
+                tell(format!("server {any}"));
+                self.ground.mute(any);
+                Wound::Parted(any)
+            }
+            Kind::Unplug => {
+                tell(format!("server {any}"));
+                self.ground.unplug(any);
+                Wound::Parted(any)
+            }
+            Kind::PauseWorker | Kind::FreezeWorker => {
+                tell(format!("worker {worker}"));
+                self.crew.stop(worker, self.journal);
+                Wound::Frozen(worker)
+            }
+            Kind::KillWorker if worker != 0 => {
+                tell(format!("worker {worker}"));
+                self.crew.kill(worker, self.journal);
+                Wound::Dead(worker)
+            }
+            Kind::KillWorker => Wound::None,
+            Kind::Cut
+            | Kind::BlackHole
+            | Kind::BlackHoleThenCut
+            | Kind::Delay
+            | Kind::LoseCreateReply
+            | Kind::LoseDeleteReply
+            | Kind::LoseRequest => {
+                let (what, ways) = self.ways(fault);
+                tell(what);
+                ways.iter().for_each(|(worker, node)| {
+                    self.harm(fault, &self.proxies[*worker][*node]);
+                });
+                Wound::Ways(ways)
+            }
+            Kind::CloseSession | Kind::DeleteHolder | Kind::DeleteWaiter => {
+                match self.meddle(fault) {
+                    Ok(what) => tell(what),
+                    Err(failure) => tell(format!("in vain: {failure}")),
+                }
+                Wound::None
+            }
+        }
+    }
+
+    /// The worker that a fault befalls, if it befalls one.
+    fn victim(&self, fault: &Fault) -> usize {
+        match (fault.kind, self.crew.size()) {
+            // The first one is never killed.
+            (Kind::KillWorker, size @ 2..) => 1 + fault.worker % (size - 1),
+            (_, size) => fault.worker % size,
+        }
+    }
+
+    /// Which ways are harmed: those of one worker, those to one server, or all.
+    fn ways(&self, fault: &Fault) -> (String, Vec<(usize, usize)>) {
+        let (workers, nodes) = (self.crew.size(), self.ground.ensemble.nodes().len());
+        let (worker, node) = (self.victim(fault), fault.node % nodes);
+        let all = (0..workers).flat_map(|worker| (0..nodes).map(move |node| (worker, node)));
+        match fault.choice % 4 {
+            0 => (format!("all to server {node}"), all.filter(|way| way.1 == node).collect()),
+            1 => ("all".to_owned(), all.collect()),
+            _ => (format!("all of worker {worker}"), all.filter(|way| way.0 == worker).collect()),
+        }
+    }
+
+    fn harm(&self, fault: &Fault, way: &Proxy) {
+        match fault.kind {
+            Kind::BlackHole | Kind::BlackHoleThenCut => way.black_hole(),
+            Kind::Delay => {
+                let longest = Duration::from_millis(20 + fault.choice % 130);
+                way.delay_requests(longest);
+                way.delay_replies(longest / 2);
+            }
+            Kind::LoseCreateReply => way.drop_reply_on(opcode::CREATE, BASE, fault.count),
+            Kind::LoseDeleteReply => way.drop_reply_on(opcode::DELETE, BASE, fault.count),
+            Kind::LoseRequest => {
+                let kinds = [opcode::CREATE, opcode::DELETE, opcode::GET_CHILDREN, opcode::EXISTS];
+                let kind = kinds[(fault.choice / 4) as usize % kinds.len()];
+                way.drop_request_on(kind, BASE, fault.count);
+            }
+            _ => way.cut(),
+        }
+    }
+
+    fn mend(&self, wound: Wound, fault: &Fault) {
+        let Ground { ensemble, .. } = self.ground;
+        match wound {
+            Wound::None => {}
+            Wound::Killed(nodes) => {
+                nodes.iter().for_each(|node| ensemble.node(*node).launch());
+                for node in nodes {
+                    ensemble.node(node).wait_ready().expect("a server that was killed comes back");
+                }
+            }
+            Wound::Stopped(node) => ensemble.node(node).resume(),
+            Wound::Parted(node) => self.ground.heal(node),
+            Wound::Frozen(worker) => self.crew.resume(worker, self.journal),
+            Wound::Dead(worker) => self.crew.replace(worker),
+            Wound::Ways(ways) => {
+                for (worker, node) in ways {
+                    let way = &self.proxies[worker][node];
+                    if matches!(fault.kind, Kind::Cut | Kind::BlackHoleThenCut) {
+                        way.cut();
+                    }
+                    way.pass();
+                }
+            }
+        }
+    }
+
+    /// Deletes a contender, or ends its session, as a stranger may.
+    fn meddle(&self, fault: &Fault) -> raw::Result<String> {
+        let mut raw = Raw::connect(&self.ground.ensemble.hosts(), OWN_SESSION)?;
+        let lock = LOCKS[usize::from(fault.choice.is_multiple_of(4))];
+        let node = format!("{BASE}/{lock}");
+        raw.sync("/")?;
+        let mut contenders = raw.get_children(&node)?;
+        contenders.sort_by_key(|name| name[name.len().saturating_sub(10)..].to_owned());
+        let first = fault.kind == Kind::DeleteHolder
+            || (fault.kind == Kind::CloseSession && fault.choice % 8 < 5);
+        let index = match contenders.len() {
+            0 => return Ok(format!("nobody at lock {lock}")),
+            _ if first => 0,
+            count => 1.min(count - 1) + fault.node % (count - 1).max(1),
+        };
+        let path = format!("{node}/{}", contenders[index]);
+        let what = if fault.kind == Kind::CloseSession {
+            let owner = raw.exists(&path)?.map_or(0, |stat| stat.ephemeral_owner);
+            self.close_session(owner)?;
+            format!("{owner:x} of {path}")
+        } else {
+            let asked = now();
+            // Noted before it takes effect, in case the answer is lost.
+            self.note(format_args!("deleting {path}"));
+            match raw.delete(&path) {
+                Ok(()) => self.note(format_args!("deleted {path} {asked}")),
+                Err(failure) if failure.code() == Some(raw::NO_NODE) => {}
+                Err(failure) => return Err(failure),
+            }
+            path
+        };
+        raw.close()?;
+        Ok(what)
+    }
+
+    fn close_session(&self, session: i64) -> raw::Result<()> {
+        let mut known = self.proxies.iter().flatten().flat_map(Proxy::sessions);
+        let Some((_, password)) = known.find(|(id, _)| *id == session) else {
+            return Ok(());
+        };
+        let hosts = self.ground.ensemble.hosts();
+        self.note(format_args!("closing {session:x}"));
+        // Its own client may take it back before it is closed.
+        for _ in 0..10 {
+            let closed = Raw::resume(&hosts, OWN_SESSION, session, &password).and_then(Raw::close);
+            if closed.is_ok() {
+                self.note(format_args!("closed {session:x}"));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&self, what: impl std::fmt::Display) {
+        self.journal.note("-", what);
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) || Instant::now() >= self.end
+    }
+
+    /// Not for longer than the run goes on.
+    fn pause(&self, length: Duration) {
+        let end = Instant::now() + length;
+        while Instant::now() < end && !self.is_over() {
+            thread::sleep(Duration::from_millis(20).min(end - Instant::now().min(end)));
+        }
+    }
+}

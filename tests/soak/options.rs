@@ -1,0 +1,143 @@
+//! What to do, as the command line says it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+pub(crate) const USAGE: &str = "\
+usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
+       soak --check DIR
+
+  --minutes N         how long to go on (2); may be a fraction
+  --nodes 1|3         servers (3)
+  --seed S            what faults come, and in which order; a random one is printed
+  --out DIR           where to write histories, summary and timeline (target/soak/...)
+  --plan all|rolling  all faults, or only restarts of one server after another, through
+                      which no session may be lost (all)
+  --network namespaces|loopback
+                      servers in network namespaces of their own, which takes root and ip,
+                      or processes on loopback (namespaces where that is possible)
+  --workers N         worker processes (4)
+  --threads N         threads in each (4); the last one works under a second lock
+  --session SECONDS   session time-out (2; with --plan rolling 10)
+  --break-it          give each worker locks of its own: what if they did not work?
+  --check DIR         only read the histories of an earlier run
+
+The exit code is 0 if all is well, 1 if something was wrong, 2 if it could not run.";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    All,
+    Rolling,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) length: Duration,
+    pub(crate) nodes: usize,
+    pub(crate) seed: u64,
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) plan: Plan,
+    /// Namespaces or loopback; `None` for what is possible.
+    pub(crate) namespaces: Option<bool>,
+    pub(crate) workers: usize,
+    pub(crate) threads: usize,
+    pub(crate) session: Duration,
+    pub(crate) break_it: bool,
+    pub(crate) check: Option<PathBuf>,
+    pub(crate) help: bool,
+    /// What makes this process a worker; not for people.
+    pub(crate) worker: Option<Worker>,
+}
+
+/// What a worker process is told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Worker {
+    pub(crate) slot: usize,
+    pub(crate) generation: usize,
+    pub(crate) hosts: String,
+}
+
+impl Options {
+    pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+        let mut options = Options {
+            length: Duration::from_secs(120),
+            nodes: 3,
+            seed: super::history::now() % 1_000_000,
+            out: None,
+            plan: Plan::All,
+            namespaces: None,
+            workers: 4,
+            threads: 4,
+            session: Duration::ZERO,
+            break_it: false,
+            check: None,
+            help: false,
+            worker: None,
+        };
+        while let Some(option) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{option} needs a value"));
+            match option.as_str() {
+                "--minutes" => options.length = minutes(&option, &value()?)?,
+                "--nodes" => options.nodes = one_of(&option, &value()?, &[("1", 1), ("3", 3)])?,
+                "--seed" => options.seed = number(&option, &value()?)?,
+                "--out" => options.out = Some(value()?.into()),
+                "--plan" => {
+                    let plans = [("all", Plan::All), ("rolling", Plan::Rolling)];
+                    options.plan = one_of(&option, &value()?, &plans)?;
+                }
+                "--network" => {
+                    let networks = [("namespaces", true), ("loopback", false)];
+                    options.namespaces = Some(one_of(&option, &value()?, &networks)?);
+                }
+                "--workers" => options.workers = number::<usize>(&option, &value()?)?.max(1),
+                "--threads" => options.threads = number::<usize>(&option, &value()?)?.max(1),
+                "--session" => {
+                    options.session =
+                        Duration::from_secs(number::<u64>(&option, &value()?)?.max(1));
+                }
+                "--break-it" => options.break_it = true,
+                "--check" => options.check = Some(value()?.into()),
+                "--help" | "-h" => options.help = true,
+                "--worker" => {
+                    options.worker = Some(Worker {
+                        slot: number(&option, &value()?)?,
+                        generation: number(&option, &value()?)?,
+                        hosts: value()?,
+                    });
+                }
+                _ => return Err(format!("{option}: no such option")),
+            }
+        }
+        if options.session.is_zero() {
+            options.session = Duration::from_secs(match options.plan {
+                Plan::All => 2,
+                Plan::Rolling => 10,
+            });
+        }
+        if options.plan == Plan::Rolling && options.nodes == 1 {
+            return Err("--plan rolling needs three nodes".to_owned());
+        }
+        Ok(options)
+    }
+}
+
+fn number<N: FromStr>(option: &str, text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("{option}: {text:?} is not a number that will do"))
+}
+
+fn minutes(option: &str, text: &str) -> Result<Duration, String> {
+    let minutes: f64 = number(option, text)?;
+    Duration::try_from_secs_f64(minutes * 60.0)
+        .ok()
+        .filter(|length| !length.is_zero())
+        .ok_or_else(|| format!("{option}: {text:?} is not a time that will do"))
+}
+
+fn one_of<T: Clone>(option: &str, text: &str, all: &[(&str, T)]) -> Result<T, String> {
+    let found = all.iter().find(|(name, _)| *name == text);
+    found.map(|(_, value)| value.clone()).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+        format!("{option}: {text:?} is none of {}", names.join(", "))
+    })
+}

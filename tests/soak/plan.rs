@@ -1,0 +1,205 @@
+//! Which faults come, and in which order: from a seed, so that it can come again.
+
+use std::time::Duration;
+
+use super::rng::Rng;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    KillLeader,
+    KillFollower,
+    KillAll,
+    Rolling,
+    StopLeader,
+    StopFollower,
+    IsolateLeader,
+    IsolateFollower,
+    Mute,
+    Unplug,
+    PauseWorker,
+    FreezeWorker,
+    KillWorker,
+    Cut,
+    BlackHole,
+    BlackHoleThenCut,
+    Delay,
+    LoseCreateReply,
+    LoseDeleteReply,
+    LoseRequest,
+    CloseSession,
+    DeleteHolder,
+    DeleteWaiter,
+}
+
+/// What a fault is done to. Faults of one round are of different groups, and those on data come
+/// alone: they need servers that answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Servers,
+    Workers,
+    Connections,
+    Data,
+}
+
+/// What a fault needs to be possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    Ensemble,
+    Namespaces,
+}
+
+type Entry = (Kind, &'static str, Group, Needs, u64, u64);
+
+/// Each kind with its name, and from how many to how many milliseconds it lasts.
+const KINDS: [Entry; 23] = {
+    use Group::*;
+    use Kind::*;
+    use Needs::*;
+    [
+        (KillLeader, "kill-leader", Servers, Nothing, 100, 2500),
+        (KillFollower, "kill-follower", Servers, Ensemble, 100, 2500),
+        (KillAll, "kill-all", Servers, Ensemble, 0, 1500),
+        (Rolling, "rolling-restart", Servers, Ensemble, 0, 500),
+        (StopLeader, "stop-leader", Servers, Nothing, 100, 3500),
+        (StopFollower, "stop-follower", Servers, Ensemble, 100, 3500),
+        (IsolateLeader, "isolate-leader", Servers, Ensemble, 500, 5000),
+        (IsolateFollower, "isolate-follower", Servers, Ensemble, 500, 5000),
+        (Mute, "mute-server", Servers, Namespaces, 500, 4000),
+        (Unplug, "unplug-server", Servers, Namespaces, 300, 4000),
+        (PauseWorker, "pause-worker", Workers, Nothing, 50, 1200),
+        (FreezeWorker, "freeze-worker", Workers, Nothing, 2300, 4500),
+        (KillWorker, "kill-worker", Workers, Nothing, 0, 1500),
+        (Cut, "cut", Connections, Nothing, 0, 600),
+        (BlackHole, "black-hole", Connections, Nothing, 200, 4000),
+        (BlackHoleThenCut, "black-hole-then-cut", Connections, Nothing, 200, 2500),
+        (Delay, "delay", Connections, Nothing, 500, 3000),
+        (LoseCreateReply, "lose-create-reply", Connections, Nothing, 500, 1500),
+        (LoseDeleteReply, "lose-delete-reply", Connections, Nothing, 500, 1500),
+        (LoseRequest, "lose-request", Connections, Nothing, 500, 1500),
+        (CloseSession, "close-session", Data, Nothing, 0, 500),
+        (DeleteHolder, "delete-holder", Data, Nothing, 0, 300),
+        (DeleteWaiter, "delete-waiter", Data, Nothing, 0, 300),
+    ]
+};
+
+impl Kind {
+    fn entry(self) -> &'static Entry {
+        KINDS.iter().find(|entry| entry.0 == self).expect("all kinds are listed")
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.entry().1
+    }
+}
+
+/// A fault to come. Which server or worker it befalls is chosen among those that there are then.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: Kind,
+    pub(crate) length: Duration,
+    pub(crate) node: usize,
+    pub(crate) worker: usize,
+    pub(crate) count: usize,
+    pub(crate) choice: u64,
+}
+
+impl Fault {
+    /// Whether a worker is told before to hold on to what it gets next. Else locks pass on so fast
+    /// that few are held for long enough to be lost.
+    pub(crate) fn surprises_a_holder(&self) -> bool {
+        self.kind.entry().2 != Group::Data && self.choice & 0x300 != 0
+    }
+}
+
+/// Faults at once, and the quiet time after them.
+#[derive(Clone, Debug)]
+pub(crate) struct Round {
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) quiet: Duration,
+}
+
+/// An endless plan.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    rng: Rng,
+    possible: Vec<Kind>,
+    /// Each possible kind comes once before any comes again.
+    bag: Vec<Kind>,
+}
+
+impl Plan {
+    pub(crate) fn new(seed: u64, nodes: usize, namespaces: bool) -> Plan {
+        let possible = |entry: &&Entry| match entry.3 {
+            Needs::Nothing => true,
+            Needs::Ensemble => nodes > 1,
+            Needs::Namespaces => namespaces && nodes > 1,
+        };
+        let possible = KINDS.iter().filter(possible).map(|entry| entry.0).collect();
+        Plan { rng: Rng::new(seed), possible, bag: Vec::new() }
+    }
+
+    fn draw(&mut self, fits: impl Fn(Group) -> bool) -> Option<Fault> {
+        if self.bag.is_empty() {
+            self.bag.clone_from(&self.possible);
+            self.rng.shuffle(&mut self.bag);
+        }
+        let at = self.bag.iter().rposition(|kind| fits(kind.entry().2))?;
+        let kind = self.bag.remove(at);
+        let (.., shortest, longest) = *kind.entry();
+        Some(Fault {
+            kind,
+            length: self.rng.milliseconds(shortest, longest),
+            node: self.rng.below(1000) as usize,
+            worker: self.rng.below(1000) as usize,
+            count: 1 + self.rng.below(4) as usize,
+            choice: self.rng.next(),
+        })
+    }
+}
+
+impl Iterator for Plan {
+    type Item = Round;
+
+    fn next(&mut self) -> Option<Round> {
+        let first = self.draw(|_| true)?;
+        let group = first.kind.entry().2;
+        let mut faults = vec![first];
+        if group != Group::Data && self.rng.per_mille(300) {
+            faults.extend(self.draw(|other| other != group && other != Group::Data));
+        }
+        // Some quiet times are long enough to see that nothing is stuck.
+        let quiet = match self.rng.per_mille(150) {
+            true => self.rng.milliseconds(6000, 9000),
+            false => self.rng.milliseconds(800, 3000),
+        };
+        Some(Round { faults, quiet })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(plan: Plan, count: usize) -> Vec<Kind> {
+        plan.flat_map(|round| round.faults).take(count).map(|fault| fault.kind).collect()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan() {
+        let text = |seed| format!("{:?}", Plan::new(seed, 3, true).take(50).collect::<Vec<_>>());
+        assert_eq!(text(7), text(7));
+        assert_ne!(text(7), text(8));
+    }
+
+    #[test]
+    fn all_kinds_come_and_only_those_that_are_possible() {
+        let all = kinds(Plan::new(1, 3, true), KINDS.len());
+        assert!(KINDS.iter().all(|entry| all.contains(&entry.0)));
+        let single = kinds(Plan::new(1, 1, true), 200);
+        assert!(!single.contains(&Kind::KillFollower) && !single.contains(&Kind::Unplug));
+        assert!(single.contains(&Kind::KillLeader));
+        assert!(!kinds(Plan::new(1, 3, false), 200).contains(&Kind::Mute));
+    }
+}

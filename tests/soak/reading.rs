@@ -1,0 +1,272 @@
+//! Reads histories: makes a run of lines.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+use super::history::{Line, Nanos, Who, lines};
+use super::model::{Attempt, Decision, Fault, Hold, Outcome, Run, Sample};
+
+/// What the files of a run say, by their names.
+pub(crate) type Files = BTreeMap<String, String>;
+
+pub(crate) const SETTINGS: &str = "run.txt";
+pub(crate) const NEMESIS: &str = "nemesis.log";
+pub(crate) const REGISTER: &str = "register.log";
+pub(crate) const SAMPLES: &str = "samples.log";
+
+pub(crate) fn worker_name(slot: usize, generation: usize) -> String {
+    format!("worker-{slot}-{generation}.log")
+}
+
+pub(crate) fn files(directory: &Path) -> Result<Files, String> {
+    let mut files = Files::new();
+    let named = |error| format!("{}: {error}", directory.display());
+    for entry in fs::read_dir(directory).map_err(named)?.flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if name == SETTINGS || name.ends_with(".log") {
+            files.insert(name, fs::read_to_string(entry.path()).map_err(named)?);
+        }
+    }
+    Ok(files)
+}
+
+impl Run {
+    pub(crate) fn read(files: &Files) -> Result<Run, String> {
+        let text = |name: &str| files.get(name).ok_or(format!("there is no {name}"));
+        let mut run = Run::default();
+        for (name, value) in text(SETTINGS)?.lines().filter_map(|line| line.split_once('=')) {
+            run.settings.insert(name.to_owned(), value.to_owned());
+        }
+        run.nemesis(&lines(NEMESIS, text(NEMESIS)?)?);
+        for (name, text) in files.iter().filter(|(name, _)| name.starts_with("worker-")) {
+            run.worker(name, &lines(name, text)?);
+        }
+        run.register(&lines(REGISTER, text(REGISTER)?)?);
+        for line in lines(SAMPLES, text(SAMPLES)?)? {
+            run.sample(&line);
+        }
+        Ok(run)
+    }
+
+    fn odd(&mut self, file: &str, line: &Line) {
+        self.errors.push(format!("{file}: not understood: {} {}", line.at, line.words.join(" ")));
+    }
+
+    fn worker(&mut self, file: &str, lines: &[Line]) {
+        // The attempt that each thread is at, and all by token, for what is told late.
+        let mut current: HashMap<Who, usize> = HashMap::new();
+        let mut tokens: HashMap<String, usize> = HashMap::new();
+        for line in lines {
+            let Ok(who) = line.who.parse::<Who>() else {
+                self.odd(file, line);
+                continue;
+            };
+            let process = (who.slot, who.generation);
+            let at = line.at;
+            self.processes.insert(process);
+            match line.words()[..] {
+                ["begin", _] | ["unconnected", _] => {}
+                ["end"] => {
+                    self.ended.insert(process);
+                }
+                ["starved", from] => {
+                    let from = from.parse().unwrap_or(at);
+                    self.starved.entry(process).or_default().push((from, at));
+                }
+                ["left", ..] => self.left.push(format!("{who}: {}", line.words.join(" "))),
+                ["state", client, state] => {
+                    let client = client.parse().unwrap_or_default();
+                    self.states.push((at, who, client, state.to_owned()));
+                }
+                ["want", lock, how, limit] => {
+                    current.insert(who, self.attempts.len());
+                    self.attempts.push(Attempt {
+                        who,
+                        lock: lock.to_owned(),
+                        how: how.to_owned(),
+                        limit: limit.parse().ok(),
+                        want: at,
+                        done: None,
+                        outcome: Outcome::Pending,
+                    });
+                }
+                ["lost", token, reason] => {
+                    let attempt = tokens.get(token).map(|index| &mut self.attempts[*index]);
+                    match attempt.map(|attempt| &mut attempt.outcome) {
+                        Some(Outcome::Held(hold)) => hold.lost = Some((at, reason.to_owned())),
+                        _ => self.odd(file, line),
+                    }
+                }
+                _ => {
+                    let index = current.get(&who).copied();
+                    let known = index.and_then(|index| {
+                        let attempt = &mut self.attempts[index];
+                        let known = attempt.note(line);
+                        if let ["got", token, ..] = line.words()[..] {
+                            tokens.insert(token.to_owned(), index);
+                        }
+                        known
+                    });
+                    if known.is_none() {
+                        self.odd(file, line);
+                    }
+                }
+            }
+        }
+    }
+
+    fn nemesis(&mut self, lines: &[Line]) {
+        let mut healthy_from = lines.first().map(|line| line.at);
+        self.start = healthy_from.unwrap_or_default();
+        self.end = lines.last().map_or(0, |line| line.at);
+        let mut stopped: HashMap<usize, Nanos> = HashMap::new();
+        for line in lines {
+            let at = line.at;
+            let number = |text: &str| text.parse::<usize>().unwrap_or_default();
+            let session = |text: &str| i64::from_str_radix(text, 16).unwrap_or_default();
+            match line.words()[..] {
+                ["begin"] => {}
+                ["round", _] | ["ending"] => {
+                    self.healthy.extend(healthy_from.take().map(|from| (from, at)));
+                    if line.words[0] == "ending" {
+                        self.ending = Some(at);
+                    }
+                }
+                ["healthy", _] => healthy_from = Some(at),
+                ["fault", kind, ..] => {
+                    self.faults.push(Fault { kind: kind.to_owned(), from: at, to: None });
+                }
+                ["heal", kind] => {
+                    let open = self.faults.iter_mut().rev().find(|fault| fault.kind == kind);
+                    if let Some(fault) = open {
+                        fault.to = Some(at);
+                    }
+                }
+                ["deleting", path] => {
+                    self.deleted.insert(path.to_owned(), (at, None));
+                }
+                ["deleted", path, _] => {
+                    self.deleted.entry(path.to_owned()).or_insert((at, None)).1 = Some(at);
+                }
+                ["closing", id] => {
+                    self.closed.insert(session(id), (at, None));
+                }
+                ["closed", id] => {
+                    self.closed.entry(session(id)).or_insert((at, None)).1 = Some(at);
+                }
+                ["stop", slot] => {
+                    stopped.insert(number(slot), at);
+                }
+                ["cont", slot] => {
+                    let from = stopped.remove(&number(slot)).unwrap_or(at);
+                    self.stops.push((number(slot), (from, at)));
+                }
+                ["kill", slot, generation] => {
+                    self.killed.insert((number(slot), number(generation)), at);
+                }
+                ["exited", slot, generation, status] => self
+                    .strays
+                    .push(format!("worker {slot}.{generation} ended before its time: {status}")),
+                ["stuck", slot, generation] => self
+                    .strays
+                    .push(format!("worker {slot}.{generation} did not come to an end in time")),
+                ["left", ..] => self.left.push(line.words[1..].join(" ")),
+                _ => self.odd(NEMESIS, line),
+            }
+        }
+    }
+
+    fn register(&mut self, lines: &[Line]) {
+        for line in lines {
+            match line.words()[..] {
+                [verdict @ ("accepted" | "refused"), lock, token] => {
+                    let Ok(token) = token.parse() else { continue };
+                    let (lock, accepted) = (lock.to_owned(), verdict == "accepted");
+                    self.register.push(Decision { at: line.at, accepted, lock, token });
+                }
+                _ => self.odd(REGISTER, line),
+            }
+        }
+    }
+
+    fn sample(&mut self, line: &Line) {
+        match line.words()[..] {
+            ["sample", slot, _, kilobytes, threads] => {
+                let number = |text: &str| text.parse::<u64>().unwrap_or_default();
+                self.samples.push(Sample {
+                    at: line.at,
+                    slot: number(slot) as usize,
+                    kilobytes: number(kilobytes),
+                    threads: number(threads),
+                });
+            }
+            ["exited", slot, generation, status] => self
+                .strays
+                .push(format!("worker {slot}.{generation} ended before its time: {status}")),
+            _ => self.odd(SAMPLES, line),
+        }
+    }
+}
+
+impl Attempt {
+    /// `None` if the line does not fit here.
+    fn note(&mut self, line: &Line) -> Option<()> {
+        let at = line.at;
+        let words = line.words();
+        match (&mut self.outcome, &words[..]) {
+            (Outcome::Pending, ["got", token, session, path]) => {
+                self.done = Some(at);
+                self.outcome = Outcome::Held(Box::new(Hold {
+                    token: token.parse().ok()?,
+                    path: (*path).to_owned(),
+                    session: i64::from_str_radix(session, 16).ok()?,
+                    got: at,
+                    claimed: None,
+                    unheld: None,
+                    lost: None,
+                    refused: Vec::new(),
+                    ensured: Vec::new(),
+                    release: None,
+                    released: None,
+                }));
+            }
+            (Outcome::Pending, ["nothing"]) => {
+                self.done = Some(at);
+                self.outcome = Outcome::Nothing;
+            }
+            (Outcome::Pending, ["cancelled"]) => {
+                self.done = Some(at);
+                self.outcome = Outcome::Cancelled;
+            }
+            (Outcome::Pending, ["failed", kind, message]) => {
+                self.done = Some(at);
+                let (kind, message) = ((*kind).to_owned(), (*message).to_owned());
+                self.outcome = Outcome::Failed { kind, message };
+            }
+            (Outcome::Held(hold), ["held", asked]) => {
+                let asked = asked.parse().ok()?;
+                hold.claimed = hold.claimed.max(Some(asked));
+            }
+            (Outcome::Held(hold), ["unheld", _]) => hold.unheld = hold.unheld.or(Some(at)),
+            (Outcome::Held(hold), ["wrote", _, verdict]) => {
+                if *verdict == "refused" {
+                    hold.refused.push(at);
+                }
+            }
+            (Outcome::Held(hold), ["ensured", asked, outcome]) => {
+                if *outcome == "ok" {
+                    // It was held at some time in that call.
+                    hold.claimed = hold.claimed.max(Some(asked.parse().ok()?));
+                }
+                hold.ensured.push((at, (*outcome).to_owned()));
+            }
+            (Outcome::Held(hold), ["release", _]) => hold.release = Some(at),
+            (Outcome::Held(hold), ["released", outcome]) => {
+                hold.released = Some((at, (*outcome).to_owned()));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,367 @@
+//! A worker process: threads that take the lock, use it and let go of it, in all the ways there
+//! are, and write down what they were told.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, BufRead, Write};
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use zklock::{Cancel, Client, DistributedLock, ErrorKind, FencingToken, LockGuard};
+
+use super::history::{Journal, MILLISECOND, Nanos, Who, nanos, now, word};
+use super::options::{Options, Worker};
+use super::reading::worker_name;
+use super::register::Writer;
+use super::rng::Rng;
+use super::support::threads_named;
+
+pub(crate) const BASE: &str = "/zklock-soak";
+/// The locks: all threads but the last contend for the first.
+pub(crate) const LOCKS: [&str; 2] = ["a", "b"];
+/// For how long `try_lock` asks the ensemble, and connecting goes on.
+pub(crate) const CONNECT: Duration = Duration::from_secs(5);
+/// The order to come to an end.
+pub(crate) const END: &str = "end";
+/// The order to hold on for a while to the lock that is got next.
+pub(crate) const STAY: &str = "stay";
+pub(crate) const SOCKET: &str = "register.socket";
+
+/// The threads share two sessions.
+const CLIENTS: usize = 2;
+/// How often a holder looks whether it still is one.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long what works in the background may take to come to rest at the end.
+const REST: Duration = Duration::from_secs(10);
+
+pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Error>> {
+    log_with_times();
+    let out = options.out.clone().ok_or("a worker needs --out")?;
+    let Worker { slot, generation, .. } = *worker;
+    let journal = Arc::new(Journal::create(&out.join(worker_name(slot, generation)))?);
+    let (ending, stay) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    obey(Arc::clone(&ending), Arc::clone(&stay));
+
+    let process = Who { slot, generation, thread: 99 };
+    journal.note(process, format_args!("begin {}", std::process::id()));
+    watch_the_machine(process, Arc::clone(&journal));
+    let mut clients = Vec::new();
+    let base = if options.break_it { format!("{BASE}/{slot}") } else { BASE.to_owned() };
+    for index in 0..CLIENTS {
+        clients.push(connect(worker, options, index, process, &journal));
+    }
+    let canceller = canceller();
+    let threads: Vec<_> = (0..options.threads)
+        .map(|thread| {
+            let who = Who { slot, generation, thread };
+            let lock = LOCKS[usize::from(thread + 1 == options.threads)];
+            let zk = clients[thread % CLIENTS].clone();
+            let seed = options.seed ^ ((slot * 100 + thread) * 1000 + generation) as u64;
+            let mut hand = Hand {
+                who,
+                name: lock,
+                lock: DistributedLock::builder(&zk, &base, lock).data(who.to_string()).build(),
+                zk,
+                rng: Rng::new(seed),
+                journal: Arc::clone(&journal),
+                register: Writer::connect(&out.join(SOCKET)).expect("the register is there"),
+                canceller: canceller.clone(),
+                stay: Arc::clone(&stay),
+                session: options.session,
+            };
+            let ending = Arc::clone(&ending);
+            thread::spawn(move || {
+                while !ending.load(Ordering::SeqCst) {
+                    hand.round();
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        if thread.join().is_err() {
+            return Err("a thread panicked".into());
+        }
+    }
+    leave(clients, process, &journal);
+    Ok(())
+}
+
+/// Lines as in the histories, so that they can be read beside them.
+fn log_with_times() {
+    let default = env_logger::Env::default().default_filter_or("warn,zklock=info");
+    env_logger::Builder::from_env(default)
+        .format(|out, record| {
+            writeln!(out, "{} {} {}: {}", now(), record.level(), record.target(), record.args())
+        })
+        .init();
+}
+
+/// Ends the process when whoever started it is gone.
+fn obey(ending: Arc<AtomicBool>, stay: Arc<AtomicBool>) {
+    thread::spawn(move || {
+        for order in io::stdin().lock().lines().map_while(Result::ok) {
+            match order.as_str() {
+                END => ending.store(true, Ordering::SeqCst),
+                STAY => stay.store(true, Ordering::SeqCst),
+                _ => {}
+            }
+        }
+        exit(1);
+    });
+}
+
+/// Notes when this process was not given a processor in time, which excuses it for being late.
+fn watch_the_machine(process: Who, journal: Arc<Journal>) {
+    const NAP: Duration = Duration::from_millis(10);
+    const NOTABLE: Nanos = 20 * MILLISECOND;
+    thread::spawn(move || {
+        loop {
+            let due = now() + nanos(NAP);
+            thread::sleep(NAP);
+            if now() > due + NOTABLE {
+                journal.note(process, format_args!("starved {due}"));
+            }
+        }
+    });
+}
+
+fn connect(
+    worker: &Worker,
+    options: &Options,
+    index: usize,
+    process: Who,
+    journal: &Arc<Journal>,
+) -> Client {
+    loop {
+        let builder = Client::builder(&worker.hosts)
+            .session_timeout(options.session)
+            .connect_timeout(CONNECT);
+        match builder.connect() {
+            Ok(zk) => {
+                let journal = Arc::clone(journal);
+                zk.on_state_change(move |state| {
+                    journal.note(process, format_args!("state {index} {state}"));
+                });
+                return zk;
+            }
+            Err(error) => journal.note(process, format_args!("unconnected {:?}", error.kind())),
+        }
+    }
+}
+
+/// Trips what it is sent, each at its time.
+fn canceller() -> Sender<(Instant, Cancel)> {
+    let (send, receive) = channel::<(Instant, Cancel)>();
+    thread::spawn(move || {
+        let mut pending: Vec<(Instant, Cancel)> = Vec::new();
+        loop {
+            let next = pending.iter().map(|(at, _)| *at).min();
+            let wait = next.map_or(Duration::from_secs(1), |at| at - Instant::now().min(at));
+            match receive.recv_timeout(wait) {
+                Ok(one) => pending.push(one),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            pending.retain(|(at, cancel)| {
+                let later = *at > Instant::now();
+                if !later {
+                    cancel.cancel();
+                }
+                later
+            });
+        }
+    });
+    send
+}
+
+/// Looks for what is left over, once nothing is asked for any more.
+fn leave(clients: Vec<Client>, process: Who, journal: &Journal) {
+    for (index, zk) in clients.iter().enumerate() {
+        let at_rest = || zk.stats().watches == 0 && zk.stats().pending_deletes == 0;
+        if !eventually(at_rest) {
+            journal.note(process, format_args!("left client {index}: {:?}", zk.stats()));
+        }
+    }
+    drop(clients);
+    for prefix in ["zklock-", "io", "event"] {
+        if !eventually(|| threads_named(prefix).is_empty()) {
+            journal.note(process, format_args!("left threads {:?}", threads_named(prefix)));
+        }
+    }
+    journal.note(process, "end");
+}
+
+fn eventually(condition: impl Fn() -> bool) -> bool {
+    let limit = Instant::now() + REST;
+    while !condition() {
+        if Instant::now() > limit {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// A thread at work.
+struct Hand {
+    who: Who,
+    name: &'static str,
+    lock: DistributedLock,
+    zk: Client,
+    rng: Rng,
+    journal: Arc<Journal>,
+    register: Writer,
+    canceller: Sender<(Instant, Cancel)>,
+    stay: Arc<AtomicBool>,
+    session: Duration,
+}
+
+impl Hand {
+    fn note(&self, what: impl Display) {
+        self.journal.note(self.who, what);
+    }
+
+    /// Wants the lock once, and uses it if it gets it.
+    fn round(&mut self) {
+        let pause = self.rng.milliseconds(0, 4);
+        if let Some(guard) = self.acquire() {
+            self.hold(guard);
+        }
+        thread::sleep(pause);
+    }
+
+    fn acquire(&mut self) -> Option<LockGuard> {
+        let choice = self.rng.below(100);
+        let limit = match self.rng.below(3) {
+            0 => self.rng.milliseconds(0, 20),
+            1 => self.rng.milliseconds(20, 300),
+            _ => self.rng.milliseconds(300, 3000),
+        };
+        let want = |how, limit: Duration| {
+            self.note(format_args!("want {} {how} {}", self.name, nanos(limit)));
+        };
+        let outcome = match choice {
+            0..60 => {
+                self.note(format_args!("want {} lock -", self.name));
+                self.lock.lock().map(Some)
+            }
+            60..75 => {
+                want("try_lock_for", limit);
+                self.lock.try_lock_for(limit)
+            }
+            75..82 => {
+                want("try_lock_until", limit);
+                self.lock.try_lock_until(Instant::now() + limit)
+            }
+            82..90 => {
+                want("try_lock", CONNECT);
+                self.lock.try_lock()
+            }
+            _ => {
+                let cancel = Cancel::new();
+                want("lock_with", limit);
+                let _ = self.canceller.send((Instant::now() + limit, cancel.clone()));
+                self.lock.lock_with(&cancel).map(Some)
+            }
+        };
+        let returned = now();
+        match outcome {
+            Ok(Some(guard)) => {
+                // If the guard is still held after this, it is of this session.
+                let session = self.zk.session_id().unwrap_or_default();
+                let what = format!("got {} {session:x} {}", guard.fencing_token(), guard.path());
+                self.journal.note_at(returned, self.who, what);
+                return Some(guard);
+            }
+            Ok(None) => self.journal.note_at(returned, self.who, "nothing"),
+            Err(error) if error.kind() == ErrorKind::Cancelled => {
+                self.journal.note_at(returned, self.who, "cancelled");
+            }
+            Err(error) => {
+                let what = format!("failed {:?} {}", error.kind(), word(&error));
+                self.journal.note_at(returned, self.who, what);
+            }
+        }
+        None
+    }
+
+    fn hold(&mut self, guard: LockGuard) {
+        let token = guard.fencing_token();
+        let (journal, who) = (Arc::clone(&self.journal), self.who);
+        guard.on_lost(move |why| {
+            journal.note(who, format_args!("lost {token} {}", word(why)));
+        });
+        let stay = self.stay.swap(false, Ordering::SeqCst);
+        let length = match self.rng.below(10_000) {
+            // Longer than the session outlives its client.
+            0..5 => self.session + self.rng.milliseconds(200, 1000),
+            _ if stay => self.session * 3 / 2 + self.rng.milliseconds(0, 1000),
+            5..4000 => self.rng.milliseconds(0, 1),
+            4000..8000 => self.rng.milliseconds(1, 8),
+            _ => self.rng.milliseconds(8, 20),
+        };
+        // Who does not look before it writes, and is late, must be refused.
+        let careless = self.rng.per_mille(300);
+        let ask = self.rng.per_mille(80);
+        let unlock = self.rng.per_mille(250);
+
+        let mut held = self.look(&guard);
+        if held || careless {
+            self.write(token);
+            held = self.look(&guard);
+        }
+        if ask {
+            let asked = now();
+            let outcome = said(&guard.ensure_held());
+            self.note(format_args!("ensured {asked} {outcome}"));
+        }
+        let end = Instant::now() + length;
+        while held && Instant::now() < end {
+            thread::sleep(LOOK.min(end - Instant::now().min(end)));
+            held = self.look(&guard);
+        }
+        if !held && careless {
+            thread::sleep(self.rng.milliseconds(0, 2500));
+        }
+        if length > LOOK && (held || careless) {
+            self.write(token);
+            self.look(&guard);
+        }
+        if unlock {
+            self.note("release unlock");
+            let outcome = said(&guard.unlock());
+            self.note(format_args!("released {outcome}"));
+        } else {
+            self.note("release drop");
+            drop(guard);
+            self.note("released ok");
+        }
+    }
+
+    /// Whether the guard says that it holds. True is a claim: it was so since it was got, up to
+    /// the beginning of this call at the least.
+    fn look(&self, guard: &LockGuard) -> bool {
+        let asked: Nanos = now();
+        let held = guard.is_held();
+        self.note(format_args!("{} {asked}", if held { "held" } else { "unheld" }));
+        held
+    }
+
+    fn write(&mut self, token: FencingToken) {
+        let asked = now();
+        let accepted = self.register.write(self.name, token, self.who).expect("the register");
+        let verdict = if accepted { "accepted" } else { "refused" };
+        self.note(format_args!("wrote {asked} {verdict}"));
+    }
+}
+
+fn said(outcome: &zklock::Result<()>) -> String {
+    match outcome {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
