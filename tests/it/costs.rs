@@ -1,18 +1,17 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::mem;
 use std::sync::mpsc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::LevelFilter;
 use zklock::{Client, DistributedLock, SessionState};
 
+use crate::support::logs::{Entry, logs};
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::{eventually, processor_time, skip_without_server};
+use crate::support::{eventually, processor_time, skip_unless_alone, skip_without_server};
 
 const SOON: Duration = Duration::from_secs(30);
 /// Long enough for no heartbeat to come into the counts.
@@ -34,15 +33,6 @@ fn by_kind(proxy: &Proxy) -> BTreeMap<i32, u64> {
 /// A number that the environment may set.
 fn setting(name: &str, default: u64) -> u64 {
     env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
-
-/// Whether this test has the process to itself, and may measure it.
-fn shares_the_process() -> bool {
-    let shares = env::var_os("NEXTEST").is_none();
-    if shares {
-        eprintln!("SKIPPED: what other tests in this process cost cannot be told apart");
-    }
-    shares
 }
 
 /// A number of /proc/self/status.
@@ -160,50 +150,11 @@ fn a_hand_over_wakes_one_waiter_of_many() {
     site.finish(clients);
 }
 
-/// Takes what is logged, at every level, with the time of the last line.
-struct Counting {
-    taken: Mutex<(Vec<String>, Option<Instant>)>,
-}
-
-impl Counting {
-    fn taken(&self) -> MutexGuard<'_, (Vec<String>, Option<Instant>)> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take(&self) -> Vec<String> {
-        mem::take(&mut self.taken().0)
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.taken().1.is_none_or(|last| last.elapsed() > Duration::from_millis(100))
-    }
-}
-
-impl Log for Counting {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        let line = format!("{} {}: {}", record.level(), record.target(), record.args());
-        let mut taken = self.taken();
-        taken.0.push(line);
-        taken.1 = Some(Instant::now());
-    }
-
-    fn flush(&self) {}
-}
-
-static COUNTING: Counting = Counting { taken: Mutex::new((Vec::new(), None)) };
-
 #[test]
 fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     skip_without_server!();
-    if shares_the_process() {
-        return;
-    }
-    log::set_logger(&COUNTING).unwrap();
-    log::set_max_level(LevelFilter::Trace);
+    skip_unless_alone!();
+    let logs = logs(LevelFilter::Trace);
     let outage = Duration::from_secs(setting("ZKLOCK_OUTAGE_SECONDS", 10));
     let site = Site::own("outage");
     // Connections to the one are refused while the server is down, through the other they
@@ -218,16 +169,16 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
         let waiters = locks.each_ref().map(|lock| scope.spawn(|| lock.lock().unwrap().unlock()));
         eventually(SOON, "the waiters", || site.children("a").len() == 3);
         // What they still ask, and what the crate says of it, is none of the outage's.
-        eventually(SOON, "the waiters to wait", || COUNTING.is_quiet());
+        eventually(SOON, "the waiters to wait", || logs.are_quiet());
         site.server().kill();
         for zk in &clients {
             eventually(SOON, "the outage", || zk.state() == SessionState::Suspended);
         }
-        COUNTING.take();
+        logs.take();
         let (start, before) = (Instant::now(), processor_time());
         // Nothing to wait for: the outage is to last.
         thread::sleep(outage);
-        let measured = (start.elapsed(), processor_time() - before, COUNTING.take());
+        let measured = (start.elapsed(), processor_time() - before, logs.take());
         site.server().start_again();
         for waiter in waiters {
             waiter.join().unwrap().unwrap();
@@ -236,10 +187,11 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     });
     let share = used.as_secs_f64() / took.as_secs_f64();
     let rate = lines.len() as f64 * 60.0 / took.as_secs_f64() / clients.len() as f64;
+    let log: Vec<String> = lines.iter().map(Entry::to_string).collect();
     println!(
         "down for {took:?}: {:.2} % of a processor, {rate:.0} lines a minute of each client:\n{}",
         share * 100.0,
-        lines.join("\n")
+        log.join("\n")
     );
     assert!(share < 0.02, "{share}");
     assert!(rate < 100.0, "{rate} lines a minute");
@@ -252,9 +204,7 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
 #[test]
 fn polling_a_held_lock_accumulates_nothing() {
     skip_without_server!();
-    if shares_the_process() {
-        return;
-    }
+    skip_unless_alone!();
     const POLLERS: u64 = 4;
     let polls = setting("ZKLOCK_POLLS", 20_000);
     let site = Site::own("polling");

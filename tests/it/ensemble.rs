@@ -10,7 +10,7 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Raw;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, threads_named, unique_base};
+use crate::support::{alone, eventually, skip_without_server, threads_named, unique_base};
 
 /// More than enough for whatever is not the point of a test.
 const AMPLE: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ impl Trio {
             eventually(SOON, "the last delete", || client.stats().pending_deletes == 0);
         }
         drop(clients);
-        if std::env::var_os("NEXTEST").is_some() {
+        if alone() {
             for prefix in ["zklock-", "io", "event"] {
                 eventually(SOON, "the last thread to end", || threads_named(prefix).is_empty());
             }

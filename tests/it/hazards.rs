@@ -12,9 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use log::LevelFilter;
 use zklock::{Acl, Client, DistributedLock, ErrorKind, LossReason, SessionState};
 use zookeeper::{CreateMode, WatchedEvent, ZkError, ZooKeeper};
 
+use crate::support::logs::{Logs, logs};
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::server::Server;
@@ -341,49 +343,32 @@ fn h05_a_new_session_comes_silently() {
     site.finish([zk]);
 }
 
-/// Counts, and forgets.
-struct Counter(AtomicU64);
-
-impl log::Log for Counter {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, _: &log::Record<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn flush(&self) {}
-}
-
 #[test]
 fn h07_a_server_that_is_down_keeps_a_processor_busy() {
-    static RECORDS: Counter = Counter(AtomicU64::new(0));
     const WINDOW: Duration = Duration::from_secs(1);
 
-    fn measure() {
+    fn measure(logs: &Logs) {
         println!("READY");
         let _ = std::io::stdin().read(&mut [0]);
-        let (time, records) = (processor_time(), RECORDS.0.load(Ordering::Relaxed));
+        logs.take();
+        let time = processor_time();
         thread::sleep(WINDOW);
-        let (time, records) =
-            (processor_time() - time, RECORDS.0.load(Ordering::Relaxed) - records);
+        let (time, records) = (processor_time() - time, logs.take().len());
         println!("USED {} {records}", time.as_millis());
         std::process::exit(0);
     }
 
     if let Some((role, hosts)) = role() {
-        log::set_logger(&RECORDS).expect("no other logger");
-        log::set_max_level(log::LevelFilter::Info);
+        let logs = logs(LevelFilter::Info);
         if role == "plain" {
             let _handle = plain(&hosts, ms(20_000));
-            measure();
+            measure(logs);
         } else {
             let zk = linked(&hosts, ms(20_000));
             let lock = DistributedLock::new(&zk, unique_base("h07"), "a");
             let _guard = lock.lock().unwrap();
             let waiting = in_background(move || lock.try_lock_for(LONG));
-            measure();
+            measure(logs);
             drop(waiting);
         }
     }

@@ -17,8 +17,10 @@ mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
+mod guests; // uninvited ones, from another process, on the loopback port
 mod hazards; // what the zookeeper crate does alone, and through the link
 mod limits; // scenarios 14–22: trying, time limits, cancelling
 mod mutex; // scenarios 1–13b
+mod proxy; // the faulty network itself
 mod sequence; // scenarios 44 and 45
-mod strangers; // hostile bytes and uninvited guests
+mod strangers; // hostile bytes from servers

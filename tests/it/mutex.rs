@@ -3,16 +3,16 @@ use std::process;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use zklock::{
-    Cancel, Class, Client, Contender, DistributedLock, Error, ErrorKind, FencingToken, LockGuard,
-    Lost, Result,
+    Acl, Cancel, Class, Client, Contender, DistributedLock, Error, ErrorKind, FencingToken,
+    LockGuard, LossReason, Lost, Permissions, Result,
 };
 
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{Kind, Raw};
+use crate::support::raw::{self, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
 
@@ -46,15 +46,6 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
 /// Makes a contender in a stranger's name.
 fn intrude(raw: &mut Raw, node: &str, prefix: &str, data: &[u8]) -> String {
     raw.create(&format!("{node}/{prefix}"), data, Kind::EphemeralSequential).unwrap()
-}
-
-/// The request to be released may be known before its reply is being withheld.
-fn join_released<T>(proxy: &Proxy, thread: ScopedJoinHandle<'_, T>) -> T {
-    eventually(SOON, "the thread to go on", || {
-        proxy.release();
-        thread.is_finished()
-    });
-    thread.join().unwrap()
 }
 
 #[test]
@@ -321,7 +312,8 @@ fn s11_missing_parents_are_made_and_made_again() {
         assert!(proxy.wait_for_request(opcode::CREATE_CONTAINER, SOON));
         eventually(SOON, "the lock node", || raw.exists(&format!("{deep}/a")).unwrap().is_some());
         raw.delete_recursive(&site.base).unwrap();
-        let guard = join_released(&proxy, locking);
+        proxy.release();
+        let guard = locking.join().unwrap();
         assert!(raw.exists(guard.path()).unwrap().is_some());
         guard.ensure_held().unwrap();
     });
@@ -540,7 +532,8 @@ fn s69_a_contender_that_vanishes_meanwhile_is_left_out() {
         let listing = scope.spawn(|| lock.contenders().unwrap());
         assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
         raw.delete(&made[1]).unwrap();
-        let listed = join_released(&proxy, listing);
+        proxy.release();
+        let listed = listing.join().unwrap();
         assert_eq!(names(&listed), [last(&made[0]), last(&made[2])]);
     });
     assert_eq!(proxy.count(opcode::GET_DATA), 3, "it was not in the list to begin with");
@@ -769,5 +762,78 @@ fn data_that_is_too_large_is_refused_and_harms_nothing() {
     assert_eq!(zk.session_id(), session);
     assert_eq!(proxy.connections(), connections, "the connection did not survive it");
     drop((good, large));
+    site.finish([zk]);
+}
+
+/// Servers from 3.8.4 and 3.9.2 on, and Debian's 3.8.0, tell nobody of a change to a node
+/// that he may not read, whatever watch he has on it.
+#[test]
+fn a_contender_that_may_not_be_read_is_waited_for_all_the_same() {
+    skip_without_server!();
+    let site = Site::own("hidden");
+    let zk = site.client();
+    let node = format!("{}/a", site.base);
+    let mut raw = site.raw();
+    raw.create_all(&node).unwrap();
+    let nobody = [raw::Acl::new(raw::ALL, "digest", "nobody:nothing")];
+    let name = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
+    let theirs = raw.create_with_acl(&name, b"", Kind::EphemeralSequential, &nobody).unwrap();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    assert!(lock.try_lock().unwrap().is_none());
+    let waiter = thread::spawn(move || lock.try_lock_for(Duration::from_secs(10)));
+    eventually(Duration::from_secs(5), "a waiter that watches", || {
+        site.children("a").len() == 2 && site.server().counter("zk_watch_count") == 1
+    });
+    raw.delete(&theirs).unwrap();
+    let guard = waiter.join().unwrap().unwrap();
+    assert!(guard.is_some(), "nobody has the lock, and the waiter waits");
+    drop(guard);
+    site.finish([zk]);
+}
+
+#[test]
+fn s30_who_may_not_read_his_own_node_learns_of_its_end_all_the_same() {
+    skip_without_zookeeper!();
+    let site = Site::shared("hidden own");
+    let zk = site.client();
+    let mut raw = site.raw();
+    raw.create_all(&format!("{}/a", site.base)).unwrap();
+    let blind = Acl::new(Permissions::CREATE | Permissions::DELETE, "world", "anyone");
+    let lock = DistributedLock::builder(&zk, &site.base, "a").acl([blind]).build();
+    let guard = lock.lock().unwrap();
+    let (tell, told) = mpsc::channel();
+    guard.on_lost(move |why| tell.send(why).unwrap());
+    // A change that is none of this guard's is looked at, and leaves it as it is.
+    let other = raw.create(&format!("{}/a/other", site.base), b"", Kind::Persistent).unwrap();
+    raw.delete(&other).unwrap();
+    guard.ensure_held().unwrap();
+    raw.delete(guard.path()).unwrap();
+    assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(LossReason::NodeDeleted));
+    assert!(!guard.is_held());
+    drop((lock, guard));
+    site.finish([zk]);
+}
+
+/// A watch is spent, and nobody is told, when what it is on may not be read at that moment.
+#[test]
+fn a_waiter_whose_watch_was_spent_for_nothing_looks_again() {
+    skip_without_server!();
+    let site = Site::own("spent");
+    let zk = site.builder().session_timeout(Duration::from_secs(2)).connect().unwrap();
+    let node = format!("{}/a", site.base);
+    let mut raw = site.raw();
+    raw.create_all(&node).unwrap();
+    let name = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
+    let theirs = raw.create(&name, b"", Kind::EphemeralSequential).unwrap();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let waiter = thread::spawn(move || lock.try_lock_for(Duration::from_secs(20)));
+    eventually(Duration::from_secs(5), "a waiter that watches", || {
+        site.children("a").len() == 2 && site.server().counter("zk_watch_count") == 1
+    });
+    raw.set_acl(&theirs, &[raw::Acl::new(raw::ALL, "digest", "nobody:nothing")]).unwrap();
+    raw.delete(&theirs).unwrap();
+    let guard = waiter.join().unwrap().unwrap();
+    assert!(guard.is_some(), "nobody has the lock, and the waiter waits");
+    drop(guard);
     site.finish([zk]);
 }

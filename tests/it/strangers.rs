@@ -1,6 +1,6 @@
-//! Hostile bytes from servers, and uninvited guests on the loopback port.
+//! Hostile bytes from servers.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use log::LevelFilter;
 use zklock::{Client, DistributedLock, ErrorKind, SessionState};
 
-use crate::support::proxy::{Proxy, opcode};
+use crate::support::logs::{Logs, logs};
+use crate::support::proxy::opcode;
 use crate::support::server::free_port;
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{alone, eventually, skip_without_server, skip_without_zookeeper};
 
 const LONG: Duration = Duration::from_secs(15);
 const WATCH: i32 = -1;
@@ -31,24 +33,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 // ----- what goes on in this process meanwhile
 
-/// Keeps warnings and panics, to be looked at.
+/// Warnings, and panics of the library and of the crate's handle, to be looked at.
 struct Witness {
-    warnings: Mutex<Vec<String>>,
+    logs: &'static Logs,
     panics: Mutex<Vec<String>>,
-}
-
-impl log::Log for Witness {
-    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        metadata.level() <= log::Level::Warn
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        if self.enabled(record.metadata()) && record.target().starts_with("zklock") {
-            lock(&self.warnings).push(record.args().to_string());
-        }
-    }
-
-    fn flush(&self) {}
 }
 
 /// Begins to look. Other tests have no part in it only where each has a process of its own.
@@ -56,17 +44,13 @@ fn witness() -> &'static Witness {
     static WITNESS: OnceLock<&'static Witness> = OnceLock::new();
     WITNESS.get_or_init(|| {
         let witness: &'static Witness = Box::leak(Box::new(Witness {
-            warnings: Mutex::new(Vec::new()),
+            logs: logs(LevelFilter::Warn),
             panics: Mutex::new(Vec::new()),
         }));
-        if log::set_logger(witness).is_ok() {
-            log::set_max_level(log::LevelFilter::Warn);
-        }
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let thread = thread::current();
             let name = thread.name().unwrap_or_default();
-            // Those of the library and of the crate's handle.
             if name.starts_with("zklock-") || matches!(name, "io" | "event") {
                 lock(&witness.panics).push(format!("{name}: {panic}"));
             }
@@ -79,16 +63,12 @@ fn witness() -> &'static Witness {
 impl Witness {
     fn warned_of(&self, part: &str) -> bool {
         // Another logger may have been first where tests share a process.
-        alone() && lock(&self.warnings).iter().any(|warning| warning.contains(part)) || !alone()
+        !alone() || self.logs.warnings().iter().any(|warning| warning.contains(part))
     }
 
     fn assert_calm(&self) {
         assert_eq!(*lock(&self.panics), Vec::<String>::new());
     }
-}
-
-fn alone() -> bool {
-    std::env::var_os("NEXTEST").is_some()
 }
 
 /// The most memory that this process has ever had, in bytes.
@@ -374,15 +354,11 @@ fn a_lie_costs_a_connection_and_nothing_else() {
     assert_eq!(zk.session_id(), session);
     // Of many short-lived connections in a row only some are spoken of.
     for why in ["a frame shorter than its header", "lost its connection"] {
-        assert!(witness.warned_of(why), "{:?}", lock_warnings(witness));
+        assert!(witness.warned_of(why), "{:?}", witness.logs.warnings());
     }
     assert_eq!(lock.contenders().unwrap(), []);
     drop(lock);
     site.finish([zk]);
-}
-
-fn lock_warnings(witness: &Witness) -> MutexGuard<'_, Vec<String>> {
-    lock(&witness.warnings)
 }
 
 /// Here nothing says that it is a lie, but for the silence that follows.
@@ -459,7 +435,7 @@ fn a_server_that_sends_single_bytes_is_understood() {
         guard.unlock().unwrap();
     }
     assert_eq!(liar.connections(), 2);
-    assert!(lock_warnings(witness).is_empty(), "{:?}", lock_warnings(witness));
+    assert!(witness.logs.warnings().is_empty(), "{:?}", witness.logs.warnings());
     witness.assert_calm();
     drop(lock);
     site.finish([zk, other]);
@@ -674,152 +650,4 @@ fn one_good_host_among_liars_is_enough() {
     assert!(witness.warned_of("does not speak ZooKeeper's protocol"));
     witness.assert_calm();
     site.finish([]);
-}
-
-// ----- uninvited guests
-
-/// The loopback ports that this process listens on, but for those in `known`.
-fn doors(known: &BTreeSet<u16>) -> BTreeSet<u16> {
-    // Sockets that listen come first, and a door is not open for long.
-    let mut table = vec![0; 32 * 1024];
-    let read = fs::File::open("/proc/self/net/tcp").and_then(|mut file| file.read(&mut table));
-    table.truncate(read.expect("a table of sockets"));
-    let mut found: Vec<(u16, String)> = String::from_utf8_lossy(&table)
-        .lines()
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let port = u16::from_str_radix(fields.get(1)?.strip_prefix("0100007F:")?, 16).ok()?;
-            let listens = *fields.get(3)? == "0A" && !known.contains(&port);
-            listens.then(|| Some((port, format!("socket:[{}]", fields.get(9)?)))).flatten()
-        })
-        .collect();
-    if !found.is_empty() {
-        let own: Vec<_> = fs::read_dir("/proc/self/fd")
-            .expect("a /proc file system")
-            .flatten()
-            .filter_map(|entry| fs::read_link(entry.path()).ok())
-            .collect();
-        found.retain(|(_, socket)| own.iter().any(|link| link.as_os_str() == socket.as_str()));
-    }
-    found.into_iter().map(|(port, _)| port).collect()
-}
-
-/// What strangers have found out.
-#[derive(Default)]
-struct Loot {
-    ports: Mutex<BTreeSet<u16>>,
-    visits: AtomicUsize,
-    told: Mutex<Vec<u8>>,
-    stop: AtomicBool,
-}
-
-impl Loot {
-    /// Knocks at every loopback port that this process opens, but for those in `known`.
-    fn attack(&self, known: &BTreeSet<u16>) {
-        let handshake = |nonce: i32| {
-            let head = [&ints(&[0, 0, 0, nonce, 0, 0, 16])[..], &[0; 16], &[0]].concat();
-            with_length(&head)
-        };
-        let openings = [
-            Vec::new(),
-            vec![0],
-            b"GET / HTTP/1.1\r\n\r\n".repeat(10),
-            vec![0xff; 4096],
-            ints(&[i32::MAX, 0, 0]),
-            handshake(4000),
-            handshake(0),
-            handshake(-1),
-            handshake(i32::MAX),
-        ];
-        let mut openings = openings.iter().cycle();
-        let mut guests: Vec<TcpStream> = Vec::new();
-        while !self.stop.load(Ordering::SeqCst) {
-            for port in doors(known) {
-                for opening in openings.by_ref().take(20) {
-                    let Ok(mut guest) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else {
-                        break;
-                    };
-                    let _ = guest.write_all(opening);
-                    guests.push(guest);
-                    lock(&self.ports).insert(port);
-                    self.visits.fetch_add(1, Ordering::SeqCst);
-                }
-            }
-            for mut guest in guests.drain(..) {
-                // Their patience is longer than the door's.
-                let _ = guest.set_read_timeout(Some(ms(2000)));
-                let mut told = Vec::new();
-                let end = guest.read_to_end(&mut told);
-                let waits = end.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-                assert!(!waits, "a stranger was kept waiting");
-                lock(&self.told).extend(told);
-            }
-        }
-    }
-}
-
-/// So that a failure is not waited for.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-#[test]
-fn strangers_on_the_loopback_port_learn_nothing_and_delay_nobody() {
-    skip_without_zookeeper!();
-    let (witness, site) = (witness(), Site::shared("strangers"));
-    let proxy = Proxy::start(site.hosts().parse().expect("one address"));
-    let (known, loot) = (doors(&BTreeSet::new()), Loot::default());
-    let clients: Vec<Client> = thread::scope(|scope| {
-        let _stop = StopOnDrop(&loot.stop);
-        let strangers: Vec<_> = (0..3).map(|_| scope.spawn(|| loot.attack(&known))).collect();
-        let mut clients = Vec::new();
-        let end = Instant::now() + LONG;
-        while loot.visits.load(Ordering::SeqCst) < 200 || lock(&loot.ports).len() < 5 {
-            assert!(Instant::now() < end, "no stranger came in time to find a door open");
-            let start = Instant::now();
-            clients
-                .push(Client::builder(&proxy.hosts()).session_timeout(ms(8000)).connect().unwrap());
-            assert!(start.elapsed() < ms(5000), "{:?}", start.elapsed());
-            if clients.len() > 4 {
-                clients.remove(0);
-            }
-        }
-        loot.stop.store(true, Ordering::SeqCst);
-        for stranger in strangers {
-            stranger.join().expect("no stranger is kept");
-        }
-        clients
-    });
-    let (visits, found) = (loot.visits.into_inner(), lock(&loot.ports).len());
-    println!("{visits} visits at {found} doors");
-    assert_eq!(*lock(&loot.told), b"", "a stranger was told something");
-    let warned = lock_warnings(witness).iter().filter(|one| one.contains("strangers")).count();
-    assert!(!alone() || warned <= visits / 2, "{warned} warnings");
-    eventually(LONG, "every door to be shut", || !alone() || doors(&known).is_empty());
-
-    // Whoever takes such a port afterwards is not called.
-    let takers: Vec<TcpListener> = lock(&loot.ports)
-        .iter()
-        .filter_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).ok())
-        .collect();
-    assert!(!takers.is_empty(), "no port could be taken");
-    for zk in &clients {
-        let lock = DistributedLock::new(zk, &site.base, "a");
-        let guard = lock.lock().unwrap();
-        proxy.cut();
-        guard.ensure_held().unwrap();
-        guard.unlock().unwrap();
-        zk.close();
-    }
-    for taker in &takers {
-        taker.set_nonblocking(true).unwrap();
-        let caller = taker.accept();
-        assert!(caller.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock), "{taker:?}");
-    }
-    witness.assert_calm();
-    site.finish(clients);
 }

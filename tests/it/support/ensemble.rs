@@ -1,6 +1,6 @@
-//! An ensemble of real ZooKeeper servers on loopback.
+//! An ensemble of real ZooKeeper servers.
 //!
-//! Each member reaches the quorum port of each other one through a proxy of its own, so that a
+//! On loopback, each member reaches the quorum port of each other one through a proxy of its own, so that a
 //! follower can be cut off from its leader while both go on serving clients.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::proxy::Proxy;
-use super::server::{Server, free_port};
+use super::server::{Builder, Place, Server, free_port};
 
 /// How long an election, or the start of all members, may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -34,6 +34,17 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options { tick: 200, sync_limit: 10, init_limit: 50, min_session: 200 }
+    }
+}
+
+impl Options {
+    fn member(&self, id: usize, port: u16) -> Builder {
+        Server::builder()
+            .member(id, port)
+            .tick(self.tick)
+            .min_session(self.min_session)
+            .extra(format!("initLimit={}", self.init_limit))
+            .extra(format!("syncLimit={}", self.sync_limit))
     }
 }
 
@@ -63,12 +74,7 @@ impl Ensemble {
 
         let mut nodes = Vec::new();
         for node in 0..count {
-            let mut builder = Server::builder()
-                .member(node, free_port())
-                .tick(options.tick)
-                .min_session(options.min_session)
-                .extra(format!("initLimit={}", options.init_limit))
-                .extra(format!("syncLimit={}", options.sync_limit));
+            let mut builder = options.member(node, free_port());
             for other in 0..count {
                 let port = quorum
                     .get(&(node, other))
@@ -78,12 +84,36 @@ impl Ensemble {
             }
             nodes.push(builder.launch()?);
         }
-        for node in &nodes {
+        Ensemble { nodes, quorum }.started()
+    }
+
+    /// Starts a member at each of these places, which have addresses of their own; nothing is
+    /// between the members.
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`](super::server::Builder::start).
+    pub(crate) fn start_at(places: &[Place], options: &Options) -> io::Result<Ensemble> {
+        let mut nodes = Vec::new();
+        for (node, place) in places.iter().enumerate() {
+            let mut builder = options.member(node, 2181).place(place.clone());
+            for (other, place) in places.iter().enumerate() {
+                builder = builder.extra(format!("server.{other}={}:2888:3888", place.address));
+            }
+            nodes.push(builder.launch()?);
+        }
+        Ensemble { nodes, quorum: BTreeMap::new() }.started()
+    }
+
+    fn started(self) -> io::Result<Ensemble> {
+        for node in &self.nodes {
             node.wait_ready()?;
         }
-        let ensemble = Ensemble { nodes, quorum };
-        ensemble.wait_ready();
-        Ok(ensemble)
+        self.wait_ready();
+        Ok(self)
+    }
+
+    pub(crate) fn nodes(&self) -> &[Server] {
+        &self.nodes
     }
 
     /// The connect string of all members, in their order.
@@ -142,7 +172,8 @@ impl Ensemble {
         let mut modes = Modes::default();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_running()) {
             match node.mode().as_deref() {
-                Some("leader") => modes.leaders.push(index),
+                // One server alone is no ensemble to itself.
+                Some("leader" | "standalone") => modes.leaders.push(index),
                 Some("follower") => modes.followers.push(index),
                 _ => {}
             }

@@ -12,6 +12,7 @@
 )]
 
 pub(crate) mod ensemble;
+pub(crate) mod logs;
 pub(crate) mod proxy;
 pub(crate) mod raw;
 pub(crate) mod server;
@@ -87,6 +88,21 @@ pub(crate) fn threads_named(prefix: &str) -> Vec<String> {
     names
 }
 
+/// Whether this test has its process to itself: what is seen of a whole process is its own doing.
+pub(crate) fn alone() -> bool {
+    env::var_os("NEXTEST").is_some()
+}
+
+/// Returns from the test, with a line that says so, where tests share a process.
+macro_rules! skip_unless_alone {
+    () => {
+        if !$crate::support::alone() {
+            eprintln!("SKIPPED: tests that share a process; run them with nextest");
+            return;
+        }
+    };
+}
+
 /// Returns from the test, with a line that says so, when there is no ZooKeeper to run it on:
 /// neither `ZKLOCK_HOSTS` nor an installation. With `ZKLOCK_TESTS_MUST_RUN` set it panics instead.
 macro_rules! skip_without_zookeeper {
@@ -107,7 +123,7 @@ macro_rules! skip_without_server {
     };
 }
 
-pub(crate) use {skip_without_server, skip_without_zookeeper};
+pub(crate) use {skip_unless_alone, skip_without_server, skip_without_zookeeper};
 
 /// Whether there is no ZooKeeper for a test, which is printed; what the macros do.
 pub(crate) fn skips(given_hosts_will_do: bool) -> bool {

@@ -6,7 +6,7 @@
 //! Each connection has a reader and a writer for each direction. A reader takes what comes, at
 //! once; its writer passes every piece through [`Shared::admit`], where the faults happen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -157,8 +157,10 @@ impl Proxy {
     /// faults aimed at an opcode stay.
     pub(crate) fn release(&self) {
         self.shared.update(|state| {
-            state.rules.retain(|rule| rule.fate != Fate::StallReply);
+            state.rules.retain(|rule| !matches!(rule.fate, Fate::StallReply { .. }));
             state.live.values_mut().for_each(|connection| connection.stalled = false);
+            // Those of these requests that are still to come are not withheld either.
+            state.releases += 1;
         });
         self.set_mode(Mode::Pass);
     }
@@ -200,7 +202,8 @@ impl Proxy {
     /// Withholds the replies to requests of this kind, and with each what follows it on its
     /// connection, until [`release`](Proxy::release) or [`pass`](Proxy::pass).
     pub(crate) fn stall_reply(&self, opcode: i32) {
-        self.arm(Fate::StallReply, opcode, "", usize::MAX);
+        let releases = self.shared.lock().releases;
+        self.arm(Fate::StallReply { releases }, opcode, "", usize::MAX);
     }
 
     /// How many requests of this kind have come by since the start or
@@ -217,6 +220,11 @@ impl Proxy {
     /// in order, handshakes aside.
     pub(crate) fn requests(&self) -> Vec<Seen> {
         self.shared.lock().requests.clone()
+    }
+
+    /// The ids and passwords of the sessions that were last established here.
+    pub(crate) fn sessions(&self) -> Vec<(i64, Vec<u8>)> {
+        self.shared.lock().sessions.iter().cloned().collect()
     }
 
     pub(crate) fn reset_counts(&self) {
@@ -267,7 +275,13 @@ impl Drop for Proxy {
             state.cut_all();
         });
         self.shared.wake_acceptor();
-        self.shared.wait_for(LIMIT, |state| state.threads == 0);
+        let ended = self.shared.wait_for(LIMIT, |state| state.threads == 0);
+        assert!(
+            ended || thread::panicking(),
+            "the proxy at {} is stuck; threads: {}",
+            self.shared.address,
+            self.shared.lock().threads
+        );
     }
 }
 
@@ -298,7 +312,10 @@ enum Fate {
     Swallow,
     DropRequest,
     DropReply,
-    StallReply,
+    /// Until there have been more releases than these.
+    StallReply {
+        releases: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -355,7 +372,9 @@ struct State {
     mode: Mode,
     delays: Delays,
     rules: Vec<Rule>,
+    releases: u64,
     requests: Vec<Seen>,
+    sessions: VecDeque<(i64, Vec<u8>)>,
     accepted: usize,
     live: HashMap<usize, Connection>,
     threads: usize,
@@ -370,7 +389,9 @@ impl State {
             mode: Mode::Pass,
             delays: Delays::default(),
             rules: Vec::new(),
+            releases: 0,
             requests: Vec::new(),
+            sessions: VecDeque::new(),
             accepted: 0,
             live: HashMap::new(),
             threads: 0,
@@ -386,6 +407,15 @@ impl State {
 
     fn count(&self, opcode: i32) -> u64 {
         self.requests.iter().filter(|seen| seen.opcode == opcode).count() as u64
+    }
+
+    fn note_session(&mut self, session: Option<(i64, Vec<u8>)>) {
+        const REMEMBERED: usize = 16;
+        if let Some(session) = session {
+            self.sessions.retain(|known| *known != session);
+            self.sessions.push_front(session);
+            self.sessions.truncate(REMEMBERED);
+        }
     }
 
     /// Finds the fate of what a reader has just read: a request or a reply if `message`, else
@@ -550,7 +580,12 @@ impl Shared {
             let bytes = if self.framed { read_frame(&mut from) } else { read_some(&mut from) }.ok();
             let received = Instant::now();
             let message = bytes.as_deref().filter(|_| self.framed && !handshake);
-            let fate = self.update(|state| state.receive(id, direction, message));
+            let fate = self.update(|state| {
+                if self.framed && handshake && direction == Direction::Replies {
+                    state.note_session(bytes.as_deref().and_then(parse_session));
+                }
+                state.receive(id, direction, message)
+            });
             handshake = false;
             let ended = bytes.is_none();
             if to.send(Piece { bytes, received, fate }).is_err() || ended {
@@ -628,7 +663,7 @@ impl Shared {
     /// Waits until it is clear what becomes of a piece.
     fn admit(&self, id: usize, direction: Direction, piece: &Piece) -> Verdict {
         let mut state = self.lock();
-        let mut stalls = piece.fate == Fate::StallReply;
+        let mut stalls = piece.fate == Fate::StallReply { releases: state.releases };
         loop {
             let State { live, mode, delays, .. } = &mut *state;
             let Some(connection) = live.get_mut(&id) else { return Verdict::Cut };
@@ -679,6 +714,14 @@ fn parse_request(frame: &[u8]) -> Option<Seen> {
     let opcode = int_at(frame, 8)?;
     let path = if opcode::has_path(opcode) { string_at(frame, 12) } else { None };
     Some(Seen { opcode, xid, path })
+}
+
+/// The id and password in the answer to a handshake.
+fn parse_session(frame: &[u8]) -> Option<(i64, Vec<u8>)> {
+    let id = i64::from_be_bytes(*frame.get(12..)?.first_chunk()?);
+    let length = usize::try_from(int_at(frame, 20)?).ok()?;
+    let password = frame.get(24..)?.get(..length)?;
+    (id != 0).then(|| (id, password.to_vec()))
 }
 
 /// A whole frame, its length included.

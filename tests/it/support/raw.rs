@@ -290,6 +290,19 @@ impl Raw {
     }
 
     /// The names of a node's children, sorted.
+    pub(crate) fn set_acl(&mut self, path: &str, acl: &[Acl]) -> Result<()> {
+        let mut body = Writer::default();
+        body.string(path);
+        body.int(acl.len() as i32);
+        for entry in acl {
+            body.int(entry.permissions);
+            body.string(&entry.scheme);
+            body.string(&entry.id);
+        }
+        body.int(-1);
+        self.call(7, body).map(drop)
+    }
+
     pub(crate) fn get_children(&mut self, path: &str) -> Result<Vec<String>> {
         let mut body = Writer::default();
         body.string(path);

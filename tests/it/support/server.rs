@@ -34,7 +34,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// server under another.
 #[derive(Debug)]
 pub(crate) struct Server {
-    port: u16,
+    address: SocketAddr,
     log: PathBuf,
     paused: AtomicBool,
     keeper: Mutex<Keeper>,
@@ -60,16 +60,17 @@ impl Server {
             properties: Vec::new(),
             sequences: Vec::new(),
             member: None,
+            place: Place::default(),
         }
     }
 
-    /// The connect string: `127.0.0.1:port`.
+    /// The connect string: `address:port`.
     pub(crate) fn hosts(&self) -> String {
         self.addr().to_string()
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+        self.address
     }
 
     /// Stops the process in its tracks (`SIGSTOP`): TCP connections are still accepted, by the
@@ -176,8 +177,8 @@ impl Server {
 
     fn failure(&self, what: &str) -> io::Error {
         io::Error::other(format!(
-            "the ZooKeeper server on port {} {what}; its log ended in:\n{}",
-            self.port,
+            "the ZooKeeper server at {} {what}; its log ended in:\n{}",
+            self.address,
             self.log_tail()
         ))
     }
@@ -201,6 +202,22 @@ pub(crate) struct Builder {
     properties: Vec<String>,
     sequences: Vec<(String, i32)>,
     member: Option<Member>,
+    place: Place,
+}
+
+/// Where a server runs; on loopback by default.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) address: Ipv4Addr,
+    /// What to run it by, such as `ip netns exec ...`. It has to become the server, not to start it:
+    /// signals go to the process that is started.
+    pub(crate) command: Vec<String>,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { address: Ipv4Addr::LOCALHOST, command: Vec::new() }
+    }
 }
 
 /// Which member of an ensemble a server is.
@@ -261,6 +278,12 @@ impl Builder {
         self
     }
 
+    /// Runs the server elsewhere than on loopback.
+    pub(crate) fn place(mut self, place: Place) -> Builder {
+        self.place = place;
+        self
+    }
+
     /// Starts the server, and waits until it serves clients.
     ///
     /// # Errors
@@ -296,7 +319,8 @@ impl Builder {
         let config = directory.join("zoo.cfg");
         fs::write(&config, self.config(&data, port))?;
 
-        let mut java = installation.java_command();
+        let mut java = self.place.command.clone();
+        java.extend(installation.java_command());
         java.push(format!("-Dzookeeper.forceSync={}", if self.force_sync { "yes" } else { "no" }));
         // Kilobytes; the default fills 64 MB of disk with zeros at the first transaction.
         java.push("-Dzookeeper.preAllocSize=64".to_owned());
@@ -306,14 +330,15 @@ impl Builder {
 
         let mut keeper = Keeper::spawn(&log, &directory, &java)?;
         keeper.launch();
-        Ok(Server { port, log, paused: AtomicBool::new(false), keeper: Mutex::new(keeper) })
+        let address = SocketAddr::from((self.place.address, port));
+        Ok(Server { address, log, paused: AtomicBool::new(false), keeper: Mutex::new(keeper) })
     }
 
     fn config(&self, data: &Path, port: u16) -> String {
         let mut config = format!(
             "dataDir={}\n\
              clientPort={port}\n\
-             clientPortAddress=127.0.0.1\n\
+             clientPortAddress={}\n\
              tickTime={}\n\
              minSessionTimeout={}\n\
              maxSessionTimeout={}\n\
@@ -321,6 +346,7 @@ impl Builder {
              admin.enableServer=false\n\
              4lw.commands.whitelist=*\n",
             data.display(),
+            self.place.address,
             self.tick,
             self.min_session,
             self.max_session,

@@ -6,7 +6,7 @@ use zklock::{Client, ClientBuilder};
 
 use super::raw::Raw;
 use super::server::{Builder, Server};
-use super::{eventually, shared_hosts, threads_named, unique_base};
+use super::{alone, eventually, shared_hosts, threads_named, unique_base};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -80,7 +80,7 @@ impl Site {
         let _ = raw.close();
         drop(clients);
         // Tests that share a process cannot tell whose threads they see.
-        if std::env::var_os("NEXTEST").is_some() {
+        if alone() {
             for prefix in ["zklock-", "io", "event"] {
                 eventually(SOON, "the last thread to end", || threads_named(prefix).is_empty());
             }
