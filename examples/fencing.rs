@@ -18,6 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use support::paused::Paused;
 use support::{Result, ZooKeeper, say, unique};
 use zklock::{Client, DistributedLock, FencingToken};
 
@@ -67,7 +68,7 @@ fn story() -> Result<bool> {
     let token: FencingToken = first.hear()?.parse()?;
     say(format!("A  holds the lock, with the token {token}"));
     say(format!("A  asks is_held() before it writes: {}", first.hear()?));
-    first.signal("STOP")?;
+    let paused = Paused::new(&first.child)?;
     say("A  is paused at this very moment (SIGSTOP), as a virtual machine might be");
 
     let zk = Client::builder(zookeeper.hosts()).session_timeout(SESSION_TIMEOUT).connect()?;
@@ -83,7 +84,7 @@ fn story() -> Result<bool> {
     fenced.write(token, "by B")?;
     say("B  writes; both stores take it");
 
-    first.signal("CONT")?;
+    drop(paused);
     first.tell("go on")?;
     let token: FencingToken = first.hear()?.parse()?;
     say("A  goes on where it was, and writes");
@@ -147,12 +148,6 @@ impl Holder {
 
     fn tell(&mut self, order: &str) -> Result<()> {
         Ok(writeln!(self.orders, "{order}")?)
-    }
-
-    fn signal(&self, name: &str) -> Result<()> {
-        let command = format!("kill -{name} {}", self.child.id());
-        let status = Command::new("sh").args(["-c", &command]).status()?;
-        status.success().then_some(()).ok_or_else(|| format!("{command}: {status}").into())
     }
 }
 

@@ -2,8 +2,7 @@
 
 #![allow(dead_code, reason = "shared by the examples: each uses a part")]
 
-pub(crate) mod ledger;
-pub(crate) mod progress;
+pub(crate) mod paused;
 #[path = "../../tests/it/support/server.rs"]
 pub(crate) mod server;
 

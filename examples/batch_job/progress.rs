@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::Result;
-use super::ledger::{Kind, Line};
+use crate::ledger::{Kind, Line};
+use crate::support::Result;
 
 /// Reads the ledger as it grows.
 pub(crate) struct Progress {
@@ -14,7 +14,7 @@ pub(crate) struct Progress {
     unread: String,
     pub(crate) rounds: u64,
     pub(crate) last: Option<Line>,
-    /// By whom an entry was cleared.
+    /// By whom an entry was cleared last.
     pub(crate) cleared: Option<Line>,
     /// Rounds and time, a while ago.
     before: (u64, Instant),

@@ -1,0 +1,90 @@
+//! The process that starts the workers, and judges what has become of their work.
+
+use std::env;
+use std::fs::{self, File};
+
+use zklock::Client;
+
+use crate::audit::{Audit, audit};
+use crate::options::Options;
+use crate::report;
+use crate::story::{Director, Story};
+use crate::support::{Result, ZooKeeper, unique};
+use crate::{BASE, SESSION_TIMEOUT};
+
+pub(crate) fn lead(options: Options) -> Result<bool> {
+    let zookeeper = ZooKeeper::find()?;
+    let zk = Client::builder(zookeeper.hosts()).session_timeout(SESSION_TIMEOUT).connect()?;
+    let name = unique("ledger");
+    let temporary = options.ledger.is_none();
+    let path =
+        options.ledger.clone().unwrap_or_else(|| env::temp_dir().join(format!("zklock-{name}")));
+    File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let options = Options {
+        ledger: Some(path.clone()),
+        hosts: zookeeper.hosts().to_owned(),
+        lock: name,
+        temporary,
+        ..options
+    };
+    println!(
+        "{} workers of {} threads each write {} rounds to {}",
+        options.workers,
+        options.threads,
+        options.rounds,
+        path.display()
+    );
+    if options.break_it {
+        println!("each worker has a lock of its own, and no token is looked at (--break-it)");
+    } else if options.no_fencing {
+        println!("under the lock {BASE}/{}; no token is looked at (--no-fencing)", options.lock);
+    } else {
+        println!("under the lock {BASE}/{}; the file refuses old tokens", options.lock);
+    }
+
+    let story = Director::new(&options, &zk, &path)?.play()?;
+
+    let mut found = audit(&fs::read_to_string(&path)?);
+    compare(&story, &mut found);
+    report::summarize(&options, &found, &story, zk.session_timeout());
+    let mut fine = report::faults(&found);
+    if found.rounds < options.rounds {
+        println!("FAILED: all workers ended after {} rounds", found.rounds);
+        fine = false;
+    }
+    if fine && temporary {
+        fs::remove_file(&path)?;
+    } else {
+        println!("the ledger is in {}", path.display());
+    }
+    Ok(fine)
+}
+
+/// Adds the faults that do not show in the ledger, as it was fenced: the lock must have passed
+/// from one that had it to another only for reasons that are known.
+fn compare(story: &Story, found: &mut Audit) {
+    let paused = story.paused.as_ref().map(|pause| pause.line.token);
+    let killed = story.killed.as_ref().map(|kill| kill.line.token);
+    let failed = |worker| story.failed.contains(&worker);
+    for (torn, _) in &found.cleared {
+        let known = [paused, killed].contains(&Some(torn.token));
+        if !known && !failed(torn.writer.worker) {
+            found.faults.push(format!("{} was taken for dead, and was not", torn.writer));
+        }
+    }
+    for line in &story.refused {
+        if paused != Some(line.token) && !failed(line.writer.worker) {
+            found.faults.push(format!("{} wrote late, and was not paused", line.writer));
+        }
+    }
+    if let Some(pause) = &story.paused {
+        let writer = pause.line.writer;
+        match &pause.went_on {
+            Some(went_on) if went_on.held => {
+                found.faults.push(format!("is_held() told {writer} that it held another's lock"));
+            }
+            Some(_) => {}
+            None => found.faults.push(format!("{writer} was paused, and did not go on")),
+        }
+    }
+}
