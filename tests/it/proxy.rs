@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::support::proxy::{Proxy, opcode};
+use crate::support::server::claim;
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -56,4 +57,13 @@ fn a_reply_that_comes_after_the_release_is_not_withheld() {
     client.set_read_timeout(Some(LONG)).unwrap();
     proxy.pass();
     assert_eq!(read_frame(&mut client), [3, 0]);
+}
+
+#[test]
+fn the_port_of_a_proxy_that_refuses_is_given_to_nobody_else() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let proxy = Proxy::start(listener.local_addr().unwrap());
+    proxy.refuse();
+    assert!(TcpListener::bind(proxy.addr()).is_ok(), "somebody listens");
+    assert!(!claim(proxy.addr().port()), "another test's server would answer for it");
 }

@@ -507,10 +507,13 @@ impl Drop for Keeper {
     }
 }
 
-/// A free loopback port, below the range that the kernel takes the ports of clients from.
+/// A free loopback port, below the range that the kernel takes the ports of clients from; it stays
+/// this process's while it runs, even when nobody listens there.
 ///
 /// Inside that range a client that tries again and again to reach a server that is down may be
-/// given the very port that it connects to, and is then connected to itself.
+/// given the very port that it connects to, and is then connected to itself. And a port that is
+/// free because its server is down just now must not become that of another test's server, which
+/// would tell the clients of the first that their sessions have expired.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
@@ -520,11 +523,25 @@ pub(crate) fn free_port() -> u16 {
     let start = *START.get_or_init(|| (RandomState::new().hash_one(0) % u64::from(COUNT)) as u16);
     for _ in 0..COUNT {
         let offset = (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, FIRST + offset)).is_ok() {
-            return FIRST + offset;
+        let port = FIRST + offset;
+        if claim(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
         }
     }
     panic!("no free port from {FIRST} on");
+}
+
+/// Makes the port this process's; false if it is already, or another's.
+pub(crate) fn claim(port: u16) -> bool {
+    static CLAIMS: Mutex<Vec<fs::File>> = Mutex::new(Vec::new());
+    let directory = env::temp_dir().join("zklock-ports");
+    fs::create_dir_all(&directory).expect("a directory for claims");
+    let file = fs::File::create(directory.join(port.to_string())).expect("a claim's file");
+    let claimed = file.try_lock().is_ok();
+    if claimed {
+        CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+    }
+    claimed
 }
 
 fn fresh_directory() -> io::Result<PathBuf> {
