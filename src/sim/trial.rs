@@ -446,15 +446,19 @@ impl Trial {
             self.check_on_time(schedule, process, began, limit);
             result
         };
-        let mut cancelled = None;
+        let (mut cancelled, mut patience) = (None, Duration::ZERO);
         let result = match schedule.below(10) {
             0..=3 => lock.lock().map(Some),
-            4 | 5 => limited(schedule.some(timeout * 2)),
+            4 | 5 => {
+                patience = schedule.some(timeout * 2);
+                limited(patience)
+            }
             6 => limited(schedule.some(Duration::from_millis(60))),
             7 => lock.try_lock_until(rt::now()),
             8 => {
+                patience = self.plan.habits.connect_timeout;
                 let result = lock.try_lock();
-                self.check_on_time(schedule, process, began, self.plan.habits.connect_timeout);
+                self.check_on_time(schedule, process, began, patience);
                 result
             }
             _ => {
@@ -469,8 +473,7 @@ impl Trial {
         };
         let habits = self.plan.habits;
         let ample = PARTING + habits.latency * 12 + habits.hesitation * 8 + self.plan.lag * 40;
-        let patient = schedule.time() > began + ample;
-        if self.plan.faults.is_empty() && self.plan.first_number == 0 && patient {
+        if self.plan.faults.is_empty() && self.plan.first_number == 0 && patience > ample {
             let (free, made) =
                 self.world.look(|world| (free(world), world.made_since(before).count()));
             if matches!(result, Ok(None)) && was_free && free && made <= 1 {
