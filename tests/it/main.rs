@@ -19,6 +19,7 @@ mod costs; // what the lock asks of the server, and of the machine
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
 mod guests; // uninvited ones, from another process, on the loopback port
 mod hazards; // what the zookeeper crate does alone, and through the link
+mod interop; // scenarios 71 and 72: lock paths shared with other clients
 mod limits; // scenarios 14–22: trying, time limits, cancelling
 mod mutex; // scenarios 1–13b
 mod proxy; // the faulty network itself
