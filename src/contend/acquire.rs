@@ -10,7 +10,7 @@ use super::queue::{
     Action, Event, Inspection, Leftovers, Listing, Made, On, Queue, Trouble, Watched,
 };
 use super::rule::Rule;
-use super::ticket::{Class, Guid};
+use super::ticket::{Form, Guid, NodeNaming};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -35,8 +35,7 @@ pub(crate) struct Contention {
     pub(crate) node: String,
     pub(crate) data: Vec<u8>,
     pub(crate) acl: Vec<Acl>,
-    pub(crate) class: Class,
-    pub(crate) rule: Rule,
+    pub(crate) form: Form,
 }
 
 /// How long to try.
@@ -80,12 +79,8 @@ struct Watching {
 /// Contends until admitted; `None` when it was not to be within the limits.
 pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Option<Hold>> {
     let core = contention.client.core();
-    let soon = Deadline::after(GRACE);
     let late = limits.deadline.instant().and_then(|end| end.checked_add(GRACE));
-    let ask_until = match (limits.deadline.instant(), soon.instant()) {
-        (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
-        _ => limits.deadline,
-    };
+    let ask_until = worth_asking(limits.deadline);
     let mut attempt = Attempt {
         contention,
         limits,
@@ -99,7 +94,8 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
     };
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
     let fresh = || Guid::from_u128(rt::random());
-    let mut queue = Queue::new(contention.class, contention.rule, limits.patient, fresh);
+    let (form, rule) = (contention.form, Rule::permits(contention.form.permits));
+    let mut queue = Queue::new(form, rule, limits.patient, fresh);
     match attempt.drive(&mut queue) {
         Ok(Some(hold)) => Ok(Some(hold)),
         Ok(None) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
@@ -120,6 +116,14 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
         }
         // `drive` goes on with another session.
         Err(Stop::SessionEnded) => Ok(None),
+    }
+}
+
+/// By when requests must have their answers, if all is to be over by the deadline.
+pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
+    match (deadline.instant(), Deadline::after(GRACE).instant()) {
+        (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
+        _ => deadline,
     }
 }
 
@@ -198,8 +202,12 @@ impl Attempt<'_> {
             Action::Create { prefix } => Event::Created(self.create(session, prefix)?),
             Action::MakeParents => {
                 let (acl, node) = (self.contention.acl.clone(), on_node);
-                let made =
-                    self.ask(session, move |session| make_parents(session, &node, &acl), drop)?;
+                let kind = match self.contention.form.naming {
+                    NodeNaming::Curator => Kind::Container,
+                    NodeNaming::Kazoo => Kind::Persistent,
+                };
+                let make = move |session: &Session| make_parents(session, &node, kind, &acl);
+                let made = self.ask(session, make, drop)?;
                 Event::ParentsMade(self.sort(made, "create it", "CREATE on its parent"))
             }
             Action::Sync => {
@@ -509,13 +517,13 @@ pub(crate) fn delete_within(
     }
 }
 
-/// Creates the node as a container, and what is missing above it as plain nodes.
-fn make_parents(session: &Session, node: &str, acl: &[Acl]) -> Answer<()> {
+/// Creates the node, and what is missing above it as plain nodes.
+fn make_parents(session: &Session, node: &str, kind: Kind, acl: &[Acl]) -> Answer<()> {
+    let kind_of = |path: &str| if path == node { kind } else { Kind::Persistent };
     let mut missing = vec![node];
     // Upwards until something is there: a parent that exists need not allow to be made.
     while let Some(path) = missing.last() {
-        let kind = if *path == node { Kind::Container } else { Kind::Persistent };
-        match session.create(path, &[], acl, kind) {
+        match session.create(path, &[], acl, kind_of(path)) {
             Ok(_) | Err(Fault::NodeExists) => break,
             Err(Fault::NoNode) if path::parent(path) != "/" => missing.push(path::parent(path)),
             Err(fault) => return Err(fault),
@@ -523,8 +531,7 @@ fn make_parents(session: &Session, node: &str, acl: &[Acl]) -> Answer<()> {
     }
     missing.pop();
     while let Some(path) = missing.pop() {
-        let kind = if path == node { Kind::Container } else { Kind::Persistent };
-        match session.create(path, &[], acl, kind) {
+        match session.create(path, &[], acl, kind_of(path)) {
             Ok(_) | Err(Fault::NodeExists) => {}
             Err(fault) => return Err(fault),
         }

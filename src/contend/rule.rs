@@ -17,6 +17,8 @@ pub(crate) struct Rule {
 pub(crate) enum Verdict {
     Admitted,
     Blocked(Watch),
+    /// An earlier contender takes the semaphore to have so many permits, and not as many as I do.
+    Disagreed(u32),
     /// The own node is not there, which must never be taken for having nobody in front.
     Missing,
 }
@@ -30,10 +32,6 @@ pub(crate) enum Watch {
 }
 
 impl Rule {
-    pub(crate) fn exclusive() -> Rule {
-        Rule::permits(1)
-    }
-
     pub(crate) fn permits(permits: u32) -> Rule {
         Rule { permits }
     }
@@ -47,11 +45,22 @@ impl Rule {
             return Verdict::Missing;
         }
         let earlier = tickets(children).filter(|theirs| *theirs < mine);
-        let blockers = earlier.filter(|theirs| excludes(theirs.class(), mine.class())).collect();
-        self.weigh(&mine, blockers)
+        let blockers: Vec<_> =
+            earlier.filter(|theirs| excludes(theirs.class(), mine.class())).collect();
+        let differs =
+            |theirs: &&Ticket| are_permits(theirs, &mine) && theirs.permits() != mine.permits();
+        match blockers.iter().find(differs) {
+            Some(theirs) => Verdict::Disagreed(theirs.permits()),
+            None => self.weigh(&mine, blockers),
+        }
     }
 
     fn weigh(self, mine: &Ticket, blockers: Vec<Ticket>) -> Verdict {
+        let weight = |theirs: &Ticket| match mine.class() == Class::Permits {
+            // A lock on a semaphore's node leaves no permit.
+            true if theirs.class() != Class::Permits => u64::MAX,
+            _ => u64::from(theirs.weight()),
+        };
         let taken = blockers.iter().fold(weight(mine), |sum, t| sum.saturating_add(weight(t)));
         if self.has_room_for(taken) {
             return Verdict::Admitted;
@@ -79,9 +88,13 @@ impl Rule {
 /// Whether a contender of class `theirs`, if it is earlier, stands in the way of `mine`.
 pub(crate) fn excludes(theirs: Class, mine: Class) -> bool {
     match theirs {
-        Class::Mutex | Class::Write => true,
+        Class::Mutex | Class::Write | Class::Permits => true,
         Class::Read => mine != Class::Read,
     }
+}
+
+fn are_permits(one: &Ticket, other: &Ticket) -> bool {
+    one.class() == Class::Permits && other.class() == Class::Permits
 }
 
 /// The contenders among `children`, the first to be granted first.
@@ -93,10 +106,6 @@ pub(crate) fn in_grant_order(children: &[String]) -> Vec<Ticket> {
 
 fn tickets(children: &[String]) -> impl Iterator<Item = Ticket> {
     children.iter().filter_map(|child| Ticket::parse(child))
-}
-
-fn weight(ticket: &Ticket) -> u64 {
-    u64::from(ticket.weight())
 }
 
 #[cfg(test)]
@@ -112,6 +121,7 @@ mod tests {
             Class::Mutex => "lock-",
             Class::Read => "__READ__",
             Class::Write => "__WRIT__",
+            Class::Permits => "lease-1-of-1-",
         };
         // The text in front runs against the numbers, so that an order by name would be noticed.
         let front = (b'a' + (25 - sequence.rem_euclid(26)) as u8) as char;
@@ -149,9 +159,9 @@ mod tests {
     #[test]
     fn a_missing_own_node_is_never_a_grant() {
         let own = name(Class::Mutex, 1);
-        assert_eq!(Rule::exclusive().decide(&own, &[]), Verdict::Missing);
+        assert_eq!(Rule::permits(1).decide(&own, &[]), Verdict::Missing);
         assert_eq!(Rule::permits(9).decide(&own, &mutexes(1)), Verdict::Missing);
-        assert_eq!(Rule::exclusive().decide("foo", &["foo".into()]), Verdict::Missing);
+        assert_eq!(Rule::permits(1).decide("foo", &["foo".into()]), Verdict::Missing);
     }
 
     #[test]
@@ -171,7 +181,7 @@ mod tests {
             [(Write, 0), (Read, 1), (Write, 2), (Read, 3), (Read, 4), (Write, 5)]
                 .map(|(class, sequence)| name(class, sequence))
                 .into();
-        let decide = |own: &str| Rule::exclusive().decide(own, &children);
+        let decide = |own: &str| Rule::permits(1).decide(own, &children);
         assert_eq!(decide(&children[4]), nodes(&children[2..3]));
         assert_eq!(decide(&children[1]), nodes(&children[0..1]));
         assert_eq!(decide(&children[5]), nodes(&children[4..5]));
@@ -183,11 +193,11 @@ mod tests {
         let own = name(Class::Mutex, 0);
         let mut children: Vec<String> = ["0", "foo", "leases"].map(Into::into).into();
         children.push(own.clone());
-        assert_eq!(Rule::exclusive().decide(&own, &children), Verdict::Admitted);
+        assert_eq!(Rule::permits(1).decide(&own, &children), Verdict::Admitted);
         children.push(name(Class::Mutex, i32::MAX));
-        assert_eq!(Rule::exclusive().decide(&own, &children), Verdict::Admitted);
+        assert_eq!(Rule::permits(1).decide(&own, &children), Verdict::Admitted);
         children.push(name(Class::Mutex, -7));
-        assert_eq!(Rule::exclusive().decide(&own, &children), nodes(&children[5..]));
+        assert_eq!(Rule::permits(1).decide(&own, &children), nodes(&children[5..]));
         let order: Vec<_> = in_grant_order(&children).iter().map(Ticket::sequence).collect();
         assert_eq!(order, [-7, 0, i32::MAX]);
     }
@@ -215,7 +225,7 @@ mod tests {
         let mut children = mutexes(10_000);
         let (own, predecessor) = (children[9_999].clone(), children[9_998].clone());
         children.reverse();
-        assert_eq!(Rule::exclusive().decide(&own, &children), nodes(&[predecessor]));
+        assert_eq!(Rule::permits(1).decide(&own, &children), nodes(&[predecessor]));
     }
 
     /// Every mix of classes for up to five contenders, every one of them asking.
@@ -274,7 +284,7 @@ mod tests {
 
         #[test]
         fn those_admitted_never_exclude_each_other(children in children()) {
-            let rule = Rule::exclusive();
+            let rule = Rule::permits(1);
             let admitted: Vec<_> = in_grant_order(&children)
                 .into_iter()
                 .filter(|ticket| rule.decide(ticket.name(), &children) == Verdict::Admitted)
@@ -317,7 +327,7 @@ mod tests {
                         prop_assert!(heavy(&weights[start..]) && !heavy(&weights[start + 1..]));
                     }
                     Verdict::Blocked(Watch::Children) => prop_assert!(mine > permits),
-                    Verdict::Missing => prop_assert!(false),
+                    Verdict::Missing | Verdict::Disagreed(_) => prop_assert!(false),
                 }
             }
         }

@@ -404,6 +404,14 @@ impl Core {
         self.ensemble.connect_timeout()
     }
 
+    /// Which ensemble it is, as far as the connect string says that.
+    pub(crate) fn ensemble(&self) -> Vec<String> {
+        let hosts = self.hosts.strip_suffix(&self.chroot).unwrap_or(&self.hosts);
+        let mut hosts: Vec<_> = hosts.split(',').map(|host| host.trim().to_owned()).collect();
+        hosts.sort();
+        hosts
+    }
+
     /// The path as the server knows it.
     pub(crate) fn whole(&self, path: &str) -> String {
         match path {

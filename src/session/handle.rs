@@ -95,6 +95,7 @@ impl Handle {
         let mode = match kind {
             Kind::Persistent => CreateMode::Persistent,
             Kind::Container => CreateMode::Container,
+            Kind::Ephemeral => CreateMode::Ephemeral,
             Kind::EphemeralSequential => CreateMode::EphemeralSequential,
         };
         let acl: Vec<_> = acl.iter().map(of_crate).collect();
@@ -105,6 +106,10 @@ impl Handle {
 
     pub(crate) fn delete(&self, path: &str) -> Answer<()> {
         self.call(|zk| zk.delete(path, None))
+    }
+
+    pub(crate) fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
+        self.call(|zk| zk.set_data(path, data.to_vec(), None)).map(drop)
     }
 
     pub(crate) fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {

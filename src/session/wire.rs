@@ -117,6 +117,14 @@ impl Store for Wire {
         self.handle.delete(path)
     }
 
+    fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
+        self.handle.write(path, data)
+    }
+
+    fn await_making(&self, path: &str) -> Answer<bool> {
+        Ok(self.handle.exists(path, true)?.is_some())
+    }
+
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
         match self.handle.read(path, watch) {
             // Since ZooKeeper 3.8.4 and 3.9.2, whoever may not read a node can set a watch on
@@ -164,13 +172,16 @@ impl Store for Wire {
         }
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
         let body = Frame::new().buffer(path.as_bytes()).flag(true).body();
-        let on_answer = move |answer: Reply| on_answer(outcome(answer.error));
+        let on_answer = move |answer: Reply| {
+            let data = || Fields(&answer.body).buffer().map(<[u8]>::to_vec).unwrap_or_default();
+            on_answer(outcome(answer.error).map(|()| data()));
+        };
         self.link.verb(op::GET_DATA, body, Box::new(on_answer));
     }
 
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer) {
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
         let about = |path: &str, watch| Frame::new().buffer(path.as_bytes()).flag(watch).body();
         let on_answer = move |answer: Reply| on_answer(outcome(answer.error));
         self.link.verb(op::GET_CHILDREN, about(path::parent(path), true), Box::new(drop));

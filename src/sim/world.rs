@@ -161,6 +161,7 @@ enum Item {
 pub(super) enum Request {
     Create { path: String, data: Vec<u8>, acl: Vec<Acl>, kind: Kind },
     Delete { path: String },
+    Write { path: String, data: Vec<u8> },
     Data { path: String, watch: bool },
     Exists { path: String, watch: bool },
     Children { path: String, watch: bool },
@@ -171,12 +172,13 @@ pub(super) enum Request {
 pub(super) enum Operation {
     Create,
     Delete,
+    Write,
     Read,
     Children,
     Sync,
 }
 
-const OPERATIONS: usize = 5;
+const OPERATIONS: usize = 6;
 
 /// Of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,6 +217,7 @@ impl Request {
         match self {
             Request::Create { .. } => Operation::Create,
             Request::Delete { .. } => Operation::Delete,
+            Request::Write { .. } => Operation::Write,
             Request::Data { .. } | Request::Exists { .. } => Operation::Read,
             Request::Children { .. } => Operation::Children,
             Request::Sync => Operation::Sync,
@@ -420,7 +423,7 @@ impl Inner {
         }
         let path = &trigger.path;
         let fired = match trigger.on {
-            On::Made => connection.node_watches.remove(path),
+            On::Node => connection.node_watches.remove(path),
             On::Children => connection.child_watches.remove(path),
             // Who watches the node and its children is told once.
             On::Gone => {
@@ -595,6 +598,11 @@ impl Inner {
             }
             Request::Delete { path } => {
                 let change = self.leader.delete(path)?;
+                self.commit(change);
+                Ok(Reply::Done)
+            }
+            Request::Write { path, data } => {
+                let change = self.leader.write(path, data)?;
                 self.commit(change);
                 Ok(Reply::Done)
             }

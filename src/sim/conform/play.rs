@@ -256,7 +256,9 @@ impl<G: Ground> Player<G> {
                 };
                 session.watch_soon(&path, Box::new(on_answer));
                 rung.wait(Deadline::after(Duration::from_secs(30)));
-                told(slot.lock().take().expect("an answer"), |()| "done".to_owned())
+                told(slot.lock().take().expect("an answer"), |data| {
+                    format!("{:?}", String::from_utf8_lossy(&data))
+                })
             }
             _ => self.connect(who, verb, &session),
         }
