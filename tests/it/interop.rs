@@ -232,7 +232,52 @@ fn s71_a_mutex_is_shared_with_zookeeper_client() {
     meeting.work("mutex", "mutex");
 }
 
-/// All on one path at once: the names that Curator uses are common ground.
+#[test]
+fn s71_a_mutex_is_shared_with_kazoo_as_shipped_by_its_own_names() {
+    skip_without_zookeeper!();
+    skip_without!(Kazoo);
+    let mut meeting = Meeting::of("s71-kazoo", Zklock, Kazoo);
+    meeting.mutexes("mutex-kazoo", "mutex");
+    meeting.work("mutex-kazoo", "mutex");
+}
+
+#[test]
+fn s71_a_read_write_lock_is_shared_with_curator() {
+    skip_without_zookeeper!();
+    skip_without!(Curator);
+    let mut meeting = Meeting::of("s71-rw-curator", Zklock, Curator);
+    meeting.readers_and_writers("", "");
+    meeting.work("mixed", "mixed");
+}
+
+#[test]
+fn s71_a_read_write_lock_is_shared_with_kazoo_that_is_told_of_our_names() {
+    skip_without_zookeeper!();
+    skip_without!(Kazoo);
+    let mut meeting = Meeting::of("s71-rw-kazoo-patterns", Zklock, Kazoo);
+    meeting.readers_and_writers("", "-patterns");
+    meeting.work("mixed", "mixed-patterns");
+}
+
+#[test]
+fn s71_a_read_write_lock_is_shared_with_kazoo_that_uses_our_names() {
+    skip_without_zookeeper!();
+    skip_without!(Kazoo);
+    let mut meeting = Meeting::of("s71-rw-kazoo-subclass", Zklock, Kazoo);
+    meeting.readers_and_writers("", "-subclass");
+    meeting.work("mixed", "mixed-subclass");
+}
+
+#[test]
+fn s71_a_read_write_lock_is_shared_with_kazoo_as_shipped_by_its_own_names() {
+    skip_without_zookeeper!();
+    skip_without!(Kazoo);
+    let mut meeting = Meeting::of("s71-rw-kazoo", Zklock, Kazoo);
+    meeting.readers_and_writers("-kazoo", "");
+    meeting.work("mixed-kazoo", "mixed");
+}
+
+/// Where neither of us changes its names: the names that Curator uses are common ground.
 #[test]
 fn s71_curator_and_kazoo_that_uses_its_names_are_kept_apart_too() {
     skip_without_zookeeper!();
@@ -272,6 +317,35 @@ fn s72_curators_read_write_lock_does_not_wait_for_a_mutex() {
     let mut meeting = Meeting::of("s72-curator-itself", Curator, Curator);
     meeting.admits("mutex", "write", false);
     meeting.admits("write", "mutex", false);
+    meeting.end();
+}
+
+#[test]
+fn s72_curator_does_not_wait_for_us_when_we_use_the_names_of_kazoo() {
+    skip_without_zookeeper!();
+    skip_without!(Curator);
+    let mut meeting = Meeting::of("s72-curator-kazoo-names", Zklock, Curator);
+    meeting.admits("mutex-kazoo", "mutex", false);
+    meeting.admits("write-kazoo", "write", false);
+    meeting.swap();
+    meeting.excludes("mutex", "mutex-kazoo");
+    meeting.excludes("write", "write-kazoo");
+    meeting.end();
+}
+
+/// Nor do its writers and readers; and we do.
+#[test]
+fn s72_kazoos_read_write_lock_as_shipped_does_not_wait_for_us() {
+    skip_without_zookeeper!();
+    skip_without!(Kazoo);
+    let mut meeting = Meeting::of("s72-rw-kazoo", Zklock, Kazoo);
+    meeting.admits("write", "write", false);
+    meeting.admits("write", "read", false);
+    meeting.admits("read", "write", false);
+    meeting.swap();
+    meeting.excludes("write", "write");
+    meeting.excludes("write", "read");
+    meeting.excludes("read", "write");
     meeting.end();
 }
 

@@ -7,7 +7,10 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, DistributedLock, LockGuard};
+use zklock::{
+    Client, DistributedLock, DistributedRwLock, LockGuard, NodeNaming, ReadGuard, Result,
+    WriteGuard,
+};
 
 const TEST: &str = "interop::ours::the_program_of_our_own_locks";
 const HOSTS: &str = "ZKLOCK_TEST_PEER_OF";
@@ -29,7 +32,47 @@ fn the_program_of_our_own_locks() {
 
 struct Ours {
     zk: Client,
-    held: Option<LockGuard>,
+    held: Option<Guard>,
+}
+
+enum Guard {
+    Mutex(LockGuard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+}
+
+impl Guard {
+    fn unlock(self) -> Result<()> {
+        match self {
+            Guard::Mutex(guard) => guard.unlock(),
+            Guard::Read(guard) => guard.unlock(),
+            Guard::Write(guard) => guard.unlock(),
+        }
+    }
+}
+
+enum Lock {
+    Mutex(DistributedLock),
+    Read(DistributedRwLock),
+    Write(DistributedRwLock),
+}
+
+impl Lock {
+    fn lock(&self) -> Result<Guard> {
+        match self {
+            Lock::Mutex(lock) => lock.lock().map(Guard::Mutex),
+            Lock::Read(lock) => lock.read().map(Guard::Read),
+            Lock::Write(lock) => lock.write().map(Guard::Write),
+        }
+    }
+
+    fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        Ok(match self {
+            Lock::Mutex(lock) => lock.try_lock_for(limit)?.map(Guard::Mutex),
+            Lock::Read(lock) => lock.try_read_for(limit)?.map(Guard::Read),
+            Lock::Write(lock) => lock.try_write_for(limit)?.map(Guard::Write),
+        })
+    }
 }
 
 impl Ours {
@@ -67,25 +110,43 @@ impl Ours {
         }
     }
 
-    fn lock(&self, path: &str, kind: &str) -> DistributedLock {
+    fn lock(&self, path: &str, kind: &str) -> Lock {
         let (base, name) = path.rsplit_once('/').expect("a path");
-        match kind {
-            "mutex" => DistributedLock::new(&self.zk, base, name),
+        let (class, naming) = match kind.strip_suffix("-kazoo") {
+            Some(class) => (class, NodeNaming::Kazoo),
+            None => (kind, NodeNaming::Curator),
+        };
+        let rw = || DistributedRwLock::builder(&self.zk, base, name).naming(naming).build();
+        match class {
+            "mutex" => {
+                Lock::Mutex(DistributedLock::builder(&self.zk, base, name).naming(naming).build())
+            }
+            "read" => Lock::Read(rw()),
+            "write" => Lock::Write(rw()),
             other => panic!("no such kind: {other}"),
         }
     }
 
     fn work(&self, path: &str, kind: &str, rounds: usize, counter: &str) -> String {
-        let lock = self.lock(path, kind);
+        let write = self.lock(path, &kind.replace("mixed", "write"));
+        let read =
+            kind.starts_with("mixed").then(|| self.lock(path, &kind.replace("mixed", "read")));
         let mut taken = 0;
-        for _ in 0..rounds {
-            let guard = lock.lock().unwrap();
+        for round in 0..rounds {
+            if let Some(lock) = read.as_ref().filter(|_| round % 5 != 0) {
+                let _guard = lock.lock().unwrap();
+                let before = fs::read_to_string(counter).unwrap();
+                thread::yield_now();
+                if fs::read_to_string(counter).unwrap() != before {
+                    return "torn".to_owned();
+                }
+                continue;
+            }
+            let _guard = write.lock().unwrap();
             let before = fs::read_to_string(counter).unwrap();
             let (count, last) = before.split_once(' ').expect("a number and a name");
             taken += usize::from(last != NAME);
-            thread::yield_now();
             fs::write(counter, format!("{} {NAME}", count.parse::<u64>().unwrap() + 1)).unwrap();
-            drop(guard);
         }
         format!("done {taken}")
     }
