@@ -313,6 +313,9 @@ fn s72_curators_read_write_lock_does_not_wait_for_a_mutex() {
     meeting.swap();
     meeting.excludes("write", "mutex");
     meeting.excludes("read", "mutex");
+    meeting.swap();
+    meeting.admits("write", "mutex", false);
+    meeting.admits("read", "mutex", false);
     meeting.end();
     let mut meeting = Meeting::of("s72-curator-itself", Curator, Curator);
     meeting.admits("mutex", "write", false);
@@ -333,7 +336,23 @@ fn s72_curator_does_not_wait_for_us_when_we_use_the_names_of_kazoo() {
     meeting.end();
 }
 
-/// Nor do its writers and readers; and we do.
+/// It looks at nothing but names with `lock-`.
+#[test]
+fn s72_zookeeper_client_does_not_wait_for_other_names() {
+    skip_without_zookeeper!();
+    skip_without!(ZookeeperClient);
+    let mut meeting = Meeting::of("s72-zookeeper-client", Zklock, ZookeeperClient);
+    meeting.admits("mutex-kazoo", "mutex", false);
+    meeting.admits("write", "mutex", false);
+    meeting.admits("read", "mutex", false);
+    meeting.swap();
+    meeting.excludes("mutex", "mutex-kazoo");
+    meeting.excludes("mutex", "write");
+    meeting.excludes("mutex", "read");
+    meeting.end();
+}
+
+/// We wait for its writers and readers.
 #[test]
 fn s72_kazoos_read_write_lock_as_shipped_does_not_wait_for_us() {
     skip_without_zookeeper!();
