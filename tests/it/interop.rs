@@ -9,11 +9,10 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::mem;
 use std::path::Path;
-use std::process;
 use std::time::{Duration, Instant};
 
-use Client::{Curator, Kazoo, Zklock, ZookeeperClient};
-use peer::{Client, Peer, skip_without};
+use Whose::{Curator, Kazoo, Zklock, ZookeeperClient};
+use peer::{Peer, Whose, skip_without};
 
 use crate::support::site::Site;
 use crate::support::{eventually, skip_without_zookeeper};
@@ -32,7 +31,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    fn of(test: &str, first: Client, second: Client) -> Meeting {
+    fn of(test: &str, first: Whose, second: Whose) -> Meeting {
         let site = Site::shared(test);
         let first = Peer::start(first, site.hosts());
         let second = Peer::start(second, site.hosts());
@@ -125,7 +124,7 @@ impl Meeting {
     /// Two programs of each work on one counter; then the meeting is over.
     fn work(self, first: &str, second: &str) {
         let path = self.node("work");
-        let [one, two] = [self.first.client(), self.second.client()];
+        let [one, two] = [self.first.whose(), self.second.whose()];
         let mut crew = [
             (Peer::start(one, self.site.hosts()), first),
             (Peer::start(two, self.site.hosts()), second),
@@ -133,12 +132,8 @@ impl Meeting {
             (self.second, second),
         ];
         let rounds = acquisitions() / crew.len();
-        let counter = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
-            "counter-{}-{}-{}",
-            process::id(),
-            crew[0].0,
-            crew[1].0
-        ));
+        let counter = format!("counter{}", self.site.base.replace('/', "-"));
+        let counter = Path::new(env!("CARGO_TARGET_TMPDIR")).join(counter);
         fs::write(&counter, "0 nobody").unwrap();
 
         let begin = Instant::now();

@@ -15,20 +15,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whose lock it is that a program takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Client {
+pub(super) enum Whose {
     Zklock,
     Curator,
     Kazoo,
     ZookeeperClient,
 }
 
-impl Client {
-    pub(super) fn name(self) -> &'static str {
+impl Whose {
+    fn name(self) -> &'static str {
         match self {
-            Client::Zklock => "zklock",
-            Client::Curator => "curator",
-            Client::Kazoo => "kazoo",
-            Client::ZookeeperClient => "zookeeper-client",
+            Whose::Zklock => "zklock",
+            Whose::Curator => "curator",
+            Whose::Kazoo => "kazoo",
+            Whose::ZookeeperClient => "zookeeper-client",
         }
     }
 
@@ -38,11 +38,11 @@ impl Client {
     }
 
     pub(super) fn is_there(self) -> bool {
-        self == Client::Zklock || self.program().is_file()
+        self == Whose::Zklock || self.program().is_file()
     }
 
     fn command(self, hosts: &str) -> Command {
-        if self == Client::Zklock {
+        if self == Whose::Zklock {
             return ours::command(hosts);
         }
         let mut command = Command::new(self.program());
@@ -57,11 +57,10 @@ pub(super) fn programs() -> &'static Path {
 
 /// Returns from the test, with a line that says so, when one of the programs is not there.
 macro_rules! skip_without {
-    ($($client:expr),+) => {
-        for client in [$($client),+] {
-            if !client.is_there() {
-                let name = client.name();
-                eprintln!("SKIPPED: there is no program for {name}; scripts/peers builds it");
+    ($($whose:expr),+) => {
+        for whose in [$($whose),+] {
+            if !whose.is_there() {
+                eprintln!("SKIPPED: there is no program for {whose}; scripts/peers builds it");
                 return;
             }
         }
@@ -73,7 +72,7 @@ pub(super) use skip_without;
 /// A program that runs.
 #[derive(Debug)]
 pub(super) struct Peer {
-    client: Client,
+    whose: Whose,
     child: Child,
     /// Taken in `end` only.
     orders: Option<ChildStdin>,
@@ -81,13 +80,13 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn start(client: Client, hosts: &str) -> Peer {
-        let mut child = client
+    pub(super) fn start(whose: Whose, hosts: &str) -> Peer {
+        let mut child = whose
             .command(hosts)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{} does not start: {error}", client.name()));
+            .unwrap_or_else(|error| panic!("{whose} does not start: {error}"));
         let orders = child.stdin.take();
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let (tell, answers) = mpsc::channel();
@@ -99,20 +98,20 @@ impl Peer {
             // Who no longer listens has ended it.
             let _ = { answers }.try_for_each(|answer| tell.send(answer));
         });
-        let peer = Peer { client, child, orders, answers };
+        let peer = Peer { whose, child, orders, answers };
         assert_eq!(peer.answer(PATIENCE), "ready");
         peer
     }
 
-    pub(super) fn client(&self) -> Client {
-        self.client
+    pub(super) fn whose(&self) -> Whose {
+        self.whose
     }
 
     /// Tells it to do something, and does not wait for the answer.
     pub(super) fn order(&mut self, order: &str) {
         let orders = self.orders.as_mut().expect("its input");
         writeln!(orders, "{order}").unwrap_or_else(|error| {
-            panic!("{} does not listen: {error}", self.client.name());
+            panic!("{} does not listen: {error}", self.whose);
         });
     }
 
@@ -122,7 +121,7 @@ impl Peer {
                 RecvTimeoutError::Timeout => "gives no answer",
                 RecvTimeoutError::Disconnected => "has ended",
             };
-            panic!("{} {what}", self.client.name())
+            panic!("{} {what}", self.whose)
         })
     }
 
@@ -145,7 +144,7 @@ impl Peer {
         match self.ask(&format!("try {path} {kind} {}", limit.as_millis())).as_str() {
             "held" => true,
             "not" => false,
-            other => panic!("{}: {other}", self.client.name()),
+            other => panic!("{}: {other}", self.whose),
         }
     }
 
@@ -163,11 +162,11 @@ impl Peer {
         drop(self.orders.take());
         assert_eq!(self.answers.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
         let status = self.child.wait().expect("its exit code");
-        assert!(status.success(), "{} ended with {status}", self.client.name());
+        assert!(status.success(), "{} ended with {status}", self.whose);
     }
 }
 
-impl fmt::Display for Client {
+impl fmt::Display for Whose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -175,7 +174,7 @@ impl fmt::Display for Client {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.client.fmt(f)
+        self.whose.fmt(f)
     }
 }
 
