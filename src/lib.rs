@@ -140,4 +140,5 @@ pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
 pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
 pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};
 pub use session::client::{Client, ClientBuilder, ClientStats, SessionState};
+pub use session::retry::Retry;
 pub use session::wake::Cancel;
