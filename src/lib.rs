@@ -44,6 +44,14 @@
 //! holder sends late can only be refused by whoever receives it, by the [`FencingToken`]: a
 //! receiver that remembers the highest token and refuses lower ones makes the guarantee whole.
 //!
+//! # Which lock
+//!
+//! [`DistributedLock`] for one holder; [`DistributedRwLock`] for many readers or one writer;
+//! [`DistributedSemaphore`] for so many at once; [`ReentrantLock`] where code that holds a lock calls
+//! code that takes it; [`MultiLock`] for several at once. All stand on one engine, and what is said
+//! here of locks holds for each. To see who holds: `contenders` and `observe`; to have a holder let
+//! go: `request_release`, and `break_lock` by force. Clients in other languages: [`NodeNaming`].
+//!
 //! # Faults
 //!
 //! | Fault | What happens |
@@ -140,4 +148,5 @@ pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
 pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
 pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};
 pub use session::client::{Client, ClientBuilder, ClientStats, SessionState};
+pub use session::retry::Retry;
 pub use session::wake::Cancel;

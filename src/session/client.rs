@@ -1,6 +1,6 @@
 //! The public `Client`: one live session at a time, opened anew on demand.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::calls::Calls;
 use super::events::Events;
 use super::reaper::Reaper;
+use super::retry::Retry;
 use super::session::{Session, ended};
 use super::status::Phase;
 use super::store::Ensemble;
@@ -77,6 +78,9 @@ struct Owner {
 pub(crate) struct Core {
     hosts: String,
     chroot: String,
+    retry: Retry,
+    /// Lock nodes that a warning was logged about.
+    warned: Mutex<BTreeSet<String>>,
     ensemble: Box<dyn Ensemble>,
     calls: Calls,
     events: Events,
@@ -141,6 +145,7 @@ impl Client {
             connect_timeout: Duration::from_secs(15),
             auth: Vec::new(),
             max_reply: 64 << 20,
+            retry: Retry::default(),
         }
     }
 
@@ -205,11 +210,23 @@ impl Client {
         }
     }
 
-    /// A client that has no session yet.
+    #[cfg(test)]
     pub(crate) fn with(ensemble: Box<dyn Ensemble>, hosts: String, chroot: String) -> Client {
+        Client::assemble(ensemble, hosts, chroot, Retry::default())
+    }
+
+    /// A client that has no session yet.
+    pub(crate) fn assemble(
+        ensemble: Box<dyn Ensemble>,
+        hosts: String,
+        chroot: String,
+        retry: Retry,
+    ) -> Client {
         let core = Core {
             hosts,
             chroot,
+            retry,
+            warned: Mutex::default(),
             ensemble,
             calls: Calls::default(),
             events: Events::default(),
@@ -275,6 +292,7 @@ pub struct ClientBuilder {
     connect_timeout: Duration,
     auth: Vec<Auth>,
     max_reply: usize,
+    retry: Retry,
 }
 
 impl ClientBuilder {
@@ -314,6 +332,13 @@ impl ClientBuilder {
         self
     }
 
+    /// How much trouble with the connection a call that acquires a lock puts up with before it
+    /// fails. Default [`Retry::unlimited`].
+    pub fn retry(mut self, retry: Retry) -> ClientBuilder {
+        self.retry = retry;
+        self
+    }
+
     /// Opens a session and returns once a server serves it.
     ///
     /// # Errors
@@ -349,7 +374,7 @@ impl ClientBuilder {
             connect_timeout: self.connect_timeout,
             max_reply: self.max_reply,
         });
-        let client = Client::with(Box::new(servers), self.hosts, hosts.chroot);
+        let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot, self.retry);
         let waiter = Waiter::new();
         // The attempt itself fails at the time-out, and knows why.
         let margin = Duration::from_millis(50);
@@ -375,6 +400,7 @@ impl fmt::Debug for ClientBuilder {
             .field("hosts", &self.hosts)
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
+            .field("retry", &self.retry)
             .field("auth", &self.auth)
             .finish_non_exhaustive()
     }
@@ -398,6 +424,21 @@ impl Core {
 
     pub(crate) fn reaper(&self) -> &Reaper {
         &self.reaper
+    }
+
+    /// Logs a warning about a lock node, if there is one to give and it is the first.
+    pub(crate) fn warn_once(&self, node: &str, warning: impl FnOnce() -> Option<String>) {
+        if self.warned.lock().contains(node) {
+            return;
+        }
+        let Some(warning) = warning() else { return };
+        if self.warned.lock().insert(node.to_owned()) {
+            log::warn!(target: "zklock::contend", "on the lock node {node:?} {warning}");
+        }
+    }
+
+    pub(crate) fn retry_policy(&self) -> Retry {
+        self.retry
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
