@@ -11,11 +11,15 @@ use std::mem;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use log::LevelFilter;
+use zklock::DistributedLock;
+
 use Whose::{Curator, Kazoo, Zklock, ZookeeperClient};
 use peer::{Peer, Whose, skip_without};
 
+use crate::support::logs::logs;
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_zookeeper};
+use crate::support::{eventually, skip_unless_alone, skip_without_zookeeper};
 
 const SOON: Duration = Duration::from_secs(10);
 /// How long somebody tries who is not to get the lock.
@@ -344,6 +348,35 @@ fn s72_zookeeper_client_does_not_wait_for_other_names() {
     meeting.excludes("mutex", "mutex-kazoo");
     meeting.excludes("mutex", "write");
     meeting.excludes("mutex", "read");
+    meeting.end();
+}
+
+/// Who shares a path with a kazoo that does not wait is told so, once; who shares it with Curator
+/// is told nothing.
+#[test]
+fn s72_the_log_warns_of_contenders_that_do_not_wait_for_us() {
+    skip_without_zookeeper!();
+    skip_without!(Kazoo, Curator);
+    skip_unless_alone!();
+    let logs = logs(LevelFilter::Warn);
+    let mut meeting = Meeting::of("s72-warning", Kazoo, Curator);
+    let zk = meeting.site.client();
+    let blocked_by = |holder: &mut Peer, path: &str, name: &str| {
+        holder.lock(path, "mutex");
+        let lock = DistributedLock::new(&zk, &meeting.site.base, name);
+        for _ in 0..2 {
+            assert!(lock.try_lock_for(BRIEFLY).unwrap().is_none());
+        }
+        holder.release();
+    };
+    let (kazoo, curator) = (meeting.node("kazoo"), meeting.node("curator"));
+    blocked_by(&mut meeting.second, &curator, "curator");
+    assert_eq!(logs.warnings(), Vec::<String>::new());
+    blocked_by(&mut meeting.first, &kazoo, "kazoo");
+    let warnings = logs.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("extra_lock_patterns"), "{warnings:?}");
+    drop(zk);
     meeting.end();
 }
 
