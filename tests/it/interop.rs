@@ -349,6 +349,12 @@ fn s72_zookeeper_client_does_not_wait_for_other_names() {
     meeting.excludes("mutex", "write");
     meeting.excludes("mutex", "read");
     meeting.end();
+    if Kazoo.is_there() {
+        let mut meeting = Meeting::of("s72-zookeeper-client-kazoo", Kazoo, ZookeeperClient);
+        meeting.admits("mutex", "mutex", false);
+        meeting.admits("mutex-patterns", "mutex", false);
+        meeting.end();
+    }
 }
 
 /// Who shares a path with a kazoo that does not wait is told so, once; who shares it with Curator
