@@ -131,7 +131,8 @@ impl Attempt<'_> {
                 (Some(session), Some(event)) => (session, event),
                 _ => {
                     let session = self.open_session()?;
-                    let id = session.id();
+                    // Of no session is no ephemeral node.
+                    let id = if session.may_adopt() { session.id() } else { 0 };
                     (session, Event::Begin { session: id })
                 }
             };
