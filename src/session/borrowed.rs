@@ -118,7 +118,11 @@ impl Store for Plain {
             let made = lookout.call(|handle| handle.create(path, data, acl, Kind::Persistent));
             return made.map(|path| Created { path, czxid: None });
         }
-        let path = lookout.make(path, |handle| handle.create(path, data, acl, kind))?;
+        let path = lookout.make(path, |handle| match handle.create(path, data, acl, kind) {
+            // The crate gives answers to the wrong callers while credentials are added.
+            Ok(made) if !made.starts_with(path) => Err(Fault::ConnectionLoss),
+            made => made,
+        })?;
         let czxid = match lookout.call(|handle| handle.exists(&path, false)) {
             Ok(Some(stat)) => {
                 lookout.learn(&path, &stat)?;
@@ -240,24 +244,22 @@ fn watch_node(lookout: &Lookout, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> 
     if !lookout.is_mine(path) && lookout.call(|handle| handle.exists(path, false))?.is_none() {
         return Ok(None);
     }
-    let read = lookout.fuses.watch(
-        What::Node,
-        path,
-        || lookout.call(|handle| handle.read(path, false).and_then(|read| read.ok_or(Fault::NoNode))),
-        |fuse| lookout.call(|handle| handle.read_with(path, move || fuse.blow())),
-    );
-    or_none(read)
+    or_none(lookout.call(|handle| {
+        let plain = || handle.read(path, false)?.ok_or(Fault::NoNode);
+        lookout
+            .fuses
+            .watch(What::Node, path, plain, |fuse| handle.read_with(path, move || fuse.blow()))
+    }))
 }
 
 fn watch_children(lookout: &Lookout, path: &str) -> Answer<Option<Names>> {
     let _turn = lookout.fuses.turn(path).lock();
-    let listed = lookout.fuses.watch(
-        What::Children,
-        path,
-        || lookout.call(|handle| handle.children(path, false).and_then(|all| all.ok_or(Fault::NoNode))),
-        |fuse| lookout.call(|handle| handle.children_with(path, move || fuse.blow())),
-    );
-    or_none(listed)
+    or_none(lookout.call(|handle| {
+        let plain = || handle.children(path, false)?.ok_or(Fault::NoNode);
+        lookout.fuses.watch(What::Children, path, plain, |fuse| {
+            handle.children_with(path, move || fuse.blow())
+        })
+    }))
 }
 
 fn or_none<T>(answer: Answer<T>) -> Answer<Option<T>> {

@@ -288,8 +288,13 @@ impl From<&Client> for Client {
 ///   session (and after an outage of about the session time-out). Locks are then lost, and calls
 ///   fail with [`Closed`](crate::ErrorKind::Closed): make a new handle and a new client. The
 ///   server may keep the old session's nodes, and so its locks, for another session time-out.
+/// - **Credentials first.** `add_auth` while other threads use the handle makes the crate give
+///   answers to the wrong callers: two might then hold the lock. Add all before the first
+///   call here. The crate does not present them again on its next connection, where ACLs may then
+///   refuse, [`NotAuthorized`](crate::ErrorKind::NotAuthorized), even a lock's release.
 /// - **A place in the queue can be lost.** A node whose making was not confirmed is deleted, and
 ///   another one queued at the end; through a link it would be kept.
+/// - **No mercy on the machine**: while the server is down, the crate takes most of a core.
 /// - **More requests**: two more for each acquisition, one more for each wait; a `sync` is a
 ///   delete of a node that is not there. A lock node that it makes is no container, and stays.
 /// - **Watches** are the crate's: at most one for a node and a connection. Those that a lost

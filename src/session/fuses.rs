@@ -58,7 +58,8 @@ impl Fuses {
         Fuses { watches, table: Mutex::new(table), turns: Default::default() }
     }
 
-    /// Sets a watch by `ask`, or relies on the one that is in force and asks by `plain`.
+    /// Sets a watch by `ask`, or relies on the one that is in force and asks by `plain`. Only for
+    /// who has a connection: whoever is told that a watch was lost will want another one.
     pub(super) fn watch<T>(
         self: &Arc<Self>,
         what: What,
@@ -168,5 +169,85 @@ impl Drop for Fuse {
         if self.disarm(&fuses) {
             let _ = catch_unwind(AssertUnwindSafe(|| fuses.watches.tell(&self.path)));
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use crate::session::wake::{Subscription, Waiter};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A table, and how often those who wait for "/a" were told.
+    fn rig() -> (Arc<Fuses>, Arc<AtomicUsize>, Subscription) {
+        let watches = Arc::new(Watches::default());
+        let (told, waiter) = (Arc::new(AtomicUsize::new(0)), Waiter::new());
+        let (count, bell) = (Arc::clone(&told), waiter.bell());
+        let signal = Arc::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            bell();
+        });
+        let subscription = watches.subscribe("/a", signal);
+        (Arc::new(Fuses::new(watches)), told, subscription)
+    }
+
+    fn set(fuses: &Arc<Fuses>) -> Option<Fuse> {
+        fuses.watch(What::Node, "/a", || Ok(None), |fuse| Ok(Some(fuse))).unwrap()
+    }
+
+    #[test]
+    fn a_node_has_one_watcher_for_as_long_as_it_is_in_force() {
+        let (fuses, told, _subscription) = rig();
+        let fuse = set(&fuses).expect("the first");
+        for _ in 0..1000 {
+            assert!(set(&fuses).is_none());
+        }
+        assert!(fuses.watch(What::Children, "/a", || Ok(false), |_| Ok(true)).unwrap());
+        let before = told.load(Ordering::SeqCst);
+        fuse.blow();
+        assert_eq!(told.load(Ordering::SeqCst), before + 1);
+        assert!(set(&fuses).is_some(), "it has been called");
+    }
+
+    #[test]
+    fn a_watcher_that_the_crate_drops_is_told_like_one_that_it_calls() {
+        let (fuses, told, _subscription) = rig();
+        drop(set(&fuses).expect("the first"));
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        let fuse = set(&fuses).expect("a new one");
+        fuse.blow();
+        drop(fuse);
+        assert_eq!(told.load(Ordering::SeqCst), 2, "called, it is spent");
+    }
+
+    #[test]
+    fn another_connection_needs_another_watcher_and_remembers_the_first() {
+        let (fuses, told, _subscription) = rig();
+        let first = set(&fuses).expect("the first");
+        fuses.void();
+        let second = set(&fuses).expect("a new one");
+        drop(first);
+        assert!(set(&fuses).is_none(), "the one that is in force was taken for the other");
+        assert_eq!(told.load(Ordering::SeqCst), 0);
+        drop(second);
+        assert_eq!(fuses.table.lock().litter, ["/a"]);
+    }
+
+    #[test]
+    fn a_watch_that_was_refused_is_not_relied_on() {
+        let (fuses, told, _subscription) = rig();
+        let mut kept = Vec::new();
+        for fault in [Fault::NoNode, Fault::NoAuth] {
+            let ask = |fuse| {
+                kept.push(fuse);
+                Err(fault)
+            };
+            fuses.watch(What::Node, "/a", || Ok(()), ask).unwrap_err();
+        }
+        assert_eq!(kept.len(), 2);
+        drop(kept);
+        assert_eq!(told.load(Ordering::SeqCst), 0, "who was refused would ask for ever");
+        assert_eq!(fuses.table.lock().litter.len(), 2);
     }
 }
