@@ -509,7 +509,7 @@ fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     const REMOVE_WATCHES: i32 = 18;
     skip_without_server!();
     let rig = Rig::new("borrowed-h16");
-    let hold = |name: usize| DistributedLock::new(&rig.zk, &rig.site.base, &name.to_string());
+    let hold = |name: usize| DistributedLock::new(&rig.zk, &rig.site.base, name.to_string());
     let guards: Vec<_> = (0..260).map(|name| hold(name).lock().unwrap()).collect();
     eventually(LONG, "all watches", || rig.site.server().counter("zk_watch_count") == 260);
     rig.proxy.refuse();
