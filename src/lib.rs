@@ -99,8 +99,11 @@
 //!
 //! # Versions
 //!
-//! Semantic versioning; the kinds of errors, states and reasons may grow. The `zookeeper` crate is
-//! no part of the public interface. Rust 1.95 or newer, which is what continuous integration runs;
+//! Semantic versioning; the kinds of errors, states and reasons may grow. Of the [`zookeeper`]
+//! crate, version 0.8, only the handle is part of the public interface, by
+//! [`From<Arc<ZooKeeper>>`](Client#impl-From<Arc<ZooKeeper>>-for-Client), for programs that have one
+//! already; the crate is exported under its name. Another 0.x of it is a new major version
+//! here. Rust 1.95 or newer, which is what continuous integration runs;
 //! a newer compiler is asked for in a minor version at the least. Unix only.
 //!
 //! Servers: tested with ZooKeeper 3.8.
@@ -150,3 +153,4 @@ pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, 
 pub use session::client::{Client, ClientBuilder, ClientStats, SessionState};
 pub use session::retry::Retry;
 pub use session::wake::Cancel;
+pub use zookeeper;

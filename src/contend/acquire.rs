@@ -148,7 +148,8 @@ impl Attempt<'_> {
                         self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
                     }
                     let session = self.open_session()?;
-                    let id = session.id();
+                    // Of no session is no ephemeral node.
+                    let id = if session.may_adopt() { session.id() } else { 0 };
                     (session, Event::Begin { session: id })
                 }
             };

@@ -13,6 +13,7 @@
 mod support;
 
 mod ambiguity; // scenarios 36–43b: what happens when answers are lost
+mod borrowed; // clients of a plain handle of the zookeeper crate
 mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
