@@ -7,6 +7,8 @@
 //! The command finds the server's connect string in `ZKLOCK_HOSTS`. The exit code is the command's,
 //! or 2 if it could not be run.
 
+#![allow(clippy::print_stderr, reason = "examples talk to people")]
+
 use std::env;
 use std::error::Error;
 use std::process::{Command, ExitCode};

@@ -1,5 +1,7 @@
 //! The feature `testing`, as the tests of another crate would use it.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a test")]
+
 use std::env;
 use std::io::{self, BufRead, BufReader};
 use std::net::TcpStream;

@@ -35,10 +35,14 @@ pub(super) fn engine() -> Result<()> {
             .enable_all()
             .build()
             .map_err(|cause| cause.to_string())?;
-        let answer = runtime.block_on(tokio::time::timeout(PING, async {
-            let client = docker_client_instance().await.map_err(|cause| cause.to_string())?;
-            client.ping().await.map_err(|cause| cause.to_string())
-        }));
+        let answer = runtime.block_on(async {
+            let ping = async {
+                let client = docker_client_instance().await.map_err(|cause| cause.to_string())?;
+                client.ping().await.map_err(|cause| cause.to_string())
+            };
+            // It asks for the runtime's clock at once.
+            tokio::time::timeout(PING, ping).await
+        });
         // It may be resolving a name, which cannot be interrupted.
         runtime.shutdown_background();
         answer.unwrap_or_else(|_| Err(format!("it said nothing for {PING:?}"))).map(drop)

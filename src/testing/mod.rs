@@ -90,7 +90,7 @@ pub struct ZooKeeperServer {
 
 #[derive(Debug)]
 enum Running {
-    Docker(#[expect(dead_code, reason = "for its drop")] Docker),
+    Docker(#[expect(dead_code, reason = "for its drop")] Box<Docker>),
     Local(#[expect(dead_code, reason = "for its drop")] Local),
 }
 
@@ -199,7 +199,7 @@ impl ZooKeeperServerBuilder {
         let (hosts, running) = match kind {
             Kind::Docker => {
                 let docker = Docker::start(&settings)?;
-                (docker.hosts(), Running::Docker(docker))
+                (docker.hosts(), Running::Docker(Box::new(docker)))
             }
             Kind::Local => {
                 let local = Local::start(&settings)?;
