@@ -21,7 +21,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+// The library itself has it with the feature `testing` only.
 #[path = "../../../src/testing/child.rs"]
+#[allow(clippy::duplicate_mod, reason = "the library's unit tests, with that feature, have both")]
 mod child;
 
 pub(crate) use child::Installation;
