@@ -95,7 +95,12 @@
 //!
 //! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
 //! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
-//! locks), `zklock::reaper` and `zklock::events`. Events, never single requests; never credentials.
+//! locks), `zklock::reaper`, `zklock::events` and `zklock::testing`. Events, never single requests; never credentials.
+//!
+//! # Features
+//!
+//! None is on by default. `testing` adds the module `testing`, which starts a ZooKeeper server for
+//! tests, in Docker or from a local installation; it alone brings an async runtime along.
 //!
 //! # Versions
 //!
@@ -121,6 +126,10 @@ mod session;
 
 // The real connection, behind the handle of the `zookeeper` crate.
 mod link;
+
+// For the tests of those who use this crate: a server.
+#[cfg(feature = "testing")]
+pub mod testing;
 
 // The ground: errors, names, and where threads, channels, locks and time come from.
 mod acl;
