@@ -117,6 +117,9 @@ impl MultiLock {
 
     /// As [`lock`](MultiLock::lock), until any thread trips `cancel`.
     ///
+    /// Cleaning up takes up to a second more while the servers do not answer: half a second for the
+    /// lock that was waited for, and half a second for those that were taken.
+    ///
     /// # Errors
     ///
     /// [`Cancelled`](ErrorKind::Cancelled); else as [`lock`](MultiLock::lock).

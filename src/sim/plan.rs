@@ -6,8 +6,24 @@ use super::world::{Habits, Moment, Operation, Trap};
 use crate::acl::{Acl, Permissions};
 use crate::rt::schedule::{Process, Schedule};
 
+/// What a trial is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recipe {
+    Mutex,
+    ReadWrite,
+    Semaphore {
+        permits: u32,
+        /// Somebody takes it to have one more.
+        disagreed: bool,
+    },
+    Multi {
+        nodes: usize,
+    },
+}
+
 #[derive(Debug)]
 pub(super) struct Plan {
+    pub(super) recipe: Recipe,
     pub(super) habits: Habits,
     /// The most that a thread takes to go on.
     pub(super) lag: Duration,
@@ -23,6 +39,26 @@ pub(super) struct Plan {
     pub(super) first_number: i32,
     /// Whether nobody may read the contenders of the first process.
     pub(super) hidden: bool,
+    /// When somebody asks somebody to let go.
+    pub(super) asks: Vec<(Duration, Ask)>,
+    /// Whose client looks on.
+    pub(super) observer: Option<Process>,
+}
+
+/// Asking to let go, with the client of a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    pub(super) process: Process,
+    pub(super) of: Whom,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Whom {
+    Holders,
+    /// Any one contender.
+    One,
+    /// The same, by somebody with a client of another kind.
+    OneByPeer,
 }
 
 #[derive(Clone, Debug)]
@@ -133,7 +169,17 @@ impl Plan {
         let hidden = first_number == 0 && chance.chance(10);
         faults.retain(|(_, fault)| !hidden || !matches!(fault, Fault::DeleteLockNode));
         let habits = Habits { reminds: Plan::needs_reminders(&faults, hidden), ..habits };
+        let recipe = Plan::recipe(chance);
+        let asks = [0, 0, 0, 1, 2, 4][chance.below(6)];
+        let whom = [Whom::Holders, Whom::Holders, Whom::One, Whom::OneByPeer];
+        let ask = || Ask { process: chance.below(processes), of: whom[chance.below(4)] };
+        let asks = (0..asks).map(|_| (chance.some(horizon), ask())).collect();
+        let disagreed = matches!(recipe, Recipe::Semaphore { disagreed: true, .. });
+        let observed = !disagreed && chance.chance(25);
         Plan {
+            recipe,
+            asks,
+            observer: observed.then(|| chance.below(processes)),
             lag: pick(&[ms(0), Duration::from_micros(100), ms(2)]),
             rounds,
             hold,
@@ -143,6 +189,18 @@ impl Plan {
             habits,
             threads,
             faults,
+        }
+    }
+
+    fn recipe(chance: &Schedule) -> Recipe {
+        match chance.below(6) {
+            0 => Recipe::ReadWrite,
+            1 => Recipe::Semaphore {
+                permits: 1 + chance.below(4) as u32,
+                disagreed: chance.chance(20),
+            },
+            2 => Recipe::Multi { nodes: 2 + chance.below(2) },
+            _ => Recipe::Mutex,
         }
     }
 
