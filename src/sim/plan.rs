@@ -168,7 +168,6 @@ impl Plan {
         // Who hides his contenders is not to make the lock node: the others could not list it.
         let hidden = first_number == 0 && chance.chance(10);
         faults.retain(|(_, fault)| !hidden || !matches!(fault, Fault::DeleteLockNode));
-        let habits = Habits { reminds: Plan::needs_reminders(&faults, hidden), ..habits };
         let recipe = Plan::recipe(chance);
         let asks = [0, 0, 0, 1, 2, 4][chance.below(6)];
         let whom = [Whom::Holders, Whom::Holders, Whom::One, Whom::OneByPeer];
@@ -176,6 +175,8 @@ impl Plan {
         let asks = (0..asks).map(|_| (chance.some(horizon), ask())).collect();
         let disagreed = matches!(recipe, Recipe::Semaphore { disagreed: true, .. });
         let observed = !disagreed && chance.chance(25);
+        let habits =
+            Habits { reminds: Plan::needs_reminders(&faults, hidden || observed), ..habits };
         Plan {
             recipe,
             asks,
@@ -258,17 +259,17 @@ impl Plan {
 
     /// The same, but for what goes wrong.
     pub(super) fn with(self, faults: Vec<(Duration, Fault)>) -> Plan {
-        let reminds = Plan::needs_reminders(&faults, self.hidden);
+        let reminds = Plan::needs_reminders(&faults, self.hidden || self.observer.is_some());
         let habits = Habits { reminds, ..self.habits };
         Plan { calm: Plan::end_of(&faults), habits, faults, ..self }
     }
 
     /// Whether something may be left undone that only a reminder mends: what finds no thread,
     /// and a watch that is spent while the lock node may not be read.
-    fn needs_reminders(faults: &[(Duration, Fault)], hidden: bool) -> bool {
+    fn needs_reminders(faults: &[(Duration, Fault)], lists_watched: bool) -> bool {
         faults.iter().any(|(_, fault)| match fault {
             Fault::Poverty { .. } => true,
-            Fault::Forbid { .. } => hidden,
+            Fault::Forbid { .. } => lists_watched,
             _ => false,
         })
     }
