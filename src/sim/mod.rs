@@ -14,9 +14,9 @@ mod wire;
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use plan::Fault;
+use plan::{Fault, Recipe};
 
 /// How many seeds a plain test run tries.
 const SEEDS: u64 = 5_000;
@@ -99,6 +99,19 @@ fn a_long_lack_of_threads_leaves_no_node() {
             let lacking = Fault::Poverty { percent: 100, lasts: timeout * 3 };
             let down = Fault::Down { notice: timeout / 10, lasts: timeout / 5 };
             plan.with(vec![(timeout / 20, lacking), (timeout / 4, down)])
+        });
+        assert_eq!(result.map(drop), Ok(()), "seed {seed}");
+    }
+}
+
+/// That each of them may be a little late must not add up.
+#[test]
+fn several_locks_have_one_limit() {
+    for seed in 0..1_000 {
+        let result = trial::run_as(seed, false, |mut plan| {
+            plan.recipe = Recipe::Multi { nodes: 3 };
+            plan.habits.latency = Duration::from_millis(20);
+            plan
         });
         assert_eq!(result.map(drop), Ok(()), "seed {seed}");
     }
