@@ -1042,6 +1042,13 @@ impl Inner {
         exists && empty
     }
 
+    /// Somebody writes over a node's data.
+    pub(super) fn write(&mut self, path: &str, data: &[u8]) {
+        if self.leader.contains(path) {
+            self.commit(Change::Write { path: path.to_owned(), data: data.to_vec() });
+        }
+    }
+
     /// Somebody with a client of another kind contends.
     pub(super) fn contend(&mut self, prefix: &str) -> Option<String> {
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
@@ -1076,12 +1083,6 @@ impl Inner {
         self.leader.all_children(path).cloned().collect()
     }
 
-    /// The child with the lowest number.
-    pub(super) fn first_child(&self, path: &str) -> Option<&str> {
-        let number = |name: &&String| name.len().checked_sub(10).map(|at| name[at..].to_owned());
-        self.leader.all_children(path).min_by_key(number).map(String::as_str)
-    }
-
     /// How much has happened so far.
     pub(super) fn transactions(&self) -> usize {
         self.log.len()
@@ -1091,6 +1092,25 @@ impl Inner {
     pub(super) fn made_since(&self, then: usize) -> impl Iterator<Item = (&str, i64, &[u8])> {
         self.log[then..].iter().filter_map(|transaction| match &transaction.change {
             Change::Create { path, owner, data, .. } => Some((path.as_str(), *owner, &data[..])),
+            _ => None,
+        })
+    }
+
+    /// What was written over, and up to where the log says so.
+    pub(super) fn written_since(&self, then: usize) -> (Vec<String>, usize) {
+        let written = self.log[then..].iter().filter_map(|transaction| match &transaction.change {
+            Change::Write { path, .. } => Some(path.clone()),
+            _ => None,
+        });
+        (written.collect(), self.log.len())
+    }
+
+    /// Which transaction has made the node, and what it said of itself.
+    pub(super) fn making(&self, path: &str) -> Option<(i64, &[u8])> {
+        self.log.iter().rev().find_map(|transaction| match &transaction.change {
+            Change::Create { path: made, data, .. } if made == path => {
+                Some((transaction.zxid, &data[..]))
+            }
             _ => None,
         })
     }
