@@ -669,6 +669,15 @@ fn s50_a_downgraded_guard_learns_of_loss_and_of_requests() {
 
 // ----- nobody starves
 
+/// Ends a stream, also when the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn s48_a_stream_of_readers_does_not_starve_a_writer() {
     skip_without_zookeeper!();
@@ -693,9 +702,10 @@ fn s48_a_stream_of_readers_does_not_starve_a_writer() {
                 }
             });
         }
+        let ends = Ends(&done);
         eventually(SOON, "a stream", || rounds.load(Ordering::SeqCst) > 20);
         let writer = lock.try_write_for(SOON).unwrap();
-        done.store(true, Ordering::SeqCst);
+        drop(ends);
         assert_eq!(inside.load(Ordering::SeqCst), 0);
         assert!(writer.is_some(), "starved");
     });
@@ -719,9 +729,10 @@ fn s48_a_stream_of_writers_does_not_starve_a_reader() {
                 }
             });
         }
+        let ends = Ends(&done);
         eventually(SOON, "a stream", || rounds.load(Ordering::SeqCst) > 20);
         let reader = lock.try_read_for(SOON).unwrap();
-        done.store(true, Ordering::SeqCst);
+        drop(ends);
         assert!(reader.is_some(), "starved");
     });
     drop(lock);

@@ -594,6 +594,30 @@ fn a_closed_client_among_them_is_an_error_and_no_hang() {
     site.finish(clients);
 }
 
+/// Half a second, and not for each.
+#[test]
+fn letting_go_of_all_in_silence_takes_half_a_second_on_time() {
+    skip_without_server!();
+    let site = Site::own("parting");
+    let (proxy, zk) = site.proxied(Duration::from_secs(20));
+    let names = ["a", "b", "c", "d", "e"];
+    let locks = names.map(|name| ReentrantLock::new(&zk, &site.base, name));
+    let all = locks.iter().fold(MultiLock::new(), MultiLock::with_reentrant);
+    let plain = locks.iter().map(ReentrantLock::as_mutex).fold(MultiLock::new(), MultiLock::with);
+    for several in [&all, &plain] {
+        let guard = several.lock().unwrap();
+        proxy.black_hole();
+        let start = Instant::now();
+        drop(guard);
+        let took = start.elapsed();
+        assert!(took < Duration::from_millis(500) + OVERSHOOT, "{took:?}");
+        proxy.pass();
+        eventually(SOON, "all to go", || names.iter().all(|name| site.children(name).is_empty()));
+    }
+    drop((all, plain, locks));
+    site.finish([zk]);
+}
+
 #[test]
 fn multi_locks_can_be_shared_and_sent() {
     fn anywhere<T: Send + Sync + 'static>() {}
