@@ -34,6 +34,8 @@ impl Hold {
             // With the lock node our own has gone, too.
             Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
             Err(fault) => {
+                // An earlier attempt may have made it.
+                self.discard(&path);
                 let needs = "CREATE on the lock node";
                 return Err(refusal(&fault, "create the reader's node", needs, &lock_node));
             }

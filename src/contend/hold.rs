@@ -344,6 +344,12 @@ impl Hold {
         Hold::on(&self.client, Arc::clone(&self.session), lock_node, name, self.token)
     }
 
+    /// Has another node of the session deleted in the background, if it is there.
+    pub(crate) fn discard(&self, path: &str) {
+        let core = self.client.core();
+        core.reaper().delete(&self.session, core.whole(path));
+    }
+
     fn until_usable(&self, waiter: &Waiter) -> Result<(), End> {
         match self.session.status().until_usable(waiter, Deadline::NEVER, || false) {
             Usable::Never(end) => Err(end),

@@ -5,7 +5,7 @@
 
 use super::ask::{Question, ask};
 use super::rule::{Rule, Verdict, in_grant_order};
-use super::ticket::Form;
+use super::ticket::{Form, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::session::client::Client;
@@ -77,7 +77,8 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
 
 /// Nothing but a contender of this lock is written to or deleted.
 fn check_place(node: &str, contender: &str) -> Result<()> {
-    if path::parent(contender) == node {
+    let contends = Ticket::parse(path::last(contender)).is_some();
+    if path::parent(contender) == node && contends {
         return Ok(());
     }
     let message = format!("{contender:?} is no contender of this lock");

@@ -28,9 +28,9 @@ use crate::session::wake::Cancel;
 ///
 /// # The number of permits
 ///
-/// All must name the same. Whoever names another than those who hold or wait gets the error
-/// [`Disagreement`](crate::ErrorKind::Disagreement), and takes nothing from anybody. To change the
-/// number, let all go first.
+/// All must name the same. Whoever names another than the first of those who hold or wait gets the
+/// error [`Disagreement`](crate::ErrorKind::Disagreement), and takes nothing from anybody. To change
+/// the number, let all go first.
 ///
 /// # Fairness
 ///
