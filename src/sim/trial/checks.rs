@@ -156,7 +156,7 @@ impl Trial {
             match asked {
                 None if told => return Err(format!("nobody has asked {path} to let go")),
                 // Who may not read its own node does not learn of it.
-                Some(when) if !told && !(self.plan.hidden && one.process == 0) => {
+                Some(when) if !(told || self.plan.hidden && one.process == 0) => {
                     let known_by = self.known_by(one, one.since.max(*when));
                     let there = self.world.look(|world| world.contains(path));
                     let stopped = schedule.stopped(one.process).is_some();

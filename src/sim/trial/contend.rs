@@ -404,7 +404,7 @@ impl Trial {
                 });
                 None
             }
-            Err(guard) => Some(guard),
+            Err(guard) => Some(*guard),
         }
     }
 

@@ -253,7 +253,7 @@ impl Trial {
         let timeout = self.plan.habits.session_timeout;
         let settled = schedule.time().max(self.plan.calm) + timeout * 4;
         schedule.pause(settled - schedule.time());
-        let left: Vec<_> = self.children().into_iter().flat_map(|(_, names)| names).collect();
+        let left: Vec<_> = self.children().into_values().flatten().collect();
         if !left.is_empty() {
             self.accuse(format!("left behind: {left:?}"));
         }

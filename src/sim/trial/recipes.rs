@@ -271,7 +271,7 @@ impl Guard {
     }
 
     /// As what can be dropped on another thread; a multi-lock's guard cannot.
-    pub(super) fn into_sendable(self) -> Result<Box<dyn Send>, Guard> {
-        each!(self, guard => Ok(Box::new(guard)), guards => Err(Guard::Several(guards)))
+    pub(super) fn into_sendable(self) -> Result<Box<dyn Send>, Box<Guard>> {
+        each!(self, guard => Ok(Box::new(guard)), guards => Err(Box::new(Guard::Several(guards))))
     }
 }
