@@ -8,7 +8,7 @@ use zklock::{
 };
 
 use crate::support::proxy::opcode;
-use crate::support::raw::Kind;
+use crate::support::raw::{ALL, Acl, Kind};
 use crate::support::site::Site;
 use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
 
@@ -379,6 +379,32 @@ fn when_the_client_is_closed_an_observer_ends_with_an_error() {
     assert_eq!(bad.next().unwrap().unwrap_err().kind(), ErrorKind::InvalidName);
     assert!(bad.next().is_none());
     drop((lock, bad));
+    site.finish([zk]);
+}
+
+/// Servers tell nobody of a change to a node that he may not read.
+#[test]
+fn a_holder_that_may_not_be_read_is_seen_to_come_and_go() {
+    skip_without_zookeeper!();
+    let site = Site::shared("hidden");
+    let zk = site.client();
+    let node = format!("{}/a", site.base);
+    let mut raw = site.raw();
+    raw.create_all(&node).unwrap();
+    let nobody = [Acl::new(ALL, "digest", "nobody:nothing")];
+    let prefix = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
+    let mut make = || raw.create_with_acl(&prefix, b"secret", Kind::EphemeralSequential, &nobody);
+    let [theirs, behind] = [(); 2].map(|()| make().unwrap());
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut observer = lock.observe();
+    let seen = observer.next_for(SOON).unwrap().expect("the holder");
+    assert_eq!((seen.len(), &*seen[0].path, &*seen[0].data), (1, &*theirs, &b""[..]));
+    for (leaves, holders) in [(theirs, vec![behind.clone()]), (behind, vec![])] {
+        raw.delete(&leaves).unwrap();
+        assert_eq!(next(&mut observer), holders);
+    }
+    raw.close().unwrap();
+    drop((lock, observer));
     site.finish([zk]);
 }
 
