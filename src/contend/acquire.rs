@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::hold::Hold;
+use super::neighbours;
 use super::queue::{
     Action, Event, Inspection, Leftovers, Listing, Made, On, Queue, Trouble, Watched,
 };
@@ -16,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::{Client, Core, Interrupted, Patience};
+use crate::session::retry::Retry;
 use crate::session::session::Session;
 use crate::session::status::Usable;
 use crate::session::store::{Answer, Created, Fault, Kind};
@@ -69,6 +71,11 @@ struct Attempt<'a> {
     watching: HashMap<String, Watching>,
     /// The connection that the watches were set on.
     watching_on: u64,
+    retry: Retry,
+    /// How many requests had no answer, and sessions were lost.
+    losses: u32,
+    /// Whether the list of children has been looked through for those who do not respect us.
+    looked_round: bool,
 }
 
 struct Watching {
@@ -91,6 +98,9 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
         session: None,
         watching: HashMap::new(),
         watching_on: 0,
+        retry: core.retry_policy(),
+        losses: 0,
+        looked_round: false,
     };
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
     let fresh = || Guid::from_u128(rt::random());
@@ -134,8 +144,12 @@ impl Attempt<'_> {
             let (session, next) = match (self.live_session(), event.take()) {
                 (Some(session), Some(event)) => (session, event),
                 _ => {
+                    if self.session.take().is_some() {
+                        self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
+                    }
                     let session = self.open_session()?;
-                    let id = session.id();
+                    // Of no session is no ephemeral node.
+                    let id = if session.may_adopt() { session.id() } else { 0 };
                     (session, Event::Begin { session: id })
                 }
             };
@@ -143,7 +157,6 @@ impl Attempt<'_> {
                 Action::Hold(place) => {
                     self.until_trusted(&session)?;
                     if session.status().now().ended.is_some() {
-                        self.session = None;
                         continue;
                     }
                     let hold =
@@ -154,7 +167,8 @@ impl Attempt<'_> {
                 Action::Fail(error) => return Err(Stop::Failed(error)),
                 action => match self.perform(&session, action) {
                     Ok(done) => event = Some(done),
-                    Err(Stop::SessionEnded) => self.session = None,
+                    // Which the next turn finds out.
+                    Err(Stop::SessionEnded) => {}
                     Err(stop) => return Err(stop),
                 },
             }
@@ -171,17 +185,43 @@ impl Attempt<'_> {
         self.session = None;
         let cancel = self.limits.cancel;
         let give_up = || cancel.is_some_and(Cancel::is_cancelled);
-        let opened =
-            self.core.session(&self.waiter, self.ask_until, give_up, Patience::UntilDeadline);
+        let until = self.patience();
+        let opened = self.core.session(&self.waiter, until, give_up, Patience::UntilDeadline);
         match opened {
             Ok(session) => {
                 let subscription = session.status().subscribe(self.waiter.bell());
                 self.session = Some((Arc::clone(&session), subscription));
                 Ok(session)
             }
-            Err(Interrupted::GaveUp) => Err(self.gave_up()),
+            Err(Interrupted::GaveUp) => Err(self.outage(ErrorKind::Connect)),
             Err(Interrupted::Failed(error)) => Err(Stop::Failed(error)),
         }
+    }
+
+    /// By when there has to be a connection.
+    fn patience(&self) -> Deadline {
+        let outage = self.retry.longest_outage().map(Deadline::after);
+        outage.map_or(self.ask_until, |end| end.earlier(self.ask_until))
+    }
+
+    /// There is no connection in time.
+    fn outage(&self, kind: ErrorKind) -> Stop {
+        match self.retry.longest_outage() {
+            Some(longest) if !self.is_cancelled() && !self.ask_until.has_passed() => {
+                let message = format!("there was no connection to the ensemble for {longest:?}");
+                Stop::Failed(Error::new(kind, message))
+            }
+            _ => self.gave_up(),
+        }
+    }
+
+    fn note_loss(&mut self, kind: ErrorKind, what: &str) -> Result<(), Stop> {
+        self.losses = self.losses.saturating_add(1);
+        if !self.retry.is_exceeded_by(self.losses) {
+            return Ok(());
+        }
+        let message = format!("{what}; that was loss number {} of this call", self.losses);
+        Err(Stop::Failed(Error::new(kind, message)))
     }
 
     fn gave_up(&self) -> Stop {
@@ -218,6 +258,9 @@ impl Attempt<'_> {
                 let (children, on) =
                     self.ask_on(session, move |store| store.children(&on_node, false))?;
                 let children = self.sort(children, "list its children", "READ on it");
+                if let Ok(Some(children)) = &children {
+                    self.look_round(children);
+                }
                 Event::Listed(children.map(|children| Listing {
                     on,
                     children: children.unwrap_or_default(),
@@ -248,6 +291,13 @@ impl Attempt<'_> {
             }
             Action::Hold(_) | Action::Yield | Action::Fail(_) => Event::Woken,
         })
+    }
+
+    fn look_round(&mut self, children: &[String]) {
+        if !std::mem::replace(&mut self.looked_round, true) {
+            let form = self.contention.form;
+            self.core.warn_once(&self.node, || neighbours::warning(form, children));
+        }
     }
 
     fn create(
@@ -288,9 +338,9 @@ impl Attempt<'_> {
 
     fn until_usable(&self, session: &Session) -> Result<(), Stop> {
         let give_up = || self.is_cancelled();
-        match session.status().until_usable(&self.waiter, self.ask_until, give_up) {
+        match session.status().until_usable(&self.waiter, self.patience(), give_up) {
             Usable::Now => Ok(()),
-            Usable::NotInTime => Err(self.gave_up()),
+            Usable::NotInTime => Err(self.outage(ErrorKind::ConnectionLoss)),
             Usable::Never(_) => Err(Stop::SessionEnded),
         }
     }
@@ -321,6 +371,10 @@ impl Attempt<'_> {
         };
         match answer {
             Err(Fault::SessionEnded) => Err(Stop::SessionEnded),
+            Err(Fault::ConnectionLoss) => {
+                self.note_loss(ErrorKind::ConnectionLoss, "the connection was lost")?;
+                Ok(Err(Fault::ConnectionLoss))
+            }
             answer => Ok(answer),
         }
     }
@@ -439,7 +493,11 @@ impl Attempt<'_> {
                 return Ok(());
             }
             self.check(self.limits.deadline)?;
-            self.waiter.wait(self.limits.deadline);
+            if !phase.attached && self.retry.longest_outage().is_some() {
+                self.until_usable(session)?;
+            } else {
+                self.waiter.wait(self.limits.deadline);
+            }
         }
     }
 

@@ -153,6 +153,12 @@ impl Ticket {
         &self.name[self.guid.clone()]
     }
 
+    /// What stands between the guid and the number.
+    pub(crate) fn marker(&self) -> &str {
+        let rest = &self.name[self.guid.end..];
+        rest.trim_end_matches(|c: char| c.is_ascii_digit())
+    }
+
     /// How many permits it asks for; 1 for what is no semaphore's.
     pub(crate) fn weight(&self) -> u32 {
         self.weight

@@ -114,6 +114,11 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Whether a holder in this session may believe that its nodes exist.
     fn is_trusted(&self) -> bool;
 
+    /// Whether a node that may be ours can be told to be of this session, and so be kept.
+    fn may_adopt(&self) -> bool {
+        true
+    }
+
     fn info(&self) -> Info;
 
     /// Ends the session, and stops trying to after so long.

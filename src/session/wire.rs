@@ -103,14 +103,14 @@ fn outcome(error: i32) -> Answer<()> {
 
 impl Store for Wire {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
-        let made = self.handle.create(path, data, acl, kind, &self.link);
-        match made {
+        let made = match self.handle.create(path, data, acl, kind) {
             // Servers before 3.5 know no containers.
             Err(Fault::Refused(_)) if kind == Kind::Container => {
-                self.handle.create(path, data, acl, Kind::Persistent, &self.link)
+                self.handle.create(path, data, acl, Kind::Persistent)
             }
             made => made,
-        }
+        };
+        made.map(|path| Created { czxid: self.link.take_created(&path), path })
     }
 
     fn delete(&self, path: &str) -> Answer<()> {
