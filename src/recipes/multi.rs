@@ -206,8 +206,12 @@ impl MultiLock {
         keyed.sort_by(|(one, _), (other, _)| one.cmp(other));
         let mut members: Vec<(_, Member)> = Vec::new();
         for (key, member) in keyed {
+            member.site.check(member.form)?;
             match members.last_mut().filter(|(latest, _)| *latest == key) {
-                Some((_, last)) => last.form = last.merge(&member)?,
+                Some((_, last)) => {
+                    last.form = last.merge(&member)?;
+                    last.site.check(last.form)?;
+                }
                 None => members.push((key, member)),
             }
         }
@@ -229,7 +233,12 @@ impl Member {
             (Class::Mutex, Class::Mutex) | (Class::Read | Class::Write, Class::Read) => Some(mine),
             (Class::Read | Class::Write, Class::Write) => Some(theirs),
             (Class::Permits, Class::Permits) if mine.permits == theirs.permits => {
-                Some(Form { weight: mine.weight.saturating_add(theirs.weight), ..mine })
+                // No semaphore has more than that, so it is refused as too many.
+                let Some(weight) = mine.weight.checked_add(theirs.weight) else {
+                    let message = format!("so many permits cannot be had of {}", mine.permits);
+                    return Err(Error::new(ErrorKind::InvalidData, message).on(self.site.node()?));
+                };
+                Some(Form { weight, ..mine })
             }
             _ => None,
         };

@@ -603,3 +603,27 @@ fn multi_locks_can_be_shared_and_sent() {
     shown::<MultiGuard>();
     shown::<ReentrantGuard>();
 }
+
+#[test]
+fn permits_that_cannot_be_had_are_refused_before_anything_is_taken() {
+    skip_without_zookeeper!();
+    let site = Site::shared("multi-permits");
+    let zk = site.client();
+    let held = DistributedLock::new(&zk, &site.base, "a");
+    let guard = held.lock().unwrap();
+    let most = DistributedSemaphore::new(&zk, &site.base, "b", u32::MAX);
+    let few = DistributedSemaphore::new(&zk, &site.base, "b", 2);
+    let with = || MultiLock::new().with(&held);
+    for (case, all) in [
+        ("none", with().with_permits(&few, 0)),
+        ("none and some", with().with_permits(&few, 0).with_permits(&few, 1)),
+        ("too many", with().with_permits(&few, 2).with_permits(&few, 1)),
+        ("too many for the type", with().with_permits(&most, u32::MAX).with_permits(&most, 1)),
+    ] {
+        // It would wait for the first.
+        assert_eq!(kind(all.try_lock_for(BRIEF)), ErrorKind::InvalidData, "{case}");
+    }
+    drop(guard);
+    drop((held, most, few));
+    site.finish([zk]);
+}
