@@ -1,6 +1,7 @@
 //! Several locks at once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::mutex::DistributedLock;
@@ -12,7 +13,7 @@ use crate::contend::acquire::{Limits, worth_asking};
 use crate::contend::hold::{FencingToken, Hold, LossReason, PARTING};
 use crate::contend::ticket::{Class, Form};
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::{Deadline, Mutex};
+use crate::rt::{AtomicBool, Deadline, Mutex};
 use crate::session::wake::Cancel;
 
 /// Several locks, taken all or none.
@@ -171,7 +172,8 @@ impl MultiLock {
         let members = self.in_order()?;
         let late = worth_asking(limits.deadline);
         loop {
-            let mut taken = MultiGuard { parts: Vec::with_capacity(members.len()) };
+            let parts = Vec::with_capacity(members.len());
+            let mut taken = MultiGuard { parts, released: Arc::default() };
             for member in &members {
                 match member.acquire(limits) {
                     Ok(Some(part)) => taken.parts.push(part),
@@ -302,6 +304,8 @@ impl Part {
 #[derive(Debug)]
 pub struct MultiGuard {
     parts: Vec<Part>,
+    /// A thread may go on holding a re-entrant lock, which then has nothing to tell here.
+    released: Arc<AtomicBool>,
 }
 
 impl MultiGuard {
@@ -321,15 +325,18 @@ impl MultiGuard {
         self.parts.iter().try_for_each(Part::ensure_held)
     }
 
-    /// Calls `callback`, once, when the first of the locks is lost: see
-    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
+    /// Calls `callback`, once, when the first of the locks is lost; never after this guard was
+    /// released: see [`LockGuard::on_lost`](crate::LockGuard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         for part in &self.parts {
             let callback = Arc::clone(&callback);
+            let released = Arc::clone(&self.released);
             let once = move |why| {
                 let callback = callback.lock().take();
-                if let Some(callback) = callback {
+                if let Some(callback) = callback
+                    && !released.load(Ordering::SeqCst)
+                {
                     callback(why);
                 }
             };
@@ -359,13 +366,18 @@ impl MultiGuard {
     /// As [`LockGuard::unlock`](crate::LockGuard::unlock): of the first that failed; the others'
     /// are its [`others`](Error::others).
     pub fn unlock(mut self) -> Result<()> {
-        let parts = std::mem::take(&mut self.parts);
+        let parts = self.part();
         let failed = parts.into_iter().rev().filter_map(|part| part.release().err());
         Error::gather(failed).map_or(Ok(()), Err)
     }
 
     fn let_go(mut self, until: Deadline) {
-        MultiGuard::let_all_go(std::mem::take(&mut self.parts), until);
+        MultiGuard::let_all_go(self.part(), until);
+    }
+
+    fn part(&mut self) -> Vec<Part> {
+        self.released.store(true, Ordering::SeqCst);
+        std::mem::take(&mut self.parts)
     }
 
     fn let_all_go(parts: Vec<Part>, until: Deadline) {
@@ -376,6 +388,6 @@ impl MultiGuard {
 
 impl Drop for MultiGuard {
     fn drop(&mut self) {
-        MultiGuard::let_all_go(std::mem::take(&mut self.parts), Deadline::NEVER);
+        MultiGuard::let_all_go(self.part(), Deadline::NEVER);
     }
 }

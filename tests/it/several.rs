@@ -627,3 +627,30 @@ fn permits_that_cannot_be_had_are_refused_before_anything_is_taken() {
     drop((held, most, few));
     site.finish([zk]);
 }
+
+#[test]
+fn a_multi_guard_that_was_released_tells_of_no_loss_though_a_thread_still_holds_one_of_its_locks() {
+    skip_without_zookeeper!();
+    let site = Site::shared("multi-told");
+    let zk = site.client();
+    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    let outer = lock.lock().unwrap();
+    let (tell, told) = mpsc::channel();
+    let all = MultiLock::new().with_reentrant(&lock);
+    for by_drop in [true, false] {
+        let guard = all.lock().unwrap();
+        let tell = tell.clone();
+        guard.on_lost(move |why| tell.send(why).unwrap());
+        if by_drop { drop(guard) } else { guard.unlock().unwrap() }
+    }
+    drop(tell);
+    let (last, lost) = mpsc::channel();
+    outer.on_lost(move |why| last.send(why).unwrap());
+    site.raw().delete(outer.path()).unwrap();
+    assert_eq!(lost.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
+    drop(outer);
+    // Until none of the callbacks is left that could tell.
+    assert_eq!(told.iter().collect::<Vec<_>>(), []);
+    drop((all, lock));
+    site.finish([zk]);
+}
