@@ -604,6 +604,24 @@ fn multi_locks_can_be_shared_and_sent() {
     shown::<ReentrantGuard>();
 }
 
+/// Taken for two locks, the second would wait for the first.
+#[test]
+fn one_host_is_one_host_however_it_is_written() {
+    skip_without_server!();
+    let site = Site::own("written");
+    let address = site.server().addr();
+    let zk = zklock::Client::connect(&address.to_string()).unwrap();
+    for written in [format!("{address}/"), format!(" {address} ,{address}")] {
+        let other = zklock::Client::connect(&written).unwrap();
+        let lock = |zk| DistributedLock::new(zk, &site.base, "a");
+        let all = MultiLock::new().with(&lock(&zk)).with(&lock(&other));
+        assert!(all.try_lock().unwrap().is_some(), "{written:?}");
+        drop(all);
+        other.close();
+    }
+    site.finish([zk]);
+}
+
 #[test]
 fn permits_that_cannot_be_had_are_refused_before_anything_is_taken() {
     skip_without_zookeeper!();
