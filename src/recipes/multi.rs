@@ -24,7 +24,9 @@ use crate::session::wake::Cancel;
 /// `MultiLock`: do not wait for one while holding a lock that it names.
 ///
 /// Naming a lock twice is the same as naming it once; clients are taken to be of one ensemble if
-/// their connect strings name the same hosts. Of a read/write lock that is named for
+/// their connect strings name the same hosts. Which ensemble a handle of the program's is connected
+/// to is not known: locks of one path over different handles are refused, as
+/// [`InvalidName`](ErrorKind::InvalidName). Of a read/write lock that is named for
 /// reading and for writing, the writer's is taken; permits of one semaphore are added up. Locks of
 /// different kinds cannot share a node: [`InvalidName`](ErrorKind::InvalidName).
 ///
@@ -225,6 +227,11 @@ impl Member {
     /// What does for both, which have one node.
     fn merge(&self, other: &Member) -> Result<Form> {
         let (mine, theirs) = (self.form, other.form);
+        let handle = |member: &Member| member.site.client.core().handle();
+        if handle(self) != handle(other) {
+            let message = "nobody knows whether two handles' locks of one path are one lock";
+            return Err(Error::new(ErrorKind::InvalidName, message).on(self.site.node()?));
+        }
         let same_threads = match (&self.reentrant, &other.reentrant) {
             (None, None) => true,
             (Some(one), Some(other)) => one.is_same(other),

@@ -542,6 +542,11 @@ impl Core {
         hosts
     }
 
+    /// See [`Ensemble::handle`].
+    pub(crate) fn handle(&self) -> Option<usize> {
+        self.ensemble.handle()
+    }
+
     /// The path as the server knows it.
     pub(crate) fn whole(&self, path: &str) -> String {
         match path {

@@ -622,6 +622,26 @@ fn one_host_is_one_host_however_it_is_written() {
     site.finish([zk]);
 }
 
+/// Only the handle's owner knows where it is connected to.
+#[test]
+fn locks_of_different_handles_are_not_taken_for_one() {
+    skip_without_server!();
+    let (here, there) = (Site::own("handles-here"), Site::own("handles-there"));
+    let [one, other] = [&here, &there].map(|site| {
+        let ignore = |_: zklock::zookeeper::WatchedEvent| ();
+        let timeout = Duration::from_secs(10);
+        let handle = zklock::zookeeper::ZooKeeper::connect(site.hosts(), timeout, ignore);
+        std::sync::Arc::new(handle.unwrap())
+    });
+    let lock = |handle| DistributedLock::new(handle, "/locks", "a");
+    let twice = MultiLock::new().with(&lock(&one)).with(&lock(&one));
+    drop(twice.try_lock().unwrap().expect("it is one lock"));
+    let both = MultiLock::new().with(&lock(&one)).with(&lock(&other));
+    assert_eq!(kind(both.try_lock()), ErrorKind::InvalidName);
+    let apart = MultiLock::new().with(&lock(&one)).with(&DistributedLock::new(&other, "/locks", "b"));
+    drop(apart.try_lock().unwrap().expect("they are free"));
+}
+
 #[test]
 fn permits_that_cannot_be_had_are_refused_before_anything_is_taken() {
     skip_without_zookeeper!();
