@@ -169,6 +169,43 @@ fn s05_a_guard_may_end_with_its_thread() {
     site.finish([zk]);
 }
 
+#[test]
+fn s05_a_thread_may_lock_at_its_end() {
+    skip_without_zookeeper!();
+    struct Last(ReentrantLock, mpsc::Sender<bool>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let locked = self.0.try_lock().is_ok_and(|guard| guard.is_some());
+            self.1.send(locked).unwrap();
+        }
+    }
+    thread_local! {
+        static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+    }
+    let site = Site::shared("s05-end");
+    let zk = site.client();
+    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    for last_first in [false, true] {
+        let (theirs, (tell, told)) = (lock.clone(), mpsc::channel());
+        let ended = thread::spawn(move || {
+            // Of thread locals the order in which they are first used decides.
+            let locks = || drop(theirs.lock().unwrap());
+            if !last_first {
+                locks();
+            }
+            LAST.set(Some(Last(theirs.clone(), tell)));
+            if last_first {
+                locks();
+            }
+        });
+        ended.join().unwrap();
+        assert_eq!(told.recv(), Ok(true), "{last_first}");
+        assert!(site.children("a").is_empty());
+    }
+    drop(lock);
+    site.finish([zk]);
+}
+
 // ----- several at once
 
 #[test]
