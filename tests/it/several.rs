@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{
     Cancel, Class, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason,
     MultiGuard, MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, Result, SessionState,
@@ -665,9 +666,9 @@ fn locks_of_different_handles_are_not_taken_for_one() {
     skip_without_server!();
     let (here, there) = (Site::own("handles-here"), Site::own("handles-there"));
     let [one, other] = [&here, &there].map(|site| {
-        let ignore = |_: zklock::zookeeper::WatchedEvent| ();
+        let ignore = |_: WatchedEvent| ();
         let timeout = Duration::from_secs(10);
-        let handle = zklock::zookeeper::ZooKeeper::connect(site.hosts(), timeout, ignore);
+        let handle = ZooKeeper::connect(site.hosts(), timeout, ignore);
         std::sync::Arc::new(handle.unwrap())
     });
     let lock = |handle| DistributedLock::new(handle, "/locks", "a");
