@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::hold::Hold;
 use super::neighbours;
@@ -19,7 +19,6 @@ use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::{Client, Core, Interrupted, Patience};
 use crate::session::retry::Retry;
 use crate::session::session::Session;
-use crate::session::status::Usable;
 use crate::session::store::{Answer, Created, Fault, Kind};
 use crate::session::wake::{Cancel, Signal, Subscription, Waiter};
 
@@ -74,6 +73,8 @@ struct Attempt<'a> {
     retry: Retry,
     /// How many requests had no answer, and sessions were lost.
     losses: u32,
+    /// Since when there has been no connection.
+    cut_off: Option<Instant>,
     /// Whether the list of children has been looked through for those who do not respect us.
     looked_round: bool,
 }
@@ -100,6 +101,7 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
         watching_on: 0,
         retry: core.retry_policy(),
         losses: 0,
+        cut_off: None,
         looked_round: false,
     };
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
@@ -185,12 +187,14 @@ impl Attempt<'_> {
         self.session = None;
         let cancel = self.limits.cancel;
         let give_up = || cancel.is_some_and(Cancel::is_cancelled);
-        let until = self.patience();
+        // Long enough for an attempt to begin, which goes on for the next call.
+        let until = worth_asking(self.patience()).earlier(self.ask_until);
         let opened = self.core.session(&self.waiter, until, give_up, Patience::UntilDeadline);
         match opened {
             Ok(session) => {
                 let subscription = session.status().subscribe(self.waiter.bell());
                 self.session = Some((Arc::clone(&session), subscription));
+                self.cut_off = None;
                 Ok(session)
             }
             Err(Interrupted::GaveUp) => Err(self.outage(ErrorKind::Connect)),
@@ -198,10 +202,12 @@ impl Attempt<'_> {
         }
     }
 
-    /// By when there has to be a connection.
-    fn patience(&self) -> Deadline {
-        let outage = self.retry.longest_outage().map(Deadline::after);
-        outage.map_or(self.ask_until, |end| end.earlier(self.ask_until))
+    /// By when there has to be a connection. An outage does not begin anew when the session ends
+    /// in it.
+    fn patience(&mut self) -> Deadline {
+        let since = *self.cut_off.get_or_insert_with(rt::now);
+        let outage = self.retry.longest_outage().and_then(|longest| since.checked_add(longest));
+        outage.map_or(self.ask_until, |end| Deadline::at(end).earlier(self.ask_until))
     }
 
     /// There is no connection in time.
@@ -336,12 +342,22 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    fn until_usable(&self, session: &Session) -> Result<(), Stop> {
-        let give_up = || self.is_cancelled();
-        match session.status().until_usable(&self.waiter, self.patience(), give_up) {
-            Usable::Now => Ok(()),
-            Usable::NotInTime => Err(self.outage(ErrorKind::ConnectionLoss)),
-            Usable::Never(_) => Err(Stop::SessionEnded),
+    fn until_usable(&mut self, session: &Session) -> Result<(), Stop> {
+        loop {
+            self.check(self.ask_until)?;
+            let phase = session.status().now();
+            if phase.ended.is_some() {
+                return Err(Stop::SessionEnded);
+            }
+            if phase.attached {
+                self.cut_off = None;
+                return Ok(());
+            }
+            let until = self.patience();
+            if until.has_passed() {
+                return Err(self.outage(ErrorKind::ConnectionLoss));
+            }
+            self.waiter.wait(until);
         }
     }
 
@@ -480,7 +496,7 @@ impl Attempt<'_> {
 
     /// Until a watch fires or another connection makes the watches worthless; or until it is
     /// time to see whether one was forgotten.
-    fn wait(&self, session: &Session) -> Result<(), Stop> {
+    fn wait(&mut self, session: &Session) -> Result<(), Stop> {
         let review = session.status().now().review();
         loop {
             let phase = session.status().now();
@@ -517,7 +533,7 @@ impl Attempt<'_> {
     fn withdraw(
         &mut self,
         left: Leftovers,
-        late: Option<std::time::Instant>,
+        late: Option<Instant>,
         reset: bool,
     ) -> Result<()> {
         self.watching.clear();

@@ -1,6 +1,7 @@
 //! Several locks at once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::mutex::DistributedLock;
@@ -12,7 +13,7 @@ use crate::contend::acquire::{Limits, worth_asking};
 use crate::contend::hold::{FencingToken, Hold, LossReason, PARTING};
 use crate::contend::ticket::{Class, Form};
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::{Deadline, Mutex};
+use crate::rt::{AtomicBool, Deadline, Mutex};
 use crate::session::wake::Cancel;
 
 /// Several locks, taken all or none.
@@ -23,7 +24,9 @@ use crate::session::wake::Cancel;
 /// `MultiLock`: do not wait for one while holding a lock that it names.
 ///
 /// Naming a lock twice is the same as naming it once; clients are taken to be of one ensemble if
-/// their connect strings name the same hosts. Of a read/write lock that is named for
+/// their connect strings name the same hosts. Which ensemble a handle of the program's is connected
+/// to is not known: locks of one path over different handles are refused, as
+/// [`InvalidName`](ErrorKind::InvalidName). Of a read/write lock that is named for
 /// reading and for writing, the writer's is taken; permits of one semaphore are added up. Locks of
 /// different kinds cannot share a node: [`InvalidName`](ErrorKind::InvalidName).
 ///
@@ -174,7 +177,8 @@ impl MultiLock {
         let members = self.in_order()?;
         let late = worth_asking(limits.deadline);
         loop {
-            let mut taken = MultiGuard { parts: Vec::with_capacity(members.len()) };
+            let parts = Vec::with_capacity(members.len());
+            let mut taken = MultiGuard { parts, released: Arc::default() };
             for member in &members {
                 // What one may be late must not add up.
                 let in_time = taken.parts.is_empty() || !late.has_passed();
@@ -211,8 +215,12 @@ impl MultiLock {
         keyed.sort_by(|(one, _), (other, _)| one.cmp(other));
         let mut members: Vec<(_, Member)> = Vec::new();
         for (key, member) in keyed {
+            member.site.check(member.form)?;
             match members.last_mut().filter(|(latest, _)| *latest == key) {
-                Some((_, last)) => last.form = last.merge(&member)?,
+                Some((_, last)) => {
+                    last.form = last.merge(&member)?;
+                    last.site.check(last.form)?;
+                }
                 None => members.push((key, member)),
             }
         }
@@ -224,6 +232,11 @@ impl Member {
     /// What does for both, which have one node.
     fn merge(&self, other: &Member) -> Result<Form> {
         let (mine, theirs) = (self.form, other.form);
+        let handle = |member: &Member| member.site.client.core().handle();
+        if handle(self) != handle(other) {
+            let message = "nobody knows whether two handles' locks of one path are one lock";
+            return Err(Error::new(ErrorKind::InvalidName, message).on(self.site.node()?));
+        }
         let same_threads = match (&self.reentrant, &other.reentrant) {
             (None, None) => true,
             (Some(one), Some(other)) => one.is_same(other),
@@ -234,7 +247,12 @@ impl Member {
             (Class::Mutex, Class::Mutex) | (Class::Read | Class::Write, Class::Read) => Some(mine),
             (Class::Read | Class::Write, Class::Write) => Some(theirs),
             (Class::Permits, Class::Permits) if mine.permits == theirs.permits => {
-                Some(Form { weight: mine.weight.saturating_add(theirs.weight), ..mine })
+                // No semaphore has more than that, so it is refused as too many.
+                let Some(weight) = mine.weight.checked_add(theirs.weight) else {
+                    let message = format!("so many permits cannot be had of {}", mine.permits);
+                    return Err(Error::new(ErrorKind::InvalidData, message).on(self.site.node()?));
+                };
+                Some(Form { weight, ..mine })
             }
             _ => None,
         };
@@ -298,6 +316,8 @@ impl Part {
 #[derive(Debug)]
 pub struct MultiGuard {
     parts: Vec<Part>,
+    /// A thread may go on holding a re-entrant lock, which then has nothing to tell here.
+    released: Arc<AtomicBool>,
 }
 
 impl MultiGuard {
@@ -317,15 +337,18 @@ impl MultiGuard {
         self.parts.iter().try_for_each(Part::ensure_held)
     }
 
-    /// Calls `callback`, once, when the first of the locks is lost: see
-    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
+    /// Calls `callback`, once, when the first of the locks is lost; never after this guard was
+    /// released: see [`LockGuard::on_lost`](crate::LockGuard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         for part in &self.parts {
             let callback = Arc::clone(&callback);
+            let released = Arc::clone(&self.released);
             let once = move |why| {
                 let callback = callback.lock().take();
-                if let Some(callback) = callback {
+                if let Some(callback) = callback
+                    && !released.load(Ordering::SeqCst)
+                {
                     callback(why);
                 }
             };
@@ -355,13 +378,18 @@ impl MultiGuard {
     /// As [`LockGuard::unlock`](crate::LockGuard::unlock): of the first that failed; the others'
     /// are its [`others`](Error::others).
     pub fn unlock(mut self) -> Result<()> {
-        let parts = std::mem::take(&mut self.parts);
+        let parts = self.part();
         let failed = parts.into_iter().rev().filter_map(|part| part.release().err());
         Error::gather(failed).map_or(Ok(()), Err)
     }
 
     fn let_go(mut self, until: Deadline) {
-        MultiGuard::let_all_go(std::mem::take(&mut self.parts), until);
+        MultiGuard::let_all_go(self.part(), until);
+    }
+
+    fn part(&mut self) -> Vec<Part> {
+        self.released.store(true, Ordering::SeqCst);
+        std::mem::take(&mut self.parts)
     }
 
     fn let_all_go(parts: Vec<Part>, until: Deadline) {
@@ -372,6 +400,6 @@ impl MultiGuard {
 
 impl Drop for MultiGuard {
     fn drop(&mut self) {
-        MultiGuard::let_all_go(std::mem::take(&mut self.parts), Deadline::NEVER);
+        MultiGuard::let_all_go(self.part(), Deadline::NEVER);
     }
 }

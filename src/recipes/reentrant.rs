@@ -18,7 +18,8 @@ use crate::session::wake::Cancel;
 /// A [`DistributedLock`] that the thread which holds it can take again.
 ///
 /// A thread that has locked it *n* times holds it until the *n* guards are dropped, in any order.
-/// Locking again asks nobody. What counts as the same lock is the value and its clones, not
+/// Locking again asks nobody. In the destructors of thread-local values, though, it may be forgotten
+/// what the thread holds: what is still held there is waited for. What counts as the same lock is the value and its clones, not
 /// another value of the same path.
 ///
 /// To others it is a mutex like any other: a `DistributedLock` of the same path excludes it.
@@ -165,8 +166,10 @@ impl ReentrantLock {
 
     /// Another guard, if this thread has one.
     fn enter(&self) -> Result<Option<ReentrantGuard>> {
-        let held = HELD.with_borrow(|held| held.get(&address(&self.identity))?.upgrade());
-        match held {
+        // A thread that is at its end may have no table any more, and no second guard then.
+        let held =
+            HELD.try_with(|held| held.borrow().get(&address(&self.identity))?.upgrade());
+        match held.ok().flatten() {
             Some(held) => {
                 held.guard.check()?;
                 Ok(Some(ReentrantGuard { held }))
@@ -178,7 +181,7 @@ impl ReentrantLock {
     fn entered(&self, guard: LockGuard) -> ReentrantGuard {
         let held = Rc::new(Held { guard, _entry: Entry(Arc::clone(&self.identity)) });
         let key = address(&self.identity);
-        HELD.with_borrow_mut(|all| all.insert(key, Rc::downgrade(&held)));
+        let _ = HELD.try_with(|all| all.borrow_mut().insert(key, Rc::downgrade(&held)));
         ReentrantGuard { held }
     }
 }

@@ -74,14 +74,20 @@ impl Site {
         self.acquire(form, Limits { deadline, patient: true, cancel: None })
     }
 
-    pub(crate) fn acquire(&self, form: Form, limits: Limits<'_>) -> Result<Option<Hold>> {
-        let node = self.node()?.to_owned();
-        form.check().map_err(|why| Error::new(ErrorKind::InvalidData, why).on(&node))?;
-        let data = self.data();
-        if revoke::is_request(&data) {
+    /// What nobody needs to be asked for.
+    pub(crate) fn check(&self, form: Form) -> Result<()> {
+        let node = self.node()?;
+        form.check().map_err(|why| Error::new(ErrorKind::InvalidData, why).on(node))?;
+        if self.data.as_deref().is_some_and(revoke::is_request) {
             let message = "these are the words that ask a holder to let go; choose other data";
             return Err(Error::new(ErrorKind::InvalidData, message).on(node));
         }
+        Ok(())
+    }
+
+    pub(crate) fn acquire(&self, form: Form, limits: Limits<'_>) -> Result<Option<Hold>> {
+        self.check(form)?;
+        let (node, data) = (self.node()?.to_owned(), self.data());
         let (client, acl) = (self.client.clone(), self.acl.clone());
         acquire(&Contention { client, node, data, acl, form }, limits)
     }

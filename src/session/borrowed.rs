@@ -93,6 +93,10 @@ impl Ensemble for Borrowed {
         CONNECT_TIMEOUT
     }
 
+    fn handle(&self) -> Option<usize> {
+        self.handle.address()
+    }
+
     fn retry(&self) {
         Handle::retry();
     }

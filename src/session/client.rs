@@ -18,7 +18,7 @@ use super::store::Ensemble;
 use super::wake::{Signals, Waiter};
 use super::wire::Servers;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::ConnectString;
+use crate::hosts::{ConnectString, Host};
 use crate::link::LinkConfig;
 use crate::link::core::{End, Notice};
 use crate::link::dial::{Auth, Resolver};
@@ -532,10 +532,20 @@ impl Core {
 
     /// Which ensemble it is, as far as the connect string says that.
     pub(crate) fn ensemble(&self) -> Vec<String> {
-        let hosts = self.hosts.strip_suffix(&self.chroot).unwrap_or(&self.hosts);
-        let mut hosts: Vec<_> = hosts.split(',').map(|host| host.trim().to_owned()).collect();
+        // Only a handle of the program's has none that can be read.
+        let Ok(ConnectString { hosts, .. }) = self.hosts.parse() else {
+            return vec![self.hosts.clone()];
+        };
+        let named = |host: Host| format!("{}:{}", host.name.to_ascii_lowercase(), host.port);
+        let mut hosts: Vec<_> = hosts.into_iter().map(named).collect();
         hosts.sort();
+        hosts.dedup();
         hosts
+    }
+
+    /// See [`Ensemble::handle`].
+    pub(crate) fn handle(&self) -> Option<usize> {
+        self.ensemble.handle()
     }
 
     /// The path as the server knows it.

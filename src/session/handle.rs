@@ -152,6 +152,11 @@ impl Handle {
         Handle { inner: Some(inner) }
     }
 
+    /// No two that live have the same.
+    pub(crate) fn address(&self) -> Option<usize> {
+        self.inner.as_ref().map(|inner| Arc::as_ptr(inner).addr())
+    }
+
     /// Whether the program has let go of it: it is kept for nobody but us.
     pub(crate) fn is_orphan(&self) -> bool {
         self.inner.as_ref().is_none_or(|inner| Arc::strong_count(inner) == 1)

@@ -150,6 +150,12 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
     /// How long opening may take.
     fn connect_timeout(&self) -> Duration;
 
+    /// Which handle of the program's it is reached by, if that is how: nobody knows which ensemble
+    /// that is.
+    fn handle(&self) -> Option<usize> {
+        None
+    }
+
     /// Tries again to start what no thread could be had for.
     fn retry(&self) {}
 }

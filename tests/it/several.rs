@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{
     Cancel, Class, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason,
     MultiGuard, MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, Result, SessionState,
@@ -164,6 +165,43 @@ fn s05_a_guard_may_end_with_its_thread() {
         ended.join().unwrap();
         let guard = lock.try_lock_for(SOON).unwrap().expect("released with the thread");
         drop(guard);
+    }
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s05_a_thread_may_lock_at_its_end() {
+    skip_without_zookeeper!();
+    struct Last(ReentrantLock, mpsc::Sender<bool>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let locked = self.0.try_lock().is_ok_and(|guard| guard.is_some());
+            self.1.send(locked).unwrap();
+        }
+    }
+    thread_local! {
+        static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+    }
+    let site = Site::shared("s05-end");
+    let zk = site.client();
+    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    for last_first in [false, true] {
+        let (theirs, (tell, told)) = (lock.clone(), mpsc::channel());
+        let ended = thread::spawn(move || {
+            // Of thread locals the order in which they are first used decides.
+            let locks = || drop(theirs.lock().unwrap());
+            if !last_first {
+                locks();
+            }
+            LAST.set(Some(Last(theirs.clone(), tell)));
+            if last_first {
+                locks();
+            }
+        });
+        ended.join().unwrap();
+        assert_eq!(told.recv(), Ok(true), "{last_first}");
+        assert!(site.children("a").is_empty());
     }
     drop(lock);
     site.finish([zk]);
@@ -626,4 +664,93 @@ fn multi_locks_can_be_shared_and_sent() {
     fn shown<T: std::fmt::Debug>() {}
     shown::<MultiGuard>();
     shown::<ReentrantGuard>();
+}
+
+/// Taken for two locks, the second would wait for the first.
+#[test]
+fn one_host_is_one_host_however_it_is_written() {
+    skip_without_server!();
+    let site = Site::own("written");
+    let address = site.server().addr();
+    let zk = zklock::Client::connect(&address.to_string()).unwrap();
+    for written in [format!("{address}/"), format!(" {address} ,{address}")] {
+        let other = zklock::Client::connect(&written).unwrap();
+        let lock = |zk| DistributedLock::new(zk, &site.base, "a");
+        let all = MultiLock::new().with(&lock(&zk)).with(&lock(&other));
+        assert!(all.try_lock().unwrap().is_some(), "{written:?}");
+        drop(all);
+        other.close();
+    }
+    site.finish([zk]);
+}
+
+/// Only the handle's owner knows where it is connected to.
+#[test]
+fn locks_of_different_handles_are_not_taken_for_one() {
+    skip_without_server!();
+    let (here, there) = (Site::own("handles-here"), Site::own("handles-there"));
+    let [one, other] = [&here, &there].map(|site| {
+        let ignore = |_: WatchedEvent| ();
+        let timeout = Duration::from_secs(10);
+        let handle = ZooKeeper::connect(site.hosts(), timeout, ignore);
+        std::sync::Arc::new(handle.unwrap())
+    });
+    let lock = |handle| DistributedLock::new(handle, "/locks", "a");
+    let twice = MultiLock::new().with(&lock(&one)).with(&lock(&one));
+    drop(twice.try_lock().unwrap().expect("it is one lock"));
+    let both = MultiLock::new().with(&lock(&one)).with(&lock(&other));
+    assert_eq!(kind(both.try_lock()), ErrorKind::InvalidName);
+    let apart = MultiLock::new().with(&lock(&one)).with(&DistributedLock::new(&other, "/locks", "b"));
+    drop(apart.try_lock().unwrap().expect("they are free"));
+}
+
+#[test]
+fn permits_that_cannot_be_had_are_refused_before_anything_is_taken() {
+    skip_without_zookeeper!();
+    let site = Site::shared("multi-permits");
+    let zk = site.client();
+    let held = DistributedLock::new(&zk, &site.base, "a");
+    let guard = held.lock().unwrap();
+    let most = DistributedSemaphore::new(&zk, &site.base, "b", u32::MAX);
+    let few = DistributedSemaphore::new(&zk, &site.base, "b", 2);
+    let with = || MultiLock::new().with(&held);
+    for (case, all) in [
+        ("none", with().with_permits(&few, 0)),
+        ("none and some", with().with_permits(&few, 0).with_permits(&few, 1)),
+        ("too many", with().with_permits(&few, 2).with_permits(&few, 1)),
+        ("too many for the type", with().with_permits(&most, u32::MAX).with_permits(&most, 1)),
+    ] {
+        // It would wait for the first.
+        assert_eq!(kind(all.try_lock_for(BRIEF)), ErrorKind::InvalidData, "{case}");
+    }
+    drop(guard);
+    drop((held, most, few));
+    site.finish([zk]);
+}
+
+#[test]
+fn a_multi_guard_that_was_released_tells_of_no_loss_though_a_thread_still_holds_one_of_its_locks() {
+    skip_without_zookeeper!();
+    let site = Site::shared("multi-told");
+    let zk = site.client();
+    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    let outer = lock.lock().unwrap();
+    let (tell, told) = mpsc::channel();
+    let all = MultiLock::new().with_reentrant(&lock);
+    for by_drop in [true, false] {
+        let guard = all.lock().unwrap();
+        let tell = tell.clone();
+        guard.on_lost(move |why| tell.send(why).unwrap());
+        if by_drop { drop(guard) } else { guard.unlock().unwrap() }
+    }
+    drop(tell);
+    let (last, lost) = mpsc::channel();
+    outer.on_lost(move |why| last.send(why).unwrap());
+    site.raw().delete(outer.path()).unwrap();
+    assert_eq!(lost.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
+    drop(outer);
+    // Until none of the callbacks is left that could tell.
+    assert_eq!(told.iter().collect::<Vec<_>>(), []);
+    drop((all, lock));
+    site.finish([zk]);
 }
