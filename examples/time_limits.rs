@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Result, ZooKeeper, say, unique};
+use support::{Checks, Result, ZooKeeper, say, unique};
 use zklock::{Cancel, Client, DistributedLock, ErrorKind};
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn story() -> Result<bool> {
     let named =
         |who: &str| DistributedLock::builder(&zk, "/zklock-examples", &name).data(who).build();
     let (holder, lock) = (named("the holder"), named("the one who waits"));
-    let mut checks = Checks { all_passed: true };
+    let mut checks = Checks::default();
 
     let free = lock.try_lock()?;
     checks.that("try_lock() on a free lock gives a guard", free.is_some());
@@ -81,15 +81,4 @@ fn story() -> Result<bool> {
     checks.that("try_lock_for(10 s) gives a guard as soon as the holder lets go", guard.is_some());
     releases.join().map_err(|_| "the releasing thread panicked")??;
     Ok(checks.all_passed)
-}
-
-struct Checks {
-    all_passed: bool,
-}
-
-impl Checks {
-    fn that(&mut self, what: impl AsRef<str>, holds: bool) {
-        self.all_passed &= holds;
-        say(format!("{}  {}", if holds { "yes" } else { "NO " }, what.as_ref()));
-    }
 }

@@ -63,22 +63,30 @@ ensure_zookeeper() {
 
     local packages=(libzookeeper-java libslf4j-java)
     command -v java >/dev/null || packages=(default-jre-headless "${packages[@]}")
-    local by_hand="apt-get install ${packages[*]}, or set ZKLOCK_HOSTS to a running ZooKeeper"
+    install_packages "${packages[@]}" ||
+        fail "no ZooKeeper; on Debian or Ubuntu, as root: apt-get install ${packages[*]}, or set" \
+            "ZKLOCK_HOSTS to a running ZooKeeper"
+    have_servers || fail "installed, but java, zookeeper.jar or slf4j-simple.jar is still missing"
+}
+
+# Installs packages with apt-get; where that may not be done, or fails, says why and is false.
+install_packages() {
     local as_root=()
     if [[ $(id -u) != 0 ]]; then
         as_root=(sudo -n)
     fi
     if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
-        fail "no ZooKeeper, and no right to install it; on Debian or Ubuntu, as root: $by_hand"
+        say "no right to install $*"
+        return 1
     fi
 
-    say "installing ${packages[*]} (apt-get)"
+    say "installing $* (apt-get)"
     local apt_get=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
         apt-get -q -o DPkg::Lock::Timeout=120)
-    "${apt_get[@]}" update || fail "apt-get update failed; by hand: $by_hand"
-    "${apt_get[@]}" install -y --no-install-recommends "${packages[@]}" ||
-        fail "apt-get install failed; by hand: $by_hand"
-    have_servers || fail "installed, but java, zookeeper.jar or slf4j-simple.jar is still missing"
+    if ! "${apt_get[@]}" update || ! "${apt_get[@]}" install -y --no-install-recommends "$@"; then
+        say "$* could not be installed"
+        return 1
+    fi
 }
 
 # Runs a command in a process group of its own, all of which ends when this script is told to.

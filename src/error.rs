@@ -20,6 +20,7 @@ struct Inner {
     message: String,
     path: Option<String>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    others: Vec<Error>,
 }
 
 /// The kinds of [`Error`].
@@ -46,6 +47,8 @@ pub enum ErrorKind {
     NotAuthorized,
     /// The lock node's sequence numbers are used up; the lock node is made anew once empty.
     SequenceExhausted,
+    /// Others take a semaphore to have another number of permits; nothing was acquired.
+    Disagreement,
     /// A [`Cancel`](crate::Cancel) token was tripped while waiting.
     Cancelled,
     /// The client was closed.
@@ -58,7 +61,13 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error(Box::new(Inner { kind, message: message.into(), path: None, source: None }))
+        Error(Box::new(Inner {
+            kind,
+            message: message.into(),
+            path: None,
+            source: None,
+            others: Vec::new(),
+        }))
     }
 
     /// Names the node that the failed operation was about.
@@ -73,6 +82,20 @@ impl Error {
     ) -> Error {
         self.0.source = Some(Arc::from(source.into()));
         self
+    }
+
+    /// The first of them, which tells of the others.
+    pub(crate) fn gather(errors: impl IntoIterator<Item = Error>) -> Option<Error> {
+        let mut errors = errors.into_iter();
+        let mut first = errors.next()?;
+        first.0.others.extend(errors);
+        Some(first)
+    }
+
+    /// What else went wrong in the same call, where it did several things: see
+    /// [`MultiGuard::unlock`](crate::MultiGuard::unlock). Empty for all other errors.
+    pub fn others(&self) -> &[Error] {
+        &self.0.others
     }
 
     /// The kind of the error, to decide by.
@@ -98,7 +121,7 @@ impl Error {
         match self.0.kind {
             Connect | ConnectionLoss | SessionLost | LockLost | SequenceExhausted | System => true,
             InvalidName | InvalidData | TooLarge | AuthFailed | NotAuthorized | Cancelled
-            | Closed | Server => false,
+            | Closed | Server | Disagreement => false,
         }
     }
 }
@@ -109,7 +132,7 @@ impl fmt::Display for Error {
         if let Some(path) = &self.0.path {
             write!(f, " (node {path:?})")?;
         }
-        Ok(())
+        self.0.others.iter().try_for_each(|other| write!(f, "; and {other}"))
     }
 }
 
@@ -122,6 +145,9 @@ impl fmt::Debug for Error {
         }
         if let Some(source) = &self.0.source {
             out.field("source", source);
+        }
+        if !self.0.others.is_empty() {
+            out.field("others", &self.0.others);
         }
         out.finish()
     }

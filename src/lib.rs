@@ -44,6 +44,14 @@
 //! holder sends late can only be refused by whoever receives it, by the [`FencingToken`]: a
 //! receiver that remembers the highest token and refuses lower ones makes the guarantee whole.
 //!
+//! # Which lock
+//!
+//! [`DistributedLock`] for one holder; [`DistributedRwLock`] for many readers or one writer;
+//! [`DistributedSemaphore`] for so many at once; [`ReentrantLock`] where code that holds a lock calls
+//! code that takes it; [`MultiLock`] for several at once. All stand on one engine, and what is said
+//! here of locks holds for each. To see who holds: `contenders` and `observe`; to have a holder let
+//! go: `request_release`, and `break_lock` by force. Clients in other languages: [`NodeNaming`].
+//!
 //! # Faults
 //!
 //! | Fault | What happens |
@@ -87,12 +95,20 @@
 //!
 //! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
 //! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
-//! locks), `zklock::reaper` and `zklock::events`. Events, never single requests; never credentials.
+//! locks), `zklock::reaper`, `zklock::events` and `zklock::testing`. Events, never single requests; never credentials.
+//!
+//! # Features
+//!
+//! None is on by default. `testing` adds the module `testing`, which starts a ZooKeeper server for
+//! tests, in Docker or from a local installation; it alone brings an async runtime along.
 //!
 //! # Versions
 //!
-//! Semantic versioning; the kinds of errors, states and reasons may grow. The `zookeeper` crate is
-//! no part of the public interface. Rust 1.95 or newer, which is what continuous integration runs;
+//! Semantic versioning; the kinds of errors, states and reasons may grow. Of the [`zookeeper`]
+//! crate, version 0.8, only the handle is part of the public interface, by
+//! [`From<Arc<ZooKeeper>>`](Client#impl-From<Arc<ZooKeeper>>-for-Client), for programs that have one
+//! already; the crate is exported under its name. Another 0.x of it is a new major version
+//! here. Rust 1.95 or newer, which is what continuous integration runs;
 //! a newer compiler is asked for in a minor version at the least. Unix only.
 //!
 //! Servers: tested with ZooKeeper 3.8.
@@ -110,6 +126,10 @@ mod session;
 
 // The real connection, behind the handle of the `zookeeper` crate.
 mod link;
+
+// For the tests of those who use this crate: a server.
+#[cfg(feature = "testing")]
+pub mod testing;
 
 // The ground: errors, names, and where threads, channels, locks and time come from.
 mod acl;
@@ -131,8 +151,15 @@ mod shuttled;
 pub use acl::{Acl, Permissions};
 pub use contend::contenders::Contender;
 pub use contend::hold::{FencingToken, LossReason, Lost};
-pub use contend::ticket::Class;
+pub use contend::observe::Observer;
+pub use contend::ticket::{Class, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
+pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
+pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
+pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
+pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};
 pub use session::client::{Client, ClientBuilder, ClientStats, SessionState};
+pub use session::retry::Retry;
 pub use session::wake::Cancel;
+pub use zookeeper;

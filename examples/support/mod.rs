@@ -72,3 +72,22 @@ pub(crate) fn say(what: impl Display) {
     let since = START.get_or_init(Instant::now).elapsed();
     println!("{:6.2} s  {what}", since.as_secs_f64());
 }
+
+/// What an example looks at, and says.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    pub(crate) all_passed: bool,
+}
+
+impl Default for Checks {
+    fn default() -> Checks {
+        Checks { all_passed: true }
+    }
+}
+
+impl Checks {
+    pub(crate) fn that(&mut self, what: impl AsRef<str>, holds: bool) {
+        self.all_passed &= holds;
+        say(format!("{}  {}", if holds { "yes" } else { "NO " }, what.as_ref()));
+    }
+}

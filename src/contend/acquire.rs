@@ -3,21 +3,22 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::hold::Hold;
+use super::neighbours;
 use super::queue::{
     Action, Event, Inspection, Leftovers, Listing, Made, On, Queue, Trouble, Watched,
 };
 use super::rule::Rule;
-use super::ticket::{Class, Guid};
+use super::ticket::{Form, Guid, NodeNaming};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::{Client, Core, Interrupted, Patience};
+use crate::session::retry::Retry;
 use crate::session::session::Session;
-use crate::session::status::Usable;
 use crate::session::store::{Answer, Created, Fault, Kind};
 use crate::session::wake::{Cancel, Signal, Subscription, Waiter};
 
@@ -35,8 +36,7 @@ pub(crate) struct Contention {
     pub(crate) node: String,
     pub(crate) data: Vec<u8>,
     pub(crate) acl: Vec<Acl>,
-    pub(crate) class: Class,
-    pub(crate) rule: Rule,
+    pub(crate) form: Form,
 }
 
 /// How long to try.
@@ -70,6 +70,13 @@ struct Attempt<'a> {
     watching: HashMap<String, Watching>,
     /// The connection that the watches were set on.
     watching_on: u64,
+    retry: Retry,
+    /// How many requests had no answer, and sessions were lost.
+    losses: u32,
+    /// Since when there has been no connection.
+    cut_off: Option<Instant>,
+    /// Whether the list of children has been looked through for those who do not respect us.
+    looked_round: bool,
 }
 
 struct Watching {
@@ -80,12 +87,8 @@ struct Watching {
 /// Contends until admitted; `None` when it was not to be within the limits.
 pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Option<Hold>> {
     let core = contention.client.core();
-    let soon = Deadline::after(GRACE);
     let late = limits.deadline.instant().and_then(|end| end.checked_add(GRACE));
-    let ask_until = match (limits.deadline.instant(), soon.instant()) {
-        (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
-        _ => limits.deadline,
-    };
+    let ask_until = worth_asking(limits.deadline);
     let mut attempt = Attempt {
         contention,
         limits,
@@ -96,10 +99,15 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
         session: None,
         watching: HashMap::new(),
         watching_on: 0,
+        retry: core.retry_policy(),
+        losses: 0,
+        cut_off: None,
+        looked_round: false,
     };
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
     let fresh = || Guid::from_u128(rt::random());
-    let mut queue = Queue::new(contention.class, contention.rule, limits.patient, fresh);
+    let (form, rule) = (contention.form, Rule::permits(contention.form.permits));
+    let mut queue = Queue::new(form, rule, limits.patient, fresh);
     match attempt.drive(&mut queue) {
         Ok(Some(hold)) => Ok(Some(hold)),
         Ok(None) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
@@ -123,6 +131,14 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
     }
 }
 
+/// By when requests must have their answers, if all is to be over by the deadline.
+pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
+    match (deadline.instant(), Deadline::after(GRACE).instant()) {
+        (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
+        _ => deadline,
+    }
+}
+
 impl Attempt<'_> {
     fn drive(&mut self, queue: &mut Queue) -> Result<Option<Hold>, Stop> {
         let mut event = None;
@@ -130,8 +146,12 @@ impl Attempt<'_> {
             let (session, next) = match (self.live_session(), event.take()) {
                 (Some(session), Some(event)) => (session, event),
                 _ => {
+                    if self.session.take().is_some() {
+                        self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
+                    }
                     let session = self.open_session()?;
-                    let id = session.id();
+                    // Of no session is no ephemeral node.
+                    let id = if session.may_adopt() { session.id() } else { 0 };
                     (session, Event::Begin { session: id })
                 }
             };
@@ -139,7 +159,6 @@ impl Attempt<'_> {
                 Action::Hold(place) => {
                     self.until_trusted(&session)?;
                     if session.status().now().ended.is_some() {
-                        self.session = None;
                         continue;
                     }
                     let hold =
@@ -150,7 +169,8 @@ impl Attempt<'_> {
                 Action::Fail(error) => return Err(Stop::Failed(error)),
                 action => match self.perform(&session, action) {
                     Ok(done) => event = Some(done),
-                    Err(Stop::SessionEnded) => self.session = None,
+                    // Which the next turn finds out.
+                    Err(Stop::SessionEnded) => {}
                     Err(stop) => return Err(stop),
                 },
             }
@@ -167,17 +187,47 @@ impl Attempt<'_> {
         self.session = None;
         let cancel = self.limits.cancel;
         let give_up = || cancel.is_some_and(Cancel::is_cancelled);
-        let opened =
-            self.core.session(&self.waiter, self.ask_until, give_up, Patience::UntilDeadline);
+        // Long enough for an attempt to begin, which goes on for the next call.
+        let until = worth_asking(self.patience()).earlier(self.ask_until);
+        let opened = self.core.session(&self.waiter, until, give_up, Patience::UntilDeadline);
         match opened {
             Ok(session) => {
                 let subscription = session.status().subscribe(self.waiter.bell());
                 self.session = Some((Arc::clone(&session), subscription));
+                self.cut_off = None;
                 Ok(session)
             }
-            Err(Interrupted::GaveUp) => Err(self.gave_up()),
+            Err(Interrupted::GaveUp) => Err(self.outage(ErrorKind::Connect)),
             Err(Interrupted::Failed(error)) => Err(Stop::Failed(error)),
         }
+    }
+
+    /// By when there has to be a connection. An outage does not begin anew when the session ends
+    /// in it.
+    fn patience(&mut self) -> Deadline {
+        let since = *self.cut_off.get_or_insert_with(rt::now);
+        let outage = self.retry.longest_outage().and_then(|longest| since.checked_add(longest));
+        outage.map_or(self.ask_until, |end| Deadline::at(end).earlier(self.ask_until))
+    }
+
+    /// There is no connection in time.
+    fn outage(&self, kind: ErrorKind) -> Stop {
+        match self.retry.longest_outage() {
+            Some(longest) if !self.is_cancelled() && !self.ask_until.has_passed() => {
+                let message = format!("there was no connection to the ensemble for {longest:?}");
+                Stop::Failed(Error::new(kind, message))
+            }
+            _ => self.gave_up(),
+        }
+    }
+
+    fn note_loss(&mut self, kind: ErrorKind, what: &str) -> Result<(), Stop> {
+        self.losses = self.losses.saturating_add(1);
+        if !self.retry.is_exceeded_by(self.losses) {
+            return Ok(());
+        }
+        let message = format!("{what}; that was loss number {} of this call", self.losses);
+        Err(Stop::Failed(Error::new(kind, message)))
     }
 
     fn gave_up(&self) -> Stop {
@@ -198,8 +248,12 @@ impl Attempt<'_> {
             Action::Create { prefix } => Event::Created(self.create(session, prefix)?),
             Action::MakeParents => {
                 let (acl, node) = (self.contention.acl.clone(), on_node);
-                let made =
-                    self.ask(session, move |session| make_parents(session, &node, &acl), drop)?;
+                let kind = match self.contention.form.naming {
+                    NodeNaming::Curator => Kind::Container,
+                    NodeNaming::Kazoo => Kind::Persistent,
+                };
+                let make = move |session: &Session| make_parents(session, &node, kind, &acl);
+                let made = self.ask(session, make, drop)?;
                 Event::ParentsMade(self.sort(made, "create it", "CREATE on its parent"))
             }
             Action::Sync => {
@@ -210,6 +264,9 @@ impl Attempt<'_> {
                 let (children, on) =
                     self.ask_on(session, move |store| store.children(&on_node, false))?;
                 let children = self.sort(children, "list its children", "READ on it");
+                if let Ok(Some(children)) = &children {
+                    self.look_round(children);
+                }
                 Event::Listed(children.map(|children| Listing {
                     on,
                     children: children.unwrap_or_default(),
@@ -240,6 +297,13 @@ impl Attempt<'_> {
             }
             Action::Hold(_) | Action::Yield | Action::Fail(_) => Event::Woken,
         })
+    }
+
+    fn look_round(&mut self, children: &[String]) {
+        if !std::mem::replace(&mut self.looked_round, true) {
+            let form = self.contention.form;
+            self.core.warn_once(&self.node, || neighbours::warning(form, children));
+        }
     }
 
     fn create(
@@ -278,12 +342,22 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    fn until_usable(&self, session: &Session) -> Result<(), Stop> {
-        let give_up = || self.is_cancelled();
-        match session.status().until_usable(&self.waiter, self.ask_until, give_up) {
-            Usable::Now => Ok(()),
-            Usable::NotInTime => Err(self.gave_up()),
-            Usable::Never(_) => Err(Stop::SessionEnded),
+    fn until_usable(&mut self, session: &Session) -> Result<(), Stop> {
+        loop {
+            self.check(self.ask_until)?;
+            let phase = session.status().now();
+            if phase.ended.is_some() {
+                return Err(Stop::SessionEnded);
+            }
+            if phase.attached {
+                self.cut_off = None;
+                return Ok(());
+            }
+            let until = self.patience();
+            if until.has_passed() {
+                return Err(self.outage(ErrorKind::ConnectionLoss));
+            }
+            self.waiter.wait(until);
         }
     }
 
@@ -313,6 +387,10 @@ impl Attempt<'_> {
         };
         match answer {
             Err(Fault::SessionEnded) => Err(Stop::SessionEnded),
+            Err(Fault::ConnectionLoss) => {
+                self.note_loss(ErrorKind::ConnectionLoss, "the connection was lost")?;
+                Ok(Err(Fault::ConnectionLoss))
+            }
             answer => Ok(answer),
         }
     }
@@ -418,7 +496,7 @@ impl Attempt<'_> {
 
     /// Until a watch fires or another connection makes the watches worthless; or until it is
     /// time to see whether one was forgotten.
-    fn wait(&self, session: &Session) -> Result<(), Stop> {
+    fn wait(&mut self, session: &Session) -> Result<(), Stop> {
         let review = session.status().now().review();
         loop {
             let phase = session.status().now();
@@ -431,7 +509,11 @@ impl Attempt<'_> {
                 return Ok(());
             }
             self.check(self.limits.deadline)?;
-            self.waiter.wait(self.limits.deadline);
+            if !phase.attached && self.retry.longest_outage().is_some() {
+                self.until_usable(session)?;
+            } else {
+                self.waiter.wait(self.limits.deadline);
+            }
         }
     }
 
@@ -448,12 +530,7 @@ impl Attempt<'_> {
 
     /// Deletes what the call leaves, at once if that is quickly done, else in the
     /// background. An error says that the server will not have it deleted.
-    fn withdraw(
-        &mut self,
-        left: Leftovers,
-        late: Option<std::time::Instant>,
-        reset: bool,
-    ) -> Result<()> {
+    fn withdraw(&mut self, left: Leftovers, late: Option<Instant>, reset: bool) -> Result<()> {
         self.watching.clear();
         let Some(session) = self.live_session() else { return Ok(()) };
         self.core.reaper().sweep(&session, self.node.clone(), left.doubtful);
@@ -509,13 +586,13 @@ pub(crate) fn delete_within(
     }
 }
 
-/// Creates the node as a container, and what is missing above it as plain nodes.
-fn make_parents(session: &Session, node: &str, acl: &[Acl]) -> Answer<()> {
+/// Creates the node, and what is missing above it as plain nodes.
+fn make_parents(session: &Session, node: &str, kind: Kind, acl: &[Acl]) -> Answer<()> {
+    let kind_of = |path: &str| if path == node { kind } else { Kind::Persistent };
     let mut missing = vec![node];
     // Upwards until something is there: a parent that exists need not allow to be made.
     while let Some(path) = missing.last() {
-        let kind = if *path == node { Kind::Container } else { Kind::Persistent };
-        match session.create(path, &[], acl, kind) {
+        match session.create(path, &[], acl, kind_of(path)) {
             Ok(_) | Err(Fault::NodeExists) => break,
             Err(Fault::NoNode) if path::parent(path) != "/" => missing.push(path::parent(path)),
             Err(fault) => return Err(fault),
@@ -523,8 +600,7 @@ fn make_parents(session: &Session, node: &str, acl: &[Acl]) -> Answer<()> {
     }
     missing.pop();
     while let Some(path) = missing.pop() {
-        let kind = if path == node { Kind::Container } else { Kind::Persistent };
-        match session.create(path, &[], acl, kind) {
+        match session.create(path, &[], acl, kind_of(path)) {
             Ok(_) | Err(Fault::NodeExists) => {}
             Err(fault) => return Err(fault),
         }

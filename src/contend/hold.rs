@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::acquire::{delete_within, refusal};
 use super::queue::Place;
+use super::revoke::is_request;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
 use crate::path;
@@ -16,11 +17,11 @@ use crate::session::client::Client;
 use crate::session::events::Events;
 use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
-use crate::session::store::Fault;
+use crate::session::store::{Answer, Fault};
 use crate::session::wake::{Signal, Subscription, Waiter};
 
 /// How long dropping a guard waits for its node's deletion.
-const PARTING: Duration = Duration::from_millis(500);
+pub(crate) const PARTING: Duration = Duration::from_millis(500);
 
 /// A number that grows from holder to holder of one lock, for stores to refuse what a
 /// former holder sends late.
@@ -153,6 +154,9 @@ struct State {
     lost: Option<LossReason>,
     released: bool,
     callbacks: Vec<Box<dyn FnOnce(LossReason) + Send>>,
+    /// Somebody asks to let go.
+    requested: bool,
+    request_callbacks: Vec<Box<dyn FnOnce() + Send>>,
     /// Only where the node itself may not be read.
     siblings: Option<Subscription>,
 }
@@ -164,7 +168,18 @@ impl Hold {
         lock_node: &str,
         place: &Place,
     ) -> Hold {
-        let path = path::join(lock_node, &place.name);
+        let zxid = u64::try_from(place.czxid).unwrap_or_default();
+        Hold::on(client, session, lock_node, &place.name, FencingToken { zxid, turn: 0 })
+    }
+
+    fn on(
+        client: &Client,
+        session: Arc<Session>,
+        lock_node: &str,
+        name: &str,
+        token: FencingToken,
+    ) -> Hold {
+        let path = path::join(lock_node, name);
         let standing = Arc::new(Standing {
             session: Arc::downgrade(&session),
             node: client.core().whole(&path),
@@ -178,8 +193,6 @@ impl Hold {
             session.status().subscribe(standing.signal(Standing::look)),
         ];
         standing.look();
-        let zxid = u64::try_from(place.czxid).unwrap_or_default();
-        let token = FencingToken { zxid, turn: 0 };
         Hold { client: client.clone(), session, standing, path, token, subscriptions }
     }
 
@@ -193,6 +206,13 @@ impl Hold {
 
     pub(crate) fn is_held(&self) -> bool {
         self.standing.state.lock().lost.is_none() && self.session.is_trusted()
+    }
+
+    /// As `is_held`, with an error that says why not.
+    pub(crate) fn check(&self) -> Result<()> {
+        let lost = self.standing.state.lock().lost;
+        let lapsed = || (!self.session.is_trusted()).then_some(LossReason::LeaseExpired);
+        lost.or_else(lapsed).map_or(Ok(()), |why| Err(self.lost_error(why)))
     }
 
     pub(crate) fn ensure_held(&self) -> Result<()> {
@@ -233,7 +253,7 @@ impl Hold {
         }
     }
 
-    fn lost_error(&self, why: LossReason) -> Error {
+    pub(crate) fn lost_error(&self, why: LossReason) -> Error {
         let kind = match why {
             LossReason::NodeDeleted => ErrorKind::LockLost,
             LossReason::ClientClosed => ErrorKind::Closed,
@@ -253,8 +273,22 @@ impl Hold {
             None => state.callbacks.push(callback),
             Some(why) => {
                 drop(state);
-                self.standing.tell(callback, why);
+                self.standing.tell(move || callback(why));
             }
+        }
+    }
+
+    pub(crate) fn release_requested(&self) -> bool {
+        self.standing.state.lock().requested
+    }
+
+    pub(crate) fn on_release_requested(&self, callback: Box<dyn FnOnce() + Send>) {
+        let mut state = self.standing.state.lock();
+        if state.requested {
+            drop(state);
+            self.standing.tell(callback);
+        } else {
+            state.request_callbacks.push(callback);
         }
     }
 
@@ -286,6 +320,36 @@ impl Hold {
         }
     }
 
+    /// Has a verb answered, however often it must be repeated over lost connections. It is given
+    /// what makes a path whole. An error says that the session has ended.
+    pub(crate) fn persist<T>(
+        &self,
+        verb: impl Fn(&Session, &dyn Fn(&str) -> String) -> Answer<T>,
+    ) -> Result<Answer<T>> {
+        let waiter = Waiter::new();
+        let _subscription = self.session.status().subscribe(waiter.bell());
+        loop {
+            if let Err(end) = self.until_usable(&waiter) {
+                return Err(self.lost_error(end.into()));
+            }
+            match verb(&self.session, &|path| self.client.core().whole(path)) {
+                Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    /// A hold of the same session with the same token, on another node.
+    pub(crate) fn beside(&self, lock_node: &str, name: &str) -> Hold {
+        Hold::on(&self.client, Arc::clone(&self.session), lock_node, name, self.token)
+    }
+
+    /// Has another node of the session deleted in the background, if it is there.
+    pub(crate) fn discard(&self, path: &str) {
+        let core = self.client.core();
+        core.reaper().delete(&self.session, core.whole(path));
+    }
+
     fn until_usable(&self, waiter: &Waiter) -> Result<(), End> {
         match self.session.status().until_usable(waiter, Deadline::NEVER, || false) {
             Usable::Never(end) => Err(end),
@@ -298,11 +362,12 @@ impl Hold {
         let mut state = self.standing.state.lock();
         state.released = true;
         let callbacks = std::mem::take(&mut state.callbacks);
+        let request_callbacks = std::mem::take(&mut state.request_callbacks);
         let siblings = state.siblings.take();
         let lost = state.lost;
         self.standing.changed.notify_all();
         drop(state);
-        drop((callbacks, siblings));
+        drop((callbacks, request_callbacks, siblings));
         self.subscriptions.clear();
         lost
     }
@@ -312,16 +377,27 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
-    fn drop(&mut self) {
+impl Hold {
+    /// As dropping does, but no longer than that.
+    pub(crate) fn let_go(mut self, until: Deadline) {
+        self.release_by(until);
+    }
+
+    fn release_by(&mut self, until: Deadline) {
         if self.is_released() || self.leave().is_some() {
             return;
         }
-        let (core, until) = (self.client.core(), Deadline::after(PARTING));
+        let core = self.client.core();
         let node = &self.standing.node;
         if delete_within(core, &Waiter::new(), &self.session, node, until, None).is_err() {
             core.reaper().delete(&self.session, node.clone());
         }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.release_by(Deadline::after(PARTING));
     }
 }
 
@@ -368,12 +444,13 @@ impl Standing {
         }
         let Some(session) = self.session.upgrade() else { return };
         let standing = Arc::downgrade(self);
-        let on_answer = move |answer| {
+        let on_answer = move |answer: Answer<Vec<u8>>| {
             let Some(standing) = standing.upgrade() else { return };
             match answer {
+                Ok(data) if is_request(&data) => standing.request(),
                 Err(Fault::NoNode) => standing.lose(LossReason::NodeDeleted),
                 Err(Fault::NoAuth) => standing.watch_siblings(),
-                Ok(()) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         };
         session.watch_soon(&self.node, Box::new(on_answer));
@@ -402,13 +479,27 @@ impl Standing {
     }
 
     /// A release that came first is told of by nothing.
-    fn tell(self: &Arc<Self>, callback: Box<dyn FnOnce(LossReason) + Send>, why: LossReason) {
+    fn tell(self: &Arc<Self>, callback: impl FnOnce() + Send + 'static) {
         let standing = Arc::clone(self);
         self.events.dispatch(move || {
             if !standing.state.lock().released {
-                callback(why);
+                callback();
             }
         });
+    }
+
+    /// Somebody asks to let go.
+    fn request(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        if state.released || std::mem::replace(&mut state.requested, true) {
+            return;
+        }
+        let callbacks = std::mem::take(&mut state.request_callbacks);
+        drop(state);
+        log::info!(target: "zklock::hold", "somebody asks the holder {:?} to let go", self.node);
+        for callback in callbacks {
+            self.tell(callback);
+        }
     }
 
     fn lose(self: &Arc<Self>, why: LossReason) {
@@ -422,7 +513,7 @@ impl Standing {
         drop(state);
         log::warn!(target: "zklock::hold", "the lock held by {:?} is lost: {why}", self.node);
         for callback in callbacks {
-            self.tell(callback, why);
+            self.tell(move || callback(why));
         }
     }
 }

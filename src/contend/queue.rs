@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::rule::{Rule, Verdict, Watch};
-use super::ticket::{Class, Guid, Ticket, prefix};
+use super::ticket::{Form, Guid, Ticket};
 use crate::error::{Error, ErrorKind};
 
 /// What to do next. One at a time; its outcome comes back as an [`Event`].
@@ -130,7 +130,7 @@ pub(crate) struct Leftovers {
 
 /// See the module.
 pub(crate) struct Queue {
-    class: Class,
+    form: Form,
     rule: Rule,
     patient: bool,
     fresh: Box<dyn FnMut() -> Guid + Send>,
@@ -167,13 +167,13 @@ enum Asked {
 impl Queue {
     /// `patient` is whether to wait for others.
     pub(crate) fn new(
-        class: Class,
+        form: Form,
         rule: Rule,
         patient: bool,
         fresh: impl FnMut() -> Guid + Send + 'static,
     ) -> Queue {
         Queue {
-            class,
+            form,
             rule,
             patient,
             fresh: Box::new(fresh),
@@ -238,14 +238,14 @@ impl Queue {
         }
         Leftovers {
             own: self.own.as_ref().map(|own| own.name.clone()),
-            doubtful: doubtful.into_iter().map(|guid| prefix(self.class, guid)).collect(),
+            doubtful: doubtful.into_iter().map(|guid| self.form.prefix(guid)).collect(),
         }
     }
 
     fn create(&mut self) -> Action {
         let guid = (self.fresh)();
         self.asked = Asked::Create(guid);
-        Action::Create { prefix: prefix(self.class, guid) }
+        Action::Create { prefix: self.form.prefix(guid) }
     }
 
     /// With a doubt, only what is listed after a sync is certain.
@@ -325,6 +325,13 @@ impl Queue {
                 self.own = None;
                 self.create()
             }
+            Verdict::Disagreed(permits) => Action::Fail(Error::new(
+                ErrorKind::Disagreement,
+                format!(
+                    "others take the semaphore to have {permits} permits, and this call {}",
+                    self.form.permits
+                ),
+            )),
             Verdict::Blocked(_) if !self.patient => Action::Yield,
             // Whatever can get us admitted is a change of the children.
             Verdict::Blocked(_) if listing.watched => Action::Wait,
@@ -370,19 +377,22 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contend::ticket::{Class, NodeNaming};
 
+    const MUTEX: Form =
+        Form { naming: NodeNaming::Curator, class: Class::Mutex, weight: 1, permits: 1 };
     const UNANSWERED: Trouble = Trouble::Unanswered;
 
     fn queue(patient: bool) -> Queue {
         let mut next = 0;
-        Queue::new(Class::Mutex, Rule::exclusive(), patient, move || {
+        Queue::new(MUTEX, Rule::permits(1), patient, move || {
             next += 1;
             Guid::from_u128(next)
         })
     }
 
     fn name(guid: u128, sequence: u32) -> String {
-        format!("{}{sequence:010}", prefix(Class::Mutex, Guid::from_u128(guid)))
+        format!("{}{sequence:010}", MUTEX.prefix(Guid::from_u128(guid)))
     }
 
     fn made(guid: u128, sequence: u32) -> Event {
@@ -481,7 +491,7 @@ mod tests {
         }
         let mut queue = queue(true);
         begin(&mut queue);
-        let negative = format!("{}-2147483648", prefix(Class::Mutex, Guid::from_u128(1)));
+        let negative = format!("{}-2147483648", MUTEX.prefix(Guid::from_u128(1)));
         let made = Made { name: negative, czxid: Some(1) };
         let Action::Fail(error) = queue.step(Event::Created(Ok(made))) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::SequenceExhausted);

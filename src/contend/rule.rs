@@ -17,6 +17,9 @@ pub(crate) struct Rule {
 pub(crate) enum Verdict {
     Admitted,
     Blocked(Watch),
+    /// The first of the contenders takes the semaphore to have so many permits, and not as many as
+    /// I do.
+    Disagreed(u32),
     /// The own node is not there, which must never be taken for having nobody in front.
     Missing,
 }
@@ -30,10 +33,6 @@ pub(crate) enum Watch {
 }
 
 impl Rule {
-    pub(crate) fn exclusive() -> Rule {
-        Rule::permits(1)
-    }
-
     pub(crate) fn permits(permits: u32) -> Rule {
         Rule { permits }
     }
@@ -47,11 +46,20 @@ impl Rule {
             return Verdict::Missing;
         }
         let earlier = tickets(children).filter(|theirs| *theirs < mine);
-        let blockers = earlier.filter(|theirs| excludes(theirs.class(), mine.class())).collect();
-        self.weigh(&mine, blockers)
+        let blockers: Vec<_> =
+            earlier.filter(|theirs| excludes(theirs.class(), mine.class())).collect();
+        match disagreement(&mine, &blockers) {
+            Some(verdict) => verdict,
+            None => self.weigh(&mine, blockers),
+        }
     }
 
     fn weigh(self, mine: &Ticket, blockers: Vec<Ticket>) -> Verdict {
+        let weight = |theirs: &Ticket| match mine.class() == Class::Permits {
+            // A lock on a semaphore's node leaves no permit.
+            true if theirs.class() != Class::Permits => u64::MAX,
+            _ => u64::from(theirs.weight()),
+        };
         let taken = blockers.iter().fold(weight(mine), |sum, t| sum.saturating_add(weight(t)));
         if self.has_room_for(taken) {
             return Verdict::Admitted;
@@ -79,9 +87,23 @@ impl Rule {
 /// Whether a contender of class `theirs`, if it is earlier, stands in the way of `mine`.
 pub(crate) fn excludes(theirs: Class, mine: Class) -> bool {
     match theirs {
-        Class::Mutex | Class::Write => true,
+        Class::Mutex | Class::Write | Class::Permits => true,
         Class::Read => mine != Class::Read,
     }
+}
+
+/// What comes of it that not all take a semaphore to have the same number of permits. The number
+/// is the first one's: whoever agrees with it waits for those to go who do not, as they will by
+/// themselves.
+fn disagreement(mine: &Ticket, blockers: &[Ticket]) -> Option<Verdict> {
+    let is_semaphore = |theirs: &&Ticket| theirs.class() == Class::Permits;
+    let others = || blockers.iter().filter(is_semaphore);
+    let first = others().min().filter(|_| is_semaphore(&mine))?;
+    if first.permits() != mine.permits() {
+        return Some(Verdict::Disagreed(first.permits()));
+    }
+    let odd = others().filter(|theirs| theirs.permits() != mine.permits()).max()?;
+    Some(Verdict::Blocked(Watch::Nodes(vec![odd.name().to_owned()])))
 }
 
 /// The contenders among `children`, the first to be granted first.
@@ -95,13 +117,10 @@ fn tickets(children: &[String]) -> impl Iterator<Item = Ticket> {
     children.iter().filter_map(|child| Ticket::parse(child))
 }
 
-fn weight(ticket: &Ticket) -> u64 {
-    u64::from(ticket.weight())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contend::ticket::{Form, Guid, NodeNaming};
     use proptest::prelude::*;
     use proptest::sample::select;
 
@@ -112,6 +131,7 @@ mod tests {
             Class::Mutex => "lock-",
             Class::Read => "__READ__",
             Class::Write => "__WRIT__",
+            Class::Permits => "lease-1-of-1-",
         };
         // The text in front runs against the numbers, so that an order by name would be noticed.
         let front = (b'a' + (25 - sequence.rem_euclid(26)) as u8) as char;
@@ -149,9 +169,9 @@ mod tests {
     #[test]
     fn a_missing_own_node_is_never_a_grant() {
         let own = name(Class::Mutex, 1);
-        assert_eq!(Rule::exclusive().decide(&own, &[]), Verdict::Missing);
+        assert_eq!(Rule::permits(1).decide(&own, &[]), Verdict::Missing);
         assert_eq!(Rule::permits(9).decide(&own, &mutexes(1)), Verdict::Missing);
-        assert_eq!(Rule::exclusive().decide("foo", &["foo".into()]), Verdict::Missing);
+        assert_eq!(Rule::permits(1).decide("foo", &["foo".into()]), Verdict::Missing);
     }
 
     #[test]
@@ -171,7 +191,7 @@ mod tests {
             [(Write, 0), (Read, 1), (Write, 2), (Read, 3), (Read, 4), (Write, 5)]
                 .map(|(class, sequence)| name(class, sequence))
                 .into();
-        let decide = |own: &str| Rule::exclusive().decide(own, &children);
+        let decide = |own: &str| Rule::permits(1).decide(own, &children);
         assert_eq!(decide(&children[4]), nodes(&children[2..3]));
         assert_eq!(decide(&children[1]), nodes(&children[0..1]));
         assert_eq!(decide(&children[5]), nodes(&children[4..5]));
@@ -183,11 +203,11 @@ mod tests {
         let own = name(Class::Mutex, 0);
         let mut children: Vec<String> = ["0", "foo", "leases"].map(Into::into).into();
         children.push(own.clone());
-        assert_eq!(Rule::exclusive().decide(&own, &children), Verdict::Admitted);
+        assert_eq!(Rule::permits(1).decide(&own, &children), Verdict::Admitted);
         children.push(name(Class::Mutex, i32::MAX));
-        assert_eq!(Rule::exclusive().decide(&own, &children), Verdict::Admitted);
+        assert_eq!(Rule::permits(1).decide(&own, &children), Verdict::Admitted);
         children.push(name(Class::Mutex, -7));
-        assert_eq!(Rule::exclusive().decide(&own, &children), nodes(&children[5..]));
+        assert_eq!(Rule::permits(1).decide(&own, &children), nodes(&children[5..]));
         let order: Vec<_> = in_grant_order(&children).iter().map(Ticket::sequence).collect();
         assert_eq!(order, [-7, 0, i32::MAX]);
     }
@@ -215,7 +235,7 @@ mod tests {
         let mut children = mutexes(10_000);
         let (own, predecessor) = (children[9_999].clone(), children[9_998].clone());
         children.reverse();
-        assert_eq!(Rule::exclusive().decide(&own, &children), nodes(&[predecessor]));
+        assert_eq!(Rule::permits(1).decide(&own, &children), nodes(&[predecessor]));
     }
 
     /// Every mix of classes for up to five contenders, every one of them asking.
@@ -252,6 +272,110 @@ mod tests {
         assert_eq!(rule.decide(own, &fewer), Verdict::Admitted);
     }
 
+    /// A permit's node, as the library names it.
+    fn lease(weight: u32, permits: u32, sequence: i32) -> String {
+        let form = Form::of_permits(NodeNaming::Curator, weight, permits);
+        // The guid runs against the numbers.
+        let guid = Guid::from_u128(u128::MAX - sequence as u128);
+        format!("{}{sequence:010}", form.prefix(guid))
+    }
+
+    #[test]
+    fn permits_are_admitted_while_their_weights_fit() {
+        let children: Vec<_> = (0..).zip([2, 1, 2, 1]).map(|(i, w)| lease(w, 3, i)).collect();
+        let decide = |own: &str| Rule::permits(3).decide(own, &children);
+        assert_eq!(decide(&children[0]), Verdict::Admitted);
+        assert_eq!(decide(&children[1]), Verdict::Admitted);
+        let reversed = |range: std::ops::Range<usize>| -> Vec<String> {
+            children[range].iter().rev().cloned().collect()
+        };
+        // Two of three: with the light one alone it would fit.
+        assert_eq!(decide(&children[2]), nodes(&reversed(0..2)));
+        // Though there is one for a light one: first come, first served.
+        assert_eq!(decide(&children[3]), nodes(&reversed(1..3)));
+        let one_left = &children[1..];
+        assert_eq!(Rule::permits(3).decide(&children[2], one_left), Verdict::Admitted);
+    }
+
+    #[test]
+    fn a_lock_and_a_permit_on_one_node_exclude_each_other() {
+        for permits in [1, 2, u32::MAX] {
+            for class in CLASSES {
+                let lock_first = [name(class, 0), lease(1, permits, 1)];
+                let verdict = Rule::permits(permits).decide(&lock_first[1], &lock_first);
+                assert_eq!(verdict, nodes(&lock_first[..1]), "{class:?} {permits}");
+                let permit_first = [lease(1, permits, 0), name(class, 1)];
+                let verdict = Rule::permits(1).decide(&permit_first[1], &permit_first);
+                assert_eq!(verdict, nodes(&permit_first[..1]), "{class:?} {permits}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_says_how_many_permits_there_are() {
+        let children = [lease(1, 2, 0), lease(1, 3, 1), lease(1, 2, 2), lease(1, 3, 3)];
+        let decide = |own: &str, left: &[String]| {
+            let permits = Ticket::parse(own).unwrap().permits();
+            Rule::permits(permits).decide(own, left)
+        };
+        assert_eq!(decide(&children[0], &children), Verdict::Admitted);
+        assert_eq!(decide(&children[1], &children), Verdict::Disagreed(2));
+        assert_eq!(decide(&children[3], &children), Verdict::Disagreed(2));
+        // Whoever is right is not refused for those who are wrong, and has not long to wait.
+        assert_eq!(decide(&children[2], &children), nodes(&children[1..2]));
+        let without = [children[0].clone(), children[2].clone()];
+        assert_eq!(decide(&children[2], &without), Verdict::Admitted);
+        // If the first has gone before that one has looked, it is the other that is right.
+        assert_eq!(decide(&children[1], &children[1..]), Verdict::Admitted);
+        assert_eq!(decide(&children[2], &children[1..]), Verdict::Disagreed(3));
+        // Those behind matter to nobody, nor do locks' numbers.
+        let mixed = [name(Class::Mutex, 0), lease(1, 2, 1), lease(1, 3, 2)];
+        assert_eq!(decide(&mixed[1], &mixed), nodes(&mixed[..1]));
+        assert_eq!(decide(&mixed[2], &mixed), Verdict::Disagreed(2));
+    }
+
+    /// Every mix of a few contenders: of every weight of up to three permits, of another number of
+    /// permits, and locks.
+    #[test]
+    fn of_a_semaphore_too_a_watched_node_must_leave_first() {
+        let kinds: [fn(i32) -> String; 6] = [
+            |i| lease(1, 3, i),
+            |i| lease(2, 3, i),
+            |i| lease(3, 3, i),
+            |i| lease(1, 2, i),
+            |i| name(Class::Mutex, i),
+            |i| name(Class::Read, i),
+        ];
+        for mix in 0..6_usize.pow(4) {
+            let all: Vec<_> =
+                (0..4).map(|place| kinds[mix / 6_usize.pow(place as u32) % 6](place)).collect();
+            for own in &all {
+                let permits = Ticket::parse(own).unwrap().permits();
+                assert_watched_leave_first(Rule::permits(permits), own, &all);
+            }
+        }
+    }
+
+    fn assert_watched_leave_first(rule: Rule, own: &str, all: &[String]) {
+        let Verdict::Blocked(watch) = rule.decide(own, all) else { return };
+        let Watch::Nodes(watched) = watch else { panic!("nothing to watch in {all:?}") };
+        assert!(!watched.is_empty() && !watched.iter().any(|one| one == own), "{all:?}");
+        for kept in 0..1_u32 << all.len() {
+            let keeps = |place: usize, child: &String| {
+                kept & 1 << place != 0 || child == own || watched.contains(child)
+            };
+            let left: Vec<String> = (all.iter().enumerate())
+                .filter(|(place, child)| keeps(*place, child))
+                .map(|(_, child)| child.clone())
+                .collect();
+            assert_ne!(rule.decide(own, &left), Verdict::Admitted, "{own} of {left:?}");
+        }
+        // The one that is farthest off is not watched for nothing.
+        let mut fewer: Vec<_> = watched[..watched.len() - 1].to_vec();
+        fewer.push(own.to_owned());
+        assert_eq!(rule.decide(own, &fewer), Verdict::Admitted, "{own} of {all:?}");
+    }
+
     fn children() -> impl Strategy<Value = Vec<String>> {
         let contender =
             (select(&CLASSES[..]), 0..40).prop_map(|(class, number)| name(class, number));
@@ -274,13 +398,54 @@ mod tests {
 
         #[test]
         fn those_admitted_never_exclude_each_other(children in children()) {
-            let rule = Rule::exclusive();
+            let rule = Rule::permits(1);
             let admitted: Vec<_> = in_grant_order(&children)
                 .into_iter()
                 .filter(|ticket| rule.decide(ticket.name(), &children) == Verdict::Admitted)
                 .collect();
             for (place, mine) in admitted.iter().enumerate() {
                 prop_assert!(!admitted[..place].iter().any(|t| excludes(t.class(), mine.class())));
+            }
+        }
+
+        /// Each asks by the number that its name says; those who are refused go.
+        #[test]
+        fn holders_of_permits_agree_and_never_have_more_than_there_are(
+            kinds in prop::collection::vec((1_u32..4, 3_u32..5, 0_u8..4), 1..10),
+            turns in prop::collection::vec(any::<prop::sample::Index>(), 40),
+        ) {
+            let mut left: Vec<_> = (0..).zip(kinds)
+                .map(|(i, (weight, permits, odd))| lease(weight, if odd == 0 { permits } else { 3 }, i))
+                .collect();
+            let mut holders: Vec<Ticket> = Vec::new();
+            for turn in turns {
+                if left.is_empty() {
+                    break;
+                }
+                let own = turn.get(&left).clone();
+                let mine = Ticket::parse(&own).unwrap();
+                let held = holders.iter().position(|holder| holder.name() == own);
+                if let Some(place) = held {
+                    holders.remove(place);
+                    left.retain(|child| *child != own);
+                    continue;
+                }
+                match Rule::permits(mine.permits()).decide(&own, &left) {
+                    Verdict::Admitted => holders.push(mine),
+                    Verdict::Disagreed(_) => left.retain(|child| *child != own),
+                    Verdict::Blocked(_) => {}
+                    Verdict::Missing => prop_assert!(false),
+                }
+                let taken: u32 = holders.iter().map(Ticket::weight).sum();
+                for holder in &holders {
+                    prop_assert_eq!(holder.permits(), holders[0].permits());
+                    prop_assert!(taken <= holder.permits(), "{:?}", holders);
+                }
+            }
+            // Whatever is left, the first is never stuck.
+            if let Some(first) = in_grant_order(&left).first() {
+                let verdict = Rule::permits(first.permits()).decide(first.name(), &left);
+                prop_assert_eq!(verdict, Verdict::Admitted);
             }
         }
 
@@ -317,7 +482,7 @@ mod tests {
                         prop_assert!(heavy(&weights[start..]) && !heavy(&weights[start + 1..]));
                     }
                     Verdict::Blocked(Watch::Children) => prop_assert!(mine > permits),
-                    Verdict::Missing => prop_assert!(false),
+                    Verdict::Missing | Verdict::Disagreed(_) => prop_assert!(false),
                 }
             }
         }

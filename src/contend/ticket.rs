@@ -21,6 +21,78 @@ pub enum Class {
     Read,
     /// Excludes everyone: names with `__WRIT__` (Curator) before the number.
     Write,
+    /// Takes some of a semaphore's permits, and excludes all that are no permits: names with
+    /// `lease-<how many>-of-<permits>-` before the number.
+    Permits,
+}
+
+/// In whose style contenders' nodes are named, and so which clients in other languages take the
+/// lock for what it is.
+///
+/// Whatever is written, the nodes of every known kind are recognised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NodeNaming {
+    /// `_c_<uuid>-lock-`, `_c_<uuid>-__READ__` and `_c_<uuid>-__WRIT__`, with the sequence number
+    /// behind.
+    ///
+    /// For sharing with Curator's `InterProcessMutex` and `InterProcessReadWriteLock`,
+    /// go-zookeeper, zookeeper-client's `new_curator` locks, and kazoo if its locks are made with
+    /// `extra_lock_patterns`: `["-lock-"]` for `Lock`; `["__WRIT__"]` for `ReadLock`,
+    /// `["__WRIT__", "__READ__"]` for `WriteLock`.
+    #[default]
+    Curator,
+    /// `<32 hex digits>__lock__`, and `<32 hex digits>__rlock__` for readers, with the sequence
+    /// number behind.
+    ///
+    /// For sharing with kazoo as shipped, and go-zookeeper; not with Curator. The lock node is a
+    /// plain persistent one, as kazoo supposes that it stays once it has seen it.
+    Kazoo,
+}
+
+/// What a contender asks for, and in whose style it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) naming: NodeNaming,
+    pub(crate) class: Class,
+    /// How many permits, of how many; each 1 for what is no semaphore.
+    pub(crate) weight: u32,
+    pub(crate) permits: u32,
+}
+
+impl Form {
+    pub(crate) fn new(naming: NodeNaming, class: Class) -> Form {
+        Form { naming, class, weight: 1, permits: 1 }
+    }
+
+    pub(crate) fn of_permits(naming: NodeNaming, weight: u32, permits: u32) -> Form {
+        Form { naming, class: Class::Permits, weight, permits }
+    }
+
+    /// What is wrong with it, if anything is.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Form { weight, permits, .. } = *self;
+        if weight == 0 || weight > permits {
+            return Err(format!("{weight} permits cannot be had of a semaphore of {permits}"));
+        }
+        Ok(())
+    }
+
+    /// The name to create a contender with, to which the server adds the number.
+    pub(crate) fn prefix(&self, guid: Guid) -> String {
+        let marker = match (self.naming, self.class) {
+            (NodeNaming::Curator, Class::Mutex) => "-lock-",
+            (NodeNaming::Curator, Class::Read) => "-__READ__",
+            (NodeNaming::Curator, Class::Write) => "-__WRIT__",
+            (NodeNaming::Kazoo, Class::Mutex | Class::Write) => "__lock__",
+            (NodeNaming::Kazoo, Class::Read) => "__rlock__",
+            (_, Class::Permits) => &format!("-lease-{}-of-{}-", self.weight, self.permits),
+        };
+        match self.naming {
+            NodeNaming::Curator => format!("{PROTECTED}{guid}{marker}"),
+            NodeNaming::Kazoo => format!("{guid:#}{marker}"),
+        }
+    }
 }
 
 /// No number this close to the last one is granted: past it the server repeats numbers, and
@@ -46,14 +118,18 @@ pub(crate) struct Ticket {
     class: Class,
     guid: Range<usize>,
     weight: u32,
+    permits: u32,
 }
 
 impl Ticket {
     /// Reads a child's name; `None` for a child that does not contend.
     pub(crate) fn parse(name: &str) -> Option<Ticket> {
         let (head, sequence) = split_sequence(name)?;
-        let (guid, class) = split_marker(head).or_else(|| split_write_lock(head))?;
-        Some(Ticket { name: name.to_owned(), sequence, class, guid, weight: 1 })
+        let (weight, permits, (guid, class)) = match split_lease(head) {
+            Some((guid, weight, permits)) => (weight, permits, (guid, Class::Permits)),
+            None => (1, 1, split_marker(head).or_else(|| split_write_lock(head))?),
+        };
+        Some(Ticket { name: name.to_owned(), sequence, class, guid, weight, permits })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -77,13 +153,28 @@ impl Ticket {
         &self.name[self.guid.clone()]
     }
 
+    /// What stands between the guid and the number.
+    pub(crate) fn marker(&self) -> &str {
+        let rest = &self.name[self.guid.end..];
+        rest.trim_end_matches(|c: char| c.is_ascii_digit())
+    }
+
+    /// How many permits it asks for; 1 for what is no semaphore's.
     pub(crate) fn weight(&self) -> u32 {
         self.weight
     }
 
+    /// How many permits it takes its semaphore to have; 1 for what is no semaphore's.
+    pub(crate) fn permits(&self) -> u32 {
+        self.permits
+    }
+
     pub(crate) fn has_guid(&self, guid: Guid) -> bool {
-        let after_guid = |rest: &str| Some(rest.strip_prefix(&guid.to_string())?.starts_with('-'));
-        self.name.strip_prefix(PROTECTED).and_then(after_guid).unwrap_or(false)
+        let goes_on = |rest: &str| rest.starts_with('-');
+        let ours = |name: &str| name.strip_prefix(&guid.to_string()).is_some_and(goes_on);
+        let of_kazoo = |rest: &str| rest.starts_with("__") || rest.starts_with("-lease-");
+        self.name.strip_prefix(PROTECTED).is_some_and(ours)
+            || self.name.strip_prefix(&format!("{guid:#}")).is_some_and(of_kazoo)
     }
 
     /// Whether the numbers of this lock node are used up, so that this ticket is no proof of place.
@@ -126,12 +217,30 @@ fn split_sequence(name: &str) -> Option<(&str, i32)> {
 }
 
 fn split_marker(head: &str) -> Option<(Range<usize>, Class)> {
-    MARKERS.into_iter().find_map(|(marker, class)| {
-        let guid = head.strip_suffix(marker)?;
-        let start = if guid.starts_with(PROTECTED) { PROTECTED.len() } else { 0 };
-        let end = guid.strip_suffix('-').map_or(guid.len(), str::len);
-        Some((start..end, class))
-    })
+    MARKERS
+        .into_iter()
+        .find_map(|(marker, class)| Some((guid_in(head.strip_suffix(marker)?), class)))
+}
+
+/// Where the guid is in what stands before a marker.
+fn guid_in(front: &str) -> Range<usize> {
+    let start = if front.starts_with(PROTECTED) { PROTECTED.len() } else { 0 };
+    let end = front.strip_suffix('-').map_or(front.len(), str::len);
+    start.min(end)..end
+}
+
+/// `<guid>-lease-<weight>-of-<permits>-`.
+fn split_lease(head: &str) -> Option<(Range<usize>, u32, u32)> {
+    let (front, permits) = head.strip_suffix('-')?.rsplit_once("-of-")?;
+    let (guid, weight) = front.rsplit_once("lease-")?;
+    let (weight, permits) = (count(weight)?, count(permits)?);
+    (weight <= permits).then(|| (guid_in(guid), weight, permits))
+}
+
+/// A number from 1 on, as it is written and not otherwise.
+fn count(digits: &str) -> Option<u32> {
+    let number: u32 = digits.parse().ok()?;
+    (number > 0 && number.to_string() == digits).then_some(number)
 }
 
 /// `x-<session id>-`, where the session id, a signed number, is all there is to break a tie.
@@ -152,20 +261,16 @@ impl Guid {
     }
 }
 
+/// With dashes; without them in the alternate form.
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(Uuid::from_u128(self.0).as_hyphenated(), f)
+        let uuid = Uuid::from_u128(self.0);
+        if f.alternate() {
+            fmt::LowerHex::fmt(uuid.as_simple(), f)
+        } else {
+            fmt::LowerHex::fmt(uuid.as_hyphenated(), f)
+        }
     }
-}
-
-/// The name to create a contender with, to which the server adds the number; Curator's own form.
-pub(crate) fn prefix(class: Class, guid: Guid) -> String {
-    let marker = match class {
-        Class::Mutex => "lock-",
-        Class::Read => "__READ__",
-        Class::Write => "__WRIT__",
-    };
-    format!("{PROTECTED}{guid}-{marker}")
 }
 
 #[cfg(test)]
@@ -199,10 +304,24 @@ mod tests {
             ("_c_lock-0000000017".into(), Mutex, 17, ""),
             ("x-1-lock-0000000018".into(), Mutex, 18, "x-1"),
             ("ä😀__READ__0000000019".into(), Read, 19, "ä😀"),
+            (format!("_c_{UUID}-lease-1-of-1-0000000020"), Permits, 20, UUID),
+            (format!("{HEX}-lease-1-of-1-0000000021"), Permits, 21, HEX),
+            ("lease-1-of-1--000000022".into(), Permits, -22, ""),
+            ("_c_-lease-1-of-1-0000000023".into(), Permits, 23, ""),
         ] {
             let ticket = ticket(&name);
             assert_eq!((ticket.class(), ticket.sequence()), (class, sequence), "{name}");
             assert_eq!((ticket.guid(), ticket.name(), ticket.weight()), (guid, &*name, 1));
+        }
+    }
+
+    #[test]
+    fn a_semaphore_s_names_say_how_many_of_how_many() {
+        let max = u32::MAX;
+        for (weight, permits) in [(1, 1), (2, 3), (10, 10), (1, max), (max, max)] {
+            let form = Form::of_permits(NodeNaming::Curator, weight, permits);
+            let ticket = ticket(&format!("{}0000000001", form.prefix(Guid::from_u128(1))));
+            assert_eq!((ticket.weight(), ticket.permits()), (weight, permits));
         }
     }
 
@@ -265,6 +384,16 @@ mod tests {
             "x-5---000000001",
             "y-5-0000000001",
             "ax-5-0000000001",
+            "a-lease-0-of-1-0000000001",
+            "a-lease-2-of-1-0000000001",
+            "a-lease-1-of-0-0000000001",
+            "a-lease-01-of-1-0000000001",
+            "a-lease-+1-of-1-0000000001",
+            "a-lease-1-of-4294967296-0000000001",
+            "a-lease-1-of-10000000001",
+            "a-lease-1-0000000001",
+            "a-lease--of-1-0000000001",
+            "a-1-of-1-0000000001",
         ] {
             assert_eq!(Ticket::parse(name), None, "{name:?}");
         }
@@ -300,7 +429,25 @@ mod tests {
     fn an_attempt_finds_its_own_node_and_no_other() {
         let guid = Guid::from_u128(0x0f8fad5b_d9cb_469f_a165_70867728950e);
         assert_eq!(guid.to_string(), UUID);
-        assert_eq!(prefix(Class::Mutex, guid), format!("_c_{UUID}-lock-"));
+        assert_eq!(format!("{guid:#}"), HEX);
+        for (naming, class, written) in [
+            (NodeNaming::Curator, Class::Mutex, format!("_c_{UUID}-lock-")),
+            (NodeNaming::Curator, Class::Read, format!("_c_{UUID}-__READ__")),
+            (NodeNaming::Curator, Class::Write, format!("_c_{UUID}-__WRIT__")),
+            (NodeNaming::Kazoo, Class::Mutex, format!("{HEX}__lock__")),
+            (NodeNaming::Kazoo, Class::Read, format!("{HEX}__rlock__")),
+            (NodeNaming::Kazoo, Class::Write, format!("{HEX}__lock__")),
+        ] {
+            assert_eq!(Form::new(naming, class).prefix(guid), written);
+            assert!(ticket(&format!("{written}0000000001")).has_guid(guid), "{written}");
+        }
+        for (naming, written) in [
+            (NodeNaming::Curator, format!("_c_{UUID}-lease-2-of-3-")),
+            (NodeNaming::Kazoo, format!("{HEX}-lease-2-of-3-")),
+        ] {
+            assert_eq!(Form::of_permits(naming, 2, 3).prefix(guid), written);
+            assert!(ticket(&format!("{written}0000000001")).has_guid(guid), "{written}");
+        }
         assert_eq!(Guid::from_u128(1).to_string(), "00000000-0000-0000-0000-000000000001");
         assert!(ticket(&format!("_c_{UUID}-lock-0000000001")).has_guid(guid));
         assert!(ticket(&format!("_c_{UUID}-__READ__0000000001")).has_guid(guid));
@@ -308,6 +455,8 @@ mod tests {
             format!("_c_{UUID}__lock__0000000001"),
             format!("_c_{UUID}0-lock-0000000001"),
             format!("{UUID}-lock-0000000001"),
+            format!("{HEX}-lock-0000000001"),
+            format!("a{HEX}__lock__0000000001"),
             format!("a_c_{UUID}-lock-0000000001"),
             format!("_c_{}-lock-0000000001", UUID.to_uppercase()),
             "ä-lock-0000000001".into(),
@@ -316,8 +465,13 @@ mod tests {
         }
     }
 
-    fn class() -> impl Strategy<Value = Class> {
-        prop::sample::select(vec![Class::Mutex, Class::Read, Class::Write])
+    fn form() -> impl Strategy<Value = Form> {
+        let naming = prop::sample::select(vec![NodeNaming::Curator, NodeNaming::Kazoo]);
+        let class = prop::sample::select(vec![Class::Mutex, Class::Read, Class::Write]);
+        let permits = (1..=u32::MAX).prop_flat_map(|permits| (1..=permits, Just(permits)));
+        let permits = (naming.clone(), permits)
+            .prop_map(|(naming, (weight, permits))| Form::of_permits(naming, weight, permits));
+        prop_oneof![(naming, class).prop_map(|(naming, class)| Form::new(naming, class)), permits]
     }
 
     proptest! {
@@ -325,7 +479,7 @@ mod tests {
         fn no_name_makes_the_parser_panic(
             name in prop_oneof![
                 any::<String>(),
-                "(_c_|ä|😀|x-|-|lock-|__lock__|__rlock__|__WRIT__|__READ__|[0-9]{0,3}){0,5}[0-9]{8,11}",
+                "(_c_|ä|😀|x-|-|lock-|lease-|-of-|__lock__|__rlock__|__WRIT__|__READ__|[0-9]{0,3}){0,5}[0-9]{8,11}",
             ],
         ) {
             if let Some(ticket) = Ticket::parse(&name) {
@@ -337,16 +491,25 @@ mod tests {
 
         #[test]
         fn what_the_server_makes_of_our_prefix_is_read_back(
-            class in class(),
+            form in form(),
             bits: u128,
             other: u128,
             sequence: i32,
         ) {
             let guid = Guid::from_u128(bits);
-            let ticket = ticket(&format!("{}{sequence:010}", prefix(class, guid)));
+            let ticket = ticket(&format!("{}{sequence:010}", form.prefix(guid)));
+            let class = match (form.naming, form.class) {
+                (NodeNaming::Kazoo, Class::Write) => Class::Mutex,
+                (_, class) => class,
+            };
             prop_assert_eq!(ticket.class(), class);
+            prop_assert_eq!((ticket.weight(), ticket.permits()), (form.weight, form.permits));
             prop_assert_eq!(ticket.sequence(), sequence);
-            prop_assert_eq!(ticket.guid(), guid.to_string());
+            let text = match form.naming {
+                NodeNaming::Curator => guid.to_string(),
+                NodeNaming::Kazoo => format!("{guid:#}"),
+            };
+            prop_assert_eq!(ticket.guid(), text);
             prop_assert!(ticket.has_guid(guid));
             prop_assert_eq!(ticket.has_guid(Guid::from_u128(other)), bits == other);
         }

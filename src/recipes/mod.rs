@@ -1,3 +1,10 @@
-//! The recipes: each a rule for the engine, and a guard.
+//! The recipes: each a form for the engine, and a guard. [`site`] and [`guard`]: what they have in
+//! common.
 
+mod guard;
+pub(crate) mod multi;
 pub(crate) mod mutex;
+pub(crate) mod reentrant;
+pub(crate) mod rwlock;
+pub(crate) mod semaphore;
+mod site;

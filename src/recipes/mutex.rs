@@ -3,14 +3,15 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::guard::guard;
+use super::site::{Site, looking_on, settings};
 use crate::acl::Acl;
-use crate::contend::acquire::{Contention, Limits, acquire};
-use crate::contend::contenders::{self, Contender};
+use crate::contend::acquire::Limits;
+use crate::contend::contenders::Contender;
 use crate::contend::hold::{FencingToken, Hold, LossReason, Lost};
-use crate::contend::rule::Rule;
-use crate::contend::ticket::Class;
-use crate::error::{Error, Result};
-use crate::path;
+use crate::contend::observe::Observer;
+use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::client::Client;
 use crate::session::wake::Cancel;
@@ -54,13 +55,9 @@ use crate::session::wake::Cancel;
 /// } // released here
 /// # Ok::<(), zklock::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct DistributedLock {
-    client: Client,
-    /// The lock node; a bad name is reported by the first call that needs it.
-    node: Result<String>,
-    data: Option<Vec<u8>>,
-    acl: Vec<Acl>,
+    pub(crate) site: Site,
 }
 
 impl DistributedLock {
@@ -84,14 +81,8 @@ impl DistributedLock {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> DistributedLockBuilder {
-        DistributedLockBuilder {
-            lock: DistributedLock {
-                client: zk.into(),
-                node: path::lock_path(base.as_ref(), name.as_ref()),
-                data: None,
-                acl: vec![Acl::open()],
-            },
-        }
+        let site = Site::new(zk.into(), base.as_ref(), name.as_ref());
+        DistributedLockBuilder { lock: DistributedLock { site } }
     }
 
     /// Blocks until the lock is held.
@@ -113,7 +104,7 @@ impl DistributedLock {
     /// [`Closed`](crate::ErrorKind::Closed), [`System`](crate::ErrorKind::System),
     /// [`Server`](crate::ErrorKind::Server). No node of ours is left in any case.
     pub fn lock(&self) -> Result<LockGuard> {
-        self.acquire_or_fail(None)
+        self.site.wait(self.form(), None).map(LockGuard::new)
     }
 
     /// As [`lock`](DistributedLock::lock), until any thread trips `cancel`.
@@ -138,7 +129,7 @@ impl DistributedLock {
     /// # Ok::<(), zklock::Error>(())
     /// ```
     pub fn lock_with(&self, cancel: &Cancel) -> Result<LockGuard> {
-        self.acquire_or_fail(Some(cancel))
+        self.site.wait(self.form(), Some(cancel)).map(LockGuard::new)
     }
 
     /// Takes the lock if nobody holds it or waits for it; else `None`, and no node is left.
@@ -151,8 +142,7 @@ impl DistributedLock {
     ///
     /// As [`lock`](DistributedLock::lock).
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        let deadline = Deadline::after(self.client.core().connect_timeout());
-        self.acquire(Limits { deadline, patient: false, cancel: None })
+        Ok(self.site.try_now(self.form())?.map(LockGuard::new))
     }
 
     /// Waits for the lock for so long at the most; `None` when it was not to be had.
@@ -167,7 +157,7 @@ impl DistributedLock {
     ///
     /// As [`lock`](DistributedLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<LockGuard>> {
-        self.acquire(Limits { deadline: Deadline::after(limit), patient: true, cancel: None })
+        self.try_by(Deadline::after(limit))
     }
 
     /// As [`try_lock_for`](DistributedLock::try_lock_for), until an instant.
@@ -176,65 +166,29 @@ impl DistributedLock {
     ///
     /// As [`lock`](DistributedLock::lock).
     pub fn try_lock_until(&self, end: Instant) -> Result<Option<LockGuard>> {
-        self.acquire(Limits { deadline: Deadline::at(end), patient: true, cancel: None })
+        self.try_by(Deadline::at(end))
     }
 
-    /// All who hold or wait for the lock, in the order in which they are granted it: the
-    /// first one holds it. For people and logs; a decision taken by it is out of date.
-    ///
-    /// Takes one request, and one more for each contender.
-    ///
-    /// # Errors
-    ///
-    /// [`Connect`](crate::ErrorKind::Connect) or
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the ensemble does not answer
-    /// within the [connect time-out](crate::ClientBuilder::connect_timeout); else as
-    /// [`lock`](DistributedLock::lock).
-    pub fn contenders(&self) -> Result<Vec<Contender>> {
-        contenders::contenders(&self.client, self.node.as_ref().map_err(Error::clone)?)
+    pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
+        Ok(self.site.acquire(self.form(), limits)?.map(LockGuard::new))
     }
 
-    fn acquire_or_fail(&self, cancel: Option<&Cancel>) -> Result<LockGuard> {
-        loop {
-            let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
-            // Without a deadline there is no giving up.
-            if let Some(guard) = self.acquire(limits)? {
-                return Ok(guard);
-            }
-        }
+    pub(crate) fn try_by(&self, deadline: Deadline) -> Result<Option<LockGuard>> {
+        Ok(self.site.try_until(self.form(), deadline)?.map(LockGuard::new))
     }
 
-    fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
-        let contention = Contention {
-            client: self.client.clone(),
-            node: self.node.clone()?,
-            data: self.data.clone().unwrap_or_else(default_data),
-            acl: self.acl.clone(),
-            class: Class::Mutex,
-            rule: Rule::exclusive(),
-        };
-        Ok(acquire(&contention, limits)?.map(|hold| LockGuard { hold }))
+    pub(crate) fn form(&self) -> Form {
+        self.site.form(Class::Mutex)
     }
 }
 
-/// Host, process and thread, so that who looks at the node sees whose it is.
-fn default_data() -> Vec<u8> {
-    let system = rustix::system::uname();
-    let host = system.nodename().to_string_lossy();
-    let thread = std::thread::current();
-    let thread = thread.name().unwrap_or("unnamed");
-    format!("host={host} pid={} thread={thread}", std::process::id()).into_bytes()
-}
-
-impl fmt::Debug for DistributedLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DistributedLock")
-            .field("node", &self.node)
-            .field("acl", &self.acl)
-            .field("client", &self.client)
-            .finish_non_exhaustive()
-    }
-}
+looking_on!(
+    DistributedLock,
+    DistributedLock::form,
+    "While somebody holds, only its node is watched, so that those who come to wait wake no \
+     observer; a change of the holder costs each observer a list and a read. While nobody holds, \
+     the list of children is watched."
+);
 
 /// Settings of a [`DistributedLock`].
 #[derive(Clone, Debug)]
@@ -243,29 +197,7 @@ pub struct DistributedLockBuilder {
     lock: DistributedLock,
 }
 
-impl DistributedLockBuilder {
-    /// What a contender's node says of it, for people who look. Default: host, process id
-    /// and thread name, as text; `b""` for nothing. Keep it to UTF-8 and below 1 MiB.
-    pub fn data(mut self, data: impl Into<Vec<u8>>) -> DistributedLockBuilder {
-        self.lock.data = Some(data.into());
-        self
-    }
-
-    /// The ACL of every node that this lock makes: missing parents, the lock node, and
-    /// contenders. Default [`Acl::open`].
-    ///
-    /// To delete a contender takes DELETE on the lock node, so an ACL on contenders alone
-    /// would protect nothing.
-    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DistributedLockBuilder {
-        self.lock.acl = acl.into();
-        self
-    }
-
-    /// The lock with these settings.
-    pub fn build(self) -> DistributedLock {
-        self.lock
-    }
-}
+settings!(DistributedLockBuilder, DistributedLock);
 
 /// A held [`DistributedLock`]; dropped, it releases it.
 ///
@@ -283,50 +215,23 @@ pub struct LockGuard {
 }
 
 impl LockGuard {
+    fn new(hold: Hold) -> LockGuard {
+        LockGuard { hold }
+    }
+
+    pub(crate) fn into_hold(self) -> Hold {
+        self.hold
+    }
+
+    /// Fails if it is known here that the lock is lost.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.hold.check()
+    }
+
     /// The number to send along with whatever the lock protects, so that its receiver can
     /// refuse what a former holder sends late.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
-    }
-
-    /// Whether the lock is held for all that is known here: no loss was seen, and the
-    /// session's lease has not run out by this machine's clock, which counts the time that
-    /// the machine or the process slept. Asks nobody; once false, always false.
-    pub fn is_held(&self) -> bool {
-        self.hold.is_held()
-    }
-
-    /// Asks the ensemble, through its leader, whether the lock is held, in one round trip.
-    ///
-    /// While the connection is lost it waits for the outcome: at most until the session is
-    /// resumed or lost.
-    ///
-    /// # Errors
-    ///
-    /// [`SessionLost`](crate::ErrorKind::SessionLost),
-    /// [`LockLost`](crate::ErrorKind::LockLost), [`Closed`](crate::ErrorKind::Closed) or
-    /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if it is not held any more;
-    /// [`Server`](crate::ErrorKind::Server) if the server refuses to say.
-    pub fn ensure_held(&self) -> Result<()> {
-        self.hold.ensure_held()
-    }
-
-    /// A handle by which any thread can wait for the loss of this lock.
-    pub fn lost(&self) -> Lost {
-        self.hold.lost()
-    }
-
-    /// Calls `callback`, once, when the lock is lost; at once if it is already; never after
-    /// it was released: a loss that is noticed before the release, and not yet told, is not
-    /// told any more. It runs on a thread of its own and may call this library; where the system
-    /// has no thread for it, it has to wait for the next change of the session, or the next call.
-    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        self.hold.on_lost(Box::new(callback));
-    }
-
-    /// The contender's node, as the client names it.
-    pub fn path(&self) -> &str {
-        self.hold.path()
     }
 
     /// Releases the lock as dropping does, but waits until the server has confirmed it, and
@@ -348,12 +253,4 @@ impl LockGuard {
     }
 }
 
-impl fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockGuard")
-            .field("path", &self.path())
-            .field("fencing_token", &format_args!("{}", self.fencing_token()))
-            .field("is_held", &self.is_held())
-            .finish()
-    }
-}
+guard!(LockGuard);

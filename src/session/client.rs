@@ -1,21 +1,24 @@
 //! The public `Client`: one live session at a time, opened anew on demand.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::borrowed::Borrowed;
 use super::calls::Calls;
 use super::events::Events;
+use super::handle::ZooKeeper;
 use super::reaper::Reaper;
+use super::retry::Retry;
 use super::session::{Session, ended};
 use super::status::Phase;
 use super::store::Ensemble;
 use super::wake::{Signals, Waiter};
 use super::wire::Servers;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::ConnectString;
+use crate::hosts::{ConnectString, Host};
 use crate::link::LinkConfig;
 use crate::link::core::{End, Notice};
 use crate::link::dial::{Auth, Resolver};
@@ -77,6 +80,9 @@ struct Owner {
 pub(crate) struct Core {
     hosts: String,
     chroot: String,
+    retry: Retry,
+    /// Lock nodes that a warning was logged about.
+    warned: Mutex<BTreeSet<String>>,
     ensemble: Box<dyn Ensemble>,
     calls: Calls,
     events: Events,
@@ -141,6 +147,7 @@ impl Client {
             connect_timeout: Duration::from_secs(15),
             auth: Vec::new(),
             max_reply: 64 << 20,
+            retry: Retry::default(),
         }
     }
 
@@ -177,7 +184,8 @@ impl Client {
 
     /// The session time-out that the server granted: after so long without the client, the
     /// server ends the session and passes its locks on. The default, or what was asked for,
-    /// where there is no session.
+    /// where there is no session; zero for a client of a [handle](#impl-From<Arc<ZooKeeper>>-for-Client),
+    /// which does not tell.
     pub fn session_timeout(&self) -> Duration {
         let core = &self.owner.core;
         let granted = core.slot.lock().session.as_ref().map(|one| one.info().timeout);
@@ -192,6 +200,8 @@ impl Client {
             .as_ref()
             .filter(|session| session.status().now().ended.is_none())
             .map(|s| s.id())
+            // A handle of the program's does not tell before something was made by it.
+            .filter(|id| *id != 0)
     }
 
     /// What this client keeps busy at this moment, to find leaks with.
@@ -205,11 +215,23 @@ impl Client {
         }
     }
 
-    /// A client that has no session yet.
+    #[cfg(test)]
     pub(crate) fn with(ensemble: Box<dyn Ensemble>, hosts: String, chroot: String) -> Client {
+        Client::assemble(ensemble, hosts, chroot, Retry::default())
+    }
+
+    /// A client that has no session yet.
+    pub(crate) fn assemble(
+        ensemble: Box<dyn Ensemble>,
+        hosts: String,
+        chroot: String,
+        retry: Retry,
+    ) -> Client {
         let core = Core {
             hosts,
             chroot,
+            retry,
+            warned: Mutex::default(),
             ensemble,
             calls: Calls::default(),
             events: Events::default(),
@@ -245,6 +267,86 @@ impl From<&Client> for Client {
     }
 }
 
+/// A client of a handle that the program has already, in the handle's own session.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use zklock::zookeeper::{WatchedEvent, ZooKeeper};
+/// use zklock::{Client, DistributedLock};
+///
+/// let handle = ZooKeeper::connect("zk1:2181", Duration::from_secs(10), |_: WatchedEvent| ())?;
+/// let handle = Arc::new(handle);
+/// let lock = DistributedLock::new(&handle, "/locks", "nightly");
+/// let guard = lock.lock()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Make one client of a handle, and keep it: each has its own table of what it watches. It never
+/// fails here; the handle is first asked by the first call. Paths are relative to the handle's
+/// chroot.
+///
+/// One holder at a time, the order of grants, time limits and tokens are the same as with
+/// [`Client::connect`], and both kinds of clients can share a lock. No node is left while the handle lives.
+/// But the connection is the crate's, and with it its limits:
+///
+/// - **No lease.** [`is_held`](crate::LockGuard::is_held) means that no loss was *seen*: the
+///   handle has not said that its session expired, nor that it is closed, and nobody has deleted
+///   the node. It says so only when it has a connection again. While it has none, and when a
+///   server is silent, somebody else may hold the lock for as long as that goes on, which can
+///   be many minutes, and a process that was paused may find `is_held` true. Whoever needs to
+///   know asks [`ensure_held`](crate::LockGuard::ensure_held), which takes a write through the
+///   leader and a read; and uses the [`FencingToken`](crate::FencingToken).
+/// - **Calls can hang** for as long as the crate's do: it has no time-out for a server that does
+///   not answer. Calls with a time limit, or a [`Cancel`](crate::Cancel), return in time even so, but
+///   keep a thread waiting, 16 at the most, after which they get no answer;
+///   [`lock`](crate::DistributedLock::lock), [`unlock`](crate::LockGuard::unlock) and `ensure_held` do not.
+/// - **A blip can end it.** The crate closes a handle for good when a connection breaks in a busy
+///   session (and after an outage of about the session time-out). Locks are then lost, and calls
+///   fail with [`Closed`](crate::ErrorKind::Closed): make a new handle and a new client. The
+///   server may keep the old session's nodes, and so its locks, for another session time-out.
+/// - **Credentials first.** `add_auth` while other threads use the handle makes the crate give
+///   answers to the wrong callers: two might then hold the lock. Add all before the first
+///   call here. The crate does not present them again on its next connection, where ACLs may then
+///   refuse, [`NotAuthorized`](crate::ErrorKind::NotAuthorized), even a lock's release.
+/// - **A place in the queue can be lost.** A node whose making was not confirmed is deleted, and
+///   another one queued at the end; through a link it would be kept.
+/// - **No mercy on the machine**: while the server is down, the crate takes most of a core.
+/// - **More requests**: two more for each acquisition, one more for each wait; a `sync` is a
+///   delete of a node that is not there. A lock node that it makes is no container, and stays.
+/// - **Watches** are the crate's: at most one for a node and a connection. Those that a lost
+///   connection takes along are cleared away by the hundreds, with a request that servers before
+///   3.5 do not know. A program that watches contenders' nodes itself, by its handle's
+///   default watcher, is not told where this client watches too. A watcher or listener of the
+///   program's that panics ends the handle.
+/// - **An [observer](crate::Observer) needs a lock node** that is there: without one it fails with
+///   [`Server`](crate::ErrorKind::Server).
+/// - **Not known**: the [session time-out](Client::session_timeout), which is zero; the [session's
+///   id](Client::session_id), before the first contender was made; and before the first call,
+///   the [state](Client::state), which is [`Lost`](SessionState::Lost).
+/// - **The handle is the program's.** [`close`](Client::close) and dropping the client delete the
+///   client's nodes, in the background if need be, and leave the handle and its session as they
+///   are. The client keeps its `Arc`: a handle whose last `Arc` is the client's is closed
+///   with it. Closing the handle ends the client's locks, with
+///   [`LossReason::ClientClosed`](crate::LossReason::ClientClosed).
+/// - [`ClientBuilder`]'s settings do not apply: the handle's credentials, servers and session
+///   time-out do, and 15 seconds to open a session.
+impl From<Arc<ZooKeeper>> for Client {
+    fn from(handle: Arc<ZooKeeper>) -> Client {
+        // One handle is one ensemble; two may or may not be.
+        let hosts = format!("the program's handle at {:p}", Arc::as_ptr(&handle));
+        let ensemble = Box::new(Borrowed::new(handle));
+        Client::assemble(ensemble, hosts, String::new(), Retry::default())
+    }
+}
+
+/// As [`From<Arc<ZooKeeper>>`](#impl-From<Arc<ZooKeeper>>-for-Client), which see.
+impl From<&Arc<ZooKeeper>> for Client {
+    fn from(handle: &Arc<ZooKeeper>) -> Client {
+        Client::from(Arc::clone(handle))
+    }
+}
+
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let core = &self.owner.core;
@@ -275,6 +377,7 @@ pub struct ClientBuilder {
     connect_timeout: Duration,
     auth: Vec<Auth>,
     max_reply: usize,
+    retry: Retry,
 }
 
 impl ClientBuilder {
@@ -314,6 +417,13 @@ impl ClientBuilder {
         self
     }
 
+    /// How much trouble with the connection a call that acquires a lock puts up with before it
+    /// fails. Default [`Retry::unlimited`].
+    pub fn retry(mut self, retry: Retry) -> ClientBuilder {
+        self.retry = retry;
+        self
+    }
+
     /// Opens a session and returns once a server serves it.
     ///
     /// # Errors
@@ -349,7 +459,7 @@ impl ClientBuilder {
             connect_timeout: self.connect_timeout,
             max_reply: self.max_reply,
         });
-        let client = Client::with(Box::new(servers), self.hosts, hosts.chroot);
+        let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot, self.retry);
         let waiter = Waiter::new();
         // The attempt itself fails at the time-out, and knows why.
         let margin = Duration::from_millis(50);
@@ -375,6 +485,7 @@ impl fmt::Debug for ClientBuilder {
             .field("hosts", &self.hosts)
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
+            .field("retry", &self.retry)
             .field("auth", &self.auth)
             .finish_non_exhaustive()
     }
@@ -400,8 +511,41 @@ impl Core {
         &self.reaper
     }
 
+    /// Logs a warning about a lock node, if there is one to give and it is the first.
+    pub(crate) fn warn_once(&self, node: &str, warning: impl FnOnce() -> Option<String>) {
+        if self.warned.lock().contains(node) {
+            return;
+        }
+        let Some(warning) = warning() else { return };
+        if self.warned.lock().insert(node.to_owned()) {
+            log::warn!(target: "zklock::contend", "on the lock node {node:?} {warning}");
+        }
+    }
+
+    pub(crate) fn retry_policy(&self) -> Retry {
+        self.retry
+    }
+
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.ensemble.connect_timeout()
+    }
+
+    /// Which ensemble it is, as far as the connect string says that.
+    pub(crate) fn ensemble(&self) -> Vec<String> {
+        // Only a handle of the program's has none that can be read.
+        let Ok(ConnectString { hosts, .. }) = self.hosts.parse() else {
+            return vec![self.hosts.clone()];
+        };
+        let named = |host: Host| format!("{}:{}", host.name.to_ascii_lowercase(), host.port);
+        let mut hosts: Vec<_> = hosts.into_iter().map(named).collect();
+        hosts.sort();
+        hosts.dedup();
+        hosts
+    }
+
+    /// See [`Ensemble::handle`].
+    pub(crate) fn handle(&self) -> Option<usize> {
+        self.ensemble.handle()
     }
 
     /// The path as the server knows it.

@@ -3,11 +3,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{ThreadId, current};
 use std::time::Duration;
 
-use zookeeper::{CreateMode, Permission, WatchedEvent, ZkError, ZkResult, ZooKeeper};
+use zookeeper::{
+    CreateMode, Permission, Subscription, WatchedEvent, WatcherType, ZkError, ZkResult, ZkState,
+};
 
-use super::store::{Answer, Created, Fault, Kind, Names, Stat};
+pub(crate) use zookeeper::ZooKeeper;
+
+use super::store::{Answer, Fault, Kind, Names, Stat};
 use super::wake::Watches;
 use crate::acl::{Acl, Permissions};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,11 +20,29 @@ use crate::link::Link;
 use crate::link::loopback::Door;
 use crate::rt::{self, Mutex};
 
-/// A handle of the crate, connected to nothing but its link.
+/// A handle of the crate: one connected to nothing but its link, or one that belongs to the
+/// program, and is shared with it.
 pub(crate) struct Handle {
     /// `None` only while it is being dropped.
-    inner: Option<ZooKeeper>,
+    inner: Option<Arc<ZooKeeper>>,
 }
+
+/// What the crate says of the connection of a handle that is not on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// A server serves the session.
+    Connected,
+    /// None does.
+    Lost,
+    /// The session has expired; the handle is about to take another one.
+    Expired,
+    /// The handle was closed, or has closed itself, and stays so.
+    Closed,
+    AuthFailed,
+}
+
+/// Ends with [`Handle::unlisten`].
+pub(crate) struct Listening(Subscription);
 
 impl Handle {
     /// Makes a handle and has the link serve it, unless `give_up` says so first. Watches
@@ -61,7 +84,7 @@ impl Handle {
         match door.admit(give_up) {
             Ok(stream) => {
                 link.serve(stream);
-                Ok(Handle { inner: Some(inner) })
+                Ok(Handle { inner: Some(Arc::new(inner)) })
             }
             Err(cause) => {
                 Parked { inner, door: Some(door) }.put_away();
@@ -90,21 +113,23 @@ impl Handle {
         data: &[u8],
         acl: &[Acl],
         kind: Kind,
-        link: &Link,
-    ) -> Answer<Created> {
+    ) -> Answer<String> {
         let mode = match kind {
             Kind::Persistent => CreateMode::Persistent,
             Kind::Container => CreateMode::Container,
+            Kind::Ephemeral => CreateMode::Ephemeral,
             Kind::EphemeralSequential => CreateMode::EphemeralSequential,
         };
         let acl: Vec<_> = acl.iter().map(of_crate).collect();
-        let path = self.call(|zk| zk.create(path, data.to_vec(), acl, mode))?;
-        let czxid = link.take_created(&path);
-        Ok(Created { path, czxid })
+        self.call(|zk| zk.create(path, data.to_vec(), acl, mode))
     }
 
     pub(crate) fn delete(&self, path: &str) -> Answer<()> {
         self.call(|zk| zk.delete(path, None))
+    }
+
+    pub(crate) fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
+        self.call(|zk| zk.set_data(path, data.to_vec(), None)).map(drop)
     }
 
     pub(crate) fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
@@ -121,10 +146,105 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
-    /// The link answers the crate's goodbye at once; even so nobody is made to wait for it.
+/// For handles that belong to the program.
+impl Handle {
+    pub(crate) fn shared(inner: Arc<ZooKeeper>) -> Handle {
+        Handle { inner: Some(inner) }
+    }
+
+    /// No two that live have the same.
+    pub(crate) fn address(&self) -> Option<usize> {
+        self.inner.as_ref().map(|inner| Arc::as_ptr(inner).addr())
+    }
+
+    /// Whether the program has let go of it: it is kept for nobody but us.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.inner.as_ref().is_none_or(|inner| Arc::strong_count(inner) == 1)
+    }
+
+    /// As `read`, with a watch of its own: the default watcher belongs to the program. It is kept
+    /// by the crate when there is no such node, too.
+    pub(crate) fn read_with(
+        &self,
+        path: &str,
+        watch: impl Fn() + Send + 'static,
+    ) -> Answer<(Vec<u8>, Stat)> {
+        let read = self.call(|zk| zk.get_data_w(path, move |_: WatchedEvent| watch()));
+        read.map(|(data, stat)| (data, stat_of(&stat)))
+    }
+
+    /// As `children`, with a watch of its own.
+    pub(crate) fn children_with(
+        &self,
+        path: &str,
+        watch: impl Fn() + Send + 'static,
+    ) -> Answer<Names> {
+        self.call(|zk| zk.get_children_w(path, move |_: WatchedEvent| watch())).map(Arc::new)
+    }
+
+    /// Has the crate forget the watches by `read_with` on a node that is gone: nothing else would
+    /// ever make it. Asked for those on children, of which there are none, it drops all others.
+    pub(crate) fn forget(&self, path: &str) -> Answer<()> {
+        self.call(|zk| zk.remove_watches(path, WatcherType::Children))
+    }
+
+    /// Tells of every change of the connection, on the crate's own thread, under its lock.
+    pub(crate) fn listen(&self, tell: impl Fn(Line) + Send + 'static) -> Option<Listening> {
+        let told = move |state| {
+            #[expect(deprecated, reason = "the crate still says so when a session has expired")]
+            let line = match state {
+                ZkState::Connected => Line::Connected,
+                ZkState::NotConnected => Line::Expired,
+                ZkState::Closed => Line::Closed,
+                ZkState::AuthFailed => Line::AuthFailed,
+                ZkState::Connecting | ZkState::ConnectedReadOnly | ZkState::Associating => {
+                    Line::Lost
+                }
+            };
+            // A panic would end the handle.
+            let _ = catch_unwind(AssertUnwindSafe(|| tell(line)));
+        };
+        // It panics where another's listener has.
+        let inner = self.inner.as_ref()?;
+        catch_unwind(AssertUnwindSafe(|| inner.add_listener(told))).ok().map(Listening)
+    }
+
+    pub(crate) fn unlisten(&self, listening: Listening) {
+        if let Some(inner) = &self.inner {
+            let _ = catch_unwind(AssertUnwindSafe(|| inner.remove_listener(listening.0)));
+        }
+    }
+
+    /// Whether nothing in the handle takes requests any more, for good: what is then offered to
+    /// it is dropped by the thread that offers it.
+    pub(crate) fn is_dead(&self, path: &str) -> bool {
+        let refused = Arc::new(AtomicBool::new(false));
+        let offer = Offer { by: current().id(), refused: Arc::clone(&refused) };
+        let _ = self.call(|zk| {
+            zk.exists_w(path, move |_: WatchedEvent| {
+                let _ = &offer;
+            })
+        });
+        refused.load(Ordering::SeqCst)
+    }
+}
+
+struct Offer {
+    by: ThreadId,
+    refused: Arc<AtomicBool>,
+}
+
+impl Drop for Offer {
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.take() {
+        self.refused.fetch_or(current().id() == self.by, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Handle {
+    /// The link answers the crate's goodbye at once; even so nobody is made to wait for it, nor
+    /// for a server's where there is no link.
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take().and_then(Arc::into_inner) {
             Parked { inner, door: None }.put_away();
         }
     }

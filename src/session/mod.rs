@@ -1,13 +1,19 @@
-//! Sessions: [`client`] is the public face, [`session`] one session, [`store`] what
-//! it can be asked for, [`wire`] how a real ensemble is, by [`handle`], the `zookeeper` crate; [`status`] and [`wake`] how others learn of
-//! changes, [`together`] how they share an answer; [`calls`] and [`events`], on [`workers`],
+//! Sessions: [`client`] is the public face, [`retry`] its patience, [`session`] one session,
+//! [`store`] what it can be asked for, [`wire`] how a real ensemble is, by [`handle`], the
+//! `zookeeper` crate; [`borrowed`] how one is by a handle of the program's, which [`lookout`] and
+//! [`fuses`] look after; [`status`] and [`wake`] how others learn of changes, [`together`] how they
+//! share an answer; [`calls`] and [`events`], on [`workers`],
 //! and [`reaper`] the threads that work on behalf of others.
 
+mod borrowed;
 pub(crate) mod calls;
 pub(crate) mod client;
 pub(crate) mod events;
-mod handle;
+mod fuses;
+pub(crate) mod handle;
+mod lookout;
 pub(crate) mod reaper;
+pub(crate) mod retry;
 #[expect(clippy::module_inception, reason = "the one session among what serves sessions")]
 pub(crate) mod session;
 pub(crate) mod status;

@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     /// Removed by the server when it has been empty for long; a plain persistent node on
     /// servers that know no containers.
     Container,
+    Ephemeral,
     EphemeralSequential,
 }
 
@@ -71,7 +72,7 @@ pub(crate) type Names = Arc<Vec<String>>;
 pub(crate) type Answer<T> = Result<T, Fault>;
 
 /// What comes back from a request that nobody waits for.
-pub(crate) type OnAnswer = Box<dyn FnOnce(Answer<()>) + Send>;
+pub(crate) type OnAnswer<T> = Box<dyn FnOnce(Answer<T>) + Send>;
 
 /// One session's verbs. Every call answers in bounded time. Dropped, it ends the session.
 pub(crate) trait Store: fmt::Debug + Send + Sync {
@@ -79,10 +80,17 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 
     fn delete(&self, path: &str) -> Answer<()>;
 
+    /// Replaces the node's data.
+    fn write(&self, path: &str, data: &[u8]) -> Answer<()>;
+
     /// The node's data and stat, or `None` if there is no such node. A watch is set only
     /// on a node that exists, so that none is left behind. Who may not read a node is given
     /// no data, and `NoAuth` where he wants to watch it: he would not be told.
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
+
+    /// Whether the node is there; if not, a watch is set that its making fires. It stays with the
+    /// server until then, or until the session or its connection ends.
+    fn await_making(&self, path: &str) -> Answer<bool>;
 
     /// `None` if there is no such node.
     fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>>;
@@ -93,18 +101,23 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Asks, in one round trip, for the leader's word and for the node.
     fn confirm(&self, path: &str) -> Answer<Option<Stat>>;
 
-    /// Sets a watch on the node without waiting; `NoAuth` as with `read`.
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer);
+    /// Reads the node's data and sets a watch on it without waiting; `NoAuth` as with `read`.
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>);
 
     /// Sets a watch on the children of the node's parent without waiting, and answers whether
     /// the node is there.
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer);
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>);
 
     /// Asks for a node's deletion without waiting.
     fn delete_soon(&self, path: &str);
 
     /// Whether a holder in this session may believe that its nodes exist.
     fn is_trusted(&self) -> bool;
+
+    /// Whether a node that may be ours can be told to be of this session, and so be kept.
+    fn may_adopt(&self) -> bool {
+        true
+    }
 
     fn info(&self) -> Info;
 
@@ -136,6 +149,12 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
 
     /// How long opening may take.
     fn connect_timeout(&self) -> Duration;
+
+    /// Which handle of the program's it is reached by, if that is how: nobody knows which ensemble
+    /// that is.
+    fn handle(&self) -> Option<usize> {
+        None
+    }
 
     /// Tries again to start what no thread could be had for.
     fn retry(&self) {}

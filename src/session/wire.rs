@@ -103,18 +103,26 @@ fn outcome(error: i32) -> Answer<()> {
 
 impl Store for Wire {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
-        let made = self.handle.create(path, data, acl, kind, &self.link);
-        match made {
+        let made = match self.handle.create(path, data, acl, kind) {
             // Servers before 3.5 know no containers.
             Err(Fault::Refused(_)) if kind == Kind::Container => {
-                self.handle.create(path, data, acl, Kind::Persistent, &self.link)
+                self.handle.create(path, data, acl, Kind::Persistent)
             }
             made => made,
-        }
+        };
+        made.map(|path| Created { czxid: self.link.take_created(&path), path })
     }
 
     fn delete(&self, path: &str) -> Answer<()> {
         self.handle.delete(path)
+    }
+
+    fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
+        self.handle.write(path, data)
+    }
+
+    fn await_making(&self, path: &str) -> Answer<bool> {
+        Ok(self.handle.exists(path, true)?.is_some())
     }
 
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
@@ -164,13 +172,16 @@ impl Store for Wire {
         }
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
         let body = Frame::new().buffer(path.as_bytes()).flag(true).body();
-        let on_answer = move |answer: Reply| on_answer(outcome(answer.error));
+        let on_answer = move |answer: Reply| {
+            let data = || Fields(&answer.body).buffer().map(<[u8]>::to_vec).unwrap_or_default();
+            on_answer(outcome(answer.error).map(|()| data()));
+        };
         self.link.verb(op::GET_DATA, body, Box::new(on_answer));
     }
 
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer) {
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
         let about = |path: &str, watch| Frame::new().buffer(path.as_bytes()).flag(watch).body();
         let on_answer = move |answer: Reply| on_answer(outcome(answer.error));
         self.link.verb(op::GET_CHILDREN, about(path::parent(path), true), Box::new(drop));

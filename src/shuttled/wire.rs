@@ -92,6 +92,7 @@ impl Store for Wire {
     fn create(&self, path: &str, _data: &[u8], _acl: &[Acl], kind: Kind) -> Answer<Created> {
         let (path, czxid) = self.world.ask(self.session, |server| match kind {
             Kind::Persistent | Kind::Container => Ok((path.to_owned(), server.create(path, 0)?)),
+            Kind::Ephemeral => Ok((path.to_owned(), server.create(path, self.session)?)),
             Kind::EphemeralSequential => server.create_numbered(path, self.session),
         })?;
         Ok(Created { path, czxid: Some(czxid) })
@@ -99,6 +100,15 @@ impl Store for Wire {
 
     fn delete(&self, path: &str) -> Answer<()> {
         self.world.ask(self.session, |server| server.delete(path))
+    }
+
+    /// There is no data here.
+    fn write(&self, path: &str, _data: &[u8]) -> Answer<()> {
+        self.read(path, false)?.map(drop).ok_or(Fault::NoNode)
+    }
+
+    fn await_making(&self, path: &str) -> Answer<bool> {
+        Ok(self.read(path, false)?.is_some())
     }
 
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
@@ -121,18 +131,18 @@ impl Store for Wire {
         self.world.ask(self.session, |server| Ok(server.find(self.session, path, false)))
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
         let (path, session) = (path.to_owned(), self.session);
         let act = move |world: &World| {
             let found = world.ask(session, |server| Ok(server.find(session, &path, true)));
-            on_answer(found.and_then(|found| found.map(drop).ok_or(Fault::NoNode)));
+            on_answer(found.and_then(|found| found.map(|_| Vec::new()).ok_or(Fault::NoNode)));
         };
         self.world.have(session, Task::Do(Box::new(act)));
     }
 
     /// Nothing is hidden here.
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer) {
-        self.watch_soon(path, on_answer);
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
+        self.watch_soon(path, Box::new(|answer| on_answer(answer.map(drop))));
     }
 
     fn delete_soon(&self, path: &str) {

@@ -14,9 +14,9 @@ mod wire;
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use plan::Fault;
+use plan::{Fault, Recipe};
 
 /// How many seeds a plain test run tries.
 const SEEDS: u64 = 5_000;
@@ -40,7 +40,7 @@ fn no_seed_breaks_the_lock() {
     let (first, count) =
         (setting("ZKLOCK_FIRST_SEED").unwrap_or(0), setting("ZKLOCK_SEEDS").unwrap_or(SEEDS));
     let (began, next, broken) = (Instant::now(), AtomicU64::new(first), AtomicU64::new(u64::MAX));
-    let totals: [AtomicU64; 5] = Default::default();
+    let totals: [AtomicU64; 7] = Default::default();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -57,6 +57,8 @@ fn no_seed_breaks_the_lock() {
                                 tally.granted,
                                 tally.lost,
                                 tally.refused,
+                                tally.downgraded,
+                                tally.asked,
                                 tally.faults,
                             ];
                             for (total, count) in totals.iter().zip(counts) {
@@ -77,10 +79,12 @@ fn no_seed_breaks_the_lock() {
         broken == u64::MAX,
         "seed {broken} breaks it; replay it: scripts/simulate --seed {broken}"
     );
-    let [steps, granted, lost, refused, faults] = totals.map(AtomicU64::into_inner);
+    let [steps, granted, lost, refused, downgraded, asked, faults] =
+        totals.map(AtomicU64::into_inner);
     println!(
         "{count} schedules from seed {first} without a violation: {steps} steps, {granted} locks \
-         granted, {lost} of them lost, {refused} not granted, {faults} faults; {:.1} s",
+         granted, {lost} of them lost, {refused} not granted, {downgraded} downgraded; {asked} \
+         requests to let go, {faults} faults; {:.1} s",
         began.elapsed().as_secs_f64()
     );
 }
@@ -95,6 +99,19 @@ fn a_long_lack_of_threads_leaves_no_node() {
             let lacking = Fault::Poverty { percent: 100, lasts: timeout * 3 };
             let down = Fault::Down { notice: timeout / 10, lasts: timeout / 5 };
             plan.with(vec![(timeout / 20, lacking), (timeout / 4, down)])
+        });
+        assert_eq!(result.map(drop), Ok(()), "seed {seed}");
+    }
+}
+
+/// That each of them may be a little late must not add up.
+#[test]
+fn several_locks_have_one_limit() {
+    for seed in 0..200 {
+        let result = trial::run_as(seed, false, |mut plan| {
+            plan.recipe = Recipe::Multi { nodes: 3 };
+            plan.habits.latency = Duration::from_millis(20);
+            plan
         });
         assert_eq!(result.map(drop), Ok(()), "seed {seed}");
     }

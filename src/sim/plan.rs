@@ -6,8 +6,24 @@ use super::world::{Habits, Moment, Operation, Trap};
 use crate::acl::{Acl, Permissions};
 use crate::rt::schedule::{Process, Schedule};
 
+/// What a trial is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recipe {
+    Mutex,
+    ReadWrite,
+    Semaphore {
+        permits: u32,
+        /// Somebody takes it to have one more.
+        disagreed: bool,
+    },
+    Multi {
+        nodes: usize,
+    },
+}
+
 #[derive(Debug)]
 pub(super) struct Plan {
+    pub(super) recipe: Recipe,
     pub(super) habits: Habits,
     /// The most that a thread takes to go on.
     pub(super) lag: Duration,
@@ -23,6 +39,26 @@ pub(super) struct Plan {
     pub(super) first_number: i32,
     /// Whether nobody may read the contenders of the first process.
     pub(super) hidden: bool,
+    /// When somebody asks somebody to let go.
+    pub(super) asks: Vec<(Duration, Ask)>,
+    /// Whose client looks on.
+    pub(super) observer: Option<Process>,
+}
+
+/// Asking to let go, with the client of a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    pub(super) process: Process,
+    pub(super) of: Whom,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Whom {
+    Holders,
+    /// Any one contender.
+    One,
+    /// The same, by somebody with a client of another kind.
+    OneByPeer,
 }
 
 #[derive(Clone, Debug)]
@@ -132,8 +168,19 @@ impl Plan {
         // Who hides his contenders is not to make the lock node: the others could not list it.
         let hidden = first_number == 0 && chance.chance(10);
         faults.retain(|(_, fault)| !hidden || !matches!(fault, Fault::DeleteLockNode));
-        let habits = Habits { reminds: Plan::needs_reminders(&faults, hidden), ..habits };
+        let recipe = Plan::recipe(chance);
+        let asks = [0, 0, 0, 1, 2, 4][chance.below(6)];
+        let whom = [Whom::Holders, Whom::Holders, Whom::One, Whom::OneByPeer];
+        let ask = || Ask { process: chance.below(processes), of: whom[chance.below(4)] };
+        let asks = (0..asks).map(|_| (chance.some(horizon), ask())).collect();
+        let disagreed = matches!(recipe, Recipe::Semaphore { disagreed: true, .. });
+        let observed = !disagreed && chance.chance(25);
+        let habits =
+            Habits { reminds: Plan::needs_reminders(&faults, hidden || observed), ..habits };
         Plan {
+            recipe,
+            asks,
+            observer: observed.then(|| chance.below(processes)),
             lag: pick(&[ms(0), Duration::from_micros(100), ms(2)]),
             rounds,
             hold,
@@ -143,6 +190,18 @@ impl Plan {
             habits,
             threads,
             faults,
+        }
+    }
+
+    fn recipe(chance: &Schedule) -> Recipe {
+        match chance.below(6) {
+            0 => Recipe::ReadWrite,
+            1 => Recipe::Semaphore {
+                permits: 1 + chance.below(4) as u32,
+                disagreed: chance.chance(20),
+            },
+            2 => Recipe::Multi { nodes: 2 + chance.below(2) },
+            _ => Recipe::Mutex,
         }
     }
 
@@ -200,17 +259,17 @@ impl Plan {
 
     /// The same, but for what goes wrong.
     pub(super) fn with(self, faults: Vec<(Duration, Fault)>) -> Plan {
-        let reminds = Plan::needs_reminders(&faults, self.hidden);
+        let reminds = Plan::needs_reminders(&faults, self.hidden || self.observer.is_some());
         let habits = Habits { reminds, ..self.habits };
         Plan { calm: Plan::end_of(&faults), habits, faults, ..self }
     }
 
     /// Whether something may be left undone that only a reminder mends: what finds no thread,
     /// and a watch that is spent while the lock node may not be read.
-    fn needs_reminders(faults: &[(Duration, Fault)], hidden: bool) -> bool {
+    fn needs_reminders(faults: &[(Duration, Fault)], lists_watched: bool) -> bool {
         faults.iter().any(|(_, fault)| match fault {
             Fault::Poverty { .. } => true,
-            Fault::Forbid { .. } => hidden,
+            Fault::Forbid { .. } => lists_watched,
             _ => false,
         })
     }

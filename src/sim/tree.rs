@@ -44,6 +44,10 @@ pub(super) enum Change {
     Delete {
         path: String,
     },
+    Write {
+        path: String,
+        data: Vec<u8>,
+    },
     /// With all that it owns.
     CloseSession(i64),
     SetPermissions {
@@ -65,10 +69,10 @@ pub(super) struct Trigger {
     pub(super) readable: bool,
 }
 
-/// Which watches: those on the node's being there, on its children, or both.
+/// Which watches: those on the node, on its children, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum On {
-    Made,
+    Node,
     Children,
     Gone,
 }
@@ -140,7 +144,10 @@ impl Tree {
         if parent.owner != 0 {
             return Err(Fault::Refused("ephemeral nodes have no children".to_owned()));
         }
-        let owner = if kind == Kind::EphemeralSequential { session } else { 0 };
+        let owner = match kind {
+            Kind::Ephemeral | Kind::EphemeralSequential => session,
+            Kind::Persistent | Kind::Container => 0,
+        };
         Ok(Change::Create { path, data: data.to_vec(), permissions, owner, time })
     }
 
@@ -151,6 +158,11 @@ impl Tree {
             return Err(Fault::NotEmpty);
         }
         Ok(Change::Delete { path: path.to_owned() })
+    }
+
+    pub(super) fn write(&self, path: &str, data: &[u8]) -> Result<Change, Fault> {
+        self.may(path, Permissions::WRITE)?;
+        Ok(Change::Write { path: path.to_owned(), data: data.to_vec() })
     }
 
     // ----- what every server does
@@ -167,7 +179,7 @@ impl Tree {
                     children: BTreeSet::new(),
                     next: 0,
                 };
-                let made = node.trigger(path, On::Made);
+                let made = node.trigger(path, On::Node);
                 self.nodes.insert(path.clone(), node);
                 let parent = path::parent(path);
                 let children = self.nodes.get_mut(parent).map(|node| {
@@ -178,6 +190,13 @@ impl Tree {
                 [made].into_iter().chain(children).collect()
             }
             Change::Delete { path } => self.remove(path),
+            Change::Write { path, data } => {
+                let written = self.nodes.get_mut(path).map(|node| {
+                    node.data.clone_from(data);
+                    node.trigger(path, On::Node)
+                });
+                written.into_iter().collect()
+            }
             Change::CloseSession(session) => {
                 let owned: Vec<String> = self.owned_by(*session);
                 owned.iter().flat_map(|path| self.remove(path)).collect()

@@ -120,6 +120,18 @@ impl Store for Wire {
         self.ask(Request::Delete { path: path.to_owned() }).map(drop)
     }
 
+    fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
+        self.ask(Request::Write { path: path.to_owned(), data: data.to_vec() }).map(drop)
+    }
+
+    fn await_making(&self, path: &str) -> Answer<bool> {
+        match self.ask(Request::Exists { path: path.to_owned(), watch: true }) {
+            Ok(_) => Ok(true),
+            Err(Fault::NoNode) => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
         let path = path.to_owned();
         match self.ask(Request::Data { path: path.clone(), watch }) {
@@ -163,13 +175,17 @@ impl Store for Wire {
         }
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer) {
-        let data = Request::Data { path: path.to_owned(), watch: true };
-        let answer = Recipient::Callback(Box::new(|answer| on_answer(answer.map(drop))));
-        self.world.act(|world| world.send(self.link, data, Way::Verb, answer));
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
+        let request = Request::Data { path: path.to_owned(), watch: true };
+        let data = |reply| match reply {
+            Reply::Data(data, _) => data,
+            _ => Vec::new(),
+        };
+        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.map(data))));
+        self.world.act(|world| world.send(self.link, request, Way::Verb, answer));
     }
 
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer) {
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
         let children = Request::Children { path: path::parent(path).to_owned(), watch: true };
         let exists = Request::Exists { path: path.to_owned(), watch: false };
         let nobody = Recipient::Callback(Box::new(drop));

@@ -161,6 +161,7 @@ enum Item {
 pub(super) enum Request {
     Create { path: String, data: Vec<u8>, acl: Vec<Acl>, kind: Kind },
     Delete { path: String },
+    Write { path: String, data: Vec<u8> },
     Data { path: String, watch: bool },
     Exists { path: String, watch: bool },
     Children { path: String, watch: bool },
@@ -171,12 +172,13 @@ pub(super) enum Request {
 pub(super) enum Operation {
     Create,
     Delete,
+    Write,
     Read,
     Children,
     Sync,
 }
 
-const OPERATIONS: usize = 5;
+const OPERATIONS: usize = 6;
 
 /// Of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,6 +217,7 @@ impl Request {
         match self {
             Request::Create { .. } => Operation::Create,
             Request::Delete { .. } => Operation::Delete,
+            Request::Write { .. } => Operation::Write,
             Request::Data { .. } | Request::Exists { .. } => Operation::Read,
             Request::Children { .. } => Operation::Children,
             Request::Sync => Operation::Sync,
@@ -420,7 +423,7 @@ impl Inner {
         }
         let path = &trigger.path;
         let fired = match trigger.on {
-            On::Made => connection.node_watches.remove(path),
+            On::Node => connection.node_watches.remove(path),
             On::Children => connection.child_watches.remove(path),
             // Who watches the node and its children is told once.
             On::Gone => {
@@ -595,6 +598,11 @@ impl Inner {
             }
             Request::Delete { path } => {
                 let change = self.leader.delete(path)?;
+                self.commit(change);
+                Ok(Reply::Done)
+            }
+            Request::Write { path, data } => {
+                let change = self.leader.write(path, data)?;
                 self.commit(change);
                 Ok(Reply::Done)
             }
@@ -1034,6 +1042,13 @@ impl Inner {
         exists && empty
     }
 
+    /// Somebody writes over a node's data.
+    pub(super) fn write(&mut self, path: &str, data: &[u8]) {
+        if self.leader.contains(path) {
+            self.commit(Change::Write { path: path.to_owned(), data: data.to_vec() });
+        }
+    }
+
     /// Somebody with a client of another kind contends.
     pub(super) fn contend(&mut self, prefix: &str) -> Option<String> {
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
@@ -1068,12 +1083,6 @@ impl Inner {
         self.leader.all_children(path).cloned().collect()
     }
 
-    /// The child with the lowest number.
-    pub(super) fn first_child(&self, path: &str) -> Option<&str> {
-        let number = |name: &&String| name.len().checked_sub(10).map(|at| name[at..].to_owned());
-        self.leader.all_children(path).min_by_key(number).map(String::as_str)
-    }
-
     /// How much has happened so far.
     pub(super) fn transactions(&self) -> usize {
         self.log.len()
@@ -1083,6 +1092,25 @@ impl Inner {
     pub(super) fn made_since(&self, then: usize) -> impl Iterator<Item = (&str, i64, &[u8])> {
         self.log[then..].iter().filter_map(|transaction| match &transaction.change {
             Change::Create { path, owner, data, .. } => Some((path.as_str(), *owner, &data[..])),
+            _ => None,
+        })
+    }
+
+    /// What was written over, and up to where the log says so.
+    pub(super) fn written_since(&self, then: usize) -> (Vec<String>, usize) {
+        let written = self.log[then..].iter().filter_map(|transaction| match &transaction.change {
+            Change::Write { path, .. } => Some(path.clone()),
+            _ => None,
+        });
+        (written.collect(), self.log.len())
+    }
+
+    /// Which transaction has made the node, and what it said of itself.
+    pub(super) fn making(&self, path: &str) -> Option<(i64, &[u8])> {
+        self.log.iter().rev().find_map(|transaction| match &transaction.change {
+            Change::Create { path: made, data, .. } if made == path => {
+                Some((transaction.zxid, &data[..]))
+            }
             _ => None,
         })
     }

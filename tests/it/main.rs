@@ -12,15 +12,25 @@
 
 mod support;
 
+mod acl; // scenario 70: lock nodes that others own
 mod ambiguity; // scenarios 36–43b: what happens when answers are lost
+mod borrowed; // clients of a plain handle of the zookeeper crate
 mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
 mod guests; // uninvited ones, from another process, on the loopback port
 mod hazards; // what the zookeeper crate does alone, and through the link
+mod interop; // scenarios 71 and 72: lock paths shared with other clients
 mod limits; // scenarios 14–22: trying, time limits, cancelling
 mod mutex; // scenarios 1–13b
+mod naming; // whose style contenders are named in
+mod observe; // going on looking who holds
 mod proxy; // the faulty network itself
+mod retry; // how much trouble a call puts up with
+mod revocation; // scenario 68: asking holders to let go, and making them
+mod rwlock; // scenarios 46–54
+mod semaphore; // scenarios 55–63
 mod sequence; // scenarios 44 and 45
+mod several; // scenarios 5 and 64–67: re-entrant and multi-locks
 mod strangers; // hostile bytes from servers

@@ -7,7 +7,8 @@ use zklock::FencingToken;
 use super::growth::Growth;
 use super::history::{MILLISECOND, Nanos, SECOND, seconds};
 use super::losses;
-use super::model::{Attempt, Hold, Outcome, Run, Span, common};
+use super::model::{Attempt, Hold, Outcome, Run, Share, Span, common};
+use super::work::DOWNGRADE;
 
 /// How long after what is certain to end a claim it may still be made: for the tick that the
 /// server rounds up to, and a busy machine.
@@ -57,9 +58,12 @@ pub(crate) fn check(run: &Run) -> Verdict {
     verdict
 }
 
-/// A time in which a guard claimed to hold.
+/// A time in which a guard claimed to hold a lock.
 struct Claim<'a> {
     span: Span,
+    lock: &'a str,
+    token: FencingToken,
+    path: &'a str,
     attempt: &'a Attempt,
     hold: &'a Hold,
 }
@@ -69,17 +73,23 @@ impl Verdict {
         self.violations.push(format!("at {:.3} s: {what}", seconds(at.saturating_sub(run.start))));
     }
 
-    /// Claims of one lock never overlap, and tokens grow from claim to claim.
+    /// Claims of one lock overlap only as its rule allows, and tokens grow from claim to claim.
     fn exclusion(&mut self, run: &Run) {
         for claims in claims(run).into_values() {
+            self.permits(run, &claims);
             let mut active: Vec<&Claim<'_>> = Vec::new();
-            let mut highest: Option<&Claim<'_>> = None;
+            // Of all, and of those who exclude all others.
+            let mut highest: [Option<&Claim<'_>>; 2] = [None; 2];
             for claim in &claims {
+                let share = claim.attempt.share;
                 active.retain(|earlier| earlier.span.1 > claim.span.0);
                 for earlier in &active {
+                    if share.goes_with(earlier.attempt.share) {
+                        continue;
+                    }
                     let overlap = (claim.span.0, earlier.span.1.min(claim.span.1));
                     // Who has the newer place may have it once the older one's node is gone.
-                    let older = if earlier.hold.token < claim.hold.token { earlier } else { claim };
+                    let older = if earlier.token < claim.token { earlier } else { claim };
                     let excused = excused(run, older, overlap);
                     if excused > 0 {
                         self.excused += 1;
@@ -89,27 +99,36 @@ impl Verdict {
                     if without_need > 0 {
                         let what = format!(
                             "two holders of {} for {:.3} ms: {} ({}) and {} ({})",
-                            claim.attempt.lock,
+                            claim.lock,
                             without_need as f64 / MILLISECOND as f64,
                             earlier.attempt.who,
-                            earlier.hold.token,
+                            earlier.token,
                             claim.attempt.who,
-                            claim.hold.token
+                            claim.token
                         );
                         self.violation(run, claim.span.0, what);
                     }
                 }
-                if let Some(before) = highest.filter(|before| {
-                    before.hold.token >= claim.hold.token && !was_taken(run, claim, before.span.0)
+                // Readers come in any order, and who was a writer keeps the writer's token.
+                let below = match share {
+                    Share::Alone => highest[0],
+                    Share::Read => highest[1].filter(|before| !is_downgraded(claim, before)),
+                    Share::Permits { .. } => None,
+                };
+                if let Some(before) = below.filter(|before| {
+                    before.token >= claim.token && !was_taken(run, claim, before.span.0)
                 }) {
                     let what = format!(
                         "the token {} of {} comes after {} of {}",
-                        claim.hold.token, claim.attempt.who, before.hold.token, before.attempt.who
+                        claim.token, claim.attempt.who, before.token, before.attempt.who
                     );
                     self.violation(run, claim.span.0, what);
                 }
-                if highest.is_none_or(|before| before.hold.token < claim.hold.token) {
-                    highest = Some(claim);
+                let kinds = if share == Share::Alone { 2 } else { 1 };
+                for highest in highest.iter_mut().take(kinds) {
+                    if highest.is_none_or(|before| before.token < claim.token) {
+                        *highest = Some(claim);
+                    }
                 }
                 self.outlived(run, claim);
                 active.push(claim);
@@ -117,9 +136,35 @@ impl Verdict {
         }
     }
 
+    /// No more permits are held than there are.
+    fn permits(&mut self, run: &Run, claims: &[Claim<'_>]) {
+        let mut changes = Vec::new();
+        let mut most = 0;
+        for claim in claims {
+            let Share::Permits { weight, of } = claim.attempt.share else { continue };
+            // From then on its node may be gone.
+            let taken = taken(run, claim).map(|(from, _)| from).min();
+            let end = taken.map_or(claim.span.1, |taken| taken.min(claim.span.1));
+            let weight = i64::try_from(weight).unwrap_or(i64::MAX);
+            most = i64::try_from(of).unwrap_or(i64::MAX);
+            if end > claim.span.0 {
+                changes.extend([(claim.span.0, weight, claim.lock), (end, -weight, claim.lock)]);
+            }
+        }
+        // Who goes at a moment goes before who comes.
+        changes.sort_unstable();
+        let mut held = 0;
+        for (at, weight, lock) in changes {
+            held += weight;
+            if weight > 0 && held > most {
+                self.violation(run, at, format!("{held} of {most} permits of {lock} are held"));
+            }
+        }
+    }
+
     /// A guard whose node is gone must know it by the end of its lease.
     fn outlived(&mut self, run: &Run, claim: &Claim<'_>) {
-        let gone = [run.deleted.get(&claim.hold.path), run.closed.get(&claim.hold.session)];
+        let gone = [run.deleted.get(claim.path), run.closed.get(&claim.hold.session)];
         let gone = gone.into_iter().flatten().filter_map(|(_, confirmed)| *confirmed).min();
         if let Some(gone) = gone
             && claim.span.1 > gone + run.session_timeout() + MARGIN
@@ -151,9 +196,9 @@ impl Verdict {
             }
         }
         for (attempt, hold) in run.holds() {
-            let claim = Claim { span: (hold.got, hold.claimed.unwrap_or(0)), attempt, hold };
-            for refused in hold.refused.iter().filter(|refused| **refused < claim.span.1) {
-                if !was_taken(run, &claim, *refused) {
+            let claims = of_hold(attempt, hold, (hold.got, hold.claimed.unwrap_or(0)));
+            for refused in hold.refused.iter().filter(|refused| **refused < claims[0].span.1) {
+                if !claims.iter().any(|claim| was_taken(run, claim, *refused)) {
                     let what = format!("{} held, and its write was refused", attempt.who);
                     self.violation(run, *refused, what);
                 }
@@ -233,7 +278,9 @@ impl Verdict {
         let starved = run.starved.get(&(slot, attempt.who.generation));
         let starved: Nanos =
             starved.into_iter().flatten().map(|starved| common(*starved, span)).sum();
-        let parting = if attempt.how == "lock_with" { PARTING } else { 0 };
+        // For the one that was waited for, and for those that were taken.
+        let partings = 1 + u64::from(attempt.lock.contains('+'));
+        let parting = if attempt.how == "lock_with" { PARTING * partings } else { 0 };
         let late = (done - attempt.want).saturating_sub(limit + parting + starved);
         self.latest = self.latest.max(late);
         if late > LATE {
@@ -250,7 +297,6 @@ impl Verdict {
 
     /// A guard says that it was lost only when it was.
     fn release(&mut self, run: &Run, attempt: &Attempt, hold: &Hold) {
-        let deleted = run.deleted.contains_key(&hold.path);
         let lost = hold.lost.iter().map(|(_, reason)| reason.as_str());
         let said = hold.released.iter().map(|(_, outcome)| outcome.as_str());
         let ensured = hold.ensured.iter().map(|(_, outcome)| outcome.as_str());
@@ -259,9 +305,7 @@ impl Verdict {
                 "ok" | "SessionLost" => true,
                 "the_session_expired" | "the_session's_lease_ran_out_by_the_local_clock" => true,
                 // Its session may have ended after it was asked for, and before it was looked for.
-                "LockLost" | "the_contender's_node_was_deleted" => {
-                    deleted || run.closed.contains_key(&hold.session)
-                }
+                "LockLost" | "the_contender's_node_was_deleted" => hold.was_taken(run),
                 _ => false,
             };
             if !fine {
@@ -334,8 +378,9 @@ fn claims(run: &Run) -> HashMap<&str, Vec<Claim<'_>>> {
     let mut claims: HashMap<&str, Vec<Claim<'_>>> = HashMap::new();
     for (attempt, hold) in run.holds() {
         if let Some(until) = hold.claimed.filter(|until| *until >= hold.got) {
-            let claim = Claim { span: (hold.got, until), attempt, hold };
-            claims.entry(&attempt.lock).or_default().push(claim);
+            for claim in of_hold(attempt, hold, (hold.got, until)) {
+                claims.entry(claim.lock).or_default().push(claim);
+            }
         }
     }
     for claims in claims.values_mut() {
@@ -344,10 +389,22 @@ fn claims(run: &Run) -> HashMap<&str, Vec<Claim<'_>>> {
     claims
 }
 
+/// One for each of the locks.
+fn of_hold<'a>(attempt: &'a Attempt, hold: &'a Hold, span: Span) -> Vec<Claim<'a>> {
+    let places = attempt.lock.split('+').zip(hold.places());
+    places.map(|(lock, (token, path))| Claim { span, lock, token, path, attempt, hold }).collect()
+}
+
+/// Whether it is that writer who has become this reader.
+fn is_downgraded(reader: &Claim<'_>, writer: &Claim<'_>) -> bool {
+    reader.attempt.how == DOWNGRADE
+        && (reader.attempt.who, reader.token) == (writer.attempt.who, writer.token)
+}
+
 /// When a claim may go on though a stranger has taken its node away, or perhaps has: its holder
 /// must know by the end of its lease.
 fn taken<'a>(run: &'a Run, claim: &Claim<'_>) -> impl Iterator<Item = Span> + 'a {
-    let taken = [run.deleted.get(&claim.hold.path), run.closed.get(&claim.hold.session)];
+    let taken = [run.deleted.get(claim.path), run.closed.get(&claim.hold.session)];
     taken.into_iter().flatten().map(|(from, confirmed)| {
         (*from, confirmed.unwrap_or(*from) + run.session_timeout() + MARGIN)
     })

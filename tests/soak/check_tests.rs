@@ -413,3 +413,101 @@ fn a_torn_last_line_is_that_of_a_killed_writer() {
     let read = super::history::lines("", "1 1.0.99 begin 1\n310 1.0.0 wa").unwrap();
     assert_eq!(read.len(), 1);
 }
+
+/// The good run, in which worker 0 and its neighbour take another lock, too, one as the other says.
+fn beside(first: &str, second: &str) -> Files {
+    doctored(&[
+        (W0, "20000 0.0.99 end", &format!("{first}\n20000 0.0.99 end")),
+        (W2, "20000 1.1.99 end", &format!("{second}\n20000 1.1.99 end")),
+    ])
+}
+
+/// A thread holds a lock for a time, in a session of its own.
+fn held(who: &str, want: &str, got: &str, from: u64, to: u64) -> String {
+    let (claim, release, released) = (to, to + 1, to + 2);
+    format!(
+        "{from} {who} want {want}\n{from} {who} got {got}\n{to} {who} held {claim}\n\
+         {release} {who} release drop\n{released} {who} released ok"
+    )
+}
+
+#[test]
+fn readers_share_and_nobody_shares_with_a_writer() {
+    let reader = held("0.0.1", "rw lock - read", "T20 c1 /rw/a", 7000, 7100);
+    let other = held("1.1.1", "rw try_lock 5000000000 read", "T21 c2 /rw/b", 7050, 7150);
+    accepted(&beside(&reader, &other));
+    let writer = held("1.1.1", "rw lock - alone", "T21 c2 /rw/b", 7050, 7150);
+    rejected(&beside(&reader, &writer), "two holders of rw for 50.000 ms");
+    let writer_before = held("0.0.1", "rw lock - alone", "T20 c1 /rw/a", 7000, 7100);
+    rejected(&beside(&writer_before, &other), "two holders of rw for 50.000 ms");
+}
+
+#[test]
+fn tokens_of_readers_and_writers() {
+    let reader = |token: &str| format!("{token} c1 /rw/a");
+    let first = held("0.0.1", "rw lock - alone", "T20 c1 /rw/a", 7000, 7010);
+    for (share, token, fits) in
+        [("read", "T21", true), ("read", "T19", false), ("alone", "T19", false)]
+    {
+        let second = held("1.1.1", &format!("rw lock - {share}"), &reader(token), 7050, 7060);
+        match fits {
+            true => accepted(&beside(&first, &second)),
+            false => rejected(&beside(&first, &second), "comes after"),
+        }
+    }
+    // Readers in any order; a writer above those before it.
+    let first = held("0.0.1", "rw lock - read", "T20 c1 /rw/a", 7000, 7010);
+    let second = held("1.1.1", "rw lock - read", "T19 c2 /rw/b", 7050, 7060);
+    accepted(&beside(&first, &second));
+    let second = held("1.1.1", "rw lock - alone", "T19 c2 /rw/b", 7050, 7060);
+    rejected(&beside(&first, &second), "comes after");
+}
+
+#[test]
+fn a_writer_that_came_in_before_a_downgraded_reader() {
+    let writer = held("0.0.1", "rw lock - alone", "T20 c1 /rw/a", 7000, 7010);
+    let reader = held("0.0.1", "rw downgrade - read", "T20 c1 /rw/b", 7030, 7050);
+    let later = held("1.1.1", "rw lock - alone", "T21 c2 /rw/c", 7060, 7070);
+    accepted(&beside(&format!("{writer}\n{reader}"), &later));
+    let between = held("1.1.1", "rw lock - alone", "T21 c2 /rw/c", 7015, 7020);
+    rejected(&beside(&format!("{writer}\n{reader}"), &between), "comes after");
+    // The token is that of the same writer.
+    let stranger = held("1.1.1", "rw downgrade - read", "T20 c2 /rw/b", 7030, 7050);
+    rejected(&beside(&writer, &stranger), "comes after");
+}
+
+#[test]
+fn more_permits_than_there_are() {
+    let first = held("0.0.1", "sem lock - 2/3", "T1 c1 /sem/a", 7000, 7100);
+    let light = held("1.1.1", "sem lock - 1/3", "T2 c2 /sem/b", 7050, 7150);
+    accepted(&beside(&first, &light));
+    let heavy = held("1.1.1", "sem lock - 2/3", "T2 c2 /sem/b", 7050, 7150);
+    rejected(&beside(&first, &heavy), "4 of 3 permits of sem are held");
+    // One after the other.
+    let later = held("1.1.1", "sem lock - 3/3", "T0 c2 /sem/b", 7100, 7150);
+    accepted(&beside(&first, &later));
+    // Somebody has taken the first one's node.
+    let mut taken = beside(&first, &heavy);
+    let deletion = "7040 - deleting /sem/a\n7041 - deleted /sem/a 7040\n15000 - ending";
+    let nemesis = taken[NEMESIS].replace("15000 - ending", deletion);
+    taken.insert(NEMESIS.to_owned(), nemesis);
+    accepted(&taken);
+    // Who disagrees about their number is not let in.
+    let odd = held("1.1.1", "sem lock - 1/4", "T2 c2 /sem/b", 7050, 7150);
+    rejected(&beside(&first, &odd), "two holders of sem");
+}
+
+#[test]
+fn each_lock_of_several_is_held_alone() {
+    let first = held("0.0.1", "one+two lock - alone", "T20 c1 /one/a T21 /two/a", 7000, 7100);
+    let second = |from| held("1.1.1", "two lock - alone", "T22 c2 /two/b", from, 7150);
+    accepted(&beside(&first, &second(7101)));
+    rejected(&beside(&first, &second(7050)), "two holders of two for 50.000 ms");
+    let older = held("1.1.1", "two lock - alone", "T19 c2 /two/b", 7120, 7150);
+    rejected(&beside(&first, &older), "comes after");
+    let taken = "7040 - deleting /two/a\n7041 - deleted /two/a 7040\n15000 - ending";
+    let mut files = beside(&first, &second(7050));
+    let nemesis = files[NEMESIS].replace("15000 - ending", taken);
+    files.insert(NEMESIS.to_owned(), nemesis);
+    accepted(&files);
+}

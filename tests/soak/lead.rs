@@ -18,7 +18,8 @@ use super::reading::{NEMESIS, REGISTER, SAMPLES, SETTINGS};
 use super::register;
 use super::support::proxy::Proxy;
 use super::support::raw::{self, Raw};
-use super::worker::{BASE, LOCKS, SOCKET};
+use super::work::NODES;
+use super::worker::{BASE, SOCKET};
 
 /// How long all workers may take to finish what they are at.
 const FINISH: Duration = Duration::from_secs(60);
@@ -151,7 +152,7 @@ fn remembered(ground: &Ground) -> Vec<String> {
     let hosts = ground.ensemble.hosts();
     match Raw::connect(&hosts, Duration::from_secs(5)) {
         Ok(mut raw) => {
-            for lock in LOCKS {
+            for lock in NODES {
                 let node = format!("{BASE}/{lock}");
                 left.extend(contenders(&node, raw.get_children(&node)));
             }

@@ -12,7 +12,7 @@ pub(crate) fn unfounded(run: &Run) -> Vec<(Nanos, String)> {
     let mut unfounded = Vec::new();
     for (attempt, hold) in run.holds() {
         let Some(seen) = lost(hold) else { continue };
-        let taken = run.deleted.contains_key(&hold.path) || run.closed.contains_key(&hold.session);
+        let taken = hold.was_taken(run);
         // It held up to here, so its lease was renewed within a session time-out before.
         let held = hold.claimed.unwrap_or(hold.got).min(seen);
         let renewed = held.saturating_sub(run.session_timeout() + AFTERMATH).max(run.start);

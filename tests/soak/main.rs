@@ -35,6 +35,7 @@ mod summary;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod timeline;
+mod work; // what there is to take
 mod worker; // takes the lock, uses it, releases it
 
 use std::env;

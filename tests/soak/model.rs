@@ -50,11 +50,44 @@ pub(crate) struct Run {
     pub(crate) end: Nanos,
 }
 
+/// What was wanted of a lock, and so who may hold it at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    Alone,
+    Read,
+    Permits { weight: u64, of: u64 },
+}
+
+impl Share {
+    /// As a history names it: `alone`, `read`, `2/3`.
+    pub(crate) fn parse(word: &str) -> Option<Share> {
+        match word {
+            "alone" => Some(Share::Alone),
+            "read" => Some(Share::Read),
+            permits => {
+                let (weight, of) = permits.split_once('/')?;
+                Some(Share::Permits { weight: weight.parse().ok()?, of: of.parse().ok()? })
+            }
+        }
+    }
+
+    /// Whether both may hold at once, if there are permits enough.
+    pub(crate) fn goes_with(self, other: Share) -> bool {
+        match (self, other) {
+            (Share::Read, Share::Read) => true,
+            (Share::Permits { of, .. }, Share::Permits { of: theirs, .. }) => of == theirs,
+            _ => false,
+        }
+    }
+}
+
 /// A thread wanted a lock once.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) who: Who,
+    /// Of several at once, all with `+` between.
     pub(crate) lock: String,
+    pub(crate) share: Share,
     pub(crate) how: String,
     pub(crate) limit: Option<Nanos>,
     pub(crate) want: Nanos,
@@ -77,6 +110,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     pub(crate) path: String,
+    /// Those of the second lock, and so on.
+    pub(crate) others: Vec<(FencingToken, String)>,
     pub(crate) session: i64,
     pub(crate) got: Nanos,
     /// It was held up to here at the least: the last call of `is_held` that said so began then.
@@ -92,6 +127,18 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
+    /// All its tokens and nodes, in the order of the locks.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (FencingToken, &str)> {
+        let others = self.others.iter().map(|(token, path)| (*token, path.as_str()));
+        std::iter::once((self.token, self.path.as_str())).chain(others)
+    }
+
+    /// Whether a stranger has taken one of its nodes, or its session.
+    pub(crate) fn was_taken(&self, run: &Run) -> bool {
+        self.places().any(|(_, path)| run.deleted.contains_key(path))
+            || run.closed.contains_key(&self.session)
+    }
+
     /// When it ended for all that its owner knew.
     pub(crate) fn end(&self) -> Option<Nanos> {
         let lost = self.lost.as_ref().map(|(at, _)| *at);

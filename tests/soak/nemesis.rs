@@ -10,6 +10,7 @@ use super::network::Ground;
 use super::plan::{Fault, Kind, Plan, Round};
 use super::support::proxy::{Proxy, opcode};
 use super::support::raw::{self, Raw};
+use super::work::NODES;
 use super::worker::{BASE, LOCKS, STAY};
 
 /// The session time-out of what it connects by itself.
@@ -251,7 +252,9 @@ impl Nemesis<'_> {
     /// Deletes a contender, or ends its session, as a stranger may.
     fn meddle(&self, fault: &Fault) -> raw::Result<String> {
         let mut raw = Raw::connect(&self.ground.ensemble.hosts(), OWN_SESSION)?;
-        let lock = LOCKS[usize::from(fault.choice.is_multiple_of(4))];
+        // Most contend for the first.
+        let pick = (fault.choice >> 16) as usize;
+        let lock = if pick.is_multiple_of(2) { LOCKS[0] } else { NODES[pick / 2 % NODES.len()] };
         let node = format!("{BASE}/{lock}");
         raw.sync("/")?;
         let mut contenders = raw.get_children(&node)?;

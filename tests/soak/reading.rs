@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::history::{Line, Nanos, Who, lines};
-use super::model::{Attempt, Decision, Fault, Hold, Outcome, Run, Sample};
+use super::model::{Attempt, Decision, Fault, Hold, Outcome, Run, Sample, Share};
 
 /// What the files of a run say, by their names.
 pub(crate) type Files = BTreeMap<String, String>;
@@ -79,11 +79,16 @@ impl Run {
                     let client = client.parse().unwrap_or_default();
                     self.states.push((at, who, client, state.to_owned()));
                 }
-                ["want", lock, how, limit] => {
+                ["want", lock, how, limit, ref share @ ..] => {
+                    let Some(share) = Share::parse(share.first().unwrap_or(&"alone")) else {
+                        self.odd(file, line);
+                        continue;
+                    };
                     current.insert(who, self.attempts.len());
                     self.attempts.push(Attempt {
                         who,
                         lock: lock.to_owned(),
+                        share,
                         how: how.to_owned(),
                         limit: limit.parse().ok(),
                         want: at,
@@ -103,8 +108,9 @@ impl Run {
                     let known = index.and_then(|index| {
                         let attempt = &mut self.attempts[index];
                         let known = attempt.note(line);
-                        if let ["got", token, ..] = line.words()[..] {
+                        if let ["got", token, _, path, ..] = line.words()[..] {
                             tokens.insert(token.to_owned(), index);
+                            tokens.insert(path.to_owned(), index);
                         }
                         known
                     });
@@ -215,11 +221,16 @@ impl Attempt {
         let at = line.at;
         let words = line.words();
         match (&mut self.outcome, &words[..]) {
-            (Outcome::Pending, ["got", token, session, path]) => {
+            (Outcome::Pending, ["got", token, session, path, others @ ..]) => {
+                let other = |pair: &[&str]| match pair {
+                    [token, path] => Some((token.parse().ok()?, (*path).to_owned())),
+                    _ => None,
+                };
                 self.done = Some(at);
                 self.outcome = Outcome::Held(Box::new(Hold {
                     token: token.parse().ok()?,
                     path: (*path).to_owned(),
+                    others: others.chunks(2).map(other).collect::<Option<_>>()?,
                     session: i64::from_str_radix(session, 16).ok()?,
                     got: at,
                     claimed: None,

@@ -19,7 +19,7 @@ pub(crate) fn timeline(run: &Run) -> String {
     let mut threads: BTreeMap<(usize, usize), Vec<(Span, bool)>> = BTreeMap::new();
     for (attempt, hold) in run.holds() {
         let until = hold.claimed.unwrap_or(hold.got).max(hold.got);
-        let second = attempt.lock != super::worker::LOCKS[0];
+        let second = attempt.lock == super::worker::LOCKS[1];
         let row = threads.entry((attempt.who.slot, attempt.who.thread)).or_default();
         row.push(((hold.got, until), second));
     }

@@ -11,17 +11,19 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::{Cancel, Client, DistributedLock, ErrorKind, FencingToken, LockGuard};
+use zklock::{Cancel, Client, ErrorKind, WriteGuard};
 
-use super::history::{Journal, MILLISECOND, Nanos, Who, nanos, now, word};
+use super::history::{Journal, MILLISECOND, Nanos, Who, nanos, now, word as word_of};
 use super::options::{Options, Worker};
 use super::reading::worker_name;
 use super::register::Writer;
 use super::rng::Rng;
 use super::support::threads_named;
+use super::work::{DOWNGRADE, Guard, How, Work, Works};
 
 pub(crate) const BASE: &str = "/zklock-soak";
-/// The locks: all threads but the last contend for the first.
+/// The mutexes: all threads but the last contend for the first, and all now and then for the locks
+/// of other recipes.
 pub(crate) const LOCKS: [&str; 2] = ["a", "b"];
 /// For how long `try_lock` asks the ensemble, and connecting goes on.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
@@ -63,8 +65,7 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
             let seed = options.seed ^ ((slot * 100 + thread) * 1000 + generation) as u64;
             let mut hand = Hand {
                 who,
-                name: lock,
-                lock: DistributedLock::builder(&zk, &base, lock).data(who.to_string()).build(),
+                works: Works::new(&zk, &base, lock, &who.to_string()),
                 zk,
                 rng: Rng::new(seed),
                 journal: Arc::clone(&journal),
@@ -209,8 +210,7 @@ fn eventually(condition: impl Fn() -> bool) -> bool {
 /// A thread at work.
 struct Hand {
     who: Who,
-    name: &'static str,
-    lock: DistributedLock,
+    works: Works,
     zk: Client,
     rng: Rng,
     journal: Arc<Journal>,
@@ -225,56 +225,41 @@ impl Hand {
         self.journal.note(self.who, what);
     }
 
-    /// Wants the lock once, and uses it if it gets it.
+    /// Wants a lock once, and uses it if it gets it.
     fn round(&mut self) {
         let pause = self.rng.milliseconds(0, 4);
-        if let Some(guard) = self.acquire() {
-            self.hold(guard);
+        let work = self.works.draw(&mut self.rng);
+        let name = self.works.name(&work);
+        if let Some(guard) = self.acquire(&work, &name) {
+            self.hold(guard, &name);
         }
         thread::sleep(pause);
     }
 
-    fn acquire(&mut self) -> Option<LockGuard> {
+    fn acquire(&mut self, work: &Work, name: &str) -> Option<Guard> {
         let choice = self.rng.below(100);
         let limit = match self.rng.below(3) {
             0 => self.rng.milliseconds(0, 20),
             1 => self.rng.milliseconds(20, 300),
             _ => self.rng.milliseconds(300, 3000),
         };
-        let want = |how, limit: Duration| {
-            self.note(format_args!("want {} {how} {}", self.name, nanos(limit)));
+        let (word, limit, how) = match choice {
+            0..60 => ("lock", None, How::Lock),
+            60..75 => ("try_lock_for", Some(limit), How::TryFor(limit)),
+            75..82 => ("try_lock_until", Some(limit), How::TryUntil(limit)),
+            82..90 => ("try_lock", Some(CONNECT), How::TryNow),
+            _ => ("lock_with", Some(limit), How::With(Cancel::new())),
         };
-        let outcome = match choice {
-            0..60 => {
-                self.note(format_args!("want {} lock -", self.name));
-                self.lock.lock().map(Some)
-            }
-            60..75 => {
-                want("try_lock_for", limit);
-                self.lock.try_lock_for(limit)
-            }
-            75..82 => {
-                want("try_lock_until", limit);
-                self.lock.try_lock_until(Instant::now() + limit)
-            }
-            82..90 => {
-                want("try_lock", CONNECT);
-                self.lock.try_lock()
-            }
-            _ => {
-                let cancel = Cancel::new();
-                want("lock_with", limit);
-                let _ = self.canceller.send((Instant::now() + limit, cancel.clone()));
-                self.lock.lock_with(&cancel).map(Some)
-            }
-        };
+        let until = limit.map_or("-".to_owned(), |limit| nanos(limit).to_string());
+        self.note(format_args!("want {name} {word} {until} {}", work.share()));
+        if let (How::With(cancel), Some(limit)) = (&how, limit) {
+            let _ = self.canceller.send((Instant::now() + limit, cancel.clone()));
+        }
+        let outcome = work.take(&how);
         let returned = now();
         match outcome {
             Ok(Some(guard)) => {
-                // If the guard is still held after this, it is of this session.
-                let session = self.zk.session_id().unwrap_or_default();
-                let what = format!("got {} {session:x} {}", guard.fencing_token(), guard.path());
-                self.journal.note_at(returned, self.who, what);
+                self.got(returned, &guard);
                 return Some(guard);
             }
             Ok(None) => self.journal.note_at(returned, self.who, "nothing"),
@@ -282,19 +267,30 @@ impl Hand {
                 self.journal.note_at(returned, self.who, "cancelled");
             }
             Err(error) => {
-                let what = format!("failed {:?} {}", error.kind(), word(&error));
+                let what = format!("failed {:?} {}", error.kind(), word_of(&error));
                 self.journal.note_at(returned, self.who, what);
             }
         }
         None
     }
 
-    fn hold(&mut self, guard: LockGuard) {
-        let token = guard.fencing_token();
-        let (journal, who) = (Arc::clone(&self.journal), self.who);
+    fn got(&self, returned: Nanos, guard: &Guard) {
+        // If the guard is still held after this, it is of this session.
+        let session = self.zk.session_id().unwrap_or_default();
+        let places = guard.places();
+        let (token, path) = &places[0];
+        let mut what = format!("got {token} {session:x} {path}");
+        for (token, path) in &places[1..] {
+            what += &format!(" {token} {path}");
+        }
+        self.journal.note_at(returned, self.who, what);
+        let (journal, who, path) = (Arc::clone(&self.journal), self.who, path.clone());
         guard.on_lost(move |why| {
-            journal.note(who, format_args!("lost {token} {}", word(why)));
+            journal.note(who, format_args!("lost {path} {}", word_of(why)));
         });
+    }
+
+    fn hold(&mut self, guard: Guard, name: &str) {
         let stay = self.stay.swap(false, Ordering::SeqCst);
         let length = match self.rng.below(10_000) {
             // Longer than the session outlives its client.
@@ -308,10 +304,11 @@ impl Hand {
         let careless = self.rng.per_mille(300);
         let ask = self.rng.per_mille(80);
         let unlock = self.rng.per_mille(250);
+        let downgrade = self.rng.per_mille(400);
 
         let mut held = self.look(&guard);
         if held || careless {
-            self.write(token);
+            self.write(&guard, name);
             held = self.look(&guard);
         }
         if ask {
@@ -328,9 +325,16 @@ impl Hand {
             thread::sleep(self.rng.milliseconds(0, 2500));
         }
         if length > LOOK && (held || careless) {
-            self.write(token);
+            self.write(&guard, name);
             self.look(&guard);
         }
+        match guard {
+            Guard::Write(guard) if downgrade => self.downgrade(guard, name),
+            guard => self.release(guard, unlock),
+        }
+    }
+
+    fn release(&self, guard: Guard, unlock: bool) {
         if unlock {
             self.note("release unlock");
             let outcome = said(&guard.unlock());
@@ -342,20 +346,41 @@ impl Hand {
         }
     }
 
+    /// To the judge it is a reader that wanted the lock just before the writer released it.
+    fn downgrade(&mut self, guard: WriteGuard, name: &str) {
+        self.note("release downgrade");
+        let downgraded = guard.downgrade();
+        let outcome = downgraded
+            .as_ref()
+            .map_or_else(|error| format!("{:?}", error.kind()), |_| "ok".to_owned());
+        self.note(format_args!("released {outcome}"));
+        if let Ok(reader) = downgraded {
+            let reader = Guard::Read(reader);
+            self.note(format_args!("want {name} {DOWNGRADE} - read"));
+            self.got(now(), &reader);
+            self.hold(reader, name);
+        }
+    }
+
     /// Whether the guard says that it holds. True is a claim: it was so since it was got, up to
     /// the beginning of this call at the least.
-    fn look(&self, guard: &LockGuard) -> bool {
+    fn look(&self, guard: &Guard) -> bool {
         let asked: Nanos = now();
         let held = guard.is_held();
         self.note(format_args!("{} {asked}", if held { "held" } else { "unheld" }));
         held
     }
 
-    fn write(&mut self, token: FencingToken) {
-        let asked = now();
-        let accepted = self.register.write(self.name, token, self.who).expect("the register");
-        let verdict = if accepted { "accepted" } else { "refused" };
-        self.note(format_args!("wrote {asked} {verdict}"));
+    fn write(&mut self, guard: &Guard, name: &str) {
+        if !guard.may_write() {
+            return;
+        }
+        for (lock, (token, _)) in name.split('+').zip(guard.places()) {
+            let asked = now();
+            let accepted = self.register.write(lock, token, self.who).expect("the register");
+            let verdict = if accepted { "accepted" } else { "refused" };
+            self.note(format_args!("wrote {asked} {verdict}"));
+        }
     }
 }
 

@@ -139,6 +139,8 @@ impl Ground for Real<'_> {
             "create" if request.contains("container") => opcode::CREATE_CONTAINER,
             "create" => opcode::CREATE,
             "delete" => opcode::DELETE,
+            "write" => opcode::SET_DATA,
+            "await_making" => opcode::EXISTS,
             "read" | "watch_soon" => opcode::GET_DATA,
             "children" => opcode::GET_CHILDREN,
             _ => opcode::SYNC,
@@ -299,7 +301,8 @@ impl Ground for Simulated {
         let on = match request.split(' ').next().unwrap_or_default() {
             "create" => Operation::Create,
             "delete" => Operation::Delete,
-            "read" | "watch_soon" => Operation::Read,
+            "write" => Operation::Write,
+            "read" | "watch_soon" | "await_making" => Operation::Read,
             "children" => Operation::Children,
             _ => Operation::Sync,
         };

@@ -243,6 +243,11 @@ impl<G: Ground> Player<G> {
                     format!("{names:?}")
                 }
             }),
+            "write" => {
+                let data = format!("written by {who}");
+                told(session.write(&path, data.as_bytes()), |()| "done".to_owned())
+            }
+            "await_making" => told(session.await_making(&path), |there| there.to_string()),
             "sync" => told(session.sync(), |()| "done".to_owned()),
             "confirm" => told(session.confirm(&path), |found| {
                 found.map_or("nothing".to_owned(), |stat| self.stat(&stat))
@@ -256,7 +261,9 @@ impl<G: Ground> Player<G> {
                 };
                 session.watch_soon(&path, Box::new(on_answer));
                 rung.wait(Deadline::after(Duration::from_secs(30)));
-                told(slot.lock().take().expect("an answer"), |()| "done".to_owned())
+                told(slot.lock().take().expect("an answer"), |data| {
+                    format!("{:?}", String::from_utf8_lossy(&data))
+                })
             }
             _ => self.connect(who, verb, &session),
         }
@@ -319,12 +326,16 @@ impl<G: Ground> Player<G> {
         let kind = flags.iter().find_map(|flag| match *flag {
             "sequential" => Some(Kind::EphemeralSequential),
             "container" => Some(Kind::Container),
+            "ephemeral" => Some(Kind::Ephemeral),
             _ => None,
         });
         let kind = kind.unwrap_or(Kind::Persistent);
         let anyone = |permissions| vec![Acl::new(permissions, "world", "anyone")];
         let acl = flags.iter().find_map(|flag| match *flag {
             "no-delete" => Some(anyone(Permissions::READ | Permissions::CREATE)),
+            "no-write" => {
+                Some(anyone(Permissions::READ | Permissions::CREATE | Permissions::DELETE))
+            }
             "no-create" => Some(anyone(Permissions::READ | Permissions::DELETE)),
             "hidden" => Some(anyone(Permissions::CREATE | Permissions::DELETE)),
             "nobody" => Some(vec![Acl::new(Permissions::ALL, "digest", "a:b")]),

@@ -116,6 +116,101 @@ pub(super) fn fixed() -> Vec<Script> {
              2 children /a",
         ),
         script(
+            "writing",
+            LONG,
+            "1 create /a
+             2 read /a watch
+             3 watch_soon /a
+             2 children /a watch
+             1 write /a
+             3 read /a
+             1 write /a
+             1 watch_soon /a
+             1 write /a
+             2 watch_soon /a
+             2 write /a
+             2 watch_soon /a
+             1 write /none
+             1 write /none/a
+             1 create /a/n- sequential
+             2 read %1 watch
+             2 write %1
+             1 write %1
+             1 read %1
+             1 write /
+             1 create /kept no-write
+             1 watch_soon /kept
+             2 write /kept
+             1 create /closed nobody
+             2 write /closed
+             2 await_making /kept
+             1 delete /kept
+             2 write /kept",
+        ),
+        script(
+            "waiting for a node to be made",
+            LONG,
+            "1 await_making /a
+             2 await_making /a
+             3 await_making /a/b
+             1 create /a
+             1 create /a/b
+             2 await_making /a
+             1 write /a
+             1 await_making /none
+             1 await_making /none
+             2 read /none watch
+             2 create /none
+             2 write /none
+             2 delete /none
+             3 await_making /later
+             3 cut
+             1 create /later
+             1 create /closed nobody
+             2 await_making /closed
+             1 delete /closed
+             2 await_making /closed
+             1 create /closed nobody
+             1 delete /closed",
+        ),
+        script(
+            "ephemeral nodes without a number",
+            LONG,
+            "1 create /a
+             2 children /a watch
+             1 await_making /a/own
+             1 create /a/own ephemeral
+             1 create /a/own ephemeral
+             2 create /a/own ephemeral
+             2 create /a/own
+             1 create /a/own/child ephemeral
+             1 create /none/own ephemeral
+             2 read /a/own watch
+             1 create /a/n- sequential
+             2 create /a/n-0000000003 ephemeral
+             1 create /a/n- sequential
+             1 create /a/n- sequential
+             2 children /a
+             1 write /a/own
+             2 write /a/own
+             1 confirm /a/own
+             2 watch_soon /a/own
+             1 delete /a/own
+             1 create /a/own ephemeral
+             2 create /full no-create
+             2 create /full/own ephemeral
+             2 create /a/closed ephemeral nobody
+             1 read /a/closed watch
+             2 close
+             1 children /a
+             1 read /a/own
+             1 expire
+             3 children /a
+             1 open
+             1 create /a/own ephemeral
+             3 read /a/own",
+        ),
+        script(
             "at the end of the numbers",
             LONG,
             "1 create /end/n- sequential
@@ -147,6 +242,7 @@ pub(super) fn fixed() -> Vec<Script> {
              1 create /e unknown-scheme
              1 create /e unknown-id
              1 create /e creator
+             1 create /e ephemeral creator
              1 create /none/e empty
              1 create /open empty
              1 create /full/e empty
@@ -240,6 +336,9 @@ pub(super) fn fixed() -> Vec<Script> {
              1 sync
              1 confirm /a
              1 watch_soon /a
+             1 write /a
+             1 await_making /none
+             1 create /a/own ephemeral
              2 children /a
              1 close
              1 open
@@ -369,7 +468,25 @@ pub(super) fn fixed() -> Vec<Script> {
              1 lose-request watch_soon /a
              1 lose-reply watch_soon /a
              2 delete /a/c
-             1 lose-reply delete /none",
+             1 lose-reply delete /none
+             1 lose-request write /a
+             2 read /a
+             1 lose-reply write /a
+             2 read /a watch
+             3 watch_soon /a
+             1 lose-reply write /a
+             1 lose-reply write /none
+             1 lose-request await_making /none
+             1 lose-reply await_making /none
+             2 create /none
+             1 lose-reply await_making /none
+             1 lose-request create /a/own ephemeral
+             2 children /a
+             1 lose-reply create /a/own ephemeral
+             1 create /a/own ephemeral
+             2 read /a/own
+             1 lose-reply delete /a/own
+             2 children /a",
         ),
     ]
 }
@@ -404,9 +521,9 @@ impl Chance {
 
     fn request(&mut self) -> String {
         let watch = self.pick(&["", " watch", " watch"]);
-        match self.below(17) {
+        match self.below(21) {
             0..=2 => {
-                let kind = self.pick(&["", "", " container"]);
+                let kind = self.pick(&["", "", " container", " ephemeral", " ephemeral"]);
                 let path = self.pick(&["/a", "/b", "/a/c", "/a/d", "/a/c/e", "%1/x"]);
                 format!("create {path}{kind}{}", self.acl())
             }
@@ -420,6 +537,8 @@ impl Chance {
             13 => format!("confirm {}", self.path()),
             14 => format!("watch_soon {}", self.path()),
             15 => format!("delete_soon {}", self.deleted()),
+            16..=18 => format!("write {}", self.path()),
+            19 => format!("await_making {}", self.path()),
             _ => "sync".to_owned(),
         }
     }
@@ -429,6 +548,7 @@ impl Chance {
             0 => self.pick(&[
                 " no-delete",
                 " no-create",
+                " no-write",
                 " hidden",
                 " nobody",
                 " empty",

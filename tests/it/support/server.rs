@@ -12,18 +12,22 @@
 )]
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
+
+// The library itself has it with the feature `testing` only.
+#[path = "../../../src/testing/child.rs"]
+#[allow(clippy::duplicate_mod, reason = "the library's unit tests, with that feature, have both")]
+mod child;
+
+pub(crate) use child::Installation;
+use child::{Keeper, ask, fresh_directory};
 
 /// How long a server may take to start; it needs half a second on an idle machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -77,21 +81,21 @@ impl Server {
     /// kernel, and nothing is ever answered.
     pub(crate) fn pause(&self) {
         let mut keeper = self.keeper();
-        keeper.signal("STOP");
+        keeper.signal("STOP").unwrap_or_else(|error| panic!("{error}"));
         self.paused.store(true, Ordering::SeqCst);
         wait_until("the server to stop", || matches!(keeper.process_state(), Some('T' | 't')));
     }
 
     /// Lets a paused server go on (`SIGCONT`).
     pub(crate) fn resume(&self) {
-        self.keeper().signal("CONT");
+        self.keeper().signal("CONT").unwrap_or_else(|error| panic!("{error}"));
         self.paused.store(false, Ordering::SeqCst);
     }
 
     /// Kills the server (`SIGKILL`), and returns when it is gone. Its data stays.
     pub(crate) fn kill(&self) {
         let mut keeper = self.keeper();
-        keeper.kill();
+        keeper.kill().unwrap_or_else(|error| panic!("{error}"));
         self.paused.store(false, Ordering::SeqCst);
     }
 
@@ -109,7 +113,7 @@ impl Server {
 
     /// Starts a killed server without waiting for it.
     pub(crate) fn launch(&self) {
-        self.keeper().launch();
+        self.keeper().launch().unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Waits until the server serves clients.
@@ -117,7 +121,7 @@ impl Server {
         let limit = Instant::now() + READY_LIMIT;
         loop {
             let mode = self.mode();
-            if self.keeper().process_state().is_none_or(|state| state == 'Z') {
+            if self.keeper().has_ended() {
                 return Err(self.failure("ended while it was starting"));
             }
             if mode.is_some() {
@@ -132,15 +136,13 @@ impl Server {
 
     /// Whether the process is neither killed nor paused.
     pub(crate) fn is_running(&self) -> bool {
-        self.keeper().pid.is_some() && !self.paused.load(Ordering::SeqCst)
+        self.keeper().pid().is_some() && !self.paused.load(Ordering::SeqCst)
     }
 
     /// What `srvr` calls the server: `standalone`, `leader` or `follower`; `None` while it does
     /// not serve.
     pub(crate) fn mode(&self) -> Option<String> {
-        // A word sent while the server is starting may be accepted and never answered.
-        let answer = ask(self.addr(), "srvr", Duration::from_millis(300)).ok()?;
-        answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
+        child::mode(self.addr())
     }
 
     /// The answer to a four-letter word.
@@ -184,10 +186,7 @@ impl Server {
     }
 
     fn log_tail(&self) -> String {
-        let log = fs::read(&self.log).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
+        child::tail(&fs::read(&self.log).unwrap_or_default())
     }
 }
 
@@ -322,14 +321,12 @@ impl Builder {
         let mut java = self.place.command.clone();
         java.extend(installation.java_command());
         java.push(format!("-Dzookeeper.forceSync={}", if self.force_sync { "yes" } else { "no" }));
-        // Kilobytes; the default fills 64 MB of disk with zeros at the first transaction.
-        java.push("-Dzookeeper.preAllocSize=64".to_owned());
         java.extend(self.properties.iter().map(|property| format!("-D{property}")));
-        java.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".to_owned());
+        java.push(child::MAIN_CLASS.to_owned());
         java.push(config.display().to_string());
 
         let mut keeper = Keeper::spawn(&log, &directory, &java)?;
-        keeper.launch();
+        keeper.launch()?;
         let address = SocketAddr::from((self.place.address, port));
         Ok(Server { address, log, paused: AtomicBool::new(false), keeper: Mutex::new(keeper) })
     }
@@ -359,211 +356,17 @@ impl Builder {
     }
 }
 
-/// Where Java and ZooKeeper's jars are.
-#[derive(Debug)]
-pub(crate) struct Installation {
-    java: PathBuf,
-    jars: Vec<PathBuf>,
-}
-
-impl Installation {
-    /// Looks for `java` on the `PATH`, and for the jars in `/usr/share/java` or in the directory
-    /// that `ZKLOCK_ZOOKEEPER_JARS` names.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::NotFound`], with a message that says what to install.
-    pub(crate) fn find() -> io::Result<Installation> {
-        let directory = env::var_os("ZKLOCK_ZOOKEEPER_JARS")
-            .map_or_else(|| PathBuf::from("/usr/share/java"), PathBuf::from);
-        // The manifest of the first names the others, except for a logger.
-        let jars: Vec<PathBuf> =
-            ["zookeeper.jar", "slf4j-simple.jar"].map(|jar| directory.join(jar)).into();
-        let java = env::var_os("PATH").and_then(|path| {
-            env::split_paths(&path).map(|entry| entry.join("java")).find(|java| java.is_file())
-        });
-
-        let mut missing: Vec<String> =
-            jars.iter().filter(|jar| !jar.is_file()).map(|jar| jar.display().to_string()).collect();
-        if java.is_none() {
-            missing.push("java on the PATH".to_owned());
-        }
-        match java {
-            Some(java) if missing.is_empty() => Ok(Installation { java, jars }),
-            _ => Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                format!(
-                    "cannot start a ZooKeeper server without {}; on Debian or Ubuntu: apt-get \
-                     install default-jre-headless libzookeeper-java libslf4j-java (jars elsewhere: \
-                     set ZKLOCK_ZOOKEEPER_JARS to their directory)",
-                    missing.join(", ")
-                ),
-            )),
-        }
-    }
-
-    fn java_command(&self) -> Vec<String> {
-        let jars: Vec<String> = self.jars.iter().map(|jar| jar.display().to_string()).collect();
-        let mut command = vec![self.java.display().to_string()];
-        command.extend(
-            ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
-                .map(str::to_owned),
-        );
-        command.extend(["-cp".to_owned(), jars.join(":")]);
-        command
-    }
-}
-
-/// The shell between this process and the server.
+/// A free loopback port that stays this process's.
 ///
-/// It ignores the signals of a terminal, and also the `SIGHUP` that the kernel sends to it and to
-/// a paused server when this process is gone: it must outlive us to clean up.
-/// It reads one order a line and answers each with one line. It never reaps a server that ended by
-/// itself, so a process id that it has told stays the server's.
-const KEEPER: &str = r#"
-trap '' HUP INT PIPE TERM
-log=$1 directory=$2 pid=
-shift 2
-end() {
-    [ -z "$pid" ] || { kill -KILL "$pid"; wait "$pid"; pid=; }
-}
-while read -r order; do
-    case $order in
-    start) "$@" </dev/null >>"$log" 2>&1 & pid=$!; echo "$pid" ;;
-    kill) end; echo 0 ;;
-    *) kill -"$order" "$pid"; echo "$?" ;;
-    esac
-done
-end
-rm -rf "$directory"
-"#;
-
-#[derive(Debug)]
-struct Keeper {
-    shell: Child,
-    /// Taken in `drop`: its end tells the keeper to clean up.
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-    /// The server's, unless it was killed.
-    pid: Option<u32>,
-}
-
-impl Keeper {
-    fn spawn(log: &Path, directory: &Path, command: &[String]) -> io::Result<Keeper> {
-        let mut shell = Command::new("sh")
-            .args(["-c", KEEPER, "zookeeper-keeper"])
-            .args([log, directory])
-            .args(command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            // Out of reach of a signal to our whole group, which would leave the directory.
-            .process_group(0)
-            .spawn()?;
-        let orders = shell.stdin.take();
-        let answers =
-            shell.stdout.take().ok_or_else(|| io::Error::other("no pipe to the shell"))?;
-        Ok(Keeper { shell, orders, answers: BufReader::new(answers), pid: None })
-    }
-
-    fn launch(&mut self) {
-        assert!(self.pid.is_none(), "the server was started already");
-        let answer = self.order("start");
-        self.pid = Some(answer.parse().unwrap_or_else(|_| panic!("no process id: {answer:?}")));
-    }
-
-    fn kill(&mut self) {
-        self.order("kill");
-        self.pid = None;
-    }
-
-    fn signal(&mut self, name: &str) {
-        assert!(self.pid.is_some(), "SIG{name} to a server that was killed");
-        let status = self.order(name);
-        assert!(status == "0", "SIG{name} could not be sent to the server");
-    }
-
-    fn order(&mut self, order: &str) -> String {
-        let mut answer = String::new();
-        let orders = self.orders.as_mut().expect("taken in drop only");
-        writeln!(orders, "{order}")
-            .and_then(|()| self.answers.read_line(&mut answer))
-            .expect("the server's keeper answers");
-        answer.trim().to_owned()
-    }
-
-    /// The state letter of the process (`S`, `T`, `Z`, ...), as the kernel tells it.
-    fn process_state(&self) -> Option<char> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid?)).ok()?;
-        let (_, after_name) = stat.rsplit_once(") ")?;
-        after_name.chars().next()
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.orders = None;
-        // Nothing is left to do about a failure.
-        let _ = self.shell.wait();
-    }
-}
-
-/// A free loopback port, below the range that the kernel takes the ports of clients from; it stays
-/// this process's while it runs, even when nobody listens there.
-///
-/// Inside that range a client that tries again and again to reach a server that is down may be
-/// given the very port that it connects to, and is then connected to itself. And a port that is
-/// free because its server is down just now must not become that of another test's server, which
-/// would tell the clients of the first that their sessions have expired.
+/// # Panics
+/// When there is none.
 pub(crate) fn free_port() -> u16 {
-    const FIRST: u16 = 20_000;
-    const COUNT: u16 = 12_000;
-    static START: OnceLock<u16> = OnceLock::new();
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test processes that run side by side start at different places.
-    let start = *START.get_or_init(|| (RandomState::new().hash_one(0) % u64::from(COUNT)) as u16);
-    for _ in 0..COUNT {
-        let offset = (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT;
-        let port = FIRST + offset;
-        if claim(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port from {FIRST} on");
+    child::free_port().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Makes the port this process's; false if it is already, or another's.
 pub(crate) fn claim(port: u16) -> bool {
-    static CLAIMS: Mutex<Vec<fs::File>> = Mutex::new(Vec::new());
-    let directory = env::temp_dir().join("zklock-ports");
-    fs::create_dir_all(&directory).expect("a directory for claims");
-    let file = fs::File::create(directory.join(port.to_string())).expect("a claim's file");
-    let claimed = file.try_lock().is_ok();
-    if claimed {
-        CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).push(file);
-    }
-    claimed
-}
-
-fn fresh_directory() -> io::Result<PathBuf> {
-    static COUNTER: AtomicU32 = AtomicU32::new(0);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let directory = env::temp_dir().join(format!(
-        "zklock-server-{}-{}-{}",
-        std::process::id(),
-        COUNTER.fetch_add(1, Ordering::Relaxed),
-        now.as_nanos()
-    ));
-    fs::create_dir(&directory)?;
-    Ok(directory)
-}
-
-fn ask(server: SocketAddr, word: &str, patience: Duration) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&server, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.write_all(word.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    child::claim(port).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {

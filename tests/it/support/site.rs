@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use zklock::{Client, ClientBuilder};
 
+use super::proxy::Proxy;
 use super::raw::Raw;
 use super::server::{Builder, Server};
 use super::{alone, eventually, shared_hosts, threads_named, unique_base};
@@ -48,6 +49,14 @@ impl Site {
         self.builder().connect().expect("a client")
     }
 
+    /// A client whose network misbehaves to order, at the test's own server.
+    pub(crate) fn proxied(&self, session_timeout: Duration) -> (Proxy, Client) {
+        let proxy = Proxy::start(self.server().addr());
+        let builder = Client::builder(&proxy.hosts()).session_timeout(session_timeout);
+        let client = builder.connect().expect("a client");
+        (proxy, client)
+    }
+
     pub(crate) fn builder(&self) -> ClientBuilder {
         Client::builder(&self.hosts).session_timeout(Duration::from_secs(4))
     }
@@ -61,6 +70,15 @@ impl Site {
     pub(crate) fn children(&self, name: &str) -> Vec<String> {
         let mut raw = self.raw();
         raw.get_children(&format!("{}/{name}", self.base)).unwrap_or_default()
+    }
+
+    /// Waits until `base/name` has exactly so many children.
+    pub(crate) fn wait_for_children(&self, name: &str, count: usize) {
+        let (mut raw, node) = (self.raw(), format!("{}/{name}", self.base));
+        eventually(SOON, "the number of contenders", || {
+            raw.get_children(&node).unwrap_or_default().len() == count
+        });
+        let _ = raw.close();
     }
 
     /// Ends the test: checks that its clients keep nothing busy and have left no contender,

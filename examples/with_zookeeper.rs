@@ -1,0 +1,40 @@
+//! Runs a command beside a ZooKeeper server that is there for it alone, by `zklock::testing`:
+//!
+//! ```sh
+//! cargo run --features testing --example with_zookeeper -- cargo run --example fencing
+//! ```
+//!
+//! The command finds the server's connect string in `ZKLOCK_HOSTS`. The exit code is the command's,
+//! or 2 if it could not be run.
+
+#![allow(clippy::print_stderr, reason = "examples talk to people")]
+
+use std::env;
+use std::error::Error;
+use std::process::{Command, ExitCode};
+
+use zklock::testing::ZooKeeperServer;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<u8, Box<dyn Error>> {
+    let mut arguments = env::args_os().skip(1);
+    let program = arguments.next().ok_or("which command?")?;
+    let server = ZooKeeperServer::start()?;
+    let kind = if server.is_docker() { "a container" } else { "a process" };
+    eprintln!("started a ZooKeeper server at {}, {kind}", server.hosts());
+    let status = Command::new(&program)
+        .args(arguments)
+        .env("ZKLOCK_HOSTS", server.hosts())
+        .status()
+        .map_err(|error| format!("{}: {error}", program.display()))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}

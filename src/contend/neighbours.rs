@@ -1,0 +1,89 @@
+//! Contenders that cannot respect us, though we respect them: clients in other languages that do
+//! not take our nodes for contenders.
+
+use super::ticket::{Class, Form, NodeNaming, Ticket};
+
+/// What there is to warn of, if one of the children is such a contender.
+pub(crate) fn warning(form: Form, children: &[String]) -> Option<String> {
+    children.iter().find_map(|name| {
+        let why = blindness(form, &Ticket::parse(name)?)?;
+        Some(format!("{name:?} is in line: {why}"))
+    })
+}
+
+fn blindness(form: Form, theirs: &Ticket) -> Option<&'static str> {
+    const KAZOO: &str = "kazoo takes these nodes for contenders only with `extra_lock_patterns`, \
+                         or with `NodeNaming::Kazoo` here";
+    const CURATOR: &str = "Curator does not respect nodes named as kazoo does; use \
+                           `NodeNaming::Curator`";
+    const MIXED: &str = "locks of Curator respect those of their own kind only: mutexes and \
+                         read/write locks need lock nodes of their own";
+    const SEMAPHORE: &str = "no other lock's clients respect a semaphore; it needs a lock node of \
+                             its own";
+    let of_kazoo = ["__lock__", "__rlock__"].iter().any(|marker| theirs.marker().ends_with(marker));
+    let of_curator = theirs.guid().len() == DASHED && !of_kazoo;
+    let is_mutex = |class| class == Class::Mutex;
+    match (form.naming, form.class) {
+        (_, Class::Permits) if theirs.class() != Class::Permits => Some(SEMAPHORE),
+        _ if theirs.class() == Class::Permits => None,
+        (NodeNaming::Curator, _) if of_kazoo => Some(KAZOO),
+        (NodeNaming::Kazoo, _) if of_curator => Some(CURATOR),
+        (NodeNaming::Curator, class) if is_mutex(class) != is_mutex(theirs.class()) => Some(MIXED),
+        _ => None,
+    }
+}
+
+/// How long a uuid is with its dashes, which go-zookeeper leaves out.
+const DASHED: usize = 36;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    const HEX: &str = "0f8fad5bd9cb469fa16570867728950e";
+
+    #[test]
+    fn s72_those_who_cannot_respect_us_are_told_of_and_nobody_else() {
+        use NodeNaming::{Curator, Kazoo};
+        let curator_mutex = format!("_c_{UUID}-lock-0000000001");
+        let curator_reader = format!("_c_{UUID}-__READ__0000000001");
+        let curator_writer = format!("_c_{UUID}-__WRIT__0000000001");
+        let kazoo_mutex = format!("{HEX}__lock__0000000001");
+        let kazoo_reader = format!("{HEX}__rlock__0000000001");
+        let go_mutex = format!("_c_{HEX}-lock-0000000001");
+        let write_lock = "x-5-0000000001".to_owned();
+        let permit = format!("_c_{UUID}-lease-1-of-2-0000000001");
+        let stranger = "leases".to_owned();
+        let mutex = |naming| Form::new(naming, Class::Mutex);
+        let reader = |naming| Form::new(naming, Class::Read);
+        let semaphore = Form::of_permits(Curator, 1, 2);
+        for (form, theirs, warned_of) in [
+            (mutex(Curator), &curator_mutex, false),
+            (mutex(Curator), &go_mutex, false),
+            (mutex(Curator), &write_lock, false),
+            (mutex(Curator), &stranger, false),
+            (mutex(Curator), &permit, false),
+            (mutex(Curator), &kazoo_mutex, true),
+            (mutex(Curator), &kazoo_reader, true),
+            (mutex(Curator), &curator_reader, true),
+            (mutex(Curator), &curator_writer, true),
+            (reader(Curator), &curator_reader, false),
+            (reader(Curator), &curator_writer, false),
+            (reader(Curator), &curator_mutex, true),
+            (reader(Curator), &kazoo_reader, true),
+            (mutex(Kazoo), &kazoo_mutex, false),
+            (mutex(Kazoo), &kazoo_reader, false),
+            (mutex(Kazoo), &go_mutex, false),
+            (mutex(Kazoo), &curator_mutex, true),
+            (reader(Kazoo), &kazoo_mutex, false),
+            (reader(Kazoo), &curator_writer, true),
+            (semaphore, &permit, false),
+            (semaphore, &stranger, false),
+            (semaphore, &curator_mutex, true),
+        ] {
+            let warning = warning(form, std::slice::from_ref(theirs));
+            assert_eq!(warning.is_some(), warned_of, "{form:?} and {theirs}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Asking contenders to let go, and making them.
+//!
+//! A request is a change of the data of the contender's node: Curator's `__REVOKE__`, or the
+//! `unlock` of ZooKeeper's "Recipes and Solutions". Whoever holds watches its own node.
+
+use super::ask::{Question, ask};
+use super::rule::{Rule, Verdict, in_grant_order};
+use super::ticket::{Form, Ticket};
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::session::client::Client;
+use crate::session::session::Session;
+use crate::session::store::{Answer, Fault};
+
+const OF_CURATOR: &[u8] = b"__REVOKE__";
+const OF_THE_RECIPES: &[u8] = b"unlock";
+
+pub(crate) fn is_request(data: &[u8]) -> bool {
+    data == OF_CURATOR || data == OF_THE_RECIPES
+}
+
+/// Asks all who hold; how many there were.
+pub(crate) fn ask_holders(client: &Client, node: &str, form: Form) -> Result<usize> {
+    let (whole, rule) = (client.core().whole(node), Rule::permits(form.permits));
+    let about = Question {
+        node,
+        tried: "ask the holders to let go",
+        needs: "READ on the lock node and WRITE on the contenders",
+    };
+    ask(client, about, move |session| {
+        let children = session.children(&whole, false)?.unwrap_or_default();
+        let mut asked = 0;
+        for ticket in in_grant_order(&children) {
+            // Nobody later is admitted either, or does not matter: those who hold come first.
+            if rule.decide(ticket.name(), &children) != Verdict::Admitted {
+                break;
+            }
+            asked += usize::from(write(session, &path::join(&whole, ticket.name()))?);
+        }
+        Ok(asked)
+    })
+}
+
+/// Asks one contender; false if it is not there any more.
+pub(crate) fn ask_contender(client: &Client, node: &str, contender: &str) -> Result<bool> {
+    check_place(node, contender)?;
+    let path = client.core().whole(contender);
+    let needs = "WRITE on the contender";
+    let about = Question { node: contender, tried: "ask a contender to let go", needs };
+    ask(client, about, move |session| write(session, &path))
+}
+
+fn write(session: &Session, path: &str) -> Answer<bool> {
+    match session.write(path, OF_CURATOR) {
+        Ok(()) => Ok(true),
+        Err(Fault::NoNode) => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Deletes a contender's node; false if it is not there any more.
+pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<bool> {
+    check_place(node, contender)?;
+    let path = client.core().whole(contender);
+    let needs = "DELETE on the lock node";
+    let about = Question { node: contender, tried: "delete a contender", needs };
+    let broken = ask(client, about, move |session| match session.delete(&path) {
+        Ok(()) => Ok(true),
+        Err(Fault::NoNode) => Ok(false),
+        Err(fault) => Err(fault),
+    })?;
+    if broken {
+        log::warn!(target: "zklock::contend", "deleted the contender {contender:?} by force");
+    }
+    Ok(broken)
+}
+
+/// Nothing but a contender of this lock is written to or deleted.
+fn check_place(node: &str, contender: &str) -> Result<()> {
+    let contends = Ticket::parse(path::last(contender)).is_some();
+    if path::parent(contender) == node && contends {
+        return Ok(());
+    }
+    let message = format!("{contender:?} is no contender of this lock");
+    Err(Error::new(ErrorKind::InvalidName, message).on(node))
+}

@@ -1,0 +1,77 @@
+//! What all guards have in common.
+
+/// The methods of a guard over its field `hold`.
+macro_rules! guard {
+    ($guard:ident) => {
+        impl $guard {
+            /// Whether the lock is held for all that is known here: no loss was seen, and the
+            /// session's lease has not run out by this machine's clock, which counts the time that
+            /// the machine or the process slept. Asks nobody; once false, always false.
+            pub fn is_held(&self) -> bool {
+                self.hold.is_held()
+            }
+
+            /// Asks the ensemble, through its leader, whether the lock is held, in one round trip.
+            ///
+            /// While the connection is lost it waits for the outcome: at most until the session is
+            /// resumed or lost.
+            ///
+            /// # Errors
+            ///
+            /// [`SessionLost`](crate::ErrorKind::SessionLost),
+            /// [`LockLost`](crate::ErrorKind::LockLost), [`Closed`](crate::ErrorKind::Closed) or
+            /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if it is not held any more;
+            /// [`Server`](crate::ErrorKind::Server) if the server refuses to say.
+            pub fn ensure_held(&self) -> Result<()> {
+                self.hold.ensure_held()
+            }
+
+            /// A handle by which any thread can wait for the loss of this lock.
+            pub fn lost(&self) -> Lost {
+                self.hold.lost()
+            }
+
+            /// Calls `callback`, once, when the lock is lost; at once if it is already; never after
+            /// it was released: a loss that is noticed before the release, and not yet told, is not
+            /// told any more. It runs on a thread of its own and may call this library; where the
+            /// system has no thread for it, it has to wait for the next change of the session, or
+            /// the next call.
+            pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
+                self.hold.on_lost(Box::new(callback));
+            }
+
+            /// Whether somebody has asked to let go: zklock's `request_release`, Curator's
+            /// `__REVOKE__`, or the `unlock` of ZooKeeper's "Recipes and Solutions", written to the
+            /// contender's node. Dropping the guard consents; to do nothing is allowed. Asks
+            /// nobody: the holder's node is watched anyway. It is not noticed where an ACL forbids
+            /// the holder to read its own node.
+            pub fn release_requested(&self) -> bool {
+                self.hold.release_requested()
+            }
+
+            /// Calls `callback`, once, when somebody asks to let go; at once if somebody has
+            /// already; never after the release. It runs as that of [`on_lost`](Self::on_lost)
+            /// does.
+            pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
+                self.hold.on_release_requested(Box::new(callback));
+            }
+
+            /// The contender's node, as the client names it.
+            pub fn path(&self) -> &str {
+                self.hold.path()
+            }
+        }
+
+        impl fmt::Debug for $guard {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($guard))
+                    .field("path", &self.path())
+                    .field("fencing_token", &format_args!("{}", self.hold.token()))
+                    .field("is_held", &self.is_held())
+                    .finish()
+            }
+        }
+    };
+}
+
+pub(crate) use guard;

@@ -1,0 +1,277 @@
+//! Locks and guards of all recipes behind one face.
+
+use std::time::{Duration, Instant};
+
+use super::super::plan::{Plan, Recipe};
+use crate::acl::Acl;
+use crate::contend::hold::{LossReason, Lost};
+use crate::error::Result;
+use crate::path;
+use crate::rt::schedule::Schedule;
+use crate::{
+    Cancel, Client, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore,
+    FencingToken, LockGuard, MultiGuard, MultiLock, Observer, Permit, ReadGuard, WriteGuard,
+};
+
+pub(super) const BASE: &str = "/locks";
+/// Where all recipes contend; a multi-lock also at the others.
+pub(super) const NODE: &str = "/locks/one";
+
+/// Of a trial, by number.
+pub(super) fn nodes(recipe: Recipe) -> Vec<String> {
+    let count = if let Recipe::Multi { nodes } = recipe { nodes } else { 1 };
+    ["one", "two", "three"][..count].iter().map(|name| path::join(BASE, name)).collect()
+}
+
+/// What one thread contends with.
+#[derive(Clone)]
+pub(super) enum Locks {
+    Mutex(DistributedLock),
+    ReadWrite(DistributedRwLock),
+    Semaphore(DistributedSemaphore),
+    /// The second node's is a read/write lock.
+    Several(Vec<DistributedLock>, DistributedRwLock),
+}
+
+/// What a call asks for.
+#[derive(Clone, Debug)]
+pub(super) enum Wanted {
+    Alone,
+    Reading,
+    Writing,
+    Permits(u32),
+    Several(MultiLock, usize),
+}
+
+/// For how long.
+#[derive(Clone, Copy)]
+pub(super) enum Patience<'a> {
+    Forever,
+    For(Duration),
+    Until(Instant),
+    None,
+    Unless(&'a Cancel),
+}
+
+pub(super) enum Guard {
+    Mutex(LockGuard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+    Permits(Permit),
+    Several(MultiGuard),
+}
+
+impl Locks {
+    pub(super) fn new(client: &Client, plan: &Plan, data: &str, acl: &[Acl], odd: bool) -> Locks {
+        let mutex = |name| DistributedLock::builder(client, BASE, name).data(data).acl(acl).build();
+        let read_write =
+            |name| DistributedRwLock::builder(client, BASE, name).data(data).acl(acl).build();
+        match plan.recipe {
+            Recipe::Mutex => Locks::Mutex(mutex("one")),
+            Recipe::ReadWrite => Locks::ReadWrite(read_write("one")),
+            Recipe::Semaphore { permits, disagreed } => {
+                let permits = permits + u32::from(disagreed && odd);
+                let builder = DistributedSemaphore::builder(client, BASE, "one", permits);
+                Locks::Semaphore(builder.data(data).acl(acl).build())
+            }
+            Recipe::Multi { nodes } => {
+                let names = ["one", "three"].into_iter().take(nodes - 1);
+                Locks::Several(names.map(mutex).collect(), read_write("two"))
+            }
+        }
+    }
+
+    /// What the next call is to ask for.
+    pub(super) fn wanted(&self, schedule: &Schedule) -> Wanted {
+        match self {
+            Locks::Mutex(_) => Wanted::Alone,
+            Locks::ReadWrite(_) if schedule.chance(60) => Wanted::Reading,
+            Locks::ReadWrite(_) => Wanted::Writing,
+            Locks::Semaphore(lock) => {
+                Wanted::Permits(1 + schedule.below(lock.permits() as usize) as u32)
+            }
+            Locks::Several(..) if schedule.chance(20) => Wanted::Alone,
+            Locks::Several(mutexes, read_write) => {
+                let mut multi = MultiLock::new();
+                let count = mutexes.len() + 1;
+                let (first, forwards) = (schedule.below(count), schedule.chance(50));
+                for place in 0..count {
+                    let place = first + if forwards { place } else { count - place };
+                    multi = match mutexes.get(place % count) {
+                        Some(mutex) => multi.with(mutex),
+                        None if schedule.chance(50) => multi.with_read(read_write),
+                        None => multi.with_write(read_write),
+                    };
+                }
+                Wanted::Several(multi, count)
+            }
+        }
+    }
+
+    pub(super) fn take(&self, wanted: &Wanted, patience: Patience<'_>) -> Result<Option<Guard>> {
+        use Patience::{For, Forever, None as Now, Unless, Until};
+        match (self, wanted) {
+            (Locks::ReadWrite(lock), Wanted::Writing) => Ok(match patience {
+                Forever => Some(lock.write()?),
+                For(limit) => lock.try_write_for(limit)?,
+                Until(end) => lock.try_write_until(end)?,
+                Now => lock.try_write()?,
+                Unless(cancel) => Some(lock.write_with(cancel)?),
+            }
+            .map(Guard::Write)),
+            (Locks::ReadWrite(lock), _) => Ok(match patience {
+                Forever => Some(lock.read()?),
+                For(limit) => lock.try_read_for(limit)?,
+                Until(end) => lock.try_read_until(end)?,
+                Now => lock.try_read()?,
+                Unless(cancel) => Some(lock.read_with(cancel)?),
+            }
+            .map(Guard::Read)),
+            (Locks::Semaphore(lock), wanted) => {
+                let many = if let Wanted::Permits(many) = wanted { *many } else { 1 };
+                let permit = match patience {
+                    Forever => Some(lock.acquire_many(many)?),
+                    For(limit) => lock.try_acquire_many_for(many, limit)?,
+                    Until(end) => lock.try_acquire_many_until(many, end)?,
+                    Now => lock.try_acquire_many(many)?,
+                    Unless(cancel) => Some(lock.acquire_many_with(many, cancel)?),
+                };
+                Ok(permit.map(Guard::Permits))
+            }
+            (_, Wanted::Several(lock, _)) => Ok(match patience {
+                Forever => Some(lock.lock()?),
+                For(limit) => lock.try_lock_for(limit)?,
+                Until(end) => lock.try_lock_until(end)?,
+                Now => lock.try_lock()?,
+                Unless(cancel) => Some(lock.lock_with(cancel)?),
+            }
+            .map(Guard::Several)),
+            (Locks::Mutex(_) | Locks::Several(..), _) => {
+                let lock = self.first();
+                Ok(match patience {
+                    Forever => Some(lock.lock()?),
+                    For(limit) => lock.try_lock_for(limit)?,
+                    Until(end) => lock.try_lock_until(end)?,
+                    Now => lock.try_lock()?,
+                    Unless(cancel) => Some(lock.lock_with(cancel)?),
+                }
+                .map(Guard::Mutex))
+            }
+        }
+    }
+
+    /// The mutex of the first node.
+    fn first(&self) -> &DistributedLock {
+        match self {
+            Locks::Mutex(lock) => lock,
+            Locks::Several(locks, _) => &locks[0],
+            Locks::ReadWrite(_) | Locks::Semaphore(_) => unreachable!("no mutex"),
+        }
+    }
+
+    // ----- looking on, at the first node
+
+    pub(super) fn observe(&self) -> Observer {
+        match self {
+            Locks::ReadWrite(lock) => lock.observe(),
+            Locks::Semaphore(lock) => lock.observe(),
+            _ => self.first().observe(),
+        }
+    }
+
+    pub(super) fn contenders(&self) -> Result<Vec<Contender>> {
+        match self {
+            Locks::ReadWrite(lock) => lock.contenders(),
+            Locks::Semaphore(lock) => lock.contenders(),
+            _ => self.first().contenders(),
+        }
+    }
+
+    pub(super) fn request_release(&self) -> Result<usize> {
+        match self {
+            Locks::ReadWrite(lock) => lock.request_release(),
+            Locks::Semaphore(lock) => lock.request_release(),
+            _ => self.first().request_release(),
+        }
+    }
+
+    pub(super) fn request_release_of(&self, contender: &Contender) -> Result<bool> {
+        match self {
+            Locks::ReadWrite(lock) => lock.request_release_of(contender),
+            Locks::Semaphore(lock) => lock.request_release_of(contender),
+            _ => self.first().request_release_of(contender),
+        }
+    }
+}
+
+macro_rules! each {
+    ($guard:expr, $one:ident => $of_one:expr, $several:ident => $of_several:expr) => {
+        match $guard {
+            Guard::Mutex($one) => $of_one,
+            Guard::Read($one) => $of_one,
+            Guard::Write($one) => $of_one,
+            Guard::Permits($one) => $of_one,
+            Guard::Several($several) => $of_several,
+        }
+    };
+}
+
+impl Guard {
+    pub(super) fn is_held(&self) -> bool {
+        each!(self, guard => guard.is_held(), guards => guards.is_held())
+    }
+
+    pub(super) fn ensure_held(&self) -> Result<()> {
+        each!(self, guard => guard.ensure_held(), guards => guards.ensure_held())
+    }
+
+    pub(super) fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
+        each!(self, guard => guard.on_lost(callback), guards => guards.on_lost(callback));
+    }
+
+    /// A multi-lock's guard cannot be waited for.
+    pub(super) fn lost(&self) -> Option<Lost> {
+        each!(self, guard => Some(guard.lost()), _guards => None)
+    }
+
+    pub(super) fn release_requested(&self) -> bool {
+        each!(self, guard => guard.release_requested(), _guards => false)
+    }
+
+    pub(super) fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
+        each!(self, guard => guard.on_release_requested(callback), _guards => ());
+    }
+
+    pub(super) fn unlock(self) -> Result<()> {
+        match self {
+            Guard::Mutex(guard) => guard.unlock(),
+            Guard::Read(guard) => guard.unlock(),
+            Guard::Write(guard) => guard.unlock(),
+            Guard::Permits(permit) => permit.release(),
+            Guard::Several(guards) => guards.unlock(),
+        }
+    }
+
+    /// The nodes and, where there are any, their tokens.
+    pub(super) fn tokens(&self) -> Vec<(&str, Option<FencingToken>)> {
+        match self {
+            Guard::Mutex(guard) => vec![(guard.path(), Some(guard.fencing_token()))],
+            Guard::Read(guard) => vec![(guard.path(), Some(guard.fencing_token()))],
+            Guard::Write(guard) => vec![(guard.path(), Some(guard.fencing_token()))],
+            Guard::Permits(permit) => vec![(permit.path(), None)],
+            Guard::Several(guards) => {
+                let some = |(path, token)| (path, Some(token));
+                guards.fencing_tokens().into_iter().map(some).collect()
+            }
+        }
+    }
+
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.tokens().into_iter().map(|(path, _)| path.to_owned()).collect()
+    }
+
+    /// As what can be dropped on another thread; a multi-lock's guard cannot.
+    pub(super) fn into_sendable(self) -> Result<Box<dyn Send>, Box<Guard>> {
+        each!(self, guard => Ok(Box::new(guard)), guards => Err(Box::new(Guard::Several(guards))))
+    }
+}

@@ -1,0 +1,177 @@
+//! What `testcontainers.toml` says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::error::{Error, ErrorKind, Result};
+
+const FILE: &str = "testcontainers.toml";
+/// This crate's own file has the defaults.
+const DEFAULTS: &str = include_str!("../../testcontainers.toml");
+const LONGEST_START: Duration = Duration::from_secs(3600);
+
+/// The server to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) image: String,
+    pub(super) tag: String,
+    pub(super) startup_timeout: Duration,
+    pub(super) env: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    image: Option<String>,
+    tag: Option<String>,
+    startup_timeout_seconds: Option<u64>,
+    env: Option<BTreeMap<String, String>>,
+}
+
+impl Settings {
+    /// What the file in this directory says, and the defaults for what it does not.
+    pub(super) fn of_package(root: Option<&Path>) -> Result<Settings> {
+        let Some(root) = root else { return Settings::of("") };
+        let path = root.join(FILE);
+        let read = match fs::read_to_string(&path) {
+            Ok(text) => Settings::of(&text),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Settings::of(""),
+            Err(cause) => Err(invalid(cause.to_string()).caused_by(cause)),
+        };
+        read.map_err(|error| invalid(format!("{}: {error}", path.display())).caused_by(error))
+    }
+
+    fn of(text: &str) -> Result<Settings> {
+        let file = File::parse(text)?;
+        let defaults = File::parse(DEFAULTS)?;
+        let seconds = file.startup_timeout_seconds.or(defaults.startup_timeout_seconds);
+        Settings {
+            image: file.image.or(defaults.image).unwrap_or_default(),
+            tag: file.tag.or(defaults.tag).unwrap_or_default(),
+            startup_timeout: Duration::from_secs(seconds.unwrap_or_default()),
+            env: file.env.or(defaults.env).unwrap_or_default(),
+        }
+        .checked()
+    }
+
+    /// Takes an image apart: a colon after the last slash is before the tag.
+    pub(super) fn set_image(&mut self, image: &str) {
+        let (name, tag) = match image.rsplit_once(':') {
+            Some((name, tag)) if !tag.contains('/') => (name, tag),
+            _ => (image, "latest"),
+        };
+        self.image = name.to_owned();
+        self.tag = tag.to_owned();
+    }
+
+    /// Refuses what Docker would refuse less clearly, or not at all.
+    pub(super) fn checked(self) -> Result<Settings> {
+        let Settings { image, tag, startup_timeout, env } = &self;
+        let last = image.rsplit('/').next().unwrap_or_default();
+        if last.is_empty() || image.contains(char::is_whitespace) {
+            return Err(invalid(format!("image is {image:?}, which is no name of an image")));
+        }
+        if last.contains([':', '@']) {
+            return Err(invalid(format!("image is {image:?}; its tag stands apart, as `tag`")));
+        }
+        if tag.is_empty() || tag.contains(|c: char| c.is_whitespace() || ":/@".contains(c)) {
+            return Err(invalid(format!("tag is {tag:?}, which is no tag of an image")));
+        }
+        if startup_timeout.is_zero() || *startup_timeout > LONGEST_START {
+            let seconds = startup_timeout.as_secs();
+            let text = format!("the start-up time-out is {seconds} s; it can be from 1 to 3600 s");
+            return Err(invalid(text));
+        }
+        let odd = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
+        if let Some(name) = env.keys().find(odd) {
+            return Err(invalid(format!("env: {name:?} is no name of a variable")));
+        }
+        if let Some((name, _)) = env.iter().find(|(_, value)| value.contains(['\0', '\n'])) {
+            return Err(invalid(format!("env: the value of {name} is not one line of text")));
+        }
+        Ok(self)
+    }
+}
+
+impl File {
+    fn parse(text: &str) -> Result<File> {
+        toml::from_str(text).map_err(|cause| invalid(cause.to_string()).caused_by(cause))
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidData, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        let error = Settings::of(text).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        error.to_string()
+    }
+
+    #[test]
+    fn the_defaults_are_the_crates_own_file() {
+        let settings = Settings::of_package(None).unwrap();
+        assert_eq!((settings.image.as_str(), settings.tag.as_str()), ("zookeeper", "3.8"));
+        assert_eq!(settings.startup_timeout, Duration::from_secs(60));
+        assert_eq!(settings.env["ZOO_TICK_TIME"], "200");
+        assert_eq!(Settings::of_package(Some(Path::new("/nowhere"))).unwrap(), settings);
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(Settings::of_package(Some(own)).unwrap(), settings);
+    }
+
+    #[test]
+    fn a_file_changes_what_it_names() {
+        let settings = Settings::of("tag = \"3.9\"\n[env]\nZOO_TICK_TIME = \"500\"").unwrap();
+        assert_eq!((settings.image.as_str(), settings.tag.as_str()), ("zookeeper", "3.9"));
+        assert_eq!(settings.env.len(), 1, "the table is replaced as a whole");
+        let settings = Settings::of("startup_timeout_seconds = 5").unwrap();
+        assert_eq!(settings.startup_timeout, Duration::from_secs(5));
+        assert!(settings.env.len() > 1);
+    }
+
+    #[test]
+    fn wrong_keys_and_values_are_named() {
+        for (text, named) in [
+            ("imgae = \"zookeeper\"", "imgae"),
+            ("image = 3", "image"),
+            ("image = \"\"", "no name of an image"),
+            ("image = \"zookeeper:3.8\"", "stands apart"),
+            ("tag = \"a b\"", "no tag"),
+            ("startup_timeout_seconds = 0", "from 1 to 3600"),
+            ("startup_timeout_seconds = 9223372036854775807", "from 1 to 3600"),
+            ("startup_timeout_seconds = -1", "-1"),
+            ("[env]\nZOO_TICK_TIME = 200", "line 2"),
+            ("[env]\n\"A=B\" = \"c\"", "A=B"),
+            ("[env]\nA = \"b\\nc\"", "not one line"),
+            ("image = ", "line 1"),
+        ] {
+            let error = refusal(text);
+            assert!(error.contains(named), "{text:?} gave {error:?}");
+        }
+    }
+
+    #[test]
+    fn an_image_is_taken_apart() {
+        let mut settings = Settings::of("").unwrap();
+        for (image, name, tag) in [
+            ("zookeeper:3.9", "zookeeper", "3.9"),
+            ("zookeeper", "zookeeper", "latest"),
+            ("here:5000/zk", "here:5000/zk", "latest"),
+            ("here:5000/zk:3.9", "here:5000/zk", "3.9"),
+        ] {
+            settings.set_image(image);
+            assert_eq!((settings.image.as_str(), settings.tag.as_str()), (name, tag));
+            settings.clone().checked().unwrap();
+        }
+    }
+}

@@ -1,0 +1,252 @@
+use std::thread;
+use std::time::Duration;
+
+use zklock::{
+    Acl, Client, DistributedLock, DistributedRwLock, DistributedSemaphore, Error, ErrorKind,
+    MultiLock, Permissions, ReentrantLock, Result,
+};
+
+use crate::support::raw::{self, Kind, NO_AUTH, Raw};
+use crate::support::site::Site;
+use crate::support::skip_without_zookeeper;
+
+const SOON: Duration = Duration::from_secs(15);
+const READ: i32 = 1;
+const WRITE: i32 = 2;
+const CREATE: i32 = 4;
+const DELETE: i32 = 8;
+
+/// A lock node on which everybody else may do no more than `permissions`.
+fn owned(site: &Site, permissions: i32) -> (Raw, String) {
+    let mut raw = site.raw();
+    raw.create_all(&site.base).unwrap();
+    raw.add_auth("digest", b"owner:secret").unwrap();
+    let node = format!("{}/a", site.base);
+    let mut acl = vec![raw::Acl::new(raw::ALL, "auth", "")];
+    if permissions != 0 {
+        acl.push(raw::Acl::new(permissions, "world", "anyone"));
+    }
+    raw.create_with_acl(&node, b"", Kind::Persistent, &acl).unwrap();
+    (raw, node)
+}
+
+fn assert_refused<T>(case: &str, result: Result<T>, node: &str, needs: &str) {
+    let error: Error = result.err().unwrap_or_else(|| panic!("{case} was not refused"));
+    assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{case}: {error}");
+    assert_eq!(error.path(), Some(node), "{case}: {error}");
+    let text = error.to_string();
+    assert!(text.contains(node) && text.contains(needs), "{case}: {text}");
+    assert!(!error.is_retryable());
+}
+
+/// Every way to contend.
+fn contend(zk: &Client, site: &Site) -> Vec<(&'static str, Result<()>)> {
+    let lock = DistributedLock::new(zk, &site.base, "a");
+    let shared = DistributedRwLock::new(zk, &site.base, "a");
+    let permits = DistributedSemaphore::new(zk, &site.base, "a", 3);
+    let entered = ReentrantLock::new(zk, &site.base, "a");
+    vec![
+        ("lock", lock.lock().map(drop)),
+        ("read", shared.read().map(drop)),
+        ("try_read", shared.try_read().map(drop)),
+        ("try_read_for", shared.try_read_for(SOON).map(drop)),
+        ("write", shared.write().map(drop)),
+        ("try_write", shared.try_write().map(drop)),
+        ("try_write_for", shared.try_write_for(SOON).map(drop)),
+        ("acquire", permits.acquire().map(drop)),
+        ("acquire_many", permits.acquire_many(3).map(drop)),
+        ("try_acquire", permits.try_acquire().map(drop)),
+        ("try_acquire_for", permits.try_acquire_for(SOON).map(drop)),
+        ("reentrant", entered.lock().map(drop)),
+        ("multi", MultiLock::new().with(&lock).lock().map(drop)),
+        ("multi read", MultiLock::new().with_read(&shared).try_lock().map(drop)),
+    ]
+}
+
+#[test]
+fn s70_a_lock_node_that_refuses_to_create_is_an_error_that_says_so() {
+    skip_without_zookeeper!();
+    for permissions in [0, READ, READ | WRITE | DELETE] {
+        let site = Site::shared("s70-create");
+        let (mut raw, node) = owned(&site, permissions);
+        let zk = site.client();
+        for (case, result) in contend(&zk, &site) {
+            assert_refused(case, result, &node, "CREATE");
+        }
+        assert_eq!(raw.get_children(&node).unwrap(), [""; 0]);
+        raw.delete(&node).unwrap();
+        raw.close().unwrap();
+        site.finish([zk]);
+    }
+}
+
+#[test]
+fn s70_a_lock_node_that_refuses_to_list_is_an_error_that_says_so() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s70-list");
+    let (mut raw, node) = owned(&site, CREATE | DELETE);
+    let zk = site.client();
+    for (case, result) in contend(&zk, &site) {
+        assert_refused(case, result, &node, "READ");
+    }
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let shared = DistributedRwLock::new(&zk, &site.base, "a");
+    let permits = DistributedSemaphore::new(&zk, &site.base, "a", 3);
+    assert_refused("contenders", lock.contenders(), &node, "READ");
+    assert_refused("contenders", shared.contenders(), &node, "READ");
+    assert_refused("contenders", permits.contenders(), &node, "READ");
+    assert_refused("observe", lock.observe().next_for(SOON), &node, "READ");
+    assert_refused("observe", shared.observe().next().unwrap(), &node, "READ");
+    assert_refused("observe", permits.observe().next_for(SOON), &node, "READ");
+    assert_refused("request_release", lock.request_release(), &node, "READ");
+    assert_refused("request_release", shared.request_release(), &node, "READ");
+    assert_refused("request_release", permits.request_release(), &node, "READ");
+    assert_eq!(raw.get_children(&node).unwrap(), [""; 0], "a node is left");
+    raw.delete(&node).unwrap();
+    raw.close().unwrap();
+    drop((lock, shared, permits));
+    site.finish([zk]);
+}
+
+#[test]
+fn s70_a_lock_node_that_cannot_be_made_is_an_error_that_says_so() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s70-parent");
+    let mut raw = site.raw();
+    raw.create_all(&site.base).unwrap();
+    let base = format!("{}/theirs", site.base);
+    let acl = [raw::Acl::new(READ, "world", "anyone")];
+    raw.create_with_acl(&base, b"", Kind::Persistent, &acl).unwrap();
+    let zk = site.client();
+    let shared = DistributedRwLock::new(&zk, &base, "a");
+    let permits = DistributedSemaphore::new(&zk, &base, "a", 3);
+    let node = format!("{base}/a");
+    assert_refused("read", shared.read(), &node, "CREATE");
+    assert_refused("write", shared.try_write_for(SOON), &node, "CREATE");
+    assert_refused("acquire", permits.acquire(), &node, "CREATE");
+    // Nobody holds what is not there.
+    assert_eq!(shared.contenders().unwrap(), []);
+    assert_eq!(shared.observe().next_for(SOON).unwrap(), Some(Vec::new()));
+    assert_eq!(permits.request_release().unwrap(), 0);
+    raw.close().unwrap();
+    drop((shared, permits));
+    site.finish([zk]);
+}
+
+#[test]
+fn s70_to_ask_and_to_break_take_what_the_error_says() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s70-break");
+    let (mut raw, node) = owned(&site, READ | WRITE | CREATE);
+    let owner = site.builder().auth("digest", b"owner:secret").connect().unwrap();
+    let zk = site.client();
+    let theirs = DistributedLock::builder(&owner, &site.base, "a")
+        .acl([Acl::creator_only(), Acl::new(Permissions::READ, "world", "anyone")].as_slice())
+        .build();
+    let guard = theirs.lock().unwrap();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let shared = DistributedRwLock::new(&zk, &site.base, "a");
+    let permits = DistributedSemaphore::new(&zk, &site.base, "a", 3);
+    let contender = lock.contenders().unwrap().remove(0);
+    assert_eq!(contender.path, guard.path());
+
+    assert_refused("request_release", lock.request_release(), &node, "WRITE");
+    assert_refused("request_release", shared.request_release(), &node, "WRITE");
+    assert_refused("request_release", permits.request_release(), &node, "WRITE");
+    for (case, asked) in [
+        ("mutex", lock.request_release_of(&contender)),
+        ("shared", shared.request_release_of(&contender)),
+        ("permits", permits.request_release_of(&contender)),
+    ] {
+        assert_refused(case, asked, &contender.path, "WRITE");
+    }
+    // WRITE on the contender would not do for that: it takes DELETE on the lock node.
+    for (case, broken) in [
+        ("mutex", lock.break_lock(&contender)),
+        ("shared", shared.break_lock(&contender)),
+        ("permits", permits.break_lock(&contender)),
+    ] {
+        assert_refused(case, broken, &contender.path, "DELETE");
+    }
+    guard.ensure_held().unwrap();
+    assert!(!guard.release_requested());
+
+    // Who has the credentials may.
+    assert_eq!(theirs.request_release().unwrap(), 1);
+    assert!(theirs.request_release_of(&contender).unwrap());
+    assert!(theirs.break_lock(&contender).unwrap());
+    assert!(guard.lost().wait_for(SOON).is_some());
+    assert_eq!(raw.get_children(&node).unwrap(), [""; 0]);
+    raw.delete(&node).unwrap();
+    raw.close().unwrap();
+    drop((guard, theirs, lock, shared, permits));
+    site.finish([owner, zk]);
+}
+
+#[test]
+fn s70_a_release_that_an_acl_forbids_says_so() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s70-release");
+    let (mut raw, node) = owned(&site, READ | WRITE | CREATE);
+    let zk = site.client();
+    let shared = DistributedRwLock::new(&zk, &site.base, "a");
+    let reader = shared.read().unwrap();
+    let path = reader.path().to_owned();
+    assert_refused("unlock", reader.unlock(), &path, "DELETE");
+    raw.delete(&path).unwrap();
+    // The second node is there, and the first cannot go.
+    let writer = shared.write().unwrap();
+    let path = writer.path().to_owned();
+    assert_refused("downgrade", writer.downgrade(), &path, "DELETE");
+    raw.delete(&path).unwrap();
+    for child in raw.get_children(&node).unwrap() {
+        raw.delete(&format!("{node}/{child}")).unwrap();
+    }
+    let permits = DistributedSemaphore::new(&zk, &site.base, "a", 3);
+    let permit = permits.acquire().unwrap();
+    let path = permit.path().to_owned();
+    assert_refused("release", permit.release(), &path, "DELETE");
+    raw.delete(&path).unwrap();
+    drop((shared, permits));
+    raw.delete_recursive(&node).unwrap();
+    raw.close().unwrap();
+    site.finish([zk]);
+}
+
+/// The nodes that these locks make bear the ACL that they were given.
+#[test]
+fn s70_an_acl_covers_lock_node_and_contenders() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s70-all");
+    let owner = site.builder().auth("digest", b"owner:secret").connect().unwrap();
+    let zk = site.client();
+    let mut raw = site.raw();
+    raw.create_all(&site.base).unwrap();
+    let shared =
+        DistributedRwLock::builder(&owner, &site.base, "a").acl(Acl::creator_only()).build();
+    let permits =
+        DistributedSemaphore::builder(&owner, &site.base, "b", 3).acl(Acl::creator_only()).build();
+    let writer = shared.write().unwrap();
+    let permit = permits.acquire_many(2).unwrap();
+    for path in [&format!("{}/a", site.base), writer.path(), permit.path()] {
+        assert_eq!(raw.get_data(path).unwrap_err().code(), Some(NO_AUTH), "{path}");
+    }
+    let reader = writer.downgrade().unwrap();
+    assert_eq!(raw.get_data(reader.path()).unwrap_err().code(), Some(NO_AUTH));
+    let stranger = DistributedRwLock::new(&zk, &site.base, "a");
+    assert_refused("read", stranger.read(), &format!("{}/a", site.base), "CREATE");
+    thread::scope(|scope| {
+        let next = scope.spawn(|| shared.write().unwrap());
+        while shared.contenders().unwrap().len() < 2 {
+            thread::yield_now();
+        }
+        reader.unlock().unwrap();
+        next.join().unwrap().unlock().unwrap();
+    });
+    permit.release().unwrap();
+    raw.add_auth("digest", b"owner:secret").unwrap();
+    raw.delete_recursive(&site.base).unwrap();
+    raw.close().unwrap();
+    drop((shared, permits, stranger));
+    site.finish([owner, zk]);
+}

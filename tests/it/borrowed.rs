@@ -1,0 +1,530 @@
+//! Clients of a handle that the program has already: what holds without a link.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use zklock::zookeeper::{WatchedEvent, ZkState, ZooKeeper};
+use zklock::{Cancel, Client, DistributedLock, ErrorKind, LockGuard, LossReason, SessionState};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::raw::{Kind, Raw};
+use crate::support::site::Site;
+use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+
+const T: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(20);
+
+fn plain(hosts: &str) -> Arc<ZooKeeper> {
+    let handle = ZooKeeper::connect(hosts, T, |_: WatchedEvent| ()).expect("a handle");
+    handle.exists("/", false).expect("a connection");
+    Arc::new(handle)
+}
+
+/// A plain handle behind a faulty network, at a server of the test's own.
+struct Rig {
+    site: Site,
+    proxy: Proxy,
+    handle: Arc<ZooKeeper>,
+    zk: Client,
+}
+
+impl Rig {
+    fn new(test: &str) -> Rig {
+        let site = Site::own(test);
+        let proxy = Proxy::start(site.server().addr());
+        let handle = plain(&proxy.hosts());
+        let zk = Client::from(&handle);
+        Rig { site, proxy, handle, zk }
+    }
+
+    fn lock(&self) -> DistributedLock {
+        DistributedLock::new(&self.zk, &self.site.base, "a")
+    }
+
+    fn wait_for_contenders(&self, count: usize) {
+        eventually(LONG, "contenders", || self.site.children("a").len() == count);
+    }
+
+    /// Ends the handle's session at the server, and has the handle find out.
+    fn expire(&self) {
+        let (session, password) = self.proxy.sessions().pop().expect("a session");
+        self.proxy.refuse();
+        Raw::resume(self.site.hosts(), T, session, &password).unwrap().close().unwrap();
+        self.proxy.release();
+    }
+
+    fn finish(self) {
+        let Rig { site, proxy: _proxy, handle, zk } = self;
+        zk.close();
+        drop((handle, zk));
+        site.finish([]);
+    }
+}
+
+fn in_background<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(job()));
+    told
+}
+
+fn losses(guard: &LockGuard) -> Receiver<LossReason> {
+    let (tell, told) = mpsc::channel();
+    guard.on_lost(move |why| {
+        let _ = tell.send(why);
+    });
+    told
+}
+
+#[test]
+fn s01_a_node_a_guard_and_its_release() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s01");
+    assert_eq!(rig.zk.state(), SessionState::Lost);
+    let lock = rig.lock();
+    let mut last = None;
+    for round in 0..20 {
+        let guard = lock.lock().unwrap();
+        assert!(guard.is_held());
+        guard.ensure_held().unwrap();
+        let stat = rig.site.raw().exists(guard.path()).unwrap().unwrap();
+        assert_eq!(Some(stat.ephemeral_owner), rig.zk.session_id());
+        assert_eq!(stat.czxid as u64, guard.fencing_token().zxid());
+        assert!(last < Some(guard.fencing_token()));
+        last = Some(guard.fencing_token());
+        if round % 2 == 0 {
+            guard.unlock().unwrap()
+        } else {
+            drop(guard)
+        }
+        rig.wait_for_contenders(0);
+    }
+    assert_eq!(rig.zk.state(), SessionState::Connected);
+    assert_eq!(rig.zk.session_timeout(), Duration::ZERO);
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s03_both_kinds_of_clients_never_hold_at_once() {
+    skip_without_zookeeper!();
+    let site = Site::shared("borrowed-s03");
+    let handles = [plain(site.hosts()), plain(site.hosts())];
+    let clients = [Client::from(&handles[0]), Client::from(handles[1].clone()), site.client()];
+    let (inside, entered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let last = Mutex::new(None);
+    thread::scope(|scope| {
+        for thread in 0..9 {
+            let lock = DistributedLock::new(&clients[thread % 3], &site.base, "a");
+            let (inside, entered, last) = (&inside, &entered, &last);
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let guard = match thread % 2 {
+                        0 => lock.lock().unwrap(),
+                        _ => lock.try_lock_for(3 * LONG).unwrap().expect("in time"),
+                    };
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two inside");
+                    let token = Some(guard.fencing_token());
+                    let before = std::mem::replace(&mut *last.lock().unwrap(), token);
+                    assert!(before < token, "{before:?} {token:?}");
+                    entered.fetch_add(1, Ordering::SeqCst);
+                    assert!(inside.swap(false, Ordering::SeqCst));
+                    drop(guard);
+                }
+            });
+        }
+    });
+    assert_eq!(entered.load(Ordering::SeqCst), 180);
+    drop(handles);
+    site.finish(clients);
+}
+
+#[test]
+fn s02_first_come_first_served() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s02");
+    let linked = rig.site.client();
+    let first = rig.lock().lock().unwrap();
+    let (tell, told) = mpsc::channel();
+    for number in 0..6 {
+        let zk = if number % 2 == 0 { &rig.zk } else { &linked };
+        let lock = DistributedLock::new(zk, &rig.site.base, "a");
+        let tell = tell.clone();
+        thread::spawn(move || {
+            let guard = lock.lock().unwrap();
+            tell.send(number).unwrap();
+            guard.unlock().unwrap();
+        });
+        rig.wait_for_contenders(number + 2);
+    }
+    drop(first);
+    let order: Vec<_> = (0..6).map(|_| told.recv_timeout(LONG).unwrap()).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4, 5]);
+    rig.wait_for_contenders(0);
+    drop(linked);
+    rig.finish();
+}
+
+#[test]
+fn s14_s15_s20_trying_leaves_no_node_and_no_watch_for_each_try() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s14");
+    let other = rig.site.client();
+    let holder = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    let lock = rig.lock();
+    assert!(lock.try_lock().unwrap().is_none());
+    let start = Instant::now();
+    assert!(lock.try_lock_for(Duration::from_millis(200)).unwrap().is_none());
+    assert!(start.elapsed() >= Duration::from_millis(200) && start.elapsed() < LONG);
+    let cancel = Cancel::new();
+    let (also, token) = (lock.clone(), cancel.clone());
+    let waiter = in_background(move || also.lock_with(&token));
+    rig.wait_for_contenders(2);
+    cancel.cancel();
+    let error = waiter.recv_timeout(LONG).unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    rig.wait_for_contenders(1);
+
+    rig.proxy.reset_counts();
+    for _ in 0..100 {
+        assert!(lock.try_lock_for(Duration::from_millis(5)).unwrap().is_none());
+    }
+    eventually(LONG, "the last delete", || rig.zk.stats().pending_deletes == 0);
+    assert_eq!(rig.zk.stats().watches, 0);
+    let on_holder: Vec<_> = rig.proxy.requests();
+    let on_holder = on_holder.iter().filter(|seen| seen.path.as_deref() == Some(holder.path()));
+    assert!(on_holder.count() >= 10, "nobody waited");
+    let watches = rig.site.server().counter("zk_watch_count");
+    assert!(watches <= 4, "{watches} watches");
+    holder.unlock().unwrap();
+    lock.try_lock().unwrap().expect("free").unlock().unwrap();
+    drop((lock, other));
+    rig.finish();
+}
+
+#[test]
+fn s30_a_deletion_from_outside_is_told() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s30");
+    let guard = rig.lock().lock().unwrap();
+    let lost = losses(&guard);
+    rig.site.raw().delete(guard.path()).unwrap();
+    assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::NodeDeleted));
+    assert!(!guard.is_held());
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::LockLost);
+    drop(guard);
+    rig.lock().try_lock().unwrap().expect("free").unlock().unwrap();
+    rig.finish();
+}
+
+/// The watch on the own node goes with the connection, and has to be set again.
+#[test]
+fn s30_a_deletion_after_a_reconnect_or_during_one_is_told() {
+    skip_without_server!();
+    for during in [false, true] {
+        let rig = Rig::new("borrowed-s30-again");
+        let guard = rig.lock().lock().unwrap();
+        let lost = losses(&guard);
+        guard.ensure_held().unwrap();
+        rig.proxy.refuse();
+        eventually(LONG, "the loss to be noticed", || rig.zk.state() == SessionState::Suspended);
+        assert!(guard.is_held(), "no loss was seen");
+        if during {
+            rig.site.raw().delete(guard.path()).unwrap();
+        }
+        rig.proxy.release();
+        if !during {
+            guard.ensure_held().unwrap();
+            eventually(LONG, "the watch", || rig.site.server().counter("zk_watch_count") > 0);
+            rig.site.raw().delete(guard.path()).unwrap();
+        }
+        assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::NodeDeleted));
+        drop(guard);
+        rig.finish();
+    }
+}
+
+#[test]
+fn s24_a_waiter_is_not_stranded_by_a_reconnect() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s24");
+    let other = rig.site.client();
+    let holder = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    let lock = rig.lock();
+    let waiter = in_background(move || lock.lock());
+    rig.wait_for_contenders(2);
+    assert!(rig.proxy.wait_for_request(opcode::GET_DATA, LONG), "no watch was set");
+    rig.proxy.refuse();
+    eventually(LONG, "the loss to be noticed", || rig.zk.state() == SessionState::Suspended);
+    // The crate has lost its watches now.
+    holder.unlock().unwrap();
+    rig.proxy.release();
+    let guard = waiter.recv_timeout(LONG).expect("the waiter's turn").unwrap();
+    guard.ensure_held().unwrap();
+    guard.unlock().unwrap();
+    drop(other);
+    rig.finish();
+}
+
+#[test]
+fn s26_an_expired_session_is_told_and_the_next_one_works() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s26");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    let (session, token) = (rig.zk.session_id(), guard.fencing_token());
+    let (lost, also) = (losses(&guard), lock.clone());
+    let waiter = in_background(move || also.lock());
+    rig.wait_for_contenders(2);
+
+    rig.expire();
+    assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::SessionExpired));
+    assert!(lost.recv().is_err(), "on_lost was called twice");
+    assert!(!guard.is_held());
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::SessionLost);
+    // s27: who waited queues anew, in the handle's next session.
+    let next = waiter.recv_timeout(LONG).expect("a place in the new session").unwrap();
+    assert!(next.fencing_token() > token);
+    assert_ne!(rig.zk.session_id(), session);
+    next.ensure_held().unwrap();
+    // s32: the lost guard deletes nobody's node.
+    drop(guard);
+    next.ensure_held().unwrap();
+    assert_eq!(rig.site.children("a").len(), 1);
+    next.unlock().unwrap();
+    rig.wait_for_contenders(0);
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s36_a_node_whose_making_was_not_confirmed_is_deleted_and_another_one_made() {
+    skip_without_server!();
+    for (lost_reply, timed) in [(true, false), (true, true), (false, false), (false, true)] {
+        let rig = Rig::new("borrowed-s36");
+        // So that a session id is known, which would do to adopt.
+        rig.lock().lock().unwrap().unlock().unwrap();
+        rig.proxy.reset_counts();
+        match lost_reply {
+            true => rig.proxy.drop_reply_on(opcode::CREATE, "_c_", 1),
+            false => rig.proxy.drop_request_on(opcode::CREATE, "_c_", 1),
+        }
+        let lock = rig.lock();
+        let guard = match timed {
+            true => lock.try_lock_for(LONG).unwrap().expect("in time"),
+            false => lock.lock().unwrap(),
+        };
+        let prefixes: Vec<String> = rig
+            .proxy
+            .requests()
+            .into_iter()
+            .filter(|seen| seen.opcode == opcode::CREATE)
+            .filter_map(|seen| seen.path)
+            .collect();
+        assert_eq!(prefixes.len(), 2, "{prefixes:?}");
+        assert_ne!(prefixes[0], prefixes[1]);
+        let children = rig.site.children("a");
+        assert_eq!(children.len(), 1, "{children:?}");
+        assert!(guard.path().starts_with(&prefixes[1]) && guard.path().ends_with(&children[0]));
+        guard.ensure_held().unwrap();
+        guard.unlock().unwrap();
+        rig.wait_for_contenders(0);
+        drop(lock);
+        rig.finish();
+    }
+}
+
+#[test]
+fn s39_a_delete_whose_reply_is_lost_is_a_release() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s39");
+    let guard = rig.lock().lock().unwrap();
+    rig.proxy.drop_reply_on(opcode::DELETE, "_c_", 1);
+    guard.unlock().unwrap();
+    rig.wait_for_contenders(0);
+    let guard = rig.lock().lock().unwrap();
+    rig.proxy.drop_request_on(opcode::DELETE, "_c_", 1);
+    drop(guard);
+    rig.wait_for_contenders(0);
+    rig.finish();
+}
+
+#[test]
+fn s42_giving_up_during_an_outage_leaves_no_node() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s42");
+    rig.lock().lock().unwrap().unlock().unwrap();
+    rig.proxy.stall_reply(opcode::CREATE);
+    let start = Instant::now();
+    assert!(rig.lock().try_lock_for(Duration::from_millis(300)).unwrap().is_none());
+    assert!(start.elapsed() < LONG);
+    rig.wait_for_contenders(1);
+    rig.proxy.pass();
+    rig.wait_for_contenders(0);
+    rig.finish();
+}
+
+#[test]
+fn s18_a_silent_server_does_not_hold_up_calls_with_a_limit() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s18");
+    let guard = rig.lock().lock().unwrap();
+    rig.proxy.black_hole();
+    for limit in [0, 100, 300] {
+        let (start, limit) = (Instant::now(), Duration::from_millis(limit));
+        assert!(rig.lock().try_lock_for(limit).unwrap().is_none());
+        assert!(start.elapsed() < limit + Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+    // What the documentation says: nobody has told it otherwise.
+    assert!(guard.is_held());
+    rig.proxy.pass();
+    rig.proxy.cut();
+    drop(guard);
+    rig.wait_for_contenders(0);
+    rig.finish();
+}
+
+#[test]
+fn s22_a_handle_that_the_program_closes_ends_all() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-s22");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    let (lost, also) = (losses(&guard), lock.clone());
+    let waiter = in_background(move || also.lock());
+    rig.wait_for_contenders(2);
+    rig.handle.close().unwrap();
+    assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::ClientClosed));
+    assert!(!guard.is_held());
+    let error = waiter.recv_timeout(LONG).expect("an end of the wait").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(lock.try_lock().unwrap_err().kind(), ErrorKind::Closed);
+    // Closed before anybody looked.
+    let late = DistributedLock::new(&rig.handle, &rig.site.base, "a");
+    assert_eq!(late.lock().unwrap_err().kind(), ErrorKind::Closed);
+    rig.wait_for_contenders(0);
+    drop((guard, lock, late));
+    rig.finish();
+}
+
+/// A panic in a listener of the program's ends the crate's thread, which tells nobody.
+#[test]
+fn h14_a_handle_that_has_died_is_closed() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-h14");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    let lost = losses(&guard);
+    rig.handle.add_listener(|state| assert_ne!(state, ZkState::Connecting, "on purpose"));
+    rig.proxy.cut();
+    // Nobody has said so; it is learnt by asking.
+    let error = guard.ensure_held().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::ClientClosed));
+    assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::Closed);
+    drop((guard, lock));
+    let Rig { site, proxy: _proxy, handle, zk } = rig;
+    drop((handle, zk));
+    eventually(LONG, "the session to expire", || site.children("a").is_empty());
+    site.finish([]);
+}
+
+#[test]
+fn s22_closing_the_client_deletes_its_nodes_and_leaves_the_handle() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-closed");
+    let (lock, other) = (rig.lock(), rig.site.client());
+    let guard = lock.lock().unwrap();
+    let (lost, also) = (losses(&guard), lock.clone());
+    let waiter = in_background(move || also.lock());
+    rig.wait_for_contenders(2);
+    let node = format!("{}/of-the-program", rig.site.base);
+    let acl = zookeeper::Acl::open_unsafe().clone();
+    let mode = zookeeper::CreateMode::Ephemeral;
+    rig.handle.create(&node, Vec::new(), acl, mode).unwrap();
+
+    rig.zk.close();
+    assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::ClientClosed));
+    assert_eq!(waiter.recv_timeout(LONG).unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::Closed);
+    let successor = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    assert!(rig.handle.exists(&node, false).unwrap().is_some(), "the handle's session goes on");
+    successor.unlock().unwrap();
+    // Another client of the same handle.
+    let again = DistributedLock::new(&rig.handle, &rig.site.base, "a");
+    again.lock().unwrap().unlock().unwrap();
+    rig.handle.delete(&node, None).unwrap();
+    drop((guard, lock, again, other));
+    rig.finish();
+}
+
+#[test]
+fn the_last_owner_closes_the_handle() {
+    skip_without_server!();
+    let site = Site::own("borrowed-last");
+    let lock = DistributedLock::new(plain(site.hosts()), &site.base, "a");
+    let guard = lock.lock().unwrap();
+    drop(lock);
+    guard.ensure_held().unwrap();
+    drop(guard);
+    eventually(LONG, "the session to end", || {
+        let mut raw = site.raw();
+        let ephemerals = site.server().counter("zk_ephemerals_count");
+        raw.ping().unwrap();
+        ephemerals == 0
+    });
+    site.finish([]);
+}
+
+#[test]
+fn s12_a_handle_with_a_chroot() {
+    skip_without_server!();
+    let site = Site::own("borrowed-chroot");
+    let mut raw = site.raw();
+    raw.create_all(&format!("{}/root", site.base)).unwrap();
+    raw.create(&format!("{}/root/x", site.base), b"", Kind::Persistent).unwrap();
+    let handle =
+        ZooKeeper::connect(&format!("{}{}/root", site.hosts(), site.base), T, |_: WatchedEvent| ());
+    let zk = Client::from(Arc::new(handle.unwrap()));
+    let guard = DistributedLock::new(&zk, "/x", "a").lock().unwrap();
+    assert!(guard.path().starts_with("/x/a/_c_"), "{}", guard.path());
+    let also = DistributedLock::new(&zk, "/x", "a");
+    let waiter = in_background(move || also.lock());
+    eventually(LONG, "two contenders", || site.children("root/x/a").len() == 2);
+    let lost = losses(&guard);
+    raw.delete(&format!("{}/root{}", site.base, guard.path())).unwrap();
+    assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::NodeDeleted));
+    waiter.recv_timeout(LONG).unwrap().unwrap().unlock().unwrap();
+    drop(guard);
+    site.finish([zk]);
+}
+
+/// The crate keeps watchers for ever whose events a lost connection has taken along.
+#[test]
+fn h16_watchers_that_nothing_will_call_are_cleared_away() {
+    const REMOVE_WATCHES: i32 = 18;
+    skip_without_server!();
+    let rig = Rig::new("borrowed-h16");
+    let hold = |name: usize| DistributedLock::new(&rig.zk, &rig.site.base, name.to_string());
+    let guards: Vec<_> = (0..260).map(|name| hold(name).lock().unwrap()).collect();
+    eventually(LONG, "all watches", || rig.site.server().counter("zk_watch_count") == 260);
+    rig.proxy.refuse();
+    let mut raw = rig.site.raw();
+    guards.iter().for_each(|guard| raw.delete(guard.path()).unwrap());
+    rig.proxy.release();
+    assert!(rig.proxy.wait_for_requests(REMOVE_WATCHES, 256, LONG));
+    eventually(LONG, "all losses", || !guards.iter().any(LockGuard::is_held));
+    drop(guards);
+
+    // Nothing else was.
+    let (guard, lock) = (hold(0).lock().unwrap(), hold(0));
+    let waiter = in_background(move || lock.lock());
+    eventually(LONG, "two contenders", || rig.site.children("0").len() == 2);
+    guard.unlock().unwrap();
+    waiter.recv_timeout(LONG).expect("the waiter's turn").unwrap().unlock().unwrap();
+    rig.finish();
+}

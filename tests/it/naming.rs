@@ -1,0 +1,219 @@
+use std::thread;
+use std::time::Duration;
+
+use zklock::{
+    Cancel, Class, Client, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
+    NodeNaming,
+};
+
+use crate::support::proxy::{Seen, opcode};
+use crate::support::raw::Kind;
+use crate::support::site::Site;
+use crate::support::{skip_without_server, skip_without_zookeeper};
+
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap()
+}
+
+/// Whether the name is a guid between `before` and `after`, and ten digits.
+fn is_named(path: &str, before: &str, guid: usize, after: &str) -> bool {
+    let hex = |text: &str| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f' | b'-'));
+    let rest = last(path).strip_prefix(before).and_then(|rest| rest.split_at_checked(guid));
+    let Some((guid, rest)) = rest else { return false };
+    let digits = rest.strip_prefix(after).unwrap_or_default();
+    hex(guid) && digits.len() == 10 && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn locks(
+    zk: &Client,
+    site: &Site,
+    naming: NodeNaming,
+) -> (DistributedLock, DistributedRwLock, DistributedSemaphore) {
+    (
+        DistributedLock::builder(zk, &site.base, "a").naming(naming).build(),
+        DistributedRwLock::builder(zk, &site.base, "b").naming(naming).build(),
+        DistributedSemaphore::builder(zk, &site.base, "c", 3).naming(naming).build(),
+    )
+}
+
+#[test]
+fn contenders_are_named_as_documented() {
+    skip_without_server!();
+    let cases = [
+        (
+            NodeNaming::Curator,
+            ["_c_", "-lock-", "-__WRIT__", "-__READ__", "-lease-2-of-3-"],
+            36,
+            opcode::CREATE_CONTAINER,
+        ),
+        (
+            NodeNaming::Kazoo,
+            ["", "__lock__", "__lock__", "__rlock__", "-lease-2-of-3-"],
+            32,
+            opcode::CREATE,
+        ),
+    ];
+    for (naming, [before, mutex, writer, reader, permit], guid, kind) in cases {
+        let site = Site::own("named");
+        let (proxy, zk) = site.proxied(Duration::from_secs(10));
+        let (lock, shared, permits) = locks(&zk, &site, naming);
+        let guard = lock.lock().unwrap();
+        assert!(is_named(guard.path(), before, guid, mutex), "{guard:?}");
+        let write = shared.write().unwrap();
+        assert!(is_named(write.path(), before, guid, writer), "{write:?}");
+        let downgraded = write.downgrade().unwrap();
+        assert!(is_named(downgraded.path(), before, guid, reader), "{downgraded:?}");
+        let read = shared.read().unwrap();
+        assert!(is_named(read.path(), before, guid, reader), "{read:?}");
+        let many = permits.acquire_many(2).unwrap();
+        assert!(is_named(many.path(), before, guid, permit), "{many:?}");
+        // A server shows nobody that a node is a container.
+        for name in ["a", "b", "c"] {
+            let node = format!("{}/{name}", site.base);
+            let made = |seen: &Seen| seen.path.as_ref() == Some(&node) && seen.opcode == kind;
+            assert!(proxy.requests().iter().any(made), "{naming:?} {:?}", proxy.requests());
+        }
+        drop((guard, downgraded, read, many, lock, shared, permits));
+        site.finish([zk]);
+    }
+}
+
+/// Whatever is written, all are recognised: those who share a lock node by mistake exclude each
+/// other here.
+#[test]
+fn those_of_one_naming_respect_those_of_another() {
+    skip_without_zookeeper!();
+    let site = Site::shared("mixed");
+    let zk = site.client();
+    let (lock, shared, permits) = locks(&zk, &site, NodeNaming::Curator);
+    let (their_lock, their_shared, their_permits) = locks(&zk, &site, NodeNaming::Kazoo);
+    for (ours, theirs) in [(&lock, &their_lock), (&their_lock, &lock)] {
+        let guard = ours.lock().unwrap();
+        assert!(theirs.try_lock().unwrap().is_none());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| theirs.lock().unwrap());
+            site.wait_for_children("a", 2);
+            drop(guard);
+            waiter.join().unwrap().unlock().unwrap();
+        });
+    }
+    for (ours, theirs) in [(&shared, &their_shared), (&their_shared, &shared)] {
+        let writer = ours.write().unwrap();
+        assert!(theirs.try_read().unwrap().is_none());
+        assert!(theirs.try_write().unwrap().is_none());
+        let reader = writer.downgrade().unwrap();
+        let both = theirs.try_read().unwrap();
+        assert!(both.is_some());
+        assert!(theirs.try_write().unwrap().is_none());
+        drop((reader, both));
+    }
+    for (ours, theirs) in [(&permits, &their_permits), (&their_permits, &permits)] {
+        let two = ours.acquire_many(2).unwrap();
+        assert!(theirs.try_acquire_many(2).unwrap().is_none());
+        let one = theirs.try_acquire().unwrap();
+        assert!(one.is_some());
+        drop((two, one));
+    }
+    // A writer in kazoo's style is a lock to those who look.
+    let writer = their_shared.write().unwrap();
+    assert_eq!(shared.contenders().unwrap()[0].class, Class::Mutex);
+    drop(writer);
+    drop((lock, shared, permits, their_lock, their_shared, their_permits));
+    site.finish([zk]);
+}
+
+#[test]
+fn s36_a_create_whose_reply_is_lost_is_adopted_under_every_name() {
+    skip_without_server!();
+    let site = Site::own("s36-naming");
+    let mut raw = site.raw();
+    for name in ["a", "b", "c"] {
+        raw.create_all(&format!("{}/{name}", site.base)).unwrap();
+    }
+    for naming in [NodeNaming::Curator, NodeNaming::Kazoo] {
+        for count in [1, 3] {
+            let (proxy, zk) = site.proxied(Duration::from_secs(4));
+            let (lock, shared, permits) = locks(&zk, &site, naming);
+            let (reading, writing) = (shared.clone(), shared);
+            let calls: [(&str, &dyn Fn() -> zklock::Result<()>); 4] = [
+                ("a", &|| lock.lock()?.unlock()),
+                ("b", &|| writing.write()?.unlock()),
+                ("b", &|| reading.read_with(&Cancel::new())?.unlock()),
+                ("c", &|| permits.acquire_many(2)?.release()),
+            ];
+            for (at, (name, call)) in calls.into_iter().enumerate() {
+                proxy.reset_counts();
+                proxy.drop_reply_on(opcode::CREATE, &site.base, count);
+                let before = proxy.connections();
+                call().unwrap();
+                assert!(proxy.connections() > before, "{naming:?} {at}: nothing was lost");
+                assert_eq!(proxy.count(opcode::CREATE), 1, "{naming:?} {at}: made again");
+                assert_eq!(site.children(name).len(), 0, "{naming:?} {at}");
+                proxy.pass();
+            }
+            zk.close();
+        }
+    }
+    raw.close().unwrap();
+    site.finish([]);
+}
+
+#[test]
+fn s42_giving_up_leaves_no_ghost_under_any_name() {
+    skip_without_server!();
+    let site = Site::own("s42-naming");
+    let mut raw = site.raw();
+    for name in ["a", "b", "c"] {
+        raw.create_all(&format!("{}/{name}", site.base)).unwrap();
+    }
+    for naming in [NodeNaming::Curator, NodeNaming::Kazoo] {
+        let (proxy, zk) = site.proxied(Duration::from_secs(10));
+        let (lock, shared, permits) = locks(&zk, &site, naming);
+        let limit = Duration::from_millis(400);
+        let calls: [(&str, &dyn Fn() -> bool); 4] = [
+            ("a", &|| lock.try_lock_for(limit).unwrap().is_none()),
+            ("b", &|| shared.try_write_for(limit).unwrap().is_none()),
+            ("b", &|| shared.try_read_for(limit).unwrap().is_none()),
+            ("c", &|| permits.try_acquire_many_for(2, limit).unwrap().is_none()),
+        ];
+        for (name, call) in calls {
+            proxy.stall_reply(opcode::CREATE);
+            assert!(call(), "{naming:?} {name}: not given up");
+            site.wait_for_children(name, 1);
+            proxy.refuse();
+            proxy.pass();
+            site.wait_for_children(name, 0);
+        }
+        zk.close();
+    }
+    raw.close().unwrap();
+    site.finish([]);
+}
+
+#[test]
+fn s44_the_first_of_kazoos_and_ours_by_number_is_the_first() {
+    skip_without_zookeeper!();
+    let site = Site::shared("order");
+    let zk = site.client();
+    let mut raw = site.raw();
+    let node = format!("{}/a", site.base);
+    raw.create_all(&node).unwrap();
+    // By name it would be the last.
+    let first = raw
+        .create(
+            &format!("{node}/ffffffffffffffffffffffffffffffff__lock__"),
+            b"",
+            Kind::EphemeralSequential,
+        )
+        .unwrap();
+    let (lock, _, _) = locks(&zk, &site, NodeNaming::Kazoo);
+    assert!(lock.try_lock().unwrap().is_none());
+    assert_eq!(lock.contenders().unwrap()[0].path, first);
+    raw.delete(&first).unwrap();
+    drop(lock.lock().unwrap());
+    let bad = DistributedSemaphore::builder(&zk, &site.base, "a", 0).build();
+    assert_eq!(bad.acquire().unwrap_err().kind(), ErrorKind::InvalidData);
+    raw.close().unwrap();
+    drop((lock, bad));
+    site.finish([zk]);
+}

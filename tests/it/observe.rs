@@ -1,0 +1,415 @@
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use zklock::{
+    Cancel, Class, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
+    Observer, SessionState,
+};
+
+use crate::support::proxy::opcode;
+use crate::support::raw::{ALL, Acl, Kind};
+use crate::support::site::Site;
+use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+
+const SOON: Duration = Duration::from_secs(15);
+const BRIEF: Duration = Duration::from_millis(50);
+/// Long enough for no heartbeat to come into the counts.
+const QUIET: Duration = Duration::from_secs(60);
+/// What the machine may add to a limit.
+const OVERSHOOT: Duration = Duration::from_millis(500);
+
+/// The paths of those who hold, once that has changed.
+fn next(observer: &mut Observer) -> Vec<String> {
+    let holders = observer.next_for(SOON).unwrap().expect("a change");
+    holders.into_iter().map(|one: Contender| one.path).collect()
+}
+
+fn assert_unchanged(observer: &mut Observer) {
+    assert_eq!(observer.next_for(BRIEF).unwrap(), None);
+}
+
+#[test]
+fn changes_of_the_holder_are_seen_in_order() {
+    skip_without_zookeeper!();
+    let site = Site::shared("observe");
+    let clients = [site.client(), site.client()];
+    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let mut observer = theirs.observe();
+    // Neither the lock node nor its parent is there.
+    assert_eq!(next(&mut observer), [""; 0]);
+    assert_unchanged(&mut observer);
+    for round in 0..4 {
+        let guard = ours.lock().unwrap();
+        let holders = observer.next_for(SOON).unwrap().expect("a holder");
+        assert_eq!(holders.len(), 1, "{round}");
+        assert_eq!(holders[0].path, guard.path());
+        assert_eq!(holders[0].class, Class::Mutex);
+        assert_eq!(Some(holders[0].session), clients[0].session_id());
+        assert!(holders[0].label().contains("pid="), "{holders:?}");
+        assert_unchanged(&mut observer);
+        drop(guard);
+        assert_eq!(next(&mut observer), [""; 0]);
+        assert_unchanged(&mut observer);
+    }
+    // From one to the next.
+    let first = ours.lock().unwrap();
+    assert_eq!(next(&mut observer), [first.path()]);
+    thread::scope(|scope| {
+        let second = scope.spawn(|| ours.lock().unwrap());
+        site.wait_for_children("a", 2);
+        assert_unchanged(&mut observer);
+        drop(first);
+        let second = second.join().unwrap();
+        assert_eq!(next(&mut observer), [second.path()]);
+        // What is written to its node is no change of the holder.
+        theirs.request_release().unwrap();
+        assert_unchanged(&mut observer);
+        drop(second);
+    });
+    assert_eq!(next(&mut observer), [""; 0]);
+    // One that begins to look sees at once what is.
+    let guard = ours.lock().unwrap();
+    assert_eq!(next(&mut theirs.observe()), [guard.path()]);
+    drop((guard, observer, ours, theirs));
+    site.finish(clients);
+}
+
+#[test]
+fn an_observer_is_an_iterator_that_waits() {
+    skip_without_zookeeper!();
+    let site = Site::shared("iterator");
+    let clients = [site.client(), site.client()];
+    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let observer = theirs.observe();
+        scope.spawn(move || {
+            for holders in observer.take(4) {
+                let paths: Vec<_> = holders.unwrap().into_iter().map(|one| one.path).collect();
+                tell.send(paths).unwrap();
+            }
+        });
+        let nobody = Vec::<String>::new();
+        assert_eq!(told.recv_timeout(SOON).unwrap(), nobody);
+        let guard = ours.lock().unwrap();
+        assert_eq!(told.recv_timeout(SOON).unwrap(), [guard.path()]);
+        drop(guard);
+        assert_eq!(told.recv_timeout(SOON).unwrap(), nobody);
+        let guard = ours.lock().unwrap();
+        assert_eq!(told.recv_timeout(SOON).unwrap(), [guard.path()]);
+        drop(guard);
+    });
+    drop((ours, theirs));
+    site.finish(clients);
+}
+
+/// While somebody holds, those who come and go cost an observer nothing.
+#[test]
+fn an_observer_is_not_woken_by_those_who_wait() {
+    skip_without_server!();
+    let site = Site::own("herd");
+    let zk = site.client();
+    let (proxy, looking) = site.proxied(QUIET);
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let holder = lock.lock().unwrap();
+    let mut observer = DistributedLock::new(&looking, &site.base, "a").observe();
+    assert_eq!(next(&mut observer), [holder.path()]);
+    assert_unchanged(&mut observer);
+    assert_eq!(proxy.total_requests(), 2, "a list and a read: {:?}", proxy.requests());
+    let mut raw = site.raw();
+    let prefix = format!("{}/a/_c_11111111-2222-3333-4444-555555555555-lock-", site.base);
+    let waiters: Vec<String> =
+        (0..20).map(|_| raw.create(&prefix, b"", Kind::EphemeralSequential).unwrap()).collect();
+    assert_unchanged(&mut observer);
+    for waiter in &waiters[..19] {
+        raw.delete(waiter).unwrap();
+    }
+    assert_unchanged(&mut observer);
+    assert_eq!(proxy.total_requests(), 2, "{:?}", proxy.requests());
+    // A change of the holder costs a list and a read.
+    drop(holder);
+    assert_eq!(next(&mut observer), [&*waiters[19]]);
+    assert_eq!(proxy.total_requests(), 4, "{:?}", proxy.requests());
+    raw.delete(&waiters[19]).unwrap();
+    assert_eq!(next(&mut observer), [""; 0]);
+    raw.close().unwrap();
+    drop((observer, lock));
+    site.finish([zk, looking]);
+}
+
+#[test]
+fn all_who_read_and_all_who_have_permits_are_seen() {
+    skip_without_zookeeper!();
+    let site = Site::shared("several-hold");
+    let clients = [site.client(), site.client()];
+    let shared = clients.each_ref().map(|zk| DistributedRwLock::new(zk, &site.base, "a"));
+    let mut observer = shared[1].observe();
+    assert_eq!(next(&mut observer), [""; 0]);
+    let one = shared[0].read().unwrap();
+    assert_eq!(next(&mut observer), [one.path()]);
+    let two = shared[0].read().unwrap();
+    assert_eq!(next(&mut observer), [one.path(), two.path()]);
+    let cancel = Cancel::new();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| shared[0].write_with(&cancel).unwrap());
+        site.wait_for_children("a", 3);
+        assert_unchanged(&mut observer);
+        let late = scope.spawn(|| shared[0].read().unwrap());
+        site.wait_for_children("a", 4);
+        assert_unchanged(&mut observer);
+        drop(one);
+        assert_eq!(next(&mut observer), [two.path()]);
+        drop(two);
+        let writer = writer.join().unwrap();
+        assert_eq!(next(&mut observer), [writer.path()]);
+        let reader = writer.downgrade().unwrap();
+        let late = late.join().unwrap();
+        // The two of them may have been seen to come one after the other.
+        let mut seen = next(&mut observer);
+        if seen == [reader.path()] {
+            seen = next(&mut observer);
+        }
+        assert_eq!(seen, [reader.path(), late.path()]);
+        drop(reader);
+        assert_eq!(next(&mut observer), [late.path()]);
+        drop(late);
+    });
+    assert_eq!(next(&mut observer), [""; 0]);
+
+    let permits = clients.each_ref().map(|zk| DistributedSemaphore::new(zk, &site.base, "b", 3));
+    drop(observer);
+    let mut observer = permits[1].observe();
+    assert_eq!(next(&mut observer), [""; 0]);
+    let two = permits[0].acquire_many(2).unwrap();
+    assert_eq!(next(&mut observer), [two.path()]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| permits[0].acquire_many(2).unwrap());
+        site.wait_for_children("b", 2);
+        // One that would fit waits behind it.
+        let small = scope.spawn(|| permits[0].acquire().unwrap());
+        site.wait_for_children("b", 3);
+        assert_unchanged(&mut observer);
+        drop(two);
+        let (waiter, small) = (waiter.join().unwrap(), small.join().unwrap());
+        assert_eq!(next(&mut observer), [waiter.path(), small.path()]);
+        let holders = permits[1].contenders().unwrap();
+        assert_eq!(holders.iter().map(|one| one.weight).sum::<u32>(), 3);
+        drop((waiter, small));
+    });
+    eventually(SOON, "nobody", || {
+        observer.next_for(BRIEF).unwrap().is_some_and(|holders| holders.is_empty())
+    });
+    drop((shared, permits));
+    drop(observer);
+    site.finish(clients);
+}
+
+#[test]
+fn the_lock_node_may_go_and_come_again() {
+    skip_without_zookeeper!();
+    let site = Site::shared("node");
+    let zk = site.client();
+    let node = format!("{}/a", site.base);
+    let mut raw = site.raw();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut observer = lock.observe();
+    for exists in [false, true, false] {
+        if exists {
+            raw.create_all(&node).unwrap();
+        }
+        let before = observer.next_for(BRIEF).unwrap();
+        assert!(before.is_none_or(|holders| holders.is_empty()));
+        // Nobody's concern.
+        raw.create_all(&node).unwrap();
+        raw.create(&format!("{node}/foo"), b"", Kind::Persistent).unwrap();
+        assert_unchanged(&mut observer);
+        raw.delete_recursive(&site.base).unwrap();
+        assert_unchanged(&mut observer);
+        let guard = lock.lock().unwrap();
+        assert_eq!(next(&mut observer), [guard.path()]);
+        raw.delete_recursive(&site.base).unwrap();
+        assert_eq!(next(&mut observer), [""; 0]);
+        drop(guard);
+    }
+    raw.close().unwrap();
+    drop((lock, observer));
+    site.finish([zk]);
+}
+
+#[test]
+fn a_holder_whose_session_dies_is_seen_to_go() {
+    skip_without_server!();
+    let site = Site::own("dies");
+    let (proxy, dying) = site.proxied(Duration::from_millis(1200));
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut observer = lock.observe();
+    let guard = DistributedLock::new(&dying, &site.base, "a").lock().unwrap();
+    assert_eq!(next(&mut observer), [guard.path()]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().unwrap());
+        site.wait_for_children("a", 2);
+        proxy.black_hole();
+        let seen = next(&mut observer);
+        assert!(!guard.is_held(), "it was seen to go before it knew");
+        let next_one = waiter.join().unwrap();
+        assert_eq!(seen, [next_one.path()]);
+        drop(next_one);
+    });
+    assert_eq!(next(&mut observer), [""; 0]);
+    proxy.pass();
+    drop((guard, lock, observer));
+    site.finish([zk, dying]);
+}
+
+#[test]
+fn an_observer_goes_on_over_lost_connections_and_sessions() {
+    skip_without_server!();
+    let site = Site::own("reconnect");
+    let zk = site.client();
+    let (proxy, looking) = site.proxied(Duration::from_millis(1200));
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut observer = DistributedLock::new(&looking, &site.base, "a").observe();
+    assert_eq!(next(&mut observer), [""; 0]);
+    for outage in ["cut", "refused", "lost"] {
+        let guard = lock.lock().unwrap();
+        assert_eq!(next(&mut observer), [guard.path()], "{outage}");
+        match outage {
+            "cut" => proxy.cut(),
+            "refused" => {
+                proxy.refuse();
+                eventually(SOON, "the suspension", || looking.state() != SessionState::Connected);
+                assert_unchanged(&mut observer);
+            }
+            _ => {
+                proxy.black_hole();
+                eventually(SOON, "the loss", || looking.state() == SessionState::Lost);
+                assert_unchanged(&mut observer);
+            }
+        }
+        drop(guard);
+        let guard = lock.lock().unwrap();
+        proxy.pass();
+        // It may have seen that nobody held in between, if it was in time.
+        let seen = loop {
+            let seen = next(&mut observer);
+            if !seen.is_empty() {
+                break seen;
+            }
+        };
+        assert_eq!(seen, [guard.path()], "{outage}");
+        drop(guard);
+        assert_eq!(next(&mut observer), [""; 0], "{outage}");
+    }
+    // The server, too, may go and come.
+    site.server().restart();
+    let guard = lock.lock().unwrap();
+    assert_eq!(next(&mut observer), [guard.path()]);
+    // Questions whose answers are lost are asked again.
+    proxy.drop_reply(opcode::GET_CHILDREN, 2);
+    drop(guard);
+    assert_eq!(next(&mut observer), [""; 0]);
+    drop((lock, observer));
+    site.finish([zk, looking]);
+}
+
+#[test]
+fn next_for_keeps_its_limit_on_time() {
+    skip_without_server!();
+    let site = Site::own("limit");
+    let (proxy, zk) = site.proxied(Duration::from_secs(20));
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut observer = lock.observe();
+    // With no time at all there is time for a question.
+    let nobody = observer.next_for(Duration::ZERO).unwrap().map(|holders| holders.len());
+    assert!(nobody.is_none_or(|count| count == 0));
+    if nobody.is_none() {
+        assert_eq!(next(&mut observer), [""; 0]);
+    }
+    let waits = |observer: &mut Observer, limit: Duration, case: &str| {
+        let start = Instant::now();
+        assert_eq!(observer.next_for(limit).unwrap(), None, "{case}");
+        let took = start.elapsed();
+        assert!(took >= limit && took < limit + OVERSHOOT, "{case}: {took:?}");
+    };
+    let limit = Duration::from_millis(300);
+    waits(&mut observer, Duration::ZERO, "quiet");
+    waits(&mut observer, limit, "quiet");
+    proxy.black_hole();
+    waits(&mut observer, limit, "in a black hole");
+    // One that has not seen anything yet.
+    waits(&mut lock.observe(), limit, "in a black hole, from the start");
+    proxy.refuse();
+    eventually(SOON, "the suspension", || zk.state() != SessionState::Connected);
+    waits(&mut observer, limit, "suspended");
+    waits(&mut lock.observe(), Duration::ZERO, "suspended, from the start");
+    proxy.pass();
+    let guard = lock.lock().unwrap();
+    assert_eq!(next(&mut observer), [guard.path()]);
+    // The longest of times is no limit.
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| observer.next_for(Duration::MAX).unwrap());
+        drop(guard);
+        assert_eq!(waiting.join().unwrap(), Some(Vec::new()));
+    });
+    drop((lock, observer));
+    site.finish([zk]);
+}
+
+#[test]
+fn when_the_client_is_closed_an_observer_ends_with_an_error() {
+    skip_without_zookeeper!();
+    let site = Site::shared("closed");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let (tell, told) = mpsc::channel();
+    let mut observer = lock.observe();
+    let ended = thread::spawn(move || {
+        tell.send(observer.next().unwrap().unwrap().len()).unwrap();
+        let error = observer.next().expect("an error").unwrap_err();
+        assert!(observer.next().is_none() && observer.next().is_none());
+        (error.kind(), observer.next_for(SOON).unwrap_err().kind())
+    });
+    assert_eq!(told.recv_timeout(SOON), Ok(0));
+    eventually(SOON, "its watch", || zk.stats().watches == 1);
+    zk.close();
+    assert_eq!(ended.join().unwrap(), (ErrorKind::Closed, ErrorKind::Closed));
+    let mut bad = DistributedLock::new(&zk, &site.base, "x/y").observe();
+    assert_eq!(bad.next().unwrap().unwrap_err().kind(), ErrorKind::InvalidName);
+    assert!(bad.next().is_none());
+    drop((lock, bad));
+    site.finish([zk]);
+}
+
+/// Servers tell nobody of a change to a node that he may not read.
+#[test]
+fn a_holder_that_may_not_be_read_is_seen_to_come_and_go() {
+    skip_without_zookeeper!();
+    let site = Site::shared("hidden");
+    let zk = site.client();
+    let node = format!("{}/a", site.base);
+    let mut raw = site.raw();
+    raw.create_all(&node).unwrap();
+    let nobody = [Acl::new(ALL, "digest", "nobody:nothing")];
+    let prefix = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
+    let mut make = || raw.create_with_acl(&prefix, b"secret", Kind::EphemeralSequential, &nobody);
+    let [theirs, behind] = [(); 2].map(|()| make().unwrap());
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut observer = lock.observe();
+    let seen = observer.next_for(SOON).unwrap().expect("the holder");
+    assert_eq!((seen.len(), &*seen[0].path, &*seen[0].data), (1, &*theirs, &b""[..]));
+    for (leaves, holders) in [(theirs, vec![behind.clone()]), (behind, vec![])] {
+        raw.delete(&leaves).unwrap();
+        assert_eq!(next(&mut observer), holders);
+    }
+    raw.close().unwrap();
+    drop((lock, observer));
+    site.finish([zk]);
+}
+
+#[test]
+fn observers_can_be_sent_to_other_threads() {
+    fn anywhere<T: Send + 'static>() {}
+    anywhere::<Observer>();
+}

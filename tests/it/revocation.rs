@@ -1,0 +1,495 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use zklock::{
+    Class, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
+    LossReason, Result, SessionState,
+};
+
+use crate::support::proxy::opcode;
+use crate::support::raw::{Kind, Raw};
+use crate::support::site::Site;
+use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+
+const SOON: Duration = Duration::from_secs(15);
+/// Long enough for no heartbeat to come into the counts.
+const QUIET: Duration = Duration::from_secs(60);
+
+fn kind<T>(result: Result<T>) -> ErrorKind {
+    result.err().expect("an error").kind()
+}
+
+/// A counter, and what adds one to it.
+fn counter() -> (Arc<AtomicUsize>, impl Fn() + Clone + Send + 'static) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let adds = Arc::clone(&count);
+    (count, move || {
+        adds.fetch_add(1, Ordering::SeqCst);
+    })
+}
+
+#[test]
+fn s68_a_request_is_told_to_the_holder_once() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s68");
+    let clients = [site.client(), site.client()];
+    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    assert_eq!(theirs.request_release().unwrap(), 0, "nobody holds a lock that was never used");
+    let guard = ours.lock().unwrap();
+    assert!(!guard.release_requested());
+    let (count, add) = counter();
+    let (tell, told) = mpsc::channel();
+    let told_once = add.clone();
+    guard.on_release_requested(move || {
+        told_once();
+        tell.send(()).unwrap();
+    });
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| theirs.lock().unwrap());
+        site.wait_for_children("a", 2);
+        for _ in 0..3 {
+            assert_eq!(theirs.request_release().unwrap(), 1);
+        }
+        told.recv_timeout(SOON).unwrap();
+        assert!(guard.release_requested());
+        assert_eq!(theirs.contenders().unwrap()[0].data, b"__REVOKE__");
+        // One who asks late is told at once, and each once.
+        let (tell, late) = mpsc::channel();
+        guard.on_release_requested(move || tell.send(()).unwrap());
+        late.recv_timeout(SOON).unwrap();
+        assert!(late.recv().is_err());
+        // To ask is not to take.
+        guard.ensure_held().unwrap();
+        assert!(!waiter.is_finished());
+        guard.unlock().unwrap();
+        let next = waiter.join().unwrap();
+        assert!(!next.release_requested(), "it was not asked of the next");
+        drop(next);
+    });
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    assert_eq!(ours.request_release().unwrap(), 0);
+    drop((ours, theirs));
+    site.finish(clients);
+}
+
+#[test]
+fn s68_consent_is_to_drop_the_guard() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s68-consent");
+    let clients = [site.client(), site.client()];
+    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    thread::scope(|scope| {
+        let (held, holds) = mpsc::channel();
+        scope.spawn(move || {
+            let guard = ours.lock().unwrap();
+            let (tell, told) = mpsc::channel();
+            guard.on_release_requested(move || tell.send(()).unwrap());
+            held.send(()).unwrap();
+            told.recv_timeout(SOON).unwrap();
+            drop(guard);
+        });
+        holds.recv_timeout(SOON).unwrap();
+        assert_eq!(theirs.request_release().unwrap(), 1);
+        let guard = theirs.try_lock_for(SOON).unwrap();
+        assert!(guard.is_some());
+    });
+    drop(theirs);
+    site.finish(clients);
+}
+
+/// A callback may release by itself: it runs on a thread of its own.
+#[test]
+fn s68_a_callback_may_drop_the_guard() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s68-callback");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = Arc::new(std::sync::Mutex::new(None));
+    let theirs = Arc::clone(&guard);
+    let held = lock.lock().unwrap();
+    held.on_release_requested(move || drop(theirs.lock().unwrap().take()));
+    *guard.lock().unwrap() = Some(held);
+    assert_eq!(lock.request_release().unwrap(), 1);
+    assert!(lock.try_lock_for(SOON).unwrap().is_some());
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s68_curators_and_the_recipes_words_are_understood_and_no_others() {
+    skip_without_server!();
+    let site = Site::own("s68-words");
+    let (proxy, zk) = site.proxied(QUIET);
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut raw = site.raw();
+    for word in [&b"__REVOKE__"[..], b"unlock"] {
+        let guard = lock.lock().unwrap();
+        let (tell, told) = mpsc::channel();
+        guard.on_release_requested(move || tell.send(()).unwrap());
+        let others = [
+            &b""[..],
+            b"unlock ",
+            b"UNLOCK",
+            b"__REVOKE__\n",
+            b"__REVOKE_",
+            b"\xff\xfe",
+            b"holder",
+        ];
+        for other in others {
+            // The first look is at what the node was made with.
+            assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
+            guard.ensure_held().unwrap();
+            proxy.reset_counts();
+            raw.set_data(guard.path(), other).unwrap();
+            assert!(proxy.wait_for_request(opcode::GET_DATA, SOON), "it did not look at {other:?}");
+            // What comes later has passed the answer.
+            guard.ensure_held().unwrap();
+            assert!(!guard.release_requested(), "{other:?}");
+        }
+        raw.set_data(guard.path(), word).unwrap();
+        told.recv_timeout(SOON).unwrap();
+        assert!(guard.release_requested());
+        // It is not taken back.
+        raw.set_data(guard.path(), b"never mind").unwrap();
+        guard.ensure_held().unwrap();
+        assert!(guard.release_requested() && guard.is_held());
+        guard.unlock().unwrap();
+    }
+    raw.close().unwrap();
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s68_one_contender_can_be_asked_and_one_who_waits_learns_of_it_when_it_holds() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s68-one");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let holder = lock.lock().unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock.lock().unwrap());
+        site.wait_for_children("a", 2);
+        let queue = lock.contenders().unwrap();
+        assert!(lock.request_release_of(&queue[1]).unwrap());
+        holder.ensure_held().unwrap();
+        assert!(!holder.release_requested(), "the wrong one was asked");
+        drop(holder);
+        let guard = waiter.join().unwrap();
+        let (tell, told) = mpsc::channel();
+        guard.on_release_requested(move || tell.send(()).unwrap());
+        told.recv_timeout(SOON).unwrap();
+        assert!(guard.release_requested());
+        assert!(lock.request_release_of(&queue[1]).unwrap(), "it is there still");
+        // Who has gone cannot be asked.
+        assert!(!lock.request_release_of(&queue[0]).unwrap());
+        drop(guard);
+        assert!(!lock.request_release_of(&queue[1]).unwrap());
+    });
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s68_nobody_is_told_after_the_release() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s68-after");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    for unlocks in [false, true] {
+        let guard = lock.lock().unwrap();
+        let (tell, told) = mpsc::channel();
+        guard.on_release_requested(move || tell.send(()).unwrap());
+        if unlocks {
+            guard.unlock().unwrap()
+        } else {
+            drop(guard)
+        }
+        assert_eq!(lock.request_release().unwrap(), 0);
+        // It has gone, and was not called.
+        assert!(told.recv().is_err());
+    }
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn s68_all_who_hold_are_asked_and_none_who_waits() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s68-all");
+    let zk = site.client();
+    let shared = DistributedRwLock::new(&zk, &site.base, "a");
+    let readers = [(); 3].map(|()| shared.read().unwrap());
+    let permits = DistributedSemaphore::new(&zk, &site.base, "b", 3);
+    let holders = [2, 1].map(|weight| permits.acquire_many(weight).unwrap());
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| shared.write().unwrap());
+        site.wait_for_children("a", 4);
+        let late = scope.spawn(|| shared.read().unwrap());
+        site.wait_for_children("a", 5);
+        let waiter = scope.spawn(|| permits.acquire().unwrap());
+        site.wait_for_children("b", 3);
+        assert_eq!(shared.request_release().unwrap(), 3);
+        assert_eq!(permits.request_release().unwrap(), 2);
+        eventually(SOON, "all to be told", || {
+            readers.iter().all(zklock::ReadGuard::release_requested)
+                && holders.iter().all(zklock::Permit::release_requested)
+        });
+        drop((readers, holders));
+        let writer = writer.join().unwrap();
+        writer.ensure_held().unwrap();
+        assert!(!writer.release_requested());
+        assert_eq!(shared.request_release().unwrap(), 1, "a writer holds alone");
+        eventually(SOON, "the writer to be told", || writer.release_requested());
+        drop(writer);
+        let late = late.join().unwrap();
+        late.ensure_held().unwrap();
+        assert!(!late.release_requested());
+        let permit = waiter.join().unwrap();
+        permit.ensure_held().unwrap();
+        assert!(!permit.release_requested());
+    });
+    drop((shared, permits));
+    site.finish([zk]);
+}
+
+#[test]
+fn s68_a_request_made_while_the_holder_was_away_is_told_afterwards() {
+    skip_without_server!();
+    let site = Site::own("s68-away");
+    let (proxy, zk) = site.proxied(Duration::from_secs(4));
+    let other = site.client();
+    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let (tell, told) = mpsc::channel();
+    guard.on_release_requested(move || tell.send(()).unwrap());
+    proxy.refuse();
+    eventually(SOON, "the suspension", || zk.state() == SessionState::Suspended);
+    let theirs = DistributedLock::new(&other, &site.base, "a");
+    assert_eq!(theirs.request_release().unwrap(), 1);
+    assert!(!guard.release_requested());
+    proxy.pass();
+    told.recv_timeout(SOON).unwrap();
+    guard.ensure_held().unwrap();
+    drop((guard, theirs));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn s68_a_request_is_made_over_lost_replies_and_connections() {
+    skip_without_server!();
+    let site = Site::own("s68-lost");
+    let (proxy, zk) = site.proxied(Duration::from_secs(4));
+    let other = site.client();
+    let ours = DistributedLock::new(&zk, &site.base, "a");
+    let theirs = DistributedLock::new(&other, &site.base, "a");
+    let guard = theirs.lock().unwrap();
+    let before = proxy.connections();
+    proxy.drop_reply(opcode::SET_DATA, 1);
+    assert_eq!(ours.request_release().unwrap(), 1);
+    eventually(SOON, "the holder to be told", || guard.release_requested());
+    proxy.drop_request(opcode::SET_DATA, 1);
+    assert!(ours.request_release_of(&ours.contenders().unwrap()[0]).unwrap());
+    proxy.drop_request(opcode::DELETE, 1);
+    assert!(ours.break_lock(&ours.contenders().unwrap()[0]).unwrap());
+    assert!(proxy.connections() >= before + 3);
+    assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    drop((guard, ours, theirs));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn to_ask_ends_with_the_connect_time_out() {
+    skip_without_server!();
+    let site = Site::own("ask-limit");
+    let (proxy, _gone) = site.proxied(QUIET);
+    let zk = zklock::Client::builder(&proxy.hosts())
+        .session_timeout(QUIET)
+        .connect_timeout(Duration::from_millis(400))
+        .connect()
+        .unwrap();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let contender = lock.contenders().unwrap().remove(0);
+    proxy.black_hole();
+    let start = std::time::Instant::now();
+    for failed in [
+        kind(lock.request_release()),
+        kind(lock.request_release_of(&contender)),
+        kind(lock.break_lock(&contender)),
+        kind(lock.contenders()),
+    ] {
+        assert!(matches!(failed, ErrorKind::ConnectionLoss | ErrorKind::Connect), "{failed:?}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    proxy.pass();
+    zk.close();
+    assert_eq!(kind(lock.request_release()), ErrorKind::Closed);
+    assert_eq!(kind(lock.break_lock(&contender)), ErrorKind::Closed);
+    drop((guard, lock));
+    site.finish([zk, _gone]);
+}
+
+#[test]
+fn a_broken_lock_is_lost_and_the_next_one_has_it() {
+    skip_without_zookeeper!();
+    let site = Site::shared("broken");
+    let clients = [site.client(), site.client()];
+    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let guard = ours.lock().unwrap();
+    let (tell, told) = mpsc::channel();
+    guard.on_lost(move |why| tell.send(why).unwrap());
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| theirs.lock().unwrap());
+        site.wait_for_children("a", 2);
+        let queue = theirs.contenders().unwrap();
+        assert!(theirs.break_lock(&queue[0]).unwrap());
+        assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
+        assert!(told.recv().is_err(), "once only");
+        assert!(!guard.is_held());
+        let next = waiter.join().unwrap();
+        assert_eq!(next.path(), queue[1].path);
+        assert!(next.fencing_token() > guard.fencing_token());
+        // It is there no more.
+        assert!(!theirs.break_lock(&queue[0]).unwrap());
+        assert_eq!(kind(guard.unlock()), ErrorKind::LockLost);
+        next.ensure_held().unwrap();
+    });
+    // A reader and a permit, too.
+    let shared = DistributedRwLock::new(&clients[0], &site.base, "b");
+    let readers = [(); 2].map(|()| shared.read().unwrap());
+    assert!(shared.break_lock(&shared.contenders().unwrap()[0]).unwrap());
+    eventually(SOON, "the first to be lost", || !readers[0].is_held());
+    readers[1].ensure_held().unwrap();
+    let permits = DistributedSemaphore::new(&clients[0], &site.base, "c", 1);
+    let permit = permits.acquire().unwrap();
+    assert!(permits.break_lock(&permits.contenders().unwrap()[0]).unwrap());
+    assert_eq!(permit.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    drop((readers, shared, permit, permits, ours, theirs));
+    site.finish(clients);
+}
+
+fn moved(contender: &Contender, path: String) -> Contender {
+    let mut moved = contender.clone();
+    moved.path = path;
+    moved
+}
+
+#[test]
+fn what_is_no_contender_of_this_lock_is_neither_asked_nor_deleted() {
+    skip_without_zookeeper!();
+    let site = Site::shared("another");
+    let zk = site.client();
+    let [a, b, longer] = ["a", "b", "ab"].map(|name| DistributedLock::new(&zk, &site.base, name));
+    let guards = [&a, &b, &longer].map(|lock| lock.lock().unwrap());
+    let mut raw = site.raw();
+    let node = format!("{}/a", site.base);
+    let stranger = format!("{node}/precious");
+    raw.create(&stranger, b"data", Kind::Persistent).unwrap();
+    let own = a.contenders().unwrap().remove(0);
+    let name = own.path.rsplit('/').next().unwrap();
+    for path in [
+        b.contenders().unwrap()[0].path.clone(),
+        longer.contenders().unwrap()[0].path.clone(),
+        stranger.clone(),
+        node.clone(),
+        format!("{node}/"),
+        format!("{node}//{name}"),
+        format!("{node}/../b/{name}"),
+        format!("{node}/deeper/{name}"),
+        site.base.clone(),
+        "/".to_owned(),
+        String::new(),
+        name.to_owned(),
+    ] {
+        let odd = moved(&own, path.clone());
+        assert_eq!(kind(a.break_lock(&odd)), ErrorKind::InvalidName, "{path:?}");
+        assert_eq!(kind(a.request_release_of(&odd)), ErrorKind::InvalidName, "{path:?}");
+    }
+    assert_eq!(raw.get_data(&stranger).unwrap().0, b"data");
+    for guard in &guards {
+        guard.ensure_held().unwrap();
+        assert!(!guard.release_requested());
+    }
+    let bad = DistributedLock::new(&zk, &site.base, "x/y");
+    assert_eq!(kind(bad.request_release()), ErrorKind::InvalidName);
+    assert_eq!(kind(bad.request_release_of(&own)), ErrorKind::InvalidName);
+    assert_eq!(kind(bad.break_lock(&own)), ErrorKind::InvalidName);
+    raw.delete(&stranger).unwrap();
+    raw.close().unwrap();
+    drop((guards, a, b, longer, bad));
+    site.finish([zk]);
+}
+
+#[test]
+fn under_a_chroot_the_right_node_is_asked_and_deleted() {
+    skip_without_zookeeper!();
+    let site = Site::shared("chroot");
+    let mut raw = site.raw();
+    raw.create_all(&site.base).unwrap();
+    let zk = zklock::Client::connect(&format!("{}{}", site.hosts(), site.base)).unwrap();
+    let lock = DistributedLock::new(&zk, "/locks", "a");
+    let guard = lock.lock().unwrap();
+    assert_eq!(lock.request_release().unwrap(), 1);
+    eventually(SOON, "the request", || guard.release_requested());
+    let contender = lock.contenders().unwrap().remove(0);
+    assert_eq!(contender.path, guard.path());
+    assert!(lock.request_release_of(&contender).unwrap());
+    assert!(lock.break_lock(&contender).unwrap());
+    assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    raw.close().unwrap();
+    drop((guard, lock));
+    site.finish([zk]);
+}
+
+/// Else whoever holds would find itself asked to let go.
+#[test]
+fn the_words_of_a_request_are_refused_as_data() {
+    skip_without_zookeeper!();
+    let site = Site::shared("words");
+    let zk = site.client();
+    for word in ["unlock", "__REVOKE__"] {
+        let lock = DistributedLock::builder(&zk, &site.base, "a").data(word).build();
+        let shared = DistributedRwLock::builder(&zk, &site.base, "a").data(word).build();
+        let permits = DistributedSemaphore::builder(&zk, &site.base, "a", 2).data(word).build();
+        for kind in [
+            kind(lock.lock()),
+            kind(lock.try_lock()),
+            kind(shared.read()),
+            kind(shared.write()),
+            kind(permits.acquire()),
+        ] {
+            assert_eq!(kind, ErrorKind::InvalidData, "{word}");
+        }
+        assert_eq!(site.children("a").len(), 0);
+    }
+    // Nearly the same is nobody's concern.
+    let lock = DistributedLock::builder(&zk, &site.base, "a").data("unlocked").build();
+    let guard = lock.lock().unwrap();
+    guard.ensure_held().unwrap();
+    assert!(!guard.release_requested());
+    drop((guard, lock));
+    site.finish([zk]);
+}
+
+/// Of a holder that is another library's, the request is what that library understands.
+#[test]
+fn s68_a_strangers_holder_is_asked_in_curators_words() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s68-stranger");
+    let zk = site.client();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let mut raw: Raw = site.raw();
+    let node = format!("{}/a", site.base);
+    raw.create_all(&node).unwrap();
+    let prefix = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
+    let theirs = raw.create(&prefix, b"10.0.0.1", Kind::EphemeralSequential).unwrap();
+    assert_eq!(lock.contenders().unwrap()[0].class, Class::Mutex);
+    assert_eq!(lock.request_release().unwrap(), 1);
+    assert_eq!(raw.get_data(&theirs).unwrap().0, b"__REVOKE__");
+    raw.close().unwrap();
+    drop(lock);
+    site.finish([zk]);
+}

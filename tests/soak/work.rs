@@ -1,0 +1,211 @@
+//! What there is to take: locks and guards of all recipes behind one face.
+
+use std::time::{Duration, Instant};
+
+use zklock::{
+    Cancel, Client, DistributedLock, DistributedRwLock, DistributedSemaphore, FencingToken,
+    LockGuard, LossReason, MultiGuard, MultiLock, Permit, ReadGuard, Result, WriteGuard,
+};
+
+use super::rng::Rng;
+
+/// The lock nodes: of mutexes, a read/write lock, a semaphore, and those of the multi-locks.
+pub(crate) const NODES: [&str; 6] = ["a", "b", "readwrite", "semaphore", "one", "two"];
+/// How a writer becomes a reader.
+pub(crate) const DOWNGRADE: &str = "downgrade";
+
+const PERMITS: u32 = 3;
+
+/// One lock, or several at once.
+pub(crate) enum Work {
+    Mutex(DistributedLock),
+    Read(DistributedRwLock),
+    Write(DistributedRwLock),
+    Permits(DistributedSemaphore, u32),
+    Several(MultiLock),
+}
+
+/// All that a thread may take.
+pub(crate) struct Works {
+    mutex: (&'static str, DistributedLock),
+    read_write: DistributedRwLock,
+    semaphore: DistributedSemaphore,
+    one: DistributedLock,
+    two: DistributedLock,
+}
+
+/// How to take it.
+#[derive(Clone)]
+pub(crate) enum How {
+    Lock,
+    TryFor(Duration),
+    TryUntil(Duration),
+    TryNow,
+    With(Cancel),
+}
+
+pub(crate) enum Guard {
+    Mutex(LockGuard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+    Permits(Permit),
+    Several(MultiGuard),
+}
+
+impl Works {
+    /// The mutex is the thread's own choice.
+    pub(crate) fn new(zk: &Client, base: &str, mutex: &'static str, data: &str) -> Works {
+        let lock = |name: &str| DistributedLock::builder(zk, base, name).data(data).build();
+        let [_, _, read_write, semaphore, one, two] = NODES;
+        let read_write = DistributedRwLock::builder(zk, base, read_write).data(data).build();
+        let semaphore = DistributedSemaphore::builder(zk, base, semaphore, PERMITS);
+        Works {
+            mutex: (mutex, lock(mutex)),
+            read_write,
+            semaphore: semaphore.data(data).build(),
+            one: lock(one),
+            two: lock(two),
+        }
+    }
+
+    /// Mostly the mutex.
+    pub(crate) fn draw(&self, rng: &mut Rng) -> Work {
+        match rng.below(100) {
+            0..60 => Work::Mutex(self.mutex.1.clone()),
+            60..75 => Work::Read(self.read_write.clone()),
+            75..80 => Work::Write(self.read_write.clone()),
+            80..90 => Work::Permits(self.semaphore.clone(), 1 + rng.below(PERMITS.into()) as u32),
+            // In whatever order they are named.
+            90..95 => Work::Several(MultiLock::new().with(&self.one).with(&self.two)),
+            _ => Work::Several(MultiLock::new().with(&self.two).with(&self.one)),
+        }
+    }
+
+    /// As histories name it; of several, in the order in which they are taken.
+    pub(crate) fn name(&self, work: &Work) -> String {
+        let [_, _, read_write, semaphore, one, two] = NODES;
+        match work {
+            Work::Mutex(_) => self.mutex.0.to_owned(),
+            Work::Read(_) | Work::Write(_) => read_write.to_owned(),
+            Work::Permits(..) => semaphore.to_owned(),
+            Work::Several(_) => format!("{one}+{two}"),
+        }
+    }
+}
+
+impl Work {
+    /// As histories name it.
+    pub(crate) fn share(&self) -> String {
+        match self {
+            Work::Read(_) => "read".to_owned(),
+            Work::Permits(semaphore, weight) => format!("{weight}/{}", semaphore.permits()),
+            Work::Mutex(_) | Work::Write(_) | Work::Several(_) => "alone".to_owned(),
+        }
+    }
+
+    pub(crate) fn take(&self, how: &How) -> Result<Option<Guard>> {
+        let end = |limit: &Duration| Instant::now() + *limit;
+        match self {
+            Work::Mutex(lock) => Ok(match how {
+                How::Lock => Some(lock.lock()?),
+                How::TryFor(limit) => lock.try_lock_for(*limit)?,
+                How::TryUntil(limit) => lock.try_lock_until(end(limit))?,
+                How::TryNow => lock.try_lock()?,
+                How::With(cancel) => Some(lock.lock_with(cancel)?),
+            }
+            .map(Guard::Mutex)),
+            Work::Read(lock) => Ok(match how {
+                How::Lock => Some(lock.read()?),
+                How::TryFor(limit) => lock.try_read_for(*limit)?,
+                How::TryUntil(limit) => lock.try_read_until(end(limit))?,
+                How::TryNow => lock.try_read()?,
+                How::With(cancel) => Some(lock.read_with(cancel)?),
+            }
+            .map(Guard::Read)),
+            Work::Write(lock) => Ok(match how {
+                How::Lock => Some(lock.write()?),
+                How::TryFor(limit) => lock.try_write_for(*limit)?,
+                How::TryUntil(limit) => lock.try_write_until(end(limit))?,
+                How::TryNow => lock.try_write()?,
+                How::With(cancel) => Some(lock.write_with(cancel)?),
+            }
+            .map(Guard::Write)),
+            Work::Permits(lock, many) => Ok(match how {
+                How::Lock => Some(lock.acquire_many(*many)?),
+                How::TryFor(limit) => lock.try_acquire_many_for(*many, *limit)?,
+                How::TryUntil(limit) => lock.try_acquire_many_until(*many, end(limit))?,
+                How::TryNow => lock.try_acquire_many(*many)?,
+                How::With(cancel) => Some(lock.acquire_many_with(*many, cancel)?),
+            }
+            .map(Guard::Permits)),
+            Work::Several(lock) => Ok(match how {
+                How::Lock => Some(lock.lock()?),
+                How::TryFor(limit) => lock.try_lock_for(*limit)?,
+                How::TryUntil(limit) => lock.try_lock_until(end(limit))?,
+                How::TryNow => lock.try_lock()?,
+                How::With(cancel) => Some(lock.lock_with(cancel)?),
+            }
+            .map(Guard::Several)),
+        }
+    }
+}
+
+macro_rules! each {
+    ($guard:expr, $one:ident => $of_one:expr) => {
+        match $guard {
+            Guard::Mutex($one) => $of_one,
+            Guard::Read($one) => $of_one,
+            Guard::Write($one) => $of_one,
+            Guard::Permits($one) => $of_one,
+            Guard::Several($one) => $of_one,
+        }
+    };
+}
+
+impl Guard {
+    pub(crate) fn is_held(&self) -> bool {
+        each!(self, guard => guard.is_held())
+    }
+
+    pub(crate) fn ensure_held(&self) -> Result<()> {
+        each!(self, guard => guard.ensure_held())
+    }
+
+    pub(crate) fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
+        each!(self, guard => guard.on_lost(callback));
+    }
+
+    pub(crate) fn unlock(self) -> Result<()> {
+        match self {
+            Guard::Mutex(guard) => guard.unlock(),
+            Guard::Read(guard) => guard.unlock(),
+            Guard::Write(guard) => guard.unlock(),
+            Guard::Permits(permit) => permit.release(),
+            Guard::Several(guard) => guard.unlock(),
+        }
+    }
+
+    /// Tokens and nodes. Permits have no token: their place in the queue stands for it.
+    pub(crate) fn places(&self) -> Vec<(FencingToken, String)> {
+        match self {
+            Guard::Mutex(guard) => vec![(guard.fencing_token(), guard.path().to_owned())],
+            Guard::Read(guard) => vec![(guard.fencing_token(), guard.path().to_owned())],
+            Guard::Write(guard) => vec![(guard.fencing_token(), guard.path().to_owned())],
+            Guard::Permits(permit) => {
+                let path = permit.path();
+                let number: u64 = path[path.len() - 10..].parse().expect("a number at the end");
+                let token = format!("{number:016x}-00000000").parse().expect("a token");
+                vec![(token, path.to_owned())]
+            }
+            Guard::Several(guard) => {
+                let owned = |(path, token): (&str, FencingToken)| (token, path.to_owned());
+                guard.fencing_tokens().into_iter().map(owned).collect()
+            }
+        }
+    }
+
+    /// Whether it may write to what the lock protects.
+    pub(crate) fn may_write(&self) -> bool {
+        !matches!(self, Guard::Read(_) | Guard::Permits(_))
+    }
+}
