@@ -229,24 +229,26 @@ fn s64_when_one_fails_those_before_are_released_and_those_behind_are_not_tried()
             one.opcode == operation && one.path.as_ref().is_some_and(|path| path.starts_with(&node))
         })
     };
-    let check = |case: &str| {
+    let check = |case: &str, in_time: bool| {
         let made = ["a", "b", "c"].map(|name| asked(name, opcode::CREATE));
         assert!(made.iter().all(Option::is_some) && made.is_sorted(), "{case}: {made:?}");
         assert_eq!(asked("d", opcode::CREATE), None, "{case}: d was tried");
         let gone = || ["c", "b", "a"].map(|name| asked(name, opcode::DELETE));
-        // A machine that is slow leaves it to the background.
         eventually(SOON, "all to be let go", || gone().iter().all(Option::is_some));
-        assert!(gone().is_sorted(), "{case}: {:?}", gone());
-        assert_eq!(["a", "b", "c", "d"].map(|name| site.children(name).len()), [0, 0, 1, 0]);
+        // What there was no time for is done in the background, in any order.
+        assert!(!in_time || gone().is_sorted(), "{case}: {:?}", gone());
+        for (name, count) in [("a", 0), ("b", 0), ("c", 1), ("d", 0)] {
+            site.wait_for_children(name, count);
+        }
         proxy.reset_counts();
     };
     proxy.reset_counts();
     assert!(all.try_lock().unwrap().is_none());
-    check("try_lock");
+    check("try_lock", true);
     assert!(all.try_lock_for(Duration::from_secs(1)).unwrap().is_none());
-    check("try_lock_for");
+    check("try_lock_for", false);
     assert!(all.try_lock_until(Instant::now() + Duration::from_secs(1)).unwrap().is_none());
-    check("try_lock_until");
+    check("try_lock_until", false);
     let cancel = Cancel::new();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -255,7 +257,7 @@ fn s64_when_one_fails_those_before_are_released_and_those_behind_are_not_tried()
         });
         assert_eq!(kind(all.lock_with(&cancel)), ErrorKind::Cancelled);
     });
-    check("lock_with");
+    check("lock_with", true);
     holder.unlock().unwrap();
     let guard = all.lock().unwrap();
     let taken: Vec<String> = guard.fencing_tokens().iter().map(|one| one.0.to_owned()).collect();
