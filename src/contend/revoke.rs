@@ -4,8 +4,8 @@
 //! `unlock` of ZooKeeper's "Recipes and Solutions". Whoever holds watches its own node.
 
 use super::ask::{Question, ask};
-use super::rule::{Rule, Verdict, in_grant_order};
-use super::ticket::{Form, Ticket};
+use super::rule::{holds, in_grant_order};
+use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::session::client::Client;
@@ -20,8 +20,8 @@ pub(crate) fn is_request(data: &[u8]) -> bool {
 }
 
 /// Asks all who hold; how many there were.
-pub(crate) fn ask_holders(client: &Client, node: &str, form: Form) -> Result<usize> {
-    let (whole, rule) = (client.core().whole(node), Rule::permits(form.permits));
+pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
+    let whole = client.core().whole(node);
     let about = Question {
         node,
         tried: "ask the holders to let go",
@@ -32,7 +32,7 @@ pub(crate) fn ask_holders(client: &Client, node: &str, form: Form) -> Result<usi
         let mut asked = 0;
         for ticket in in_grant_order(&children) {
             // Nobody later is admitted either, or does not matter: those who hold come first.
-            if rule.decide(ticket.name(), &children) != Verdict::Admitted {
+            if !holds(&ticket, &children) {
                 break;
             }
             asked += usize::from(write(session, &path::join(&whole, ticket.name()))?);

@@ -102,8 +102,8 @@ impl Site {
         Observer::new(&self.client, self.node.clone(), form)
     }
 
-    pub(crate) fn request_release(&self, form: Form) -> Result<usize> {
-        revoke::ask_holders(&self.client, self.node()?, form)
+    pub(crate) fn request_release(&self) -> Result<usize> {
+        revoke::ask_holders(&self.client, self.node()?)
     }
 
     pub(crate) fn request_release_of(&self, contender: &Contender) -> Result<bool> {
@@ -214,7 +214,7 @@ macro_rules! looking_on {
             /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's
             /// node; else as [`contenders`](Self::contenders).
             pub fn request_release(&self) -> Result<usize> {
-                self.site.request_release($form(self))
+                self.site.request_release()
             }
 
             /// Asks one contender to let go; false if it is not there any more. One that waits
