@@ -229,7 +229,7 @@ macro_rules! looking_on {
             }
 
             /// **Takes the lock away from a contender by force**: deletes its node, and says whether
-            /// it was there.
+            /// it was there; also if it may have been there, because a first answer was lost.
             ///
             /// The next contender is let in at once, *while the former holder may still be at
             /// work*: it learns of the loss a moment later, by
