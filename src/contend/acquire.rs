@@ -530,12 +530,7 @@ impl Attempt<'_> {
 
     /// Deletes what the call leaves, at once if that is quickly done, else in the
     /// background. An error says that the server will not have it deleted.
-    fn withdraw(
-        &mut self,
-        left: Leftovers,
-        late: Option<Instant>,
-        reset: bool,
-    ) -> Result<()> {
+    fn withdraw(&mut self, left: Leftovers, late: Option<Instant>, reset: bool) -> Result<()> {
         self.watching.clear();
         let Some(session) = self.live_session() else { return Ok(()) };
         self.core.reaper().sweep(&session, self.node.clone(), left.doubtful);

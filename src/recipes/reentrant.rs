@@ -167,8 +167,7 @@ impl ReentrantLock {
     /// Another guard, if this thread has one.
     fn enter(&self) -> Result<Option<ReentrantGuard>> {
         // A thread that is at its end may have no table any more, and no second guard then.
-        let held =
-            HELD.try_with(|held| held.borrow().get(&address(&self.identity))?.upgrade());
+        let held = HELD.try_with(|held| held.borrow().get(&address(&self.identity))?.upgrade());
         match held.ok().flatten() {
             Some(held) => {
                 held.guard.check()?;

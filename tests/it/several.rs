@@ -676,7 +676,8 @@ fn locks_of_different_handles_are_not_taken_for_one() {
     drop(twice.try_lock().unwrap().expect("it is one lock"));
     let both = MultiLock::new().with(&lock(&one)).with(&lock(&other));
     assert_eq!(kind(both.try_lock()), ErrorKind::InvalidName);
-    let apart = MultiLock::new().with(&lock(&one)).with(&DistributedLock::new(&other, "/locks", "b"));
+    let apart =
+        MultiLock::new().with(&lock(&one)).with(&DistributedLock::new(&other, "/locks", "b"));
     drop(apart.try_lock().unwrap().expect("they are free"));
 }
 
