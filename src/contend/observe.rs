@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::acquire::{refusal, worth_asking};
 use super::contenders::Contender;
-use super::rule::{Rule, Verdict, in_grant_order};
-use super::ticket::{Class, Form, Ticket};
+use super::rule::{holds, in_grant_order};
+use super::ticket::{Class, Form};
 use crate::error::Result;
 use crate::path;
 use crate::rt::{AtomicBool, Deadline};
@@ -198,10 +198,8 @@ fn look(
             Ok((Vec::new(), watch))
         };
     };
-    let rule = Rule::permits(form.permits);
-    let holds = |ticket: &Ticket| rule.decide(ticket.name(), &children) == Verdict::Admitted;
     let mut holders = Vec::new();
-    for ticket in in_grant_order(&children).into_iter().take_while(holds) {
+    for ticket in in_grant_order(&children).into_iter().take_while(|one| holds(one, &children)) {
         let read = session.read(&path::join(whole, ticket.name()), false)?;
         holders.extend(read.map(|(data, stat)| Contender::new(node, &ticket, data, &stat)));
     }

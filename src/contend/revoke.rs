@@ -3,11 +3,15 @@
 //! A request is a change of the data of the contender's node: Curator's `__REVOKE__`, or the
 //! `unlock` of ZooKeeper's "Recipes and Solutions". Whoever holds watches its own node.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use super::ask::{Question, ask};
-use super::rule::{Rule, Verdict, in_grant_order};
-use super::ticket::{Form, Ticket};
+use super::rule::{holds, in_grant_order};
+use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::rt::AtomicBool;
 use crate::session::client::Client;
 use crate::session::session::Session;
 use crate::session::store::{Answer, Fault};
@@ -20,8 +24,8 @@ pub(crate) fn is_request(data: &[u8]) -> bool {
 }
 
 /// Asks all who hold; how many there were.
-pub(crate) fn ask_holders(client: &Client, node: &str, form: Form) -> Result<usize> {
-    let (whole, rule) = (client.core().whole(node), Rule::permits(form.permits));
+pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
+    let whole = client.core().whole(node);
     let about = Question {
         node,
         tried: "ask the holders to let go",
@@ -32,7 +36,7 @@ pub(crate) fn ask_holders(client: &Client, node: &str, form: Form) -> Result<usi
         let mut asked = 0;
         for ticket in in_grant_order(&children) {
             // Nobody later is admitted either, or does not matter: those who hold come first.
-            if rule.decide(ticket.name(), &children) != Verdict::Admitted {
+            if !holds(&ticket, &children) {
                 break;
             }
             asked += usize::from(write(session, &path::join(&whole, ticket.name()))?);
@@ -64,10 +68,15 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
     let path = client.core().whole(contender);
     let needs = "DELETE on the lock node";
     let about = Question { node: contender, tried: "delete a contender", needs };
+    let unanswered = Arc::new(AtomicBool::new(false));
     let broken = ask(client, about, move |session| match session.delete(&path) {
         Ok(()) => Ok(true),
-        Err(Fault::NoNode) => Ok(false),
-        Err(fault) => Err(fault),
+        // An earlier attempt may have taken effect.
+        Err(Fault::NoNode) => Ok(unanswered.load(Ordering::SeqCst)),
+        Err(fault) => {
+            unanswered.fetch_or(fault == Fault::ConnectionLoss, Ordering::SeqCst);
+            Err(fault)
+        }
     })?;
     if broken {
         log::warn!(target: "zklock::contend", "deleted the contender {contender:?} by force");

@@ -106,6 +106,13 @@ fn disagreement(mine: &Ticket, blockers: &[Ticket]) -> Option<Verdict> {
     Some(Verdict::Blocked(Watch::Nodes(vec![odd.name().to_owned()])))
 }
 
+/// Whether one of the contenders among `children` holds, by the number of permits that its own name
+/// says: who asks may be wrong about that.
+pub(crate) fn holds(contender: &Ticket, children: &[String]) -> bool {
+    let rule = Rule::permits(contender.permits());
+    rule.decide(contender.name(), children) == Verdict::Admitted
+}
+
 /// The contenders among `children`, the first to be granted first.
 pub(crate) fn in_grant_order(children: &[String]) -> Vec<Ticket> {
     let mut tickets: Vec<_> = tickets(children).collect();

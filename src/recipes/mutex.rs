@@ -99,10 +99,14 @@ impl DistributedLock {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed),
     /// [`InvalidData`](crate::ErrorKind::InvalidData) for an ACL that the server does not accept,
+    /// or data that ask a holder to let go,
     /// [`TooLarge`](crate::ErrorKind::TooLarge),
     /// [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted),
     /// [`Closed`](crate::ErrorKind::Closed), [`System`](crate::ErrorKind::System),
-    /// [`Server`](crate::ErrorKind::Server). No node of ours is left in any case.
+    /// [`Server`](crate::ErrorKind::Server). Where the client has a limit for trouble with the
+    /// connection, a [`Retry`](crate::Retry), also what is beyond it:
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss), [`Connect`](crate::ErrorKind::Connect),
+    /// [`SessionLost`](crate::ErrorKind::SessionLost). No node of ours is left in any case.
     pub fn lock(&self) -> Result<LockGuard> {
         self.site.wait(self.form(), None).map(LockGuard::new)
     }

@@ -102,8 +102,8 @@ impl Site {
         Observer::new(&self.client, self.node.clone(), form)
     }
 
-    pub(crate) fn request_release(&self, form: Form) -> Result<usize> {
-        revoke::ask_holders(&self.client, self.node()?, form)
+    pub(crate) fn request_release(&self) -> Result<usize> {
+        revoke::ask_holders(&self.client, self.node()?)
     }
 
     pub(crate) fn request_release_of(&self, contender: &Contender) -> Result<bool> {
@@ -214,7 +214,7 @@ macro_rules! looking_on {
             /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's
             /// node; else as [`contenders`](Self::contenders).
             pub fn request_release(&self) -> Result<usize> {
-                self.site.request_release($form(self))
+                self.site.request_release()
             }
 
             /// Asks one contender to let go; false if it is not there any more. One that waits
@@ -229,7 +229,7 @@ macro_rules! looking_on {
             }
 
             /// **Takes the lock away from a contender by force**: deletes its node, and says whether
-            /// it was there.
+            /// it was there; also if it may have been there, because a first answer was lost.
             ///
             /// The next contender is let in at once, *while the former holder may still be at
             /// work*: it learns of the loss a moment later, by

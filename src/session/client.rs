@@ -26,6 +26,8 @@ use crate::rt::{self, Deadline, Mutex};
 
 /// How long closing a client may wait for the server.
 const PARTING: Duration = Duration::from_secs(1);
+/// So many lock nodes that were warned of are remembered.
+const MOST_WARNED: usize = 1024;
 
 /// The state of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +83,7 @@ pub(crate) struct Core {
     hosts: String,
     chroot: String,
     retry: Retry,
-    /// Lock nodes that a warning was logged about.
+    /// Lock nodes that a warning was logged about, lately.
     warned: Mutex<BTreeSet<String>>,
     ensemble: Box<dyn Ensemble>,
     calls: Calls,
@@ -517,7 +519,13 @@ impl Core {
             return;
         }
         let Some(warning) = warning() else { return };
-        if self.warned.lock().insert(node.to_owned()) {
+        let mut warned = self.warned.lock();
+        if warned.len() >= MOST_WARNED {
+            warned.clear();
+        }
+        let first = warned.insert(node.to_owned());
+        drop(warned);
+        if first {
             log::warn!(target: "zklock::contend", "on the lock node {node:?} {warning}");
         }
     }

@@ -54,7 +54,8 @@ impl Retry {
         Retry { losses: Some(most), ..self }
     }
 
-    /// A call may be without a connection for so long at a stretch; then it fails with
+    /// A call may be without a connection for so long at a stretch, the end of a session in it
+    /// included; zero is no patience at all. Then it fails with
     /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss), or
     /// [`Connect`](crate::ErrorKind::Connect) where it was still to get a session.
     pub const fn outage(self, longest: Duration) -> Retry {

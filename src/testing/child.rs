@@ -10,6 +10,7 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -194,7 +195,8 @@ impl Drop for Keeper {
 }
 
 /// A free loopback port, below the range that the kernel takes the ports of clients from; it stays
-/// this process's while it runs, even when nobody listens there.
+/// this process's while it runs, or until it is [given back](release), even when nobody listens
+/// there.
 ///
 /// Inside that range a client that tries again and again to reach a server that is down may be
 /// given the very port that it connects to, and is then connected to itself. And a port that is
@@ -210,17 +212,24 @@ pub(crate) fn free_port() -> io::Result<u16> {
     for _ in 0..COUNT {
         let offset = (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT;
         let port = FIRST + offset;
-        if claim(port)? && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return Ok(port);
+        if claim(port)? {
+            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                return Ok(port);
+            }
+            release(port);
         }
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no free port from {FIRST} on")))
 }
 
+/// The ports that are this process's, by locked files.
+static CLAIMS: Mutex<Vec<(u16, fs::File)>> = Mutex::new(Vec::new());
+
 /// Makes the port this process's; false if it is already, or another's.
 pub(crate) fn claim(port: u16) -> io::Result<bool> {
-    static CLAIMS: Mutex<Vec<fs::File>> = Mutex::new(Vec::new());
-    let directory = env::temp_dir().join("zklock-ports");
+    // Nobody can write in another's directory.
+    let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
+    let directory = env::temp_dir().join(format!("zklock-ports-{user}"));
     let file = fs::create_dir_all(&directory)
         .and_then(|()| fs::File::create(directory.join(port.to_string())))
         .map_err(|cause| {
@@ -229,9 +238,14 @@ pub(crate) fn claim(port: u16) -> io::Result<bool> {
         })?;
     let claimed = file.try_lock().is_ok();
     if claimed {
-        CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).push((port, file));
     }
     Ok(claimed)
+}
+
+/// Gives a port back.
+pub(crate) fn release(port: u16) {
+    CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).retain(|(claimed, _)| *claimed != port);
 }
 
 /// A directory for temporary files that is nobody else's.

@@ -31,6 +31,18 @@ pub(super) struct Local {
     address: SocketAddr,
     log: PathBuf,
     keeper: Keeper,
+    // Given back when the keeper has ended the server.
+    _port: Port,
+}
+
+/// One that is this server's.
+#[derive(Debug)]
+struct Port(u16);
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        child::release(self.0);
+    }
 }
 
 impl Local {
@@ -58,7 +70,8 @@ impl Local {
 
     fn launch(settings: &Settings) -> io::Result<Local> {
         let mut command = Installation::find()?.java_command();
-        let port = child::free_port()?;
+        let claimed = Port(child::free_port()?);
+        let port = claimed.0;
         let directory = child::fresh_directory()?;
         let (log, config) = (directory.join("log"), directory.join("zoo.cfg"));
         // Data that nobody needs after the test need not reach the disk.
@@ -68,7 +81,8 @@ impl Local {
         let mut keeper = Keeper::spawn(&log, &directory, &command)?;
         fs::write(&config, zoo_cfg(settings, &directory.join("data"), port))?;
         keeper.launch()?;
-        Ok(Local { address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), log, keeper })
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Ok(Local { address, log, keeper, _port: claimed })
     }
 
     fn wait_ready(&self, end: Instant) -> Result<(), &'static str> {
@@ -114,6 +128,16 @@ fn zoo_cfg(settings: &Settings, data: &Path, port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_can_be_claimed_again_once_it_was_given_back() {
+        let port = Port(child::free_port().unwrap());
+        let number = port.0;
+        assert!(!child::claim(number).unwrap());
+        drop(port);
+        assert!(child::claim(number).unwrap());
+        child::release(number);
+    }
 
     #[test]
     fn a_variable_is_a_line_and_the_rest_has_defaults() {

@@ -50,7 +50,8 @@
 //!
 //! # What is left behind
 //!
-//! Nothing: the server, its data and its log are gone when the [`ZooKeeperServer`] is dropped, and
+//! Nothing but an empty file for each port that was used, in `zklock-ports-<user id>` of the
+//! directory for temporary files: the server, its data and its log are gone when the [`ZooKeeperServer`] is dropped, and
 //! soon after the process has ended in any other way, `SIGKILL` included; so it may be in a
 //! `static` too. For a container this needs the command `docker` on the `PATH`; without it only the
 //! drop removes it. With `TESTCONTAINERS_COMMAND=keep` containers are kept.

@@ -371,6 +371,23 @@ fn a_broken_lock_is_lost_and_the_next_one_has_it() {
     site.finish(clients);
 }
 
+#[test]
+fn to_have_broken_a_lock_is_told_though_the_answer_was_lost() {
+    skip_without_server!();
+    let site = Site::own("broken-lost");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.client();
+    let [ours, theirs] = [&zk, &other].map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let guard = theirs.lock().unwrap();
+    let holder = ours.contenders().unwrap().remove(0);
+    proxy.drop_reply(opcode::DELETE, 1);
+    assert!(ours.break_lock(&holder).unwrap(), "it was this call that did it");
+    assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert!(!ours.break_lock(&holder).unwrap());
+    drop((guard, ours, theirs));
+    site.finish([zk, other]);
+}
+
 fn moved(contender: &Contender, path: String) -> Contender {
     let mut moved = contender.clone();
     moved.path = path;

@@ -503,6 +503,24 @@ fn s61_a_lock_on_a_semaphores_node_and_a_permit_exclude_each_other() {
     site.finish([zk]);
 }
 
+/// Who looks on may be wrong about the count; those who hold have agreed on theirs.
+#[test]
+fn s61_whoever_looks_on_with_another_count_sees_and_asks_all_who_hold() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s61-looks");
+    let zk = site.client();
+    let right = semaphore(&zk, &site, 3);
+    let permits = [(); 3].map(|()| right.acquire().unwrap());
+    for count in [1, 2, 9] {
+        let wrong = semaphore(&zk, &site, count);
+        let seen = wrong.observe().next_for(SOON).unwrap().expect("holders");
+        assert_eq!(seen.len(), permits.len(), "{count}");
+        assert_eq!(wrong.request_release().unwrap(), permits.len(), "{count}");
+    }
+    drop((permits, right));
+    site.finish([zk]);
+}
+
 #[test]
 fn s62_when_a_holders_session_dies_its_permits_are_free() {
     skip_without_server!();
