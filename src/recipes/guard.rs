@@ -1,8 +1,8 @@
 //! What all guards have in common.
 
-/// The methods of a guard over its field `hold`.
+/// The methods of a guard over its field `hold`, and `Debug`, with what else it can tell.
 macro_rules! guard {
-    ($guard:ident) => {
+    ($guard:ident, $what:ident) => {
         impl $guard {
             /// Whether the lock is held for all that is known here: no loss was seen, and the
             /// session's lease has not run out by this machine's clock, which counts the time that
@@ -66,7 +66,7 @@ macro_rules! guard {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($guard))
                     .field("path", &self.path())
-                    .field("fencing_token", &format_args!("{}", self.hold.token()))
+                    .field(stringify!($what), &format_args!("{}", self.$what()))
                     .field("is_held", &self.is_held())
                     .finish()
             }

@@ -257,4 +257,4 @@ impl LockGuard {
     }
 }
 
-guard!(LockGuard);
+guard!(LockGuard, fencing_token);

@@ -241,7 +241,7 @@ impl ReadGuard {
     }
 }
 
-guard!(ReadGuard);
+guard!(ReadGuard, fencing_token);
 
 /// A [`DistributedRwLock`] held for writing; dropped, it releases it, as a
 /// [`LockGuard`](crate::LockGuard) does.
@@ -266,7 +266,8 @@ impl WriteGuard {
     /// for the server; while the connection is lost, until the session is resumed or lost.
     ///
     /// What was registered with [`on_lost`](WriteGuard::on_lost) and
-    /// [`on_release_requested`](WriteGuard::on_release_requested) ends with the writer's guard.
+    /// [`on_release_requested`](WriteGuard::on_release_requested) ends with the writer's guard; a
+    /// request to let go that came before is not passed on.
     ///
     /// # Errors
     ///
@@ -291,4 +292,4 @@ impl WriteGuard {
     }
 }
 
-guard!(WriteGuard);
+guard!(WriteGuard, fencing_token);

@@ -229,4 +229,4 @@ impl Permit {
     }
 }
 
-guard!(Permit);
+guard!(Permit, permits);

@@ -302,7 +302,8 @@ impl From<&Client> for Client {
 /// - **Calls can hang** for as long as the crate's do: it has no time-out for a server that does
 ///   not answer. Calls with a time limit, or a [`Cancel`](crate::Cancel), return in time even so, but
 ///   keep a thread waiting, 16 at the most, after which they get no answer;
-///   [`lock`](crate::DistributedLock::lock), [`unlock`](crate::LockGuard::unlock) and `ensure_held` do not.
+///   [`lock`](crate::DistributedLock::lock), [`unlock`](crate::LockGuard::unlock), `ensure_held` and
+///   an [`Observer`](crate::Observer) without a limit do not.
 /// - **A blip can end it.** The crate closes a handle for good when a connection breaks in a busy
 ///   session (and after an outage of about the session time-out). Locks are then lost, and calls
 ///   fail with [`Closed`](crate::ErrorKind::Closed): make a new handle and a new client. The
