@@ -336,9 +336,8 @@ impl From<&Client> for Client {
 ///   time-out do, and 15 seconds to open a session.
 impl From<Arc<ZooKeeper>> for Client {
     fn from(handle: Arc<ZooKeeper>) -> Client {
-        // One handle is one ensemble; two may or may not be.
-        let hosts = format!("the program's handle at {:p}", Arc::as_ptr(&handle));
         let ensemble = Box::new(Borrowed::new(handle));
+        let hosts = "a handle of the program's".to_owned();
         Client::assemble(ensemble, hosts, String::new(), Retry::default())
     }
 }
