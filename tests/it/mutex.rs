@@ -163,12 +163,15 @@ fn s06_threads_that_share_one_lock_value_exclude_each_other() {
             let guard = lock.lock().unwrap();
             inside.store(true, Ordering::SeqCst);
             holds.wait();
+            // Who only tries is a contender, too, for a moment.
+            holds.wait();
             wait_for_contenders(&site, "a", 2);
             inside.store(false, Ordering::SeqCst);
             drop(guard);
         });
         holds.wait();
         assert!(lock.try_lock().unwrap().is_none());
+        holds.wait();
         let guard = lock.lock().unwrap();
         assert!(!inside.load(Ordering::SeqCst), "two are inside");
         drop(guard);
