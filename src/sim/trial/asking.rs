@@ -15,6 +15,8 @@ impl Trial {
         for (time, ask) in &self.plan.asks {
             let (trial, ask) = (Arc::clone(self), *ask);
             let locks = onlookers[ask.process].clone();
+            // Nobody ends before it: to let go of the last client takes a task.
+            self.state.lock().busy += 1;
             schedule.at(*time, move || trial.ask(ask, locks));
         }
         if let Some(process) = self.plan.observer {
@@ -34,9 +36,10 @@ impl Trial {
                 let path = path::join(NODE, &mark.name);
                 self.world.act(|world| world.write(&path, b"unlock"));
             }
+            drop(locks);
+            self.state.lock().busy -= 1;
             return;
         }
-        self.state.lock().busy += 1;
         let trial = Arc::clone(self);
         let body = move || {
             let Some(schedule) = current() else { return };
