@@ -32,6 +32,11 @@ impl Permissions {
     pub fn contains(self, other: Permissions) -> bool {
         self.0 & other.0 == other.0
     }
+
+    /// As they stand on the wire.
+    pub(crate) fn bits(self) -> i32 {
+        self.0.cast_signed()
+    }
 }
 
 impl BitOr for Permissions {

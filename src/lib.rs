@@ -29,7 +29,8 @@
 //! - **One holder at a time** among all clients of the ensemble, as long as each stops when its
 //!   guard says that the lock is lost. When the session is in doubt, the guard says so by this
 //!   machine's own clock, before the ensemble passes the lock on.
-//! - **First come, first served**, and a release wakes one waiter.
+//! - **First come, first served**, and a release wakes one waiter. Threads of one process share a
+//!   place in that order, and pass the lock on among themselves: see [`HandOver`].
 //! - **No stray nodes.** However a call ends, its node is deleted, in the background if need be,
 //!   until the server has confirmed it or the session is over.
 //! - **No false grant** by a node that is missing, of another session, or numbered at the end of
@@ -71,7 +72,7 @@
 //!
 //! Whenever nothing was sent that goes through the ensemble's leader for a third of the session
 //! time-out (a sixth on a slow connection), a `sync` is sent, which only the leader can answer.
-//! A held lock costs nothing else.
+//! A held lock costs nothing else, but for the request that watches its node.
 //!
 //! An answer that came through the leader renews the *lease*. It then runs for the session time-out
 //! from the sending of the latest request that the leader is certain to have heard of: one whose
@@ -81,12 +82,22 @@
 //! sleeps. So an idle holder outlives an outage well below a third of the session time-out; choose
 //! [that](ClientBuilder::session_timeout) accordingly.
 //!
+//! # What the `zookeeper` crate does here
+//!
+//! Each session has a handle of the crate, connected to the link over loopback. Through it go the
+//! requests that are rare: to make lock nodes and what is above them, to write over data, to await
+//! the making of a node. What every acquisition and release is made of (to make, list, read, watch
+//! and delete contenders) the link sends by itself, in the same session and on the same connection:
+//! by way of the handle, each would cost two more threads' wake-ups there and back. With a handle
+//! of the program's own there is no link, and everything goes through that.
+//!
 //! # Threads
 //!
 //! A connected [`Client`] has the thread `zklock-link`, and the `zookeeper` crate has three. Others
 //! come on demand and end by themselves: `zklock-open`, `zklock-dial` and `zklock-resolve` while
 //! connecting; `zklock-call`, up to 16 for a client, for calls with a deadline or a [`Cancel`];
-//! `zklock-reaper` for deletes in the background; `zklock-event` for callbacks; `zklock-drop` when
+//! `zklock-reaper` for deletes in the background, and for the end of what is
+//! [kept](DistributedLockBuilder::keep_for); `zklock-event` for callbacks; `zklock-drop` when
 //! a session is put away. [`Client::stats`] counts them.
 //!
 //! Callbacks may block and may call the library.
@@ -148,9 +159,15 @@ mod sim;
 #[cfg(shuttle)]
 mod shuttled;
 
+// For the benchmarks: not part of the interface.
+#[cfg(feature = "_bench")]
+#[doc(hidden)]
+pub mod bench_only;
+
 pub use acl::{Acl, Permissions};
 pub use contend::contenders::Contender;
 pub use contend::hold::{FencingToken, LossReason, Lost};
+pub use contend::local::HandOver;
 pub use contend::observe::Observer;
 pub use contend::ticket::{Class, NodeNaming};
 pub use error::{Error, ErrorKind, Result};

@@ -19,7 +19,7 @@ use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::{Client, Core, Interrupted, Patience};
 use crate::session::retry::Retry;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Created, Fault, Kind};
+use crate::session::store::{Answer, Entered, Fault, Kind};
 use crate::session::wake::{Cancel, Signal, Subscription, Waiter};
 
 /// A request may be this much late of a deadline, so that a very short one is worth an
@@ -84,10 +84,49 @@ struct Watching {
     _subscription: Subscription,
 }
 
+/// A place in the ensemble's queue that one call leaves and another may take.
+pub(crate) struct Paused {
+    core: Arc<Core>,
+    /// The lock node, as the server knows it.
+    node: String,
+    session: Arc<Session>,
+    queue: Queue,
+}
+
+impl Paused {
+    /// Nobody takes it.
+    pub(crate) fn withdraw(self, limits: Limits<'_>) {
+        let Some(own) = self.queue.leftovers().own else { return };
+        let path = path::join(&self.node, &own);
+        let until = Deadline::after(PARTING).earlier(limits.late());
+        // The call has got nothing, whatever becomes of the node.
+        let _ = put_away(&self.core, &Waiter::new(), &self.session, path, until, None);
+    }
+}
+
+impl Limits<'_> {
+    /// By when all has to be over.
+    fn late(&self) -> Deadline {
+        let late = self.deadline.instant().and_then(|end| end.checked_add(GRACE));
+        late.map_or(Deadline::NEVER, Deadline::at)
+    }
+}
+
 /// Contends until admitted; `None` when it was not to be within the limits.
 pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Option<Hold>> {
+    pursue(contention, limits, None, Some)
+}
+
+/// As `acquire`, from a place that another call has left, if there is one. When this call gives up
+/// its place in turn, it goes to `pass`, which gives it back if nobody takes it.
+pub(crate) fn pursue(
+    contention: &Contention,
+    limits: Limits<'_>,
+    paused: Option<Box<Paused>>,
+    pass: impl FnOnce(Box<Paused>) -> Option<Box<Paused>>,
+) -> Result<Option<Hold>> {
     let core = contention.client.core();
-    let late = limits.deadline.instant().and_then(|end| end.checked_add(GRACE));
+    let late = limits.late();
     let ask_until = worth_asking(limits.deadline);
     let mut attempt = Attempt {
         contention,
@@ -105,10 +144,32 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
         looked_round: false,
     };
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
-    let fresh = || Guid::from_u128(rt::random());
-    let (form, rule) = (contention.form, Rule::permits(contention.form.permits));
-    let mut queue = Queue::new(form, rule, limits.patient, fresh);
-    match attempt.drive(&mut queue) {
+    let (mut queue, begin) = match paused {
+        Some(paused) => {
+            let Paused { session, mut queue, .. } = *paused;
+            queue.go_on(limits.patient);
+            attempt.look_after(session);
+            (queue, Some(Event::Woken))
+        }
+        None => {
+            let fresh = || Guid::from_u128(rt::random());
+            let (form, rule) = (contention.form, Rule::permits(contention.form.permits));
+            (Queue::new(form, rule, limits.patient, fresh), None)
+        }
+    };
+    let driven = attempt.drive(&mut queue, begin);
+    if matches!(driven, Ok(None) | Err(Stop::GaveUp | Stop::Cancelled))
+        && queue.has_place()
+        && let Some(session) = attempt.live_session()
+    {
+        let (core, node) = (Arc::clone(core), attempt.node.clone());
+        attempt.watching.clear();
+        match pass(Box::new(Paused { core, node, session, queue })) {
+            None => return attempt.left(driven),
+            Some(paused) => queue = paused.queue,
+        }
+    }
+    match driven {
         Ok(Some(hold)) => Ok(Some(hold)),
         Ok(None) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
         Err(Stop::GaveUp) => {
@@ -116,9 +177,8 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
             attempt.withdraw(queue.leftovers(), late, false).map(|()| None)
         }
         Err(Stop::Cancelled) => {
-            let _ = attempt.withdraw(queue.leftovers(), None, false);
-            Err(Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled")
-                .on(&contention.node))
+            let _ = attempt.withdraw(queue.leftovers(), Deadline::NEVER, false);
+            Err(cancelled(&contention.node))
         }
         Err(Stop::Failed(error)) => {
             let exhausted = error.kind() == ErrorKind::SequenceExhausted;
@@ -140,8 +200,15 @@ pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
 }
 
 impl Attempt<'_> {
-    fn drive(&mut self, queue: &mut Queue) -> Result<Option<Hold>, Stop> {
-        let mut event = None;
+    /// What a call gives that has left its place to another.
+    fn left(&self, driven: Result<Option<Hold>, Stop>) -> Result<Option<Hold>> {
+        match driven {
+            Err(Stop::Cancelled) => Err(cancelled(&self.contention.node)),
+            _ => Ok(None),
+        }
+    }
+
+    fn drive(&mut self, queue: &mut Queue, mut event: Option<Event>) -> Result<Option<Hold>, Stop> {
         loop {
             let (session, next) = match (self.live_session(), event.take()) {
                 (Some(session), Some(event)) => (session, event),
@@ -192,14 +259,18 @@ impl Attempt<'_> {
         let opened = self.core.session(&self.waiter, until, give_up, Patience::UntilDeadline);
         match opened {
             Ok(session) => {
-                let subscription = session.status().subscribe(self.waiter.bell());
-                self.session = Some((Arc::clone(&session), subscription));
+                self.look_after(Arc::clone(&session));
                 self.cut_off = None;
                 Ok(session)
             }
             Err(Interrupted::GaveUp) => Err(self.outage(ErrorKind::Connect)),
             Err(Interrupted::Failed(error)) => Err(Stop::Failed(error)),
         }
+    }
+
+    fn look_after(&mut self, session: Arc<Session>) {
+        let subscription = session.status().subscribe(self.waiter.bell());
+        self.session = Some((session, subscription));
     }
 
     /// By when there has to be a connection. An outage does not begin anew when the session ends
@@ -261,6 +332,7 @@ impl Attempt<'_> {
                 Event::Synced(self.sort(synced, "sync", "").map(|()| on))
             }
             Action::List => {
+                let leaving = session.leaving(&self.node);
                 let (children, on) =
                     self.ask_on(session, move |store| store.children(&on_node, false))?;
                 let children = self.sort(children, "list its children", "READ on it");
@@ -271,6 +343,7 @@ impl Attempt<'_> {
                     on,
                     children: children.unwrap_or_default(),
                     watched: false,
+                    leaving,
                 }))
             }
             Action::WatchChildren => self.watch_children(session)?,
@@ -315,20 +388,29 @@ impl Attempt<'_> {
         let (data, acl) = (self.contention.data.clone(), self.contention.acl.clone());
         let (core, owner) = (Arc::clone(self.core), Arc::clone(session));
         let node = self.node.clone();
-        let late = move |answer: Answer<Created>| match answer {
-            Ok(created) => core.reaper().delete(&owner, created.path),
+        let late = move |answer: Answer<Entered>| match answer {
+            Ok(entered) => core.reaper().delete(&owner, entered.made.path),
             Err(Fault::ConnectionLoss) => core.reaper().sweep(&owner, node, vec![prefix]),
             Err(_) => {}
         };
-        let made = self.ask(
-            session,
-            move |store| store.create(&path, &data, &acl, Kind::EphemeralSequential),
-            late,
-        )?;
-        let made = self.sort(made, "create a contender under it", "CREATE on it");
-        Ok(made.map(|created| Made {
-            name: path::last(&created.path).to_owned(),
-            czxid: created.czxid,
+        self.until_usable(session)?;
+        let leaving = session.leaving(&self.node);
+        let before = session.status().now().connection;
+        let entered = self.ask(session, move |store| store.enter(&path, &data, &acl), late)?;
+        let after = session.status().now().connection;
+        let entered = self.sort(entered, "create a contender under it", "CREATE on it");
+        Ok(entered.map(|Entered { made, siblings }| {
+            // As any list, it counts on one connection only.
+            let siblings = siblings.filter(|_| before == after);
+            if let Some(siblings) = &siblings {
+                self.look_round(siblings);
+            }
+            let listing = |children| Listing { on: On(after), children, watched: false, leaving };
+            Made {
+                name: path::last(&made.path).to_owned(),
+                czxid: made.czxid,
+                listing: siblings.map(listing),
+            }
         }))
     }
 
@@ -479,7 +561,7 @@ impl Attempt<'_> {
     fn watch_children(&mut self, session: &Arc<Session>) -> Result<Event, Stop> {
         const CHILDREN: &str = "";
         self.keep_watches(session, |_| false);
-        let node = self.node.clone();
+        let (node, leaving) = (self.node.clone(), session.leaving(&self.node));
         self.subscribe(session, CHILDREN, &node);
         let (children, on) = self.ask_on(session, move |store| store.children(&node, true))?;
         let children = self.sort(children, "watch its children", "READ on it");
@@ -491,6 +573,7 @@ impl Attempt<'_> {
             on,
             children: children.unwrap_or_default(),
             watched,
+            leaving,
         })))
     }
 
@@ -530,23 +613,17 @@ impl Attempt<'_> {
 
     /// Deletes what the call leaves, at once if that is quickly done, else in the
     /// background. An error says that the server will not have it deleted.
-    fn withdraw(&mut self, left: Leftovers, late: Option<Instant>, reset: bool) -> Result<()> {
+    fn withdraw(&mut self, left: Leftovers, late: Deadline, reset: bool) -> Result<()> {
         self.watching.clear();
         let Some(session) = self.live_session() else { return Ok(()) };
         self.core.reaper().sweep(&session, self.node.clone(), left.doubtful);
         let Some(own) = left.own else { return Ok(()) };
         let path = path::join(&self.node, &own);
-        let until = late.map_or_else(|| Deadline::after(PARTING), Deadline::at);
-        let until = until.earlier(Deadline::after(PARTING));
+        let until = Deadline::after(PARTING).earlier(late);
         let node = reset.then(|| self.node.clone());
-        let deleted = delete_within(self.core, &self.waiter, &session, &path, until, node);
-        match deleted {
-            Ok(()) => Ok(()),
+        match put_away(self.core, &self.waiter, &session, path, until, node) {
+            Ok(()) | Err(Fault::ConnectionLoss) => Ok(()),
             Err(fault) => {
-                self.core.reaper().delete(&session, path);
-                if fault == Fault::ConnectionLoss {
-                    return Ok(());
-                }
                 let needs = "DELETE on the lock node";
                 Err(refusal(&fault, "delete the contender", needs, &self.contention.node))
             }
@@ -554,10 +631,33 @@ impl Attempt<'_> {
     }
 }
 
+/// The error of a call that was cancelled.
+pub(crate) fn cancelled(node: &str) -> Error {
+    Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled").on(node)
+}
+
+/// As `delete_within`; what is not done by then is left to the reaper.
+fn put_away(
+    core: &Core,
+    waiter: &Waiter,
+    session: &Arc<Session>,
+    path: String,
+    until: Deadline,
+    then: Option<String>,
+) -> Answer<()> {
+    let deleted = delete_within(core, waiter, session, &path, until, then);
+    match &deleted {
+        Ok(()) => {}
+        Err(Fault::ConnectionLoss) => core.reaper().delete(session, path),
+        Err(_) => core.reaper().insist(session, path),
+    }
+    deleted
+}
+
 /// Success is that the node is certain to be gone; a lost connection is also what there
 /// was no time for. With `then`, the lock node is deleted as well if it is empty, so that
 /// its numbers start anew.
-pub(crate) fn delete_within(
+fn delete_within(
     core: &Core,
     waiter: &Waiter,
     session: &Arc<Session>,

@@ -36,7 +36,7 @@ pub struct Contender {
 }
 
 impl Contender {
-    pub(crate) fn new(node: &str, ticket: &Ticket, data: Vec<u8>, stat: &Stat) -> Contender {
+    pub(crate) fn new(node: &str, ticket: &Ticket<'_>, data: Vec<u8>, stat: &Stat) -> Contender {
         let since = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
         Contender {
             path: path::join(node, ticket.name()),

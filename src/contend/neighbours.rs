@@ -11,7 +11,7 @@ pub(crate) fn warning(form: Form, children: &[String]) -> Option<String> {
     })
 }
 
-fn blindness(form: Form, theirs: &Ticket) -> Option<&'static str> {
+fn blindness(form: Form, theirs: &Ticket<'_>) -> Option<&'static str> {
     const KAZOO: &str = "kazoo takes these nodes for contenders only with `extra_lock_patterns`, \
                          or with `NodeNaming::Kazoo` here";
     const CURATOR: &str = "Curator does not respect nodes named as kazoo does; use \

@@ -7,6 +7,7 @@
 //! belongs to the live session; and it counts as never made only after the server has
 //! caught up with the leader on the connection that says so.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::rule::{Rule, Verdict, Watch};
@@ -16,7 +17,7 @@ use crate::error::{Error, ErrorKind};
 /// What to do next. One at a time; its outcome comes back as an [`Event`].
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Create an ephemeral sequential child whose name begins so.
+    /// Create an ephemeral sequential child whose name begins so, and list the children.
     Create {
         prefix: String,
     },
@@ -96,6 +97,8 @@ pub(crate) struct On(pub(crate) u64);
 pub(crate) struct Made {
     pub(crate) name: String,
     pub(crate) czxid: Option<i64>,
+    /// What was listed behind it, unless that had no answer.
+    pub(crate) listing: Option<Listing>,
 }
 
 #[derive(Clone, Debug)]
@@ -104,6 +107,9 @@ pub(crate) struct Listing {
     pub(crate) children: Arc<Vec<String>>,
     /// Whether changes of the children are watched since.
     pub(crate) watched: bool,
+    /// Those of them that this session had let go before it asked, and that are still to be
+    /// deleted.
+    pub(crate) leaving: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +123,8 @@ pub(crate) struct Inspection {
 pub(crate) struct Place {
     pub(crate) name: String,
     pub(crate) czxid: i64,
+    /// Whether others contend, as far as was seen.
+    pub(crate) contested: bool,
 }
 
 /// What must be cleaned up after a call that got nothing.
@@ -162,6 +170,27 @@ enum Asked {
     Adoption(String),
     /// When was our own node made?
     Birth,
+}
+
+impl Listing {
+    /// What the rule is to judge: without the nodes that belong to nobody any more, lest a client
+    /// queue behind what it has just released while the delete is repeated over a lost connection.
+    ///
+    /// This is safe. Such a node was released, or its call is over, before the list was asked for;
+    /// nobody adopts it, as each attempt has a guid of its own, and nobody else will find that it
+    /// is held. What the rule judges is the queue as it will be when the delete has taken effect,
+    /// and the delete can only take this one node. To take a node away admits nobody whom the rest
+    /// would exclude, neither in a mutex nor among readers or permits, and takes admission from
+    /// nobody. Others who still see the node wait for it, and whoever came between it and our own
+    /// is in front of us as before. Our own node was made later, so its token is greater. What is
+    /// looked for by its guid, and left over or swept, is looked for in the whole list.
+    fn judged(&self, own: &str) -> Cow<'_, [String]> {
+        if self.leaving.is_empty() {
+            return Cow::Borrowed(&self.children);
+        }
+        let stays = |name: &&String| *name == own || !self.leaving.contains(name);
+        Cow::Owned(self.children.iter().filter(stays).cloned().collect())
+    }
 }
 
 impl Queue {
@@ -230,6 +259,16 @@ impl Queue {
         }
     }
 
+    /// Whether another call can go on from here: there is a place, and nothing under way.
+    pub(crate) fn has_place(&self) -> bool {
+        self.own.is_some() && !self.unsettled && matches!(self.asked, Asked::Nothing)
+    }
+
+    /// Goes on for another call, whether or not that is to wait.
+    pub(crate) fn go_on(&mut self, patient: bool) {
+        self.patient = patient;
+    }
+
     /// What is left of the call, for whoever ends it without holding.
     pub(crate) fn leftovers(&self) -> Leftovers {
         let mut doubtful = if self.unsettled { self.doubtful.clone() } else { Vec::new() };
@@ -262,7 +301,11 @@ impl Queue {
         match outcome {
             Ok(made) => {
                 self.own = Some(Own { name: made.name, czxid: made.czxid });
-                self.check_number().unwrap_or(Action::List)
+                match (self.check_number(), made.listing) {
+                    (Some(refused), _) => refused,
+                    (None, Some(listing)) => self.listed(&listing),
+                    (None, None) => Action::List,
+                }
             }
             Err(Trouble::Unanswered) => {
                 if let Asked::Create(guid) = asked {
@@ -312,9 +355,14 @@ impl Queue {
         if let Some(name) = doubtful {
             return Action::Delete { name };
         }
-        match self.rule.decide(&own.name, &listing.children) {
+        let judged = listing.judged(&own.name);
+        match self.rule.decide(&own.name, &judged) {
             Verdict::Admitted => match own.czxid {
-                Some(czxid) => Action::Hold(Place { name: own.name.clone(), czxid }),
+                Some(czxid) => Action::Hold(Place {
+                    name: own.name.clone(),
+                    czxid,
+                    contested: others(&own.name, &judged),
+                }),
                 None => {
                     self.asked = Asked::Birth;
                     Action::Inspect { name: own.name.clone() }
@@ -352,7 +400,7 @@ impl Queue {
             .filter_map(|name| Ticket::parse(name))
             .filter(|ticket| self.doubtful.iter().any(|guid| ticket.has_guid(*guid)))
             .min()
-            .map(Ticket::into_name)
+            .map(|ticket| ticket.name().to_owned())
     }
 
     fn inspected(&mut self, asked: Asked, found: Option<Inspection>) -> Action {
@@ -372,6 +420,11 @@ impl Queue {
             _ => self.look(),
         }
     }
+}
+
+/// Whether anybody but this one contends.
+pub(crate) fn others(own: &str, children: &[String]) -> bool {
+    children.iter().any(|name| name != own && Ticket::parse(name).is_some())
 }
 
 #[cfg(test)]
@@ -396,15 +449,23 @@ mod tests {
     }
 
     fn made(guid: u128, sequence: u32) -> Event {
-        Event::Created(Ok(Made { name: name(guid, sequence), czxid: Some(100) }))
+        let name = name(guid, sequence);
+        Event::Created(Ok(Made { name, czxid: Some(100), listing: None }))
+    }
+
+    fn made_among(guid: u128, sequence: u32, on: u64, children: &[String]) -> Event {
+        let listing = listing(on, children);
+        let name = name(guid, sequence);
+        Event::Created(Ok(Made { name, czxid: Some(100), listing: Some(listing) }))
+    }
+
+    fn listing(on: u64, children: &[String]) -> Listing {
+        let children = Arc::new(children.to_vec());
+        Listing { on: On(on), children, watched: false, leaving: Vec::new() }
     }
 
     fn listed(on: u64, children: &[String]) -> Event {
-        Event::Listed(Ok(Listing {
-            on: On(on),
-            children: Arc::new(children.to_vec()),
-            watched: false,
-        }))
+        Event::Listed(Ok(listing(on, children)))
     }
 
     fn begin(queue: &mut Queue) {
@@ -412,12 +473,60 @@ mod tests {
     }
 
     #[test]
-    fn alone_it_takes_a_create_and_a_list() {
+    fn alone_it_takes_one_round_trip() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let Action::Hold(place) = queue.step(made_among(1, 0, 1, &[name(1, 0)])) else { panic!() };
+        assert_eq!(place, Place { name: name(1, 0), czxid: 100, contested: false });
+    }
+
+    #[test]
+    fn what_was_listed_behind_the_create_is_judged_as_any_list() {
+        let both = [name(1, 5), name(9, 4)];
+        let mut one = queue(true);
+        begin(&mut one);
+        let Action::Watch { names } = one.step(made_among(1, 5, 1, &both)) else { panic!() };
+        assert_eq!(names, [name(9, 4)]);
+
+        let mut impatient = queue(false);
+        begin(&mut impatient);
+        assert!(matches!(impatient.step(made_among(1, 5, 1, &both)), Action::Yield));
+
+        let mut deleted = queue(true);
+        begin(&mut deleted);
+        let without = deleted.step(made_among(1, 5, 1, &both[1..]));
+        assert!(matches!(without, Action::Create { .. }), "{without:?}");
+
+        let mut doubtful = queue(true);
+        begin(&mut doubtful);
+        doubtful.step(Event::Created(Err(UNANSWERED)));
+        doubtful.step(Event::Synced(Ok(On(2))));
+        doubtful.step(listed(2, &[]));
+        let late = [name(1, 4), name(2, 5)];
+        let Action::Delete { name: found } = doubtful.step(made_among(2, 5, 2, &late)) else {
+            panic!()
+        };
+        assert_eq!(found, name(1, 4));
+    }
+
+    #[test]
+    fn s44_a_number_near_the_end_is_refused_whatever_was_listed_behind_it() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let number = i32::MAX as u32 - 10;
+        let Action::Fail(error) = queue.step(made_among(1, number, 1, &[name(1, number)])) else {
+            panic!()
+        };
+        assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
+    }
+
+    #[test]
+    fn without_an_answer_to_the_list_it_lists_again() {
         let mut queue = queue(true);
         begin(&mut queue);
         assert!(matches!(queue.step(made(1, 0)), Action::List));
         let Action::Hold(place) = queue.step(listed(1, &[name(1, 0)])) else { panic!() };
-        assert_eq!(place, Place { name: name(1, 0), czxid: 100 });
+        assert_eq!(place, Place { name: name(1, 0), czxid: 100, contested: false });
     }
 
     #[test]
@@ -430,6 +539,31 @@ mod tests {
         assert_eq!(names, [name(9, 4)]);
         assert!(matches!(queue.step(Event::Watched(Ok(Watched::Gone))), Action::List));
         assert!(matches!(queue.step(listed(1, &both[..1])), Action::Hold(_)));
+    }
+
+    #[test]
+    fn what_the_session_has_let_go_before_is_waited_for_by_nobody_of_it() {
+        let all = [name(1, 6), name(9, 4), name(8, 5)];
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let leaving = |names: &[String]| Listing { leaving: names.to_vec(), ..listing(1, &all) };
+        queue.step(made(1, 6));
+        let listed = Event::Listed(Ok(leaving(&all[2..])));
+        let Action::Watch { names } = queue.step(listed) else { panic!() };
+        assert_eq!(names, [name(9, 4)], "others are in front as before");
+        let listed = Event::Listed(Ok(leaving(&all[1..])));
+        assert!(matches!(queue.step(listed), Action::Hold(_)));
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_looked_for_among_all() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Event::Synced(Ok(On(2))));
+        let found = Listing { leaving: vec![name(1, 4)], ..listing(2, &[name(1, 4)]) };
+        let found = queue.step(Event::Listed(Ok(found)));
+        assert!(matches!(found, Action::Inspect { .. }), "{found:?}");
     }
 
     #[test]
@@ -492,7 +626,7 @@ mod tests {
         let mut queue = queue(true);
         begin(&mut queue);
         let negative = format!("{}-2147483648", MUTEX.prefix(Guid::from_u128(1)));
-        let made = Made { name: negative, czxid: Some(1) };
+        let made = Made { name: negative, czxid: Some(1), listing: None };
         let Action::Fail(error) = queue.step(Event::Created(Ok(made))) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
     }
@@ -526,7 +660,7 @@ mod tests {
         let both = [name(1, 5), name(9, 4)];
         assert!(matches!(queue.step(listed(1, &both)), Action::Watch { .. }));
         assert!(matches!(queue.step(Event::Watched(Ok(Watched::Hidden))), Action::WatchChildren));
-        let watched = Listing { on: On(1), children: Arc::new(both.to_vec()), watched: true };
+        let watched = Listing { watched: true, ..listing(1, &both) };
         assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
         assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
     }
@@ -540,7 +674,7 @@ mod tests {
         let mut children: Vec<String> = (0..40u32).map(|n| name(n.into(), n)).collect();
         children.push(name(100, 50));
         assert!(matches!(queue.step(listed(1, &children)), Action::WatchChildren));
-        let watched = Listing { on: On(1), children: Arc::new(children), watched: true };
+        let watched = Listing { watched: true, ..listing(1, &children) };
         assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
     }
 }

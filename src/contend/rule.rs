@@ -54,8 +54,8 @@ impl Rule {
         }
     }
 
-    fn weigh(self, mine: &Ticket, blockers: Vec<Ticket>) -> Verdict {
-        let weight = |theirs: &Ticket| match mine.class() == Class::Permits {
+    fn weigh(self, mine: &Ticket<'_>, blockers: Vec<Ticket<'_>>) -> Verdict {
+        let weight = |theirs: &Ticket<'_>| match mine.class() == Class::Permits {
             // A lock on a semaphore's node leaves no permit.
             true if theirs.class() != Class::Permits => u64::MAX,
             _ => u64::from(theirs.weight()),
@@ -70,7 +70,7 @@ impl Rule {
         while self.has_room_for(taken) && run.len() <= MAX_WATCHED_NODES {
             let Some(blocker) = latest_first.pop() else { break };
             taken = taken.saturating_add(weight(&blocker));
-            run.push(blocker.into_name());
+            run.push(blocker.name().to_owned());
         }
         // Empty when I alone ask for more than there is: no contender's leaving can help.
         if run.is_empty() || run.len() > MAX_WATCHED_NODES {
@@ -95,8 +95,8 @@ pub(crate) fn excludes(theirs: Class, mine: Class) -> bool {
 /// What comes of it that not all take a semaphore to have the same number of permits. The number
 /// is the first one's: whoever agrees with it waits for those to go who do not, as they will by
 /// themselves.
-fn disagreement(mine: &Ticket, blockers: &[Ticket]) -> Option<Verdict> {
-    let is_semaphore = |theirs: &&Ticket| theirs.class() == Class::Permits;
+fn disagreement(mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Option<Verdict> {
+    let is_semaphore = |theirs: &&Ticket<'_>| theirs.class() == Class::Permits;
     let others = || blockers.iter().filter(is_semaphore);
     let first = others().min().filter(|_| is_semaphore(&mine))?;
     if first.permits() != mine.permits() {
@@ -108,19 +108,19 @@ fn disagreement(mine: &Ticket, blockers: &[Ticket]) -> Option<Verdict> {
 
 /// Whether one of the contenders among `children` holds, by the number of permits that its own name
 /// says: who asks may be wrong about that.
-pub(crate) fn holds(contender: &Ticket, children: &[String]) -> bool {
+pub(crate) fn holds(contender: &Ticket<'_>, children: &[String]) -> bool {
     let rule = Rule::permits(contender.permits());
     rule.decide(contender.name(), children) == Verdict::Admitted
 }
 
 /// The contenders among `children`, the first to be granted first.
-pub(crate) fn in_grant_order(children: &[String]) -> Vec<Ticket> {
+pub(crate) fn in_grant_order(children: &[String]) -> Vec<Ticket<'_>> {
     let mut tickets: Vec<_> = tickets(children).collect();
     tickets.sort_unstable();
     tickets
 }
 
-fn tickets(children: &[String]) -> impl Iterator<Item = Ticket> {
+fn tickets(children: &[String]) -> impl Iterator<Item = Ticket<'_>> {
     children.iter().filter_map(|child| Ticket::parse(child))
 }
 
@@ -421,25 +421,26 @@ mod tests {
             kinds in prop::collection::vec((1_u32..4, 3_u32..5, 0_u8..4), 1..10),
             turns in prop::collection::vec(any::<prop::sample::Index>(), 40),
         ) {
-            let mut left: Vec<_> = (0..).zip(kinds)
+            let all: Vec<_> = (0..).zip(kinds)
                 .map(|(i, (weight, permits, odd))| lease(weight, if odd == 0 { permits } else { 3 }, i))
                 .collect();
-            let mut holders: Vec<Ticket> = Vec::new();
+            let mut left = all.clone();
+            let mut holders: Vec<Ticket<'_>> = Vec::new();
             for turn in turns {
                 if left.is_empty() {
                     break;
                 }
-                let own = turn.get(&left).clone();
-                let mine = Ticket::parse(&own).unwrap();
-                let held = holders.iter().position(|holder| holder.name() == own);
+                let own = all.iter().find(|name| *name == turn.get(&left)).unwrap();
+                let mine = Ticket::parse(own).unwrap();
+                let held = holders.iter().position(|holder| holder.name() == *own);
                 if let Some(place) = held {
                     holders.remove(place);
-                    left.retain(|child| *child != own);
+                    left.retain(|child| child != own);
                     continue;
                 }
-                match Rule::permits(mine.permits()).decide(&own, &left) {
+                match Rule::permits(mine.permits()).decide(own, &left) {
                     Verdict::Admitted => holders.push(mine),
-                    Verdict::Disagreed(_) => left.retain(|child| *child != own),
+                    Verdict::Disagreed(_) => left.retain(|child| child != own),
                     Verdict::Blocked(_) => {}
                     Verdict::Missing => prop_assert!(false),
                 }
@@ -461,9 +462,12 @@ mod tests {
             mut children in children(),
             permits in 1_u32..4,
         ) {
-            while let Some(first) = in_grant_order(&children).first() {
-                prop_assert_eq!(Rule::permits(permits).decide(first.name(), &children), Verdict::Admitted);
-                children.retain(|child| child != first.name());
+            let first = |children: &[String]| {
+                in_grant_order(children).first().map(|first| first.name().to_owned())
+            };
+            while let Some(first) = first(&children) {
+                prop_assert_eq!(Rule::permits(permits).decide(&first, &children), Verdict::Admitted);
+                children.retain(|child| *child != first);
             }
         }
 
@@ -475,10 +479,12 @@ mod tests {
             mine in 1_u32..4,
         ) {
             for weights in [weights, small] {
-                let tickets: Vec<_> = (0..).zip(&weights)
-                    .filter_map(|(i, weight)| Some(Ticket::parse(&name(Class::Mutex, i))?.weighing(*weight)))
+                let names: Vec<_> = (0..).zip(&weights).map(|(i, _)| name(Class::Mutex, i)).collect();
+                let tickets: Vec<_> = names.iter().zip(&weights)
+                    .filter_map(|(name, weight)| Some(Ticket::parse(name)?.weighing(*weight)))
                     .collect();
-                let own = Ticket::parse(&name(Class::Mutex, 99)).unwrap().weighing(mine);
+                let own = name(Class::Mutex, 99);
+                let own = Ticket::parse(&own).unwrap().weighing(mine);
                 let heavy = |run: &[u32]| {
                     u64::from(mine) + run.iter().copied().map(u64::from).sum::<u64>() > u64::from(permits)
                 };

@@ -112,8 +112,8 @@ const PROTECTED: &str = "_c_";
 
 /// A contender's place in the queue; the order of tickets is the order of grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    name: String,
+pub(crate) struct Ticket<'a> {
+    name: &'a str,
     sequence: i32,
     class: Class,
     guid: Range<usize>,
@@ -121,22 +121,23 @@ pub(crate) struct Ticket {
     permits: u32,
 }
 
-impl Ticket {
+impl<'a> Ticket<'a> {
     /// Reads a child's name; `None` for a child that does not contend.
-    pub(crate) fn parse(name: &str) -> Option<Ticket> {
+    pub(crate) fn parse(name: &'a str) -> Option<Ticket<'a>> {
         let (head, sequence) = split_sequence(name)?;
-        let (weight, permits, (guid, class)) = match split_lease(head) {
-            Some((guid, weight, permits)) => (weight, permits, (guid, Class::Permits)),
-            None => (1, 1, split_marker(head).or_else(|| split_write_lock(head))?),
+        // Permits last: theirs is the name that takes longest to read.
+        let lock = || split_marker(head).or_else(|| split_write_lock(head));
+        let (weight, permits, (guid, class)) = match lock() {
+            Some(lock) => (1, 1, lock),
+            None => {
+                let (guid, weight, permits) = split_lease(head)?;
+                (weight, permits, (guid, Class::Permits))
+            }
         };
-        Some(Ticket { name: name.to_owned(), sequence, class, guid, weight, permits })
+        Some(Ticket { name, sequence, class, guid, weight, permits })
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn into_name(self) -> String {
+    pub(crate) fn name(&self) -> &'a str {
         self.name
     }
 
@@ -183,20 +184,20 @@ impl Ticket {
     }
 
     #[cfg(test)]
-    pub(crate) fn weighing(self, weight: u32) -> Ticket {
+    pub(crate) fn weighing(self, weight: u32) -> Ticket<'a> {
         Ticket { weight, ..self }
     }
 }
 
-impl Ord for Ticket {
+impl Ord for Ticket<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.sequence.cmp(&other.sequence))
             .then_with(|| self.guid().cmp(other.guid()))
-            .then_with(|| self.name.cmp(&other.name))
+            .then_with(|| self.name.cmp(other.name))
     }
 }
 
-impl PartialOrd for Ticket {
+impl PartialOrd for Ticket<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -281,7 +282,7 @@ mod tests {
     const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
     const HEX: &str = "0f8fad5bd9cb469fa16570867728950e";
 
-    fn ticket(name: &str) -> Ticket {
+    fn ticket(name: &str) -> Ticket<'_> {
         Ticket::parse(name).unwrap_or_else(|| panic!("{name:?} is a contender"))
     }
 
@@ -320,7 +321,8 @@ mod tests {
         let max = u32::MAX;
         for (weight, permits) in [(1, 1), (2, 3), (10, 10), (1, max), (max, max)] {
             let form = Form::of_permits(NodeNaming::Curator, weight, permits);
-            let ticket = ticket(&format!("{}0000000001", form.prefix(Guid::from_u128(1))));
+            let name = format!("{}0000000001", form.prefix(Guid::from_u128(1)));
+            let ticket = ticket(&name);
             assert_eq!((ticket.weight(), ticket.permits()), (weight, permits));
         }
     }
@@ -416,13 +418,13 @@ mod tests {
 
     #[test]
     fn numbers_near_the_end_are_exhausted() {
-        let with = |sequence: i32| ticket(&format!("lock-{sequence:010}"));
-        assert!(!with(0).exhausted());
-        assert!(!with(i32::MAX - SEQUENCE_MARGIN).exhausted());
-        assert!(with(i32::MAX - SEQUENCE_MARGIN + 1).exhausted());
-        assert!(with(i32::MAX).exhausted());
-        assert!(with(-1).exhausted());
-        assert!(with(i32::MIN).exhausted());
+        let exhausted = |sequence: i32| ticket(&format!("lock-{sequence:010}")).exhausted();
+        assert!(!exhausted(0));
+        assert!(!exhausted(i32::MAX - SEQUENCE_MARGIN));
+        assert!(exhausted(i32::MAX - SEQUENCE_MARGIN + 1));
+        assert!(exhausted(i32::MAX));
+        assert!(exhausted(-1));
+        assert!(exhausted(i32::MIN));
     }
 
     #[test]
@@ -497,7 +499,8 @@ mod tests {
             sequence: i32,
         ) {
             let guid = Guid::from_u128(bits);
-            let ticket = ticket(&format!("{}{sequence:010}", form.prefix(guid)));
+            let name = format!("{}{sequence:010}", form.prefix(guid));
+            let ticket = ticket(&name);
             let class = match (form.naming, form.class) {
                 (NodeNaming::Kazoo, Class::Write) => Class::Mutex,
                 (_, class) => class,

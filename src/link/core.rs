@@ -1,16 +1,15 @@
 //! The link's protocol without its sockets: bytes and time in, bytes and notices out.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
 use super::frame::{
-    FLAG_CONTAINER, FLAG_EPHEMERAL_SEQUENTIAL, Fields, Frame, MAX_REQUEST, Malformed, Piece,
-    REPLY_HEADER, REQUEST_HEADER, ReplyHeader, SYNC_ROOT, Splitter, check_event, check_reply, code,
-    op, xid,
+    FLAG_CONTAINER, Fields, Frame, MAX_REQUEST, Malformed, Piece, REPLY_HEADER, REQUEST_HEADER,
+    ReplyHeader, SYNC_ROOT, Splitter, check_event, check_reply, code, op, xid,
 };
 use super::lease::Lease;
-use crate::rt::Moment;
+use crate::rt::{Moment, Sender};
 
 /// Why a session is over for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +48,19 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
+/// Dropped when all that was asked before has been written to the server's socket, or there is no
+/// connection for it.
+pub(crate) type Mark = Sender<()>;
+
 /// Runs on the link's thread; may do no more than signal.
 pub(crate) type OnAnswer = Box<dyn FnOnce(Answer) + Send>;
+
+/// What is to be passed on, in the order in which the server has said it.
+pub(crate) enum Said {
+    Answer(OnAnswer, Answer),
+    /// A watch on this node has fired.
+    Event(String),
+}
 
 /// Why a connection must be dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +107,6 @@ struct Outstanding {
 enum Recipient {
     Handle {
         slot: u64,
-        contender: bool,
     },
     Verb(OnAnswer),
     Heartbeat,
@@ -126,11 +135,14 @@ pub(crate) struct Core {
     slots: VecDeque<Slot>,
     first_slot: u64,
     outstanding: VecDeque<Outstanding>,
-    created: HashMap<String, i64>,
     to_server: Vec<u8>,
+    /// How many bytes have ever been put there.
+    queued: u64,
+    /// Who is to know when so many of them have been written, or never will be.
+    marks: VecDeque<(u64, Mark)>,
     to_handle: Vec<u8>,
     notices: Vec<Notice>,
-    answers: Vec<(OnAnswer, Answer)>,
+    said: Vec<Said>,
 }
 
 impl Core {
@@ -153,11 +165,12 @@ impl Core {
             slots: VecDeque::new(),
             first_slot: 0,
             outstanding: VecDeque::new(),
-            created: HashMap::new(),
             to_server: Vec::new(),
+            queued: 0,
+            marks: VecDeque::new(),
             to_handle: Vec::new(),
             notices: Vec::new(),
-            answers: Vec::new(),
+            said: Vec::new(),
         }
     }
 
@@ -208,12 +221,8 @@ impl Core {
     }
 
     /// To be run after the notices have been passed on.
-    pub(crate) fn take_answers(&mut self) -> Vec<(OnAnswer, Answer)> {
-        std::mem::take(&mut self.answers)
-    }
-
-    pub(crate) fn take_created(&mut self) -> HashMap<String, i64> {
-        std::mem::take(&mut self.created)
+    pub(crate) fn take_said(&mut self) -> Vec<Said> {
+        std::mem::take(&mut self.said)
     }
 
     // ----- the connection
@@ -321,7 +330,8 @@ impl Core {
     fn abandon(&mut self, error: i32) {
         for sent in &mut self.outstanding {
             if let Recipient::Verb(on_answer) = std::mem::replace(&mut sent.to, Recipient::Nobody) {
-                self.answers.push((on_answer, Answer { zxid: 0, error, body: Vec::new() }));
+                let answer = Answer { zxid: 0, error, body: Vec::new() };
+                self.said.push(Said::Answer(on_answer, answer));
             }
         }
         for slot in &mut self.slots {
@@ -343,6 +353,7 @@ impl Core {
         self.next_xid = self.next_xid.checked_add(1).unwrap_or(1);
         let frame = Frame::request(xid, operation).raw(body).finish();
         self.to_server.extend_from_slice(&frame);
+        self.queued += frame.len() as u64;
         if matches!(to, Recipient::Heartbeat) {
             self.renewed = now;
         }
@@ -362,7 +373,27 @@ impl Core {
         } else {
             return self.send(operation, body, Recipient::Verb(on_answer), now);
         };
-        self.answers.push((on_answer, Answer { zxid: 0, error: refusal, body: Vec::new() }));
+        let answer = Answer { zxid: 0, error: refusal, body: Vec::new() };
+        self.said.push(Said::Answer(on_answer, answer));
+    }
+
+    /// Whether something waits for the link's thread to pass it on.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.notices.is_empty() || !self.said.is_empty()
+    }
+
+    /// To be dropped when what was asked so far is written.
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        self.marks.push_back((self.queued, mark));
+    }
+
+    /// Drops the marks that are due.
+    pub(crate) fn pass_marks(&mut self) {
+        // What a lost connection has left is gone from there as well.
+        let written = self.queued - self.to_server.len() as u64;
+        while self.marks.front().is_some_and(|(at, _)| *at <= written) {
+            self.marks.pop_front();
+        }
     }
 
     /// Bytes from the handle. An error means that the handle is beyond use.
@@ -422,17 +453,13 @@ impl Core {
         } else if !self.attached {
             self.answer_last_slot(code::CONNECTION_LOSS);
         } else {
-            let mut contender = false;
             if operation == op::CREATE
                 && let Some((_, flags)) = body.split_last_chunk::<4>()
+                && i32::from_be_bytes(*flags) == FLAG_CONTAINER
             {
-                match i32::from_be_bytes(*flags) {
-                    FLAG_CONTAINER => operation = op::CREATE_CONTAINER,
-                    FLAG_EPHEMERAL_SEQUENTIAL => contender = true,
-                    _ => {}
-                }
+                operation = op::CREATE_CONTAINER;
             }
-            self.send(operation, body, Recipient::Handle { slot, contender }, now);
+            self.send(operation, body, Recipient::Handle { slot }, now);
         }
         Ok(())
     }
@@ -476,7 +503,7 @@ impl Core {
         let mut body = fields.0;
         match header.xid {
             xid::WATCH if header.error == code::OK => {
-                self.event(frame, body, oversized)?;
+                self.event(body, oversized)?;
                 self.last_zxid = self.last_zxid.max(header.zxid);
                 return Ok(());
             }
@@ -528,16 +555,11 @@ impl Core {
             }
         }
         match sent.to {
-            Recipient::Handle { slot, contender } => {
-                if contender && error == code::OK {
-                    let path = Fields(body).string()?.to_owned();
-                    self.created.insert(path, header.zxid);
-                }
-                self.fill_slot(slot, header.zxid, error, body);
-            }
+            Recipient::Handle { slot } => self.fill_slot(slot, header.zxid, error, body),
             Recipient::Verb(on_answer) => {
                 let body = body.to_vec();
-                self.answers.push((on_answer, Answer { zxid: header.zxid, error, body }));
+                let answer = Answer { zxid: header.zxid, error, body };
+                self.said.push(Said::Answer(on_answer, answer));
             }
             Recipient::Closing => self.finish(),
             Recipient::Heartbeat | Recipient::Nobody => {}
@@ -545,13 +567,12 @@ impl Core {
         Ok(())
     }
 
-    fn event(&mut self, frame: &[u8], body: &[u8], oversized: Option<usize>) -> Result<(), Broken> {
+    fn event(&mut self, body: &[u8], oversized: Option<usize>) -> Result<(), Broken> {
         if oversized.is_some() {
             return Err(Broken("the server sent an event beyond the limit".into()));
         }
-        check_event(body)?;
-        // Behind the replies that came before it, ahead of those that come after.
-        self.to_handle.extend_from_slice(&Frame::new().raw(frame).finish());
+        // Also of a watch that the handle has set: it has no watcher of its own to tell.
+        self.said.push(Said::Event(check_event(body)?.to_owned()));
         Ok(())
     }
 

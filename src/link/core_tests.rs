@@ -218,18 +218,33 @@ fn request_numbers_go_round() {
 }
 
 #[test]
-fn watch_events_keep_their_place_between_replies() {
+fn watch_events_keep_their_place_between_answers_and_are_not_the_handle_s() {
     let (mut core, now) = (attached(), seconds(10.));
+    let (answers, on_answer) = verb_log();
     ask(&mut core, 1, op::EXISTS, &text("/a"), now);
-    ask(&mut core, 2, op::EXISTS, &text("/b"), now);
+    core.verb(op::EXISTS, &text("/a"), on_answer(1), now);
+    core.verb(op::EXISTS, &text("/b"), on_answer(2), now);
     let used = sent(&mut core);
-    let mut stream = Frame::reply(used[0].xid, 5, code::NO_NODE).finish();
+    let mut stream = Frame::reply(used[0].xid, 4, code::NO_NODE).finish();
+    stream.extend(Frame::reply(used[1].xid, 5, code::NO_NODE).finish());
     stream.extend(event("/a"));
-    stream.extend(Frame::reply(used[1].xid, 6, code::NO_NODE).finish());
+    stream.extend(Frame::reply(used[2].xid, 6, code::NO_NODE).finish());
     stream.extend(event("/b"));
     core.heard_server(&stream, now).unwrap();
-    let order: Vec<i32> = told(&mut core).into_iter().map(|told| told.xid).collect();
-    assert_eq!(order, [1, xid::WATCH, 2, xid::WATCH]);
+    let order: Vec<String> = core
+        .take_said()
+        .into_iter()
+        .map(|said| match said {
+            Said::Answer(on_answer, answer) => {
+                on_answer(answer);
+                "answer".to_owned()
+            }
+            Said::Event(path) => path,
+        })
+        .collect();
+    assert_eq!(order, ["answer", "/a", "answer", "/b"]);
+    assert_eq!(*answers.lock(), [(1, code::NO_NODE), (2, code::NO_NODE)]);
+    assert_eq!(codes(&mut core), [(1, code::NO_NODE)]);
     assert_eq!(core.last_zxid(), 6);
 }
 
@@ -255,21 +270,6 @@ fn a_container_is_asked_for_by_its_real_name_and_nothing_else_is_touched() {
     let body = [text("/a"), 4i32.to_be_bytes().to_vec()].concat();
     ask(&mut core, 1, op::SET_DATA, &body, now);
     assert_eq!(sent(&mut core)[0].operation, op::SET_DATA);
-}
-
-#[test]
-fn the_number_of_a_contender_s_making_is_kept_for_it_alone() {
-    let (mut core, now) = (attached(), seconds(10.));
-    ask(&mut core, 1, op::CREATE, &with_flags("/a/x-", 3), now);
-    ask(&mut core, 2, op::CREATE, &with_flags("/b", 0), now);
-    ask(&mut core, 3, op::CREATE, &with_flags("/c/x-", 3), now);
-    let used = sent(&mut core);
-    answer(&mut core, used[0].xid, 71, 0, &text("/a/x-0000000000"), now).unwrap();
-    answer(&mut core, used[1].xid, 72, 0, &text("/b"), now).unwrap();
-    answer(&mut core, used[2].xid, 73, code::NO_NODE, &[], now).unwrap();
-    let created = core.take_created();
-    assert_eq!(created, HashMap::from([("/a/x-0000000000".to_owned(), 71)]));
-    assert!(core.take_created().is_empty());
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn what_one_connection_left_half_said_is_not_continued_by_the_next() {
     core.detach(now);
     core.attach(granted(now), now);
     core.heard_server(&event("/b"), now).unwrap();
-    assert_eq!(told(&mut core).len(), 1);
+    assert_eq!(run_answers(&mut core), ["/b"]);
 }
 
 // ----- what the server must not say
@@ -360,6 +360,7 @@ fn what_breaks_the_protocol_breaks_the_connection_and_reaches_nobody() {
         ask(&mut core, 1, op::EXISTS, &text("/a"), now);
         assert!(core.heard_server(&bytes, now).is_err(), "{what}");
         assert_eq!(told(&mut core), [], "{what}");
+        assert!(core.take_said().is_empty(), "{what}");
         core.detach(now);
         assert_eq!(codes(&mut core), [(1, code::CONNECTION_LOSS)], "{what}");
         assert_eq!(core.take_notices(), [Notice::Suspended], "{what}");
@@ -663,10 +664,16 @@ pub(super) fn verb_log() -> (VerbLog, impl Fn(usize) -> OnAnswer) {
     })
 }
 
-pub(super) fn run_answers(core: &mut Core) {
-    for (on_answer, answer) in core.take_answers() {
-        on_answer(answer);
-    }
+/// Has the answers told, and says of which nodes there were events.
+pub(super) fn run_answers(core: &mut Core) -> Vec<String> {
+    let event = |said| match said {
+        Said::Answer(on_answer, answer) => {
+            on_answer(answer);
+            None
+        }
+        Said::Event(path) => Some(path),
+    };
+    core.take_said().into_iter().filter_map(event).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -734,10 +741,10 @@ struct Model {
     verbs: BTreeMap<usize, Fate>,
     answers: VerbLog,
     on_answer: Box<dyn Fn(usize) -> OnAnswer>,
-    /// What the server has said that must reach the handle, in order: zxids, and −k for
-    /// the k-th event.
+    /// What the server has said that must reach the handle, in order.
     said: Vec<i64>,
-    events: i64,
+    events: usize,
+    heard: Vec<String>,
     told: Vec<Told>,
     ended: bool,
 }
@@ -756,6 +763,7 @@ impl Model {
             on_answer: Box::new(on_answer),
             said: Vec::new(),
             events: 0,
+            heard: Vec::new(),
             told: Vec::new(),
             ended: false,
         }
@@ -805,7 +813,6 @@ impl Model {
             Step::Event => {
                 if self.core.is_attached() {
                     self.events += 1;
-                    self.said.push(-self.events);
                     self.core.heard_server(&event(&format!("/{}", self.events)), now).unwrap();
                 }
             }
@@ -854,7 +861,7 @@ impl Model {
         assert!(seen.is_empty() || self.core.is_attached());
         self.received.extend(seen);
         self.told.extend(told(&mut self.core));
-        run_answers(&mut self.core);
+        self.heard.extend(run_answers(&mut self.core));
     }
 
     fn reply(&mut self, error: bool) {
@@ -873,7 +880,7 @@ impl Model {
             op::EXISTS => vec![0; 68],
             op::GET_DATA => [text(""), vec![0; 68]].concat(),
             op::GET_CHILDREN => vec![0; 4],
-            op::CREATE | op::SYNC => text(&path),
+            op::CREATE | op::SYNC => text(&format!("/{path}")),
             _ => Vec::new(),
         };
         answer(&mut self.core, seen.xid, self.zxid, error, &body, self.now).unwrap();
@@ -895,7 +902,7 @@ impl Model {
 
     fn finish(mut self) {
         self.detach();
-        let replies: Vec<&Told> = self.told.iter().filter(|told| told.xid != xid::WATCH).collect();
+        let replies = &self.told;
         assert_eq!(replies.len(), self.requests.len(), "one reply for each request");
         for (reply, (number, fate)) in replies.iter().zip(&self.requests) {
             assert_eq!(reply.xid, *number as i32, "replies come in the order of the requests");
@@ -916,19 +923,14 @@ impl Model {
                 fate => assert_eq!(fate, Fate::Failed(*error), "verb {number}"),
             }
         }
-        let mut events = 0;
-        let heard: Vec<i64> = self
-            .told
-            .iter()
-            .filter_map(|told| match told.xid {
-                xid::WATCH => {
-                    events -= 1;
-                    Some(events)
-                }
-                _ => (told.zxid > 0).then_some(told.zxid),
-            })
-            .collect();
-        assert_eq!(heard, self.said, "events and replies in the server's order");
+        let served = self.told.iter().map(|told| told.zxid).filter(|zxid| *zxid > 0);
+        let events = (1..=self.events).map(|number| format!("/{number}"));
+        assert_eq!(
+            self.heard,
+            events.collect::<Vec<_>>(),
+            "each event once, in the server's order"
+        );
+        assert_eq!(served.collect::<Vec<_>>(), self.said, "replies in the server's order");
     }
 }
 
@@ -1039,8 +1041,8 @@ proptest! {
         }
         in_pieces(&stream, &cuts, |piece| core.heard_server(piece, now).is_ok());
         let order: Vec<i32> = told(&mut core).into_iter().map(|told| told.xid).collect();
-        let expected: Vec<i32> = (0..10).flat_map(|number| [number, xid::WATCH]).collect();
-        prop_assert_eq!(order, expected);
+        prop_assert_eq!(order, (0..10).collect::<Vec<_>>());
+        prop_assert_eq!(run_answers(&mut core), ["/a"; 10]);
     }
 }
 

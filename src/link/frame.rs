@@ -27,11 +27,14 @@ pub(crate) mod code {
     pub(crate) const MARSHALLING: i32 = -5;
     pub(crate) const UNIMPLEMENTED: i32 = -6;
     pub(crate) const OPERATION_TIMEOUT: i32 = -7;
+    pub(crate) const BAD_ARGUMENTS: i32 = -8;
     pub(crate) const NO_NODE: i32 = -101;
     pub(crate) const NO_AUTH: i32 = -102;
+    pub(crate) const NO_CHILDREN_FOR_EPHEMERALS: i32 = -108;
     pub(crate) const NODE_EXISTS: i32 = -110;
     pub(crate) const NOT_EMPTY: i32 = -111;
     pub(crate) const SESSION_EXPIRED: i32 = -112;
+    pub(crate) const INVALID_ACL: i32 = -114;
     pub(crate) const AUTH_FAILED: i32 = -115;
     pub(crate) const SESSION_MOVED: i32 = -118;
 }
@@ -54,6 +57,7 @@ pub(crate) const REPLY_HEADER: usize = 16;
 pub(crate) const REQUEST_HEADER: usize = 8;
 
 /// Flags of a create.
+pub(crate) const FLAG_EPHEMERAL: i32 = 1;
 pub(crate) const FLAG_EPHEMERAL_SEQUENTIAL: i32 = 3;
 pub(crate) const FLAG_CONTAINER: i32 = 4;
 
@@ -187,6 +191,11 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn string(&mut self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.buffer()?).map_err(|_| Malformed("a text that is not UTF-8"))
+    }
+
+    pub(crate) fn strings(&mut self) -> Result<Vec<String>, Malformed> {
+        let count = self.count()?;
+        (0..count).map(|_| self.string().map(str::to_owned)).collect()
     }
 
     fn count(&mut self) -> Result<usize, Malformed> {
@@ -353,7 +362,16 @@ impl ConnectResponse {
 pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> {
     let mut fields = Fields(body);
     match operation {
-        op::CREATE | op::CREATE_CONTAINER | op::SYNC => fields.string().map(drop),
+        op::CREATE | op::CREATE_CONTAINER | op::SYNC => {
+            let path = fields.string()?;
+            // What comes behind a reply that was cut off must not be taken for the rest of it.
+            let is_whole = fields.0.is_empty() || operation == op::CREATE_CONTAINER;
+            if path.starts_with('/') && is_whole {
+                Ok(())
+            } else {
+                Err(Malformed("something else than the path that was asked for"))
+            }
+        }
         op::EXISTS | op::SET_DATA | op::SET_ACL => fields.stat().map(drop),
         op::GET_DATA => {
             fields.buffer()?;
@@ -377,9 +395,8 @@ pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> 
     }
 }
 
-/// Checks the body of a watch event. The handle's thread for events would not survive a
-/// kind or a state that it does not know.
-pub(crate) fn check_event(body: &[u8]) -> Result<(), Malformed> {
+/// Checks the body of a watch event, and says which node it is about.
+pub(crate) fn check_event(body: &[u8]) -> Result<&str, Malformed> {
     let mut fields = Fields(body);
     if !matches!(fields.int()?, -1 | 1..=6) {
         return Err(Malformed("an event of an unknown kind"));
@@ -387,7 +404,7 @@ pub(crate) fn check_event(body: &[u8]) -> Result<(), Malformed> {
     if !matches!(fields.int()?, 0 | 3..=6 | -112) {
         return Err(Malformed("an event in an unknown state"));
     }
-    fields.string().map(drop)
+    fields.string()
 }
 
 #[cfg(test)]

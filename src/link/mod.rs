@@ -1,10 +1,11 @@
 //! The link: it owns the real connection to the ensemble and stands between it and the
 //! `zookeeper` crate's handle, which is connected to it over loopback.
 //!
-//! One thread, one session. The handle never sees a connection come or go; it gets one
-//! reply to every request, in order and in bounded time. [`core`] is the protocol,
-//! [`lease`] what is known of the session's life, [`dial`] the way to a server,
-//! [`loopback`] the handle's side, [`frame`] the bytes; this file is the sockets.
+//! One thread, one session. A caller whose request finds nobody at the line sends it by itself;
+//! what comes in, and what must be waited for, is the thread's. The handle never sees a
+//! connection come or go; it gets one reply to every request, in order and in bounded time.
+//! [`core`] is the protocol, [`lease`] what is known of the session's life, [`dial`] the way to
+//! a server, [`loopback`] the handle's side, [`frame`] the bytes; this file is the sockets.
 
 pub(crate) mod core;
 pub(crate) mod dial;
@@ -12,7 +13,7 @@ pub(crate) mod frame;
 mod lease;
 pub(crate) mod loopback;
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,12 +23,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::{Mutex as Lock, MutexGuard};
 use rustix::event::{PollFd, PollFlags};
 
-use self::core::{Core, Notice, OnAnswer};
+use self::core::{Core, Mark, Notice, OnAnswer, Said};
 use self::dial::{Auth, Dial, Found, Resolver, Wanted};
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::{self, Moment, Mutex, Receiver, Sender, unbounded};
+use crate::rt::{self, Deadline, Moment, Mutex, Receiver, Sender, bounded, unbounded};
 
 /// What a link needs to know.
 #[derive(Clone, Debug)]
@@ -41,6 +43,9 @@ pub(crate) struct LinkConfig {
 
 /// Told of the session's fate on the link's thread; may do no more than signal.
 pub(crate) type OnNotice = Box<dyn Fn(Notice) + Send>;
+
+/// Told, on the link's thread, which node a watch has fired on; may do no more than signal.
+pub(crate) type OnEvent = Box<dyn Fn(&str) + Send>;
 
 /// What is known of the session.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +65,25 @@ pub(crate) struct Link {
     waker: Arc<Waker>,
 }
 
+/// A request that the handle never sees.
+pub(crate) struct Verb {
+    pub(crate) operation: i32,
+    pub(crate) body: Vec<u8>,
+    pub(crate) on_answer: OnAnswer,
+}
+
+/// A request that can wait for a moment, and may not be needed then.
+pub(crate) struct Later {
+    pub(crate) verb: Verb,
+    pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
+}
+
+/// How long such a request waits at the least.
+const MOMENT: Duration = Duration::from_millis(3);
+/// How long the link's thread sleeps at the most after it has passed something on: what is put off
+/// by those who have heard it needs no wake-up of the thread then.
+const NAP: Duration = Duration::from_millis(5);
+
 /// For the end of a lease: it has come, or has not begun.
 const LAPSED: u64 = 0;
 
@@ -68,12 +92,66 @@ struct Shared {
     /// past puts [`LAPSED`] in its place.
     lease_end: AtomicU64,
     info: Mutex<Info>,
-    created: Mutex<HashMap<String, i64>>,
+    line: Lock<Line>,
+    put_off: Lock<PutOff>,
 }
+
+/// What callers share with the link's thread. Whoever has it may send; to pass on what the server
+/// has said, and to find another one, is for the thread alone.
+struct Line {
+    core: Core,
+    server: Option<Arc<TcpStream>>,
+    /// Why the connection is of no use any more, if a caller has found that.
+    broken: Option<String>,
+    /// Until when the link's thread means to sleep.
+    asleep_until: Moment,
+}
+
+/// What was put off. With a lock of its own: it is asked for just when the link's thread, which has
+/// told the caller something, is busy with its line.
+#[derive(Default)]
+struct PutOff {
+    /// And until when.
+    all: VecDeque<(Moment, Later)>,
+    /// Until when the link's thread means to sleep, in nanoseconds.
+    asleep_until: u64,
+}
+
+impl Line {
+    /// Whether the system has taken all there is.
+    fn write(&mut self) -> bool {
+        if let (Some(server), None) = (&self.server, &self.broken)
+            && let Err(error) = write_out(&mut &**server, self.core.for_server())
+        {
+            self.broken = Some(error.to_string());
+        }
+        self.core.pass_marks();
+        self.core.for_server().is_empty()
+    }
+
+    fn ask(&mut self, verbs: Verbs) {
+        let now = Moment::now();
+        for Verb { operation, body, on_answer } in verbs.into_iter().flatten() {
+            self.core.verb(operation, &body, on_answer, now);
+        }
+    }
+
+    /// Whether something is left to do for the link's thread before it would wake by itself.
+    fn needs_the_thread(&mut self) -> bool {
+        self.broken.is_some()
+            || self.core.has_news()
+            || !self.core.for_server().is_empty()
+            || self.core.next_tick() < self.asleep_until
+    }
+}
+
+/// One or two, which go out back to back.
+type Verbs = [Option<Verb>; 2];
 
 enum Command {
     Handle(TcpStream),
-    Verb { operation: i32, body: Vec<u8>, on_answer: OnAnswer },
+    Verbs(Verbs),
+    Mark(Mark),
     Found { dial: u64, found: Found },
     Close { give_up_after: Duration },
     Dropped,
@@ -95,7 +173,7 @@ impl Waker {
 
 impl Link {
     /// Starts to connect; the notices tell how it goes.
-    pub(crate) fn open(config: LinkConfig, on_notice: OnNotice) -> Result<Link> {
+    pub(crate) fn open(config: LinkConfig, on_notice: OnNotice, on_event: OnEvent) -> Result<Link> {
         let system = |cause: io::Error| {
             Error::new(ErrorKind::System, format!("could not make a socket pair: {cause}"))
                 .caused_by(cause)
@@ -108,13 +186,19 @@ impl Link {
         let shared = Arc::new(Shared {
             lease_end: AtomicU64::new(LAPSED),
             info: Mutex::new(Info::default()),
-            created: Mutex::new(HashMap::new()),
+            put_off: Lock::default(),
+            line: Lock::new(Line {
+                core: Core::new(config.max_reply),
+                server: None,
+                broken: None,
+                asleep_until: Moment::ZERO,
+            }),
         });
         let runner = Runner {
-            core: Core::new(config.max_reply),
             config,
             shared: Arc::clone(&shared),
             on_notice,
+            on_event,
             commands: received,
             to_self: (commands.clone(), Arc::clone(&waker)),
             waker: Arc::clone(&waker),
@@ -132,6 +216,7 @@ impl Link {
             lease_end: LAPSED,
             avoid: None,
             give_up_at: Moment::NEVER,
+            nap_until: Moment::ZERO,
             dropped: false,
         };
         rt::spawn("zklock-link", move || runner.run())?;
@@ -149,9 +234,59 @@ impl Link {
         self.tell(Command::Handle(handle));
     }
 
-    /// Sends a request that the handle never sees.
-    pub(crate) fn verb(&self, operation: i32, body: Vec<u8>, on_answer: OnAnswer) {
-        self.tell(Command::Verb { operation, body, on_answer });
+    /// Sends one or two requests that the handle never sees, back to back.
+    pub(crate) fn verbs<const N: usize>(&self, verbs: [Verb; N]) {
+        const { assert!(N <= 2) }
+        let mut both = [None, None];
+        for (place, verb) in both.iter_mut().zip(verbs) {
+            *place = Some(verb);
+        }
+        self.send(both);
+    }
+
+    /// By the caller itself, if nobody else is at it: that takes no other thread's wake-up. What
+    /// comes after something that is queued is queued behind it. Whether all is written.
+    fn send(&self, verbs: Verbs) -> bool {
+        let Some(mut line) = self.shared.line.try_lock().filter(|_| self.commands.is_empty())
+        else {
+            self.tell(Command::Verbs(verbs));
+            return false;
+        };
+        line.ask(verbs);
+        let written = line.write();
+        let needs_the_thread = line.needs_the_thread();
+        drop(line);
+        if needs_the_thread {
+            self.waker.wake();
+        }
+        written
+    }
+
+    /// Sends one a few milliseconds from now, if it is still wanted then.
+    pub(crate) fn later(&self, later: Later) {
+        let now = Moment::now();
+        let mut put_off = self.shared.put_off.lock();
+        put_off.all.push_back((now.plus(MOMENT), later));
+        let is_asleep = Moment::from_nanos(put_off.asleep_until) > now.plus(NAP);
+        drop(put_off);
+        if is_asleep {
+            self.waker.wake();
+        }
+    }
+
+    /// Sends one, and returns when the system has it on the way to the server, when there is no
+    /// connection, or at the deadline.
+    pub(crate) fn send_off(&self, verb: Verb, until: Deadline) {
+        if self.send([Some(verb), None]) {
+            return;
+        }
+        let (mark, written) = bounded(0);
+        self.tell(Command::Mark(mark));
+        // The mark is dropped.
+        let _ = match until.instant() {
+            Some(end) => written.recv_deadline(end).is_ok(),
+            None => written.recv().is_ok(),
+        };
     }
 
     /// Ends the session; without a server for so long, without the server's word.
@@ -182,11 +317,6 @@ impl Link {
     pub(crate) fn info(&self) -> Info {
         self.shared.info.lock().clone()
     }
-
-    /// The zxid at which an ephemeral sequential node was made, told once.
-    pub(crate) fn take_created(&self, path: &str) -> Option<i64> {
-        self.shared.created.lock().remove(path)
-    }
 }
 
 impl Drop for Link {
@@ -205,15 +335,15 @@ impl fmt::Debug for Link {
 const PARTING: Duration = Duration::from_secs(1);
 
 struct Runner {
-    core: Core,
     config: LinkConfig,
     shared: Arc<Shared>,
     on_notice: OnNotice,
+    on_event: OnEvent,
     commands: Receiver<Command>,
     to_self: (Sender<Command>, Arc<Waker>),
     waker: Arc<Waker>,
     woken: UnixStream,
-    server: Option<(TcpStream, SocketAddr)>,
+    server: Option<(Arc<TcpStream>, SocketAddr)>,
     handle: Option<TcpStream>,
     dial: Option<Dial>,
     dials: u64,
@@ -229,6 +359,8 @@ struct Runner {
     lease_end: u64,
     avoid: Option<SocketAddr>,
     give_up_at: Moment,
+    /// Until when something may be put off by those who were told something last.
+    nap_until: Moment,
     dropped: bool,
 }
 
@@ -236,64 +368,70 @@ impl Runner {
     fn run(mut self) {
         // Nothing here panics, but what is called might: a logger, for one.
         while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
-            self.core.collapse();
+            self.shared.line.lock().core.collapse();
         }
     }
 
     fn serve(&mut self) {
         let mut buffer = vec![0; 64 * 1024];
+        let shared = Arc::clone(&self.shared);
+        let mut line = shared.line.lock();
         loop {
-            self.keep_connected();
-            self.publish();
-            self.remind();
-            self.write();
-            self.publish();
-            if self.dropped && self.handle.is_none() && self.core.is_over() {
+            self.keep_connected(&mut line);
+            self.publish(&mut line);
+            self.remind(&mut line);
+            self.catch_up(&mut line);
+            self.write(&mut line);
+            self.publish(&mut line);
+            if self.dropped && self.handle.is_none() && line.core.is_over() {
                 return;
             }
-            let [woken, from_handle, from_server] = self.wait();
+            let [woken, from_handle, from_server] = self.wait(&mut line);
             if woken {
-                self.obey();
+                self.obey(&mut line);
             }
             if from_handle {
-                self.read_handle(&mut buffer);
+                self.read_handle(&mut line, &mut buffer);
             }
             if from_server {
-                self.read_server(&mut buffer);
+                self.read_server(&mut line, &mut buffer);
+            }
+            if let Some(why) = line.broken.take() {
+                self.lose_server(&mut line, &why);
             }
             let now = Moment::now();
-            if let Err(broken) = self.core.tick(now) {
-                self.lose_server(&broken.0);
+            if let Err(broken) = line.core.tick(now) {
+                self.lose_server(&mut line, &broken.0);
             }
-            if now >= self.give_up_at && !self.core.is_over() {
+            if now >= self.give_up_at && !line.core.is_over() {
                 log::debug!(target: "zklock::link", "gave up closing the session: no server");
-                self.core.give_up();
+                line.core.give_up();
             }
         }
     }
 
-    fn keep_connected(&mut self) {
-        if self.core.is_over() {
+    fn keep_connected(&mut self, line: &mut Line) {
+        if line.core.is_over() {
             self.dial = None;
-            self.server = None;
+            (self.server, line.server) = (None, None);
             return;
         }
-        let (now, last_zxid) = (Moment::now(), self.core.last_zxid());
+        let (now, last_zxid) = (Moment::now(), line.core.last_zxid());
         if self.dialled_zxid != last_zxid {
             // The session has ended meanwhile: any server will do from here on.
             self.dial = None;
         }
-        if self.core.is_attached() || self.dial.is_some() || now < self.redial_at {
+        if line.core.is_attached() || self.dial.is_some() || now < self.redial_at {
             return;
         }
         let wanted = Wanted {
             resolver: Arc::clone(&self.config.resolver),
             auth: self.config.auth.clone(),
             timeout: self.config.session_timeout,
-            session: self.core.granted().cloned(),
+            session: line.core.granted().cloned(),
             last_zxid,
             avoid: self.avoid,
-            round_trip: self.core.round_trip(),
+            round_trip: line.core.round_trip(),
             patience: self.config.connect_timeout,
             futile: self.futile,
             rounds: Arc::clone(&self.rounds),
@@ -321,14 +459,20 @@ impl Runner {
     }
 
     /// Makes known what the core has to say, in the order that nobody is misled by:
-    /// the lease, the state, and only then the answers that depend on it.
-    fn publish(&mut self) {
-        let created = self.core.take_created();
-        if !created.is_empty() {
-            self.shared.created.lock().extend(created);
+    /// the lease, the state, and only then the answers and events that depend on it.
+    fn publish(&mut self, line: &mut MutexGuard<'_, Line>) {
+        self.publish_lease(line);
+        if !line.core.has_news() {
+            return;
         }
-        self.publish_lease();
-        let notices = self.core.take_notices();
+        self.nap_until = Moment::now().plus(NAP);
+        let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
+        let session = self.session(line);
+        // Whoever hears of it may send at once.
+        MutexGuard::unlocked(line, || self.pass_on(notices, all_said, session));
+    }
+
+    fn pass_on(&mut self, notices: Vec<Notice>, all_said: Vec<Said>, session: i64) {
         for notice in &notices {
             (self.on_notice)(*notice);
         }
@@ -338,8 +482,7 @@ impl Runner {
                     log::log!(
                         target: "zklock::link",
                         if why == core::End::Closed { log::Level::Debug } else { log::Level::Warn },
-                        "session {} is over: {why:?}",
-                        self.session()
+                        "session 0x{session:x} is over: {why:?}"
                     );
                 }
                 Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
@@ -347,23 +490,42 @@ impl Runner {
                 Notice::Alive => {}
             }
         }
-        for (on_answer, answer) in self.core.take_answers() {
-            on_answer(answer);
+        for said in all_said {
+            match said {
+                Said::Answer(on_answer, answer) => on_answer(answer),
+                Said::Event(path) => (self.on_event)(&path),
+            }
+        }
+    }
+
+    /// Asks what was put off, as far as it is still wanted.
+    fn catch_up(&mut self, line: &mut Line) {
+        let mut put_off = self.shared.put_off.lock();
+        if put_off.all.is_empty() {
+            return;
+        }
+        let now = Moment::now();
+        while put_off.all.front().is_some_and(|(due, _)| *due <= now)
+            && let Some((_, Later { verb, is_wanted })) = put_off.all.pop_front()
+        {
+            if is_wanted() {
+                line.core.verb(verb.operation, &verb.body, verb.on_answer, now);
+            }
         }
     }
 
     /// For those who have something left to do and nobody else to remind them of it.
-    fn remind(&mut self) {
-        let timeout = self.core.granted().map_or(Duration::MAX, |granted| granted.timeout);
+    fn remind(&mut self, line: &mut MutexGuard<'_, Line>) {
+        let timeout = line.core.granted().map_or(Duration::MAX, |granted| granted.timeout);
         let now = Moment::now();
-        if self.core.is_attached() && now.since(self.alive_at) >= timeout / 3 {
+        if line.core.is_attached() && now.since(self.alive_at) >= timeout / 3 {
             self.alive_at = now;
-            (self.on_notice)(Notice::Alive);
+            MutexGuard::unlocked(line, || (self.on_notice)(Notice::Alive));
         }
     }
 
-    fn publish_lease(&mut self) {
-        let end = self.core.lease_end().as_nanos();
+    fn publish_lease(&mut self, line: &mut Line) {
+        let end = line.core.lease_end().as_nanos();
         let exchanged = self.shared.lease_end.compare_exchange(
             self.lease_end,
             end,
@@ -374,29 +536,37 @@ impl Runner {
         if exchanged.is_err() {
             // A holder was told that the lease has run out: so it has, for everybody.
             self.lease_end = LAPSED;
-            self.core.lapse(Moment::now());
+            line.core.lapse(Moment::now());
         }
     }
 
-    fn session(&self) -> String {
-        let session = self.core.granted().map_or(0, |granted| granted.session);
-        format!("0x{session:x}")
+    fn session(&self, line: &Line) -> i64 {
+        line.core.granted().map_or(0, |granted| granted.session)
     }
 
-    fn wait(&mut self) -> [bool; 3] {
-        let mut next = self.core.next_tick();
-        if !self.core.is_over() {
+    fn wait(&mut self, line: &mut MutexGuard<'_, Line>) -> [bool; 3] {
+        let mut next = line.core.next_tick();
+        if !line.core.is_over() {
             next = next.min(self.give_up_at);
-            if !self.core.is_attached() && self.dial.is_none() {
+            if !line.core.is_attached() && self.dial.is_none() {
                 next = next.min(self.redial_at);
             }
         }
-        let limit = (next != Moment::NEVER).then(|| next.since(Moment::now()));
+        let now = Moment::now();
+        let mut put_off = self.shared.put_off.lock();
+        if let Some((due, _)) = put_off.all.front() {
+            next = next.min(*due);
+        } else if now < self.nap_until {
+            next = next.min(self.nap_until);
+        }
+        put_off.asleep_until = next.as_nanos();
+        drop(put_off);
+        let limit = (next != Moment::NEVER).then(|| next.since(now));
         let interest = |unsent: bool| {
             if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
         };
-        let server_unsent = !self.core.for_server().is_empty();
-        let handle_unsent = !self.core.for_handle().is_empty();
+        let server_unsent = !line.core.for_server().is_empty();
+        let handle_unsent = !line.core.for_handle().is_empty();
         let mut sockets = Vec::with_capacity(3);
         sockets.push(PollFd::new(&self.woken, PollFlags::IN));
         let handle_at = self.handle.as_ref().map(|handle| {
@@ -407,7 +577,9 @@ impl Runner {
             sockets.push(PollFd::new(server, interest(server_unsent)));
             sockets.len() - 1
         });
-        if let Err(error) = poll(&mut sockets, limit) {
+        line.asleep_until = next;
+        let polled = MutexGuard::unlocked(line, || poll(&mut sockets, limit));
+        if let Err(error) = polled {
             // Nothing that can be helped here; do not spin on it.
             log::error!(target: "zklock::link", "poll failed: {error}");
             std::thread::sleep(Duration::from_millis(50));
@@ -421,37 +593,36 @@ impl Runner {
         [readable(Some(0)), readable(handle_at), readable(server_at)]
     }
 
-    fn obey(&mut self) {
+    fn obey(&mut self, line: &mut Line) {
         let mut sink = [0; 64];
         while matches!((&self.woken).read(&mut sink), Ok(64)) {}
         self.waker.pending.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Handle(stream) => self.handle = Some(stream),
-                Command::Verb { operation, body, on_answer } => {
-                    self.core.verb(operation, &body, on_answer, Moment::now());
-                }
+                Command::Verbs(verbs) => line.ask(verbs),
+                Command::Mark(mark) => line.core.mark(mark),
                 Command::Found { dial, found } => {
                     if dial == self.dials && self.dial.take().is_some() {
-                        self.found(found);
+                        self.found(line, found);
                     }
                 }
-                Command::Close { give_up_after } => self.part(give_up_after),
+                Command::Close { give_up_after } => self.part(line, give_up_after),
                 Command::Dropped => {
                     self.dropped = true;
-                    self.part(PARTING);
+                    self.part(line, PARTING);
                 }
             }
         }
     }
 
-    fn part(&mut self, give_up_after: Duration) {
+    fn part(&mut self, line: &mut Line, give_up_after: Duration) {
         let now = Moment::now();
         self.give_up_at = self.give_up_at.min(now.plus(give_up_after));
-        self.core.close(now);
+        line.core.close(now);
     }
 
-    fn found(&mut self, found: Found) {
+    fn found(&mut self, line: &mut Line, found: Found) {
         match found {
             Found::Server { stream, address, granted } => {
                 if let Err(cause) = stream.set_nonblocking(true) {
@@ -459,30 +630,33 @@ impl Runner {
                     return;
                 }
                 let now = Moment::now();
-                let first = self.core.granted().is_none();
+                let first = line.core.granted().is_none();
                 self.shared.info.lock().clone_from(&Info {
                     session: granted.session,
                     timeout: granted.timeout,
                     server: Some(address),
                     trouble: None,
                 });
+                let stream = Arc::new(stream);
+                (line.server, line.broken) = (Some(Arc::clone(&stream)), None);
                 self.server = Some((stream, address));
                 self.attached_at = now;
                 self.rounds.store(0, Ordering::Relaxed);
-                self.core.attach(granted, now);
+                line.core.attach(granted, now);
                 log::log!(
                     target: "zklock::link",
                     if first { log::Level::Debug } else { log::Level::Info },
-                    "session {} is served by {address}",
-                    self.session()
+                    "session 0x{:x} is served by {address}",
+                    self.session(line)
                 );
             }
-            Found::Expired => self.core.expired(),
-            Found::AuthFailed => self.core.auth_failed(),
+            Found::Expired => line.core.expired(),
+            Found::AuthFailed => line.core.auth_failed(),
         }
     }
 
-    fn lose_server(&mut self, why: &str) {
+    fn lose_server(&mut self, line: &mut Line, why: &str) {
+        (line.server, line.broken) = (None, None);
         let Some((_, address)) = self.server.take() else { return };
         let now = Moment::now();
         let lived = now.since(self.attached_at);
@@ -492,20 +666,20 @@ impl Runner {
         if self.futile == 0 || self.futile.is_power_of_two() {
             log::warn!(
                 target: "zklock::link",
-                "session {} lost its connection to {address}: {why}",
-                self.session()
+                "session 0x{:x} lost its connection to {address}: {why}",
+                self.session(line)
             );
         }
-        self.core.detach(now);
+        line.core.detach(now);
     }
 
-    fn read_handle(&mut self, buffer: &mut [u8]) {
+    fn read_handle(&mut self, line: &mut Line, buffer: &mut [u8]) {
         let Some(handle) = &mut self.handle else { return };
         let gone = match handle.read(buffer) {
             Ok(0) => true,
             Ok(read) => {
                 acknowledge(handle);
-                match self.core.heard_handle(&buffer[..read], Moment::now()) {
+                match line.core.heard_handle(&buffer[..read], Moment::now()) {
                     Ok(()) => false,
                     Err(broken) => {
                         log::error!(target: "zklock::link", "{}", broken.0);
@@ -516,45 +690,43 @@ impl Runner {
             Err(error) => !is_passing(&error),
         };
         if gone {
-            self.lose_handle();
+            self.lose_handle(line);
         }
     }
 
-    fn lose_handle(&mut self) {
-        if !self.core.is_handle_closed() {
+    fn lose_handle(&mut self, line: &mut Line) {
+        if !line.core.is_handle_closed() {
             log::error!(target: "zklock::link", "the handle went away without a goodbye");
-            self.part(PARTING);
+            self.part(line, PARTING);
         }
         self.handle = None;
-        self.core.for_handle().clear();
+        line.core.for_handle().clear();
     }
 
-    fn read_server(&mut self, buffer: &mut [u8]) {
-        let Some((server, _)) = &mut self.server else { return };
-        let broken = match server.read(buffer) {
+    fn read_server(&mut self, line: &mut Line, buffer: &mut [u8]) {
+        let Some((server, _)) = &self.server else { return };
+        let broken = match (&**server).read(buffer) {
             Ok(0) => Some("the server closed it".to_owned()),
             Ok(read) => {
-                let result = self.core.heard_server(&buffer[..read], Moment::now());
+                let result = line.core.heard_server(&buffer[..read], Moment::now());
                 result.err().map(|broken| broken.0)
             }
             Err(error) => (!is_passing(&error)).then(|| error.to_string()),
         };
         if let Some(why) = broken {
-            self.lose_server(&why);
+            self.lose_server(line, &why);
         }
     }
 
-    fn write(&mut self) {
-        if let Some((server, _)) = &mut self.server
-            && let Err(error) = write_out(server, self.core.for_server())
-        {
-            self.lose_server(&error.to_string());
-            self.publish();
+    fn write(&mut self, line: &mut Line) {
+        line.write();
+        if let Some(why) = line.broken.take() {
+            self.lose_server(line, &why);
         }
         if let Some(handle) = &mut self.handle
-            && write_out(handle, self.core.for_handle()).is_err()
+            && write_out(handle, line.core.for_handle()).is_err()
         {
-            self.lose_handle();
+            self.lose_handle(line);
         }
     }
 }
@@ -569,7 +741,7 @@ fn acknowledge(handle: &TcpStream) {
     let _ = handle;
 }
 
-fn write_out(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn write_out(stream: &mut impl Write, bytes: &mut Vec<u8>) -> io::Result<()> {
     let mut written = 0;
     let result = loop {
         if written == bytes.len() {

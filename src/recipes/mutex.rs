@@ -1,6 +1,7 @@
 //! The mutex.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::guard::guard;
@@ -9,6 +10,7 @@ use crate::acl::Acl;
 use crate::contend::acquire::Limits;
 use crate::contend::contenders::Contender;
 use crate::contend::hold::{FencingToken, Hold, LossReason, Lost};
+use crate::contend::local::{HandOver, Key, Member, Policy};
 use crate::contend::observe::Observer;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::Result;
@@ -35,7 +37,10 @@ use crate::session::wake::Cancel;
 ///
 /// # Fairness
 ///
-/// First come, first served, by the sequence numbers.
+/// First come, first served, by the sequence numbers. Threads of one process that use equal locks
+/// of one client share a place in that order, and pass the lock on among themselves, first come,
+/// first served, without asking the ensemble, in limits that leave others their share: see
+/// [`HandOver`], which can also turn that off.
 ///
 /// # Re-entrance
 ///
@@ -55,9 +60,21 @@ use crate::session::wake::Cancel;
 /// } // released here
 /// # Ok::<(), zklock::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DistributedLock {
     pub(crate) site: Site,
+    policy: Policy,
+    /// Found at the first use; unless nothing is shared.
+    member: OnceLock<Arc<Member>>,
+}
+
+impl fmt::Debug for DistributedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DistributedLock")
+            .field("site", &self.site)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }
 
 impl DistributedLock {
@@ -82,7 +99,8 @@ impl DistributedLock {
         name: impl AsRef<str>,
     ) -> DistributedLockBuilder {
         let site = Site::new(zk.into(), base.as_ref(), name.as_ref());
-        DistributedLockBuilder { lock: DistributedLock { site } }
+        let policy = Policy { hand_over: HandOver::default(), keep: None };
+        DistributedLockBuilder { lock: DistributedLock { site, policy, member: OnceLock::new() } }
     }
 
     /// Blocks until the lock is held.
@@ -108,7 +126,7 @@ impl DistributedLock {
     /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss), [`Connect`](crate::ErrorKind::Connect),
     /// [`SessionLost`](crate::ErrorKind::SessionLost). No node of ours is left in any case.
     pub fn lock(&self) -> Result<LockGuard> {
-        self.site.wait(self.form(), None).map(LockGuard::new)
+        self.wait(None)
     }
 
     /// As [`lock`](DistributedLock::lock), until any thread trips `cancel`.
@@ -133,7 +151,7 @@ impl DistributedLock {
     /// # Ok::<(), zklock::Error>(())
     /// ```
     pub fn lock_with(&self, cancel: &Cancel) -> Result<LockGuard> {
-        self.site.wait(self.form(), Some(cancel)).map(LockGuard::new)
+        self.wait(Some(cancel))
     }
 
     /// Takes the lock if nobody holds it or waits for it; else `None`, and no node is left.
@@ -146,7 +164,8 @@ impl DistributedLock {
     ///
     /// As [`lock`](DistributedLock::lock).
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        Ok(self.site.try_now(self.form())?.map(LockGuard::new))
+        let deadline = Deadline::after(self.site.client.core().connect_timeout());
+        self.acquire(Limits { deadline, patient: false, cancel: None })
     }
 
     /// Waits for the lock for so long at the most; `None` when it was not to be had.
@@ -173,12 +192,46 @@ impl DistributedLock {
         self.try_by(Deadline::at(end))
     }
 
-    pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
-        Ok(self.site.acquire(self.form(), limits)?.map(LockGuard::new))
+    fn wait(&self, cancel: Option<&Cancel>) -> Result<LockGuard> {
+        loop {
+            // Without a deadline there is no giving up.
+            let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
+            if let Some(guard) = self.acquire(limits)? {
+                return Ok(guard);
+            }
+        }
     }
 
     pub(crate) fn try_by(&self, deadline: Deadline) -> Result<Option<LockGuard>> {
-        Ok(self.site.try_until(self.form(), deadline)?.map(LockGuard::new))
+        self.acquire(Limits { deadline, patient: true, cancel: None })
+    }
+
+    pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
+        let hold = match self.member()? {
+            None => self.site.acquire(self.form(), limits)?,
+            Some(member) => {
+                let node = &member.key().node;
+                let contention = || self.site.contention(node, self.form());
+                member.acquire(&self.site.client, limits, contention)?
+            }
+        };
+        Ok(hold.map(LockGuard::new))
+    }
+
+    /// This lock's part in a group that shares a node, if it is to.
+    fn member(&self) -> Result<Option<&Arc<Member>>> {
+        if let Some(member) = self.member.get() {
+            return Ok(Some(member));
+        }
+        if !self.policy.shares() {
+            return Ok(None);
+        }
+        // What does not pass is reported by each call.
+        self.site.check(self.form())?;
+        let Site { client, naming, acl, data, .. } = &self.site;
+        let (node, policy) = (self.site.node()?.to_owned(), self.policy);
+        let key = Key { node, naming: *naming, acl: acl.clone(), data: data.clone(), policy };
+        Ok(Some(self.member.get_or_init(|| Member::of(client, key))))
     }
 
     pub(crate) fn form(&self) -> Form {
@@ -203,10 +256,45 @@ pub struct DistributedLockBuilder {
 
 settings!(DistributedLockBuilder, DistributedLock);
 
+impl DistributedLockBuilder {
+    /// How threads of this process pass the lock on among themselves. Default
+    /// [`HandOver::default`]: from hand to hand, and within 64 turns and a second once somebody
+    /// else contends.
+    pub fn hand_over(mut self, hand_over: HandOver) -> DistributedLockBuilder {
+        self.lock.policy.hand_over = hand_over;
+        self
+    }
+
+    /// Keeps the contender's node after the release, for so long at the most, as long as nobody
+    /// else asks for the lock. To take it again in this time costs no request. Default: not kept.
+    ///
+    /// For services that take the same lock again and again. As soon as another contender comes,
+    /// or somebody [asks](DistributedLock::request_release) for it, the node is deleted, without
+    /// waiting for the end of that time. While the lock is kept it is held as far as others can
+    /// see: [`contenders`](DistributedLock::contenders) and observers show its node, and another
+    /// client's [`try_lock`](DistributedLock::try_lock) may find it so. It is let go when the last
+    /// of the lock's values and guards is dropped, and with the client. What is kept in a session
+    /// that is lost is lost quietly: the next call contends anew.
+    ///
+    /// The price is that of a crash: a process that dies while it *keeps* a lock, without holding it,
+    /// holds up the others for the [session time-out](Client::session_timeout), as one that dies
+    /// while holding it does; and so does one that ends without dropping the lock, or closing the
+    /// client. One that is paused, or cut off, holds them up for as long as that lasts, at the most
+    /// the session time-out. A [`MultiLock`](crate::MultiLock) over this lock contends like anybody
+    /// else: its `try_lock` is refused by what its own process keeps.
+    pub fn keep_for(mut self, limit: Duration) -> DistributedLockBuilder {
+        self.lock.policy.keep = Some(limit);
+        self
+    }
+}
+
 /// A held [`DistributedLock`]; dropped, it releases it.
 ///
-/// Dropping deletes the guard's own node, nobody else's, and waits for that up to half a
-/// second; beyond that, and when there is no connection, the delete goes on in the
+/// Dropping hands the lock to the next thread of this process that waits for it, unless there is
+/// none or it is somebody else's turn (see [`HandOver`]), or [keeps](DistributedLockBuilder::keep_for)
+/// the node, if that is what the lock is to do. Otherwise it deletes the guard's own node,
+/// nobody else's, and returns when that is on its way to the server, within half a second; when
+/// there is no connection, or it is lost before the answer comes, the delete goes on in the
 /// background until the server has done it or has ended the session.
 /// [`unlock`](LockGuard::unlock) waits for as long as it takes, and tells.
 ///
@@ -241,7 +329,9 @@ impl LockGuard {
     /// Releases the lock as dropping does, but waits until the server has confirmed it, and
     /// tells if it could not be.
     ///
-    /// While the connection is lost it waits until the session is resumed or lost.
+    /// While the connection is lost it waits until the session is resumed or lost. Where the lock
+    /// goes to another thread of this process, or is [kept](DistributedLockBuilder::keep_for),
+    /// nobody is asked: it tells what is known here.
     ///
     /// # Errors
     ///

@@ -2,6 +2,7 @@
 //! contend and to look on.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire};
@@ -87,9 +88,12 @@ impl Site {
 
     pub(crate) fn acquire(&self, form: Form, limits: Limits<'_>) -> Result<Option<Hold>> {
         self.check(form)?;
-        let (node, data) = (self.node()?.to_owned(), self.data());
+        acquire(&self.contention(self.node()?, form), limits)
+    }
+
+    pub(crate) fn contention(&self, node: &str, form: Form) -> Contention {
         let (client, acl) = (self.client.clone(), self.acl.clone());
-        acquire(&Contention { client, node, data, acl, form }, limits)
+        Contention { client, node: node.to_owned(), data: self.data(), acl, form }
     }
 
     // ----- looking on
@@ -117,11 +121,12 @@ impl Site {
 
 /// Host, process and thread, so that who looks at the node sees whose it is.
 fn default_data() -> Vec<u8> {
-    let system = rustix::system::uname();
-    let host = system.nodename().to_string_lossy();
+    static HOST: LazyLock<String> =
+        LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed");
-    format!("host={host} pid={} thread={thread}", std::process::id()).into_bytes()
+    // A process that was forked has another id.
+    format!("host={} pid={} thread={thread}", *HOST, std::process::id()).into_bytes()
 }
 
 impl fmt::Debug for Site {
@@ -140,7 +145,8 @@ macro_rules! settings {
     ($builder:ident, $lock:ident) => {
         impl $builder {
             /// What a contender's node says of it, for people who look. Default: host, process id
-            /// and thread name, as text; `b""` for nothing. Keep it to UTF-8 and below 1 MiB;
+            /// and the name of the thread that made it, as text (where threads share a node, another
+            /// of them may hold by now); `b""` for nothing. Keep it to UTF-8 and below 1 MiB;
             /// `__REVOKE__` and `unlock` are refused, as they ask a holder to let go.
             pub fn data(mut self, data: impl Into<Vec<u8>>) -> $builder {
                 self.lock.site.data = Some(data.into());

@@ -9,14 +9,15 @@ use super::handle::{Handle, ZooKeeper};
 use super::lookout::Lookout;
 use super::session::ended;
 use super::store::{
-    Answer, Created, Ensemble, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
+    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
+    or_none,
 };
 use super::wake::Waiter;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
 use crate::path;
-use crate::rt::{self, Deadline};
+use crate::rt::{self, Deadline, bounded};
 
 /// How long opening a session may take: the default of clients that have settings.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -140,6 +141,13 @@ impl Store for Plain {
         Ok(Created { path, czxid })
     }
 
+    /// One after the other: the crate answers one request of a thread at a time.
+    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
+        let made = self.create(path, data, acl, Kind::EphemeralSequential)?;
+        let siblings = self.children(path::parent(path), false).ok().flatten();
+        Ok(Entered { made, siblings })
+    }
+
     fn delete(&self, path: &str) -> Answer<()> {
         delete(&self.lookout, path)
     }
@@ -214,6 +222,28 @@ impl Store for Plain {
         });
     }
 
+    fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {
+        let (lookout, path) = (Arc::clone(&self.lookout), path.to_owned());
+        self.lookout.later(move || {
+            let children = watch_children(&lookout, &path);
+            on_answer(children.and_then(|children| children.ok_or(Fault::NoNode)));
+        });
+    }
+
+    /// The crate does not say when a request is under way: that the answer is there has to do.
+    fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>) {
+        let (lookout, path) = (Arc::clone(&self.lookout), path.to_owned());
+        let (done, told) = bounded::<()>(0);
+        self.lookout.later(move || {
+            // Also when it is dropped, as a session's end does with what was to be done.
+            let _done = done;
+            on_answer(delete(&lookout, &path));
+        });
+        if let Some(end) = until.instant() {
+            let _ = told.recv_deadline(end);
+        }
+    }
+
     fn delete_soon(&self, path: &str) {
         let (lookout, path) = (Arc::clone(&self.lookout), path.to_owned());
         self.lookout.later(move || drop(delete(&lookout, &path)));
@@ -281,12 +311,4 @@ fn watch_children(lookout: &Lookout, path: &str) -> Answer<Option<Names>> {
             handle.children_with(path, move || fuse.blow())
         })
     }))
-}
-
-fn or_none<T>(answer: Answer<T>) -> Answer<Option<T>> {
-    match answer {
-        Ok(value) => Ok(Some(value)),
-        Err(Fault::NoNode) => Ok(None),
-        Err(fault) => Err(fault),
-    }
 }

@@ -1,9 +1,10 @@
 //! The public `Client`: one live session at a time, opened anew on demand.
 
+use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::borrowed::Borrowed;
@@ -92,6 +93,8 @@ pub(crate) struct Core {
     slot: Mutex<Slot>,
     changed: Arc<Signals>,
     listeners: Mutex<Vec<Arc<Listener>>>,
+    /// What the floors above keep with a client: see [`upper`](Core::upper).
+    upper: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -217,7 +220,7 @@ impl Client {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "_bench"))]
     pub(crate) fn with(ensemble: Box<dyn Ensemble>, hosts: String, chroot: String) -> Client {
         Client::assemble(ensemble, hosts, chroot, Retry::default())
     }
@@ -241,6 +244,7 @@ impl Client {
             slot: Mutex::default(),
             changed: Arc::default(),
             listeners: Mutex::default(),
+            upper: OnceLock::new(),
         };
         Client { owner: Arc::new(Owner { core: Arc::new(core) }) }
     }
@@ -254,7 +258,9 @@ impl Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Entries in the table of watches: one for each guard, one for each waiting call.
+    /// Entries in the table of watches: one for each node that is held or kept, one for each call
+    /// that waits at the ensemble, and one for each shared or kept node whose holder looks out for
+    /// others.
     pub watches: usize,
     /// Nodes still to be deleted in the background.
     pub pending_deletes: usize,
@@ -304,6 +310,8 @@ impl From<&Client> for Client {
 ///   keep a thread waiting, 16 at the most, after which they get no answer;
 ///   [`lock`](crate::DistributedLock::lock), [`unlock`](crate::LockGuard::unlock), `ensure_held` and
 ///   an [`Observer`](crate::Observer) without a limit do not.
+/// - **Hand-over** among threads, and taking what was kept, is refused while the handle says that
+///   it has no connection; a server that is silent, it does not notice.
 /// - **A blip can end it.** The crate closes a handle for good when a connection breaks in a busy
 ///   session (and after an outage of about the session time-out). Locks are then lost, and calls
 ///   fail with [`Closed`](crate::ErrorKind::Closed): make a new handle and a new client. The
@@ -530,6 +538,17 @@ impl Core {
         }
     }
 
+    /// What the floors above keep with this client, made when it is first asked for; `None` for
+    /// another type than the first.
+    pub(crate) fn upper<T: Default + Send + Sync + 'static>(&self) -> Option<&T> {
+        self.upper.get_or_init(|| Box::<T>::default()).downcast_ref()
+    }
+
+    /// Told whenever the state of the session changes.
+    pub(crate) fn changes(&self) -> &Arc<Signals> {
+        &self.changed
+    }
+
     pub(crate) fn retry_policy(&self) -> Retry {
         self.retry
     }
@@ -566,6 +585,12 @@ impl Core {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.slot.lock().closed
+    }
+
+    /// The session as it is, for those who check.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn present_session(&self) -> Option<Arc<Session>> {
+        self.slot.lock().session.clone()
     }
 
     fn state(&self) -> SessionState {

@@ -12,8 +12,7 @@ use zookeeper::{
 
 pub(crate) use zookeeper::ZooKeeper;
 
-use super::store::{Answer, Fault, Kind, Names, Stat};
-use super::wake::Watches;
+use super::store::{Answer, Fault, Kind, Names, Stat, or_none};
 use crate::acl::{Acl, Permissions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::Link;
@@ -45,13 +44,9 @@ pub(crate) enum Line {
 pub(crate) struct Listening(Subscription);
 
 impl Handle {
-    /// Makes a handle and has the link serve it, unless `give_up` says so first. Watches
-    /// that fire are told to `watches`.
-    pub(crate) fn open(
-        link: &Link,
-        watches: &Arc<Watches>,
-        give_up: impl Fn() -> bool,
-    ) -> Result<Handle> {
+    /// Makes a handle and has the link serve it, unless `give_up` says so first. It is told of
+    /// no watch that fires: the link tells of them.
+    pub(crate) fn open(link: &Link, give_up: impl Fn() -> bool) -> Result<Handle> {
         Parked::retry();
         let system = |what: &str, cause: std::io::Error| {
             Error::new(ErrorKind::System, format!("{what}: {cause}")).caused_by(cause)
@@ -60,14 +55,9 @@ impl Handle {
             Door::open().map_err(|cause| system("could not open a loopback port", cause))?;
         let address =
             door.address().map_err(|cause| system("could not name the loopback port", cause))?;
-        let (watches, nonce) = (Arc::clone(watches), door.nonce());
-        let watcher = move |event: WatchedEvent| {
-            if let Some(path) = event.path {
-                watches.tell(&path);
-            }
-        };
+        let nonce = door.nonce();
         // The crate panics where the system refuses it a socket.
-        let made = AssertUnwindSafe(|| ZooKeeper::connect(&address.to_string(), nonce, watcher));
+        let made = AssertUnwindSafe(|| ZooKeeper::connect(&address.to_string(), nonce, |_| {}));
         let inner = match catch_unwind(made) {
             Ok(Ok(inner)) => inner,
             Ok(Err(cause)) => {
@@ -317,14 +307,6 @@ impl<F: Fn()> Drop for OnDrop<F> {
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Handle")
-    }
-}
-
-fn or_none<T>(answer: Answer<T>) -> Answer<Option<T>> {
-    match answer {
-        Ok(value) => Ok(Some(value)),
-        Err(Fault::NoNode) => Ok(None),
-        Err(fault) => Err(fault),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sessions: [`client`] is the public face, [`retry`] its patience, [`session`] one session,
 //! [`store`] what it can be asked for, [`wire`] how a real ensemble is, by [`handle`], the
-//! `zookeeper` crate; [`borrowed`] how one is by a handle of the program's, which [`lookout`] and
+//! `zookeeper` crate, and by requests of its own, for which threads wait by [`pending`]; [`borrowed`] how one is by a handle of the program's, which [`lookout`] and
 //! [`fuses`] look after; [`status`] and [`wake`] how others learn of changes, [`together`] how they
 //! share an answer; [`calls`] and [`events`], on [`workers`],
 //! and [`reaper`] the threads that work on behalf of others.
@@ -12,6 +12,7 @@ pub(crate) mod events;
 mod fuses;
 pub(crate) mod handle;
 mod lookout;
+mod pending;
 pub(crate) mod reaper;
 pub(crate) mod retry;
 #[expect(clippy::module_inception, reason = "the one session among what serves sessions")]

@@ -1,4 +1,4 @@
-//! Deletes that must happen later: nodes whose owner could not wait for the delete, and
+//! Deletes that nobody waits for: nodes whose owner has gone on or could not wait, and
 //! nodes that may or may not have been made. A task goes on until the server says that
 //! there is nothing left, or that the session is over.
 
@@ -11,7 +11,7 @@ use super::store::{Answer, Fault};
 use super::wake::Subscription;
 use crate::error::Result;
 use crate::path;
-use crate::rt::{self, Condvar, Mutex};
+use crate::rt::{self, Condvar, Deadline, Mutex};
 
 /// How long the thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -34,8 +34,19 @@ struct State {
     /// Tasks that are being worked on, one at the most.
     busy: usize,
     running: bool,
+    /// Nodes that were let go and of which there is no answer yet.
+    unanswered: usize,
     /// Counts the changes of sessions: each makes another attempt worth while.
     changes: u64,
+}
+
+/// Counts as long as there is no answer.
+struct Unanswered(Arc<Shared>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.state.lock().unanswered -= 1;
+    }
 }
 
 struct Task {
@@ -48,38 +59,87 @@ struct Task {
     _subscription: Subscription,
 }
 
+/// Something to be done at a time; it says when to do it again, if at all.
+pub(crate) type Chore = Box<dyn FnMut() -> Option<Instant> + Send>;
+
 enum What {
     /// This very node.
     Node(String),
+    Chore(Chore),
     /// Whichever children of this node these markers begin the names of.
-    Marked { parent: String, markers: Vec<String> },
+    Marked {
+        parent: String,
+        markers: Vec<String>,
+    },
 }
 
 impl Reaper {
+    /// Has a node deleted that belongs to nobody any more: at once, as far as the caller is
+    /// concerned, if there is a connection (see [`Store::let_go`](super::store::Store::let_go)).
+    /// Whatever goes wrong, it is deleted in the end.
+    pub(crate) fn let_go(&self, session: &Arc<Session>, path: &str, until: Deadline) {
+        if !session.status().now().is_usable() {
+            return self.delete(session, path.to_owned());
+        }
+        session.leaves(path);
+        self.shared.state.lock().unanswered += 1;
+        let (unanswered, reaper) = (Unanswered(Arc::clone(&self.shared)), self.clone());
+        // Of a session that nobody has any more, nothing is left.
+        let (owner, node) = (Arc::downgrade(session), path.to_owned());
+        let on_answer = move |answer: Answer<()>| {
+            if let Some(session) = owner.upgrade() {
+                match answer {
+                    Ok(()) | Err(Fault::NoNode | Fault::SessionEnded) => {
+                        session.leaves_no_more(&node);
+                    }
+                    Err(Fault::ConnectionLoss) => reaper.delete(&session, node),
+                    Err(_) => reaper.insist(&session, node),
+                }
+            }
+            drop(unanswered);
+        };
+        session.let_go(path, until, Box::new(on_answer));
+    }
+
     pub(crate) fn delete(&self, session: &Arc<Session>, path: String) {
-        self.add(session, What::Node(path));
+        session.leaves(&path);
+        self.add(session, What::Node(path), rt::now());
+    }
+
+    /// As `delete`, for a node that the server would not have deleted: until it does, the node is
+    /// in the way of everybody.
+    pub(crate) fn insist(&self, session: &Arc<Session>, path: String) {
+        session.leaves_no_more(&path);
+        self.add(session, What::Node(path), rt::now());
     }
 
     pub(crate) fn sweep(&self, session: &Arc<Session>, parent: String, markers: Vec<String>) {
         if !markers.is_empty() {
-            self.add(session, What::Marked { parent, markers });
+            self.add(session, What::Marked { parent, markers }, rt::now());
         }
+    }
+
+    /// Has something done at a time, or sooner, on the reaper's thread, unless the session ends
+    /// before. Without a thread for it, it comes late.
+    pub(crate) fn later(&self, session: &Arc<Session>, due: Instant, chore: Chore) {
+        self.add(session, What::Chore(chore), due);
     }
 
     /// How many tasks are left.
     pub(crate) fn backlog(&self) -> usize {
         let state = self.shared.state.lock();
-        let (busy, tasks) = (state.busy, state.tasks.iter().map(|task| Weak::clone(&task.session)));
-        let owners: Vec<Weak<Session>> = tasks.collect();
+        let (busy, unanswered) = (state.busy, state.unanswered);
+        let deletes = state.tasks.iter().filter(|task| !task.what.is_chore());
+        let owners: Vec<Weak<Session>> = deletes.map(|task| Weak::clone(&task.session)).collect();
         drop(state);
         // What a session has made ends with it. It may be dropped here, so not under the lock.
         let lives = |owner: &Weak<Session>| {
             owner.upgrade().is_some_and(|session| session.status().now().ended.is_none())
         };
-        owners.iter().filter(|owner| lives(owner)).count() + busy
+        owners.iter().filter(|owner| lives(owner)).count() + busy + unanswered
     }
 
-    fn add(&self, session: &Arc<Session>, what: What) {
+    fn add(&self, session: &Arc<Session>, what: What, due: Instant) {
         let shared = Arc::downgrade(&self.shared);
         let signal = Arc::new(move || {
             if let Some(shared) = shared.upgrade() {
@@ -91,7 +151,7 @@ impl Reaper {
         let node = if let What::Node(path) = &what { Some(path.clone()) } else { None };
         let owner = Arc::downgrade(session);
         let mut state = self.shared.state.lock();
-        let (due, seen) = (rt::now(), state.changes);
+        let seen = state.changes;
         state.tasks.push(Task { session: owner, what, tries: 0, due, seen, _subscription });
         self.shared.work.notify_one();
         drop(state);
@@ -125,12 +185,12 @@ impl Shared {
             let now = rt::now();
             if let Some(mut task) = state.take_due(now) {
                 task.seen = state.changes;
-                state.busy = 1;
+                state.busy = usize::from(!task.what.is_chore());
                 drop(state);
                 // What a logger may do is not to stop all the others.
-                let done = catch_unwind(AssertUnwindSafe(|| task.attempt())).unwrap_or(false);
-                task.due = rt::now() + task.pause();
-                let task = (!done).then_some(task);
+                let next = catch_unwind(AssertUnwindSafe(|| task.attempt()));
+                let next = next.unwrap_or_else(|_| Some(rt::now() + task.pause()));
+                let task = next.map(|due| Task { due, ..task });
                 state = self.state.lock();
                 state.busy = 0;
                 state.tasks.extend(task);
@@ -160,20 +220,29 @@ impl Task {
         (Duration::from_millis(10) * 2u32.pow(self.tries.min(9))).min(Duration::from_secs(5))
     }
 
-    /// Whether nothing is left to be done.
-    fn attempt(&mut self) -> bool {
-        let Some(session) = self.session.upgrade() else { return true };
+    /// When to try again, unless nothing is left to be done.
+    fn attempt(&mut self) -> Option<Instant> {
+        let session = self.session.upgrade()?;
         let phase = session.status().now();
         if phase.ended.is_some() {
-            return true;
+            return None;
         }
+        if let What::Chore(chore) = &mut self.what {
+            return chore();
+        }
+        (!self.delete(&session, phase.attached)).then(|| rt::now() + self.pause())
+    }
+
+    /// Whether nothing is left to be deleted.
+    fn delete(&mut self, session: &Arc<Session>, attached: bool) -> bool {
         self.tries = self.tries.saturating_add(1);
-        if !phase.attached {
+        if !attached {
             return false;
         }
         let result = match &self.what {
-            What::Node(path) => delete(&session, path),
-            What::Marked { parent, markers } => sweep(&session, parent, markers),
+            What::Node(path) => delete(session, path),
+            What::Marked { parent, markers } => sweep(session, parent, markers),
+            What::Chore(_) => Ok(()),
         };
         match result {
             Ok(()) => true,
@@ -191,8 +260,16 @@ impl Task {
 
 fn delete(session: &Session, path: &str) -> Answer<()> {
     match session.delete(path) {
-        Err(Fault::NoNode) => Ok(()),
-        result => result,
+        Ok(()) | Err(Fault::NoNode) => {
+            session.leaves_no_more(path);
+            Ok(())
+        }
+        Err(fault) => {
+            if fault != Fault::ConnectionLoss {
+                session.leaves_no_more(path);
+            }
+            Err(fault)
+        }
     }
 }
 
@@ -212,11 +289,18 @@ fn sweep(session: &Session, parent: &str, markers: &[String]) -> Answer<()> {
     Ok(())
 }
 
+impl What {
+    fn is_chore(&self) -> bool {
+        matches!(self, What::Chore(_))
+    }
+}
+
 impl std::fmt::Display for What {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             What::Node(path) => write!(f, "{path:?}"),
             What::Marked { parent, .. } => write!(f, "a contender under {parent:?}"),
+            What::Chore(_) => f.write_str("something"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One session with the ensemble: its store, and what that reports to.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -9,6 +10,8 @@ use super::together::Together;
 use super::wake::{Waiter, Watches};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::{End, Notice};
+use crate::path;
+use crate::rt::Mutex;
 
 /// See the module. It never comes back once it has ended. Its verbs are those of its store.
 #[derive(Debug)]
@@ -17,6 +20,10 @@ pub(crate) struct Session {
     status: Arc<Status>,
     watches: Arc<Watches>,
     listings: Together<Answer<Option<Names>>>,
+    leaving: Mutex<BTreeSet<String>>,
+    /// All that have ever been among these, for those who check.
+    #[cfg(test)]
+    left: Mutex<BTreeSet<String>>,
 }
 
 impl Session {
@@ -35,7 +42,15 @@ impl Session {
             on_notice: Box::new(on_notice),
         };
         let store = ensemble.open(reports, waiter, &stop)?;
-        Ok(Session { store, status, watches, listings: Together::default() })
+        Ok(Session {
+            store,
+            status,
+            watches,
+            listings: Together::default(),
+            leaving: Mutex::default(),
+            #[cfg(test)]
+            left: Mutex::default(),
+        })
     }
 
     pub(crate) fn status(&self) -> &Status {
@@ -56,6 +71,31 @@ impl Session {
         // No path begins so.
         let key = if watch { &format!("watched {path}") } else { path };
         self.listings.get(key, || self.store.children(path, watch))
+    }
+
+    /// Notes that a node of the session's belongs to nobody any more, and is about to go: no call
+    /// will ever take it for its own place, and no guard stands on it.
+    pub(crate) fn leaves(&self, path: &str) {
+        #[cfg(test)]
+        self.left.lock().insert(path.to_owned());
+        self.leaving.lock().insert(path.to_owned());
+    }
+
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn has_left(&self, path: &str) -> bool {
+        self.left.lock().contains(path)
+    }
+
+    /// It has gone, or cannot go.
+    pub(crate) fn leaves_no_more(&self, path: &str) {
+        self.leaving.lock().remove(path);
+    }
+
+    /// The names of such nodes among the children of this one.
+    pub(crate) fn leaving(&self, parent: &str) -> Vec<String> {
+        let leaving = self.leaving.lock();
+        let inside = leaving.iter().filter(|path| path::parent(path) == parent);
+        inside.map(|path| path::last(path).to_owned()).collect()
     }
 }
 

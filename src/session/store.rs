@@ -13,6 +13,7 @@ use crate::error::Result;
 pub(crate) use crate::link::Info;
 use crate::link::core::Notice;
 pub(crate) use crate::link::frame::Stat;
+use crate::rt::Deadline;
 
 /// Which kind of node to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,15 @@ pub(crate) struct Created {
     pub(crate) path: String,
     /// The zxid of its making, where that is known.
     pub(crate) czxid: Option<i64>,
+}
+
+/// A contender that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entered {
+    pub(crate) made: Created,
+    /// The children of its parent, asked for behind it on the same connection; `None` where no
+    /// answer has come to that.
+    pub(crate) siblings: Option<Names>,
 }
 
 /// What a verb may end with, beside success.
@@ -71,12 +81,28 @@ pub(crate) type Names = Arc<Vec<String>>;
 
 pub(crate) type Answer<T> = Result<T, Fault>;
 
+/// `None` where there is no such node.
+pub(crate) fn or_none<T>(answer: Answer<T>) -> Answer<Option<T>> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(Fault::NoNode) => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
 /// What comes back from a request that nobody waits for.
 pub(crate) type OnAnswer<T> = Box<dyn FnOnce(Answer<T>) + Send>;
+
+/// Whether a request that was put off is still of use to somebody.
+pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
 
 /// One session's verbs. Every call answers in bounded time. Dropped, it ends the session.
 pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created>;
+
+    /// Makes an ephemeral sequential node and lists the children of its parent, in one round trip
+    /// where that can be done.
+    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered>;
 
     fn delete(&self, path: &str) -> Answer<()>;
 
@@ -104,9 +130,25 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Reads the node's data and sets a watch on it without waiting; `NoAuth` as with `read`.
     fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>);
 
+    /// As `watch_soon`, but may be a few milliseconds late, and does nothing if it is not wanted
+    /// any more then. Of a connection that is lost before, nothing may be heard.
+    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<Vec<u8>>) {
+        if is_wanted() {
+            self.watch_soon(path, on_answer);
+        }
+    }
+
     /// Sets a watch on the children of the node's parent without waiting, and answers whether
     /// the node is there.
     fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>);
+
+    /// Lists a node's children and sets a watch on them without waiting.
+    fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>);
+
+    /// Asks for a node's deletion, and returns when the request is certain to reach the server
+    /// if the connection lasts, when there is none, or at the deadline. What is asked afterwards
+    /// comes after it. The answer, which comes on another thread, may be lost with the session.
+    fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>);
 
     /// Asks for a node's deletion without waiting.
     fn delete_soon(&self, path: &str);

@@ -1,21 +1,32 @@
 //! Real sessions: the `zookeeper` crate's handle on a link to the ensemble.
+//!
+//! What locking and unlocking are made of goes past the handle, straight to the link: to make
+//! a contender, to list, to read, to watch and to delete one, to sync. Through the handle, such a
+//! request takes two more threads and a loopback connection there and back, each with a wake-up
+//! of its own, which is most of what it costs. The handle is asked for what is rare, and for what
+//! the crate does as it is: lock nodes and what is above them, data that is written over, a node
+//! whose making is awaited. The link tells of all watches that fire, whoever has set them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::handle::Handle;
+use super::pending::Pending;
 use super::session::ended;
 use super::store::{
-    Answer, Created, Ensemble, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
+    Answer, Created, Ensemble, Entered, Fault, Info, IsWanted, Kind, Names, OnAnswer, Reports,
+    Stat, Store, or_none,
 };
 use super::wake::Waiter;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::core::{Answer as Reply, End};
-use crate::link::frame::{Fields, Frame, SYNC_ROOT, code, op};
-use crate::link::{Link, LinkConfig};
+use crate::link::core::{Answer as Reply, End, OnAnswer as OnReply};
+use crate::link::frame::{
+    FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, Fields, Frame, Malformed, SYNC_ROOT, code, op,
+};
+use crate::link::{Later, Link, LinkConfig, Verb};
 use crate::path;
-use crate::rt::{Deadline, bounded};
+use crate::rt::Deadline;
 
 /// How long the handle may take to connect to its link, in the same process.
 const ADMISSION: Duration = Duration::from_secs(2);
@@ -40,6 +51,7 @@ impl Ensemble for Servers {
                 told.note(notice);
                 on_notice(notice);
             }),
+            Box::new(move |path| watches.tell(path)),
         )?;
         let deadline = Deadline::after(limit);
         loop {
@@ -66,7 +78,7 @@ impl Ensemble for Servers {
         }
         // The session is there: it is not to be thrown away for what is left of the time.
         let admit_by = Deadline::after(ADMISSION);
-        let handle = Handle::open(&link, &watches, || admit_by.has_passed() || stop())?;
+        let handle = Handle::open(&link, || admit_by.has_passed() || stop())?;
         Ok(Box::new(Wire { handle, link }))
     }
 
@@ -90,31 +102,135 @@ struct Wire {
     link: Link,
 }
 
+/// A request of the link's own.
+struct Request {
+    operation: i32,
+    body: Vec<u8>,
+}
+
+impl Request {
+    fn create(path: &str, data: &[u8], acl: &[Acl], flags: i32) -> Request {
+        let count = i32::try_from(acl.len()).unwrap_or(i32::MAX);
+        let head = Frame::new().buffer(path.as_bytes()).buffer(data).int(count);
+        let all = acl.iter().fold(head, |frame, acl| {
+            frame
+                .int(acl.permissions.bits())
+                .buffer(acl.scheme.as_bytes())
+                .buffer(acl.id.as_bytes())
+        });
+        Request { operation: op::CREATE, body: all.int(flags).body() }
+    }
+
+    /// Of any version.
+    fn delete(path: &str) -> Request {
+        Request { operation: op::DELETE, body: Frame::new().buffer(path.as_bytes()).int(-1).body() }
+    }
+
+    /// One that reads, with a watch or without.
+    fn about(operation: i32, path: &str, watch: bool) -> Request {
+        Request { operation, body: Frame::new().buffer(path.as_bytes()).flag(watch).body() }
+    }
+
+    fn sync() -> Request {
+        Request { operation: op::SYNC, body: SYNC_ROOT.to_vec() }
+    }
+
+    fn answered_to(self, on_answer: OnReply) -> Verb {
+        Verb { operation: self.operation, body: self.body, on_answer }
+    }
+}
+
 fn outcome(error: i32) -> Answer<()> {
-    match error {
-        code::OK => Ok(()),
-        code::CONNECTION_LOSS => Err(Fault::ConnectionLoss),
-        code::SESSION_EXPIRED => Err(Fault::SessionEnded),
-        code::NO_NODE => Err(Fault::NoNode),
-        code::NO_AUTH => Err(Fault::NoAuth),
-        other => Err(Fault::Refused(format!("the server refused it: error {other}"))),
+    let other = match error {
+        code::OK => return Ok(()),
+        code::CONNECTION_LOSS => return Err(Fault::ConnectionLoss),
+        code::SESSION_EXPIRED => return Err(Fault::SessionEnded),
+        code::NO_NODE => return Err(Fault::NoNode),
+        code::NODE_EXISTS => return Err(Fault::NodeExists),
+        code::NOT_EMPTY => return Err(Fault::NotEmpty),
+        code::NO_AUTH => return Err(Fault::NoAuth),
+        code::INVALID_ACL => return Err(Fault::InvalidAcl),
+        code::MARSHALLING => return Err(Fault::TooLarge),
+        code::BAD_ARGUMENTS => "BadArguments",
+        code::UNIMPLEMENTED => "Unimplemented",
+        code::NO_CHILDREN_FOR_EPHEMERALS => "NoChildrenForEphemerals",
+        other => &format!("error {other}"),
+    };
+    Err(Fault::Refused(format!("the server refused it: {other}")))
+}
+
+/// What a reply says, of which the link has checked the form.
+fn told<T>(reply: Option<Reply>, read: impl FnOnce(&Reply) -> Result<T, Malformed>) -> Answer<T> {
+    // Nobody answers any more.
+    let reply = reply.ok_or(Fault::SessionEnded)?;
+    outcome(reply.error)?;
+    read(&reply).map_err(|malformed| Fault::Refused(malformed.to_string()))
+}
+
+impl Wire {
+    fn send(&self, request: Request, on_answer: impl FnOnce(Reply) + Send + 'static) {
+        self.link.verbs([request.answered_to(Box::new(on_answer))]);
+    }
+
+    /// Back to back, with nothing in between.
+    fn send_both(&self, requests: [Request; 2], on_answers: [OnReply; 2]) {
+        let [first, second] = requests;
+        let [on_first, on_second] = on_answers;
+        self.link.verbs([first.answered_to(on_first), second.answered_to(on_second)]);
+    }
+
+    fn ask_both(&self, requests: [Request; 2]) -> [Option<Reply>; 2] {
+        let pending = Pending::<2>::new();
+        self.send_both(requests, [pending.on_answer(0), pending.on_answer(1)]);
+        pending.wait()
+    }
+
+    fn ask<T>(
+        &self,
+        request: Request,
+        read: impl FnOnce(&Reply) -> Result<T, Malformed>,
+    ) -> Answer<T> {
+        let pending = Pending::<1>::new();
+        self.link.verbs([request.answered_to(pending.on_answer(0))]);
+        let [reply] = pending.wait();
+        told(reply, read)
+    }
+
+    fn exists(&self, path: &str, watch: bool) -> Answer<Option<Stat>> {
+        let request = Request::about(op::EXISTS, path, watch);
+        or_none(self.ask(request, |reply| Fields(&reply.body).stat()))
     }
 }
 
 impl Store for Wire {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
-        let made = match self.handle.create(path, data, acl, kind) {
-            // Servers before 3.5 know no containers.
-            Err(Fault::Refused(_)) if kind == Kind::Container => {
-                self.handle.create(path, data, acl, Kind::Persistent)
+        let flags = match kind {
+            Kind::Ephemeral => FLAG_EPHEMERAL,
+            Kind::EphemeralSequential => FLAG_EPHEMERAL_SEQUENTIAL,
+            Kind::Persistent | Kind::Container => {
+                let made = match self.handle.create(path, data, acl, kind) {
+                    // Servers before 3.5 know no containers.
+                    Err(Fault::Refused(_)) if kind == Kind::Container => {
+                        self.handle.create(path, data, acl, Kind::Persistent)
+                    }
+                    made => made,
+                };
+                return made.map(|path| Created { czxid: None, path });
             }
-            made => made,
         };
-        made.map(|path| Created { czxid: self.link.take_created(&path), path })
+        self.ask(Request::create(path, data, acl, flags), created)
+    }
+
+    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
+        let create = Request::create(path, data, acl, FLAG_EPHEMERAL_SEQUENTIAL);
+        let list = Request::about(op::GET_CHILDREN, path::parent(path), false);
+        let [made, siblings] = self.ask_both([create, list]);
+        let made = told(made, created)?;
+        Ok(Entered { made, siblings: told(siblings, names).ok() })
     }
 
     fn delete(&self, path: &str) -> Answer<()> {
-        self.handle.delete(path)
+        self.ask(Request::delete(path), |_| Ok(()))
     }
 
     fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
@@ -126,71 +242,65 @@ impl Store for Wire {
     }
 
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        match self.handle.read(path, watch) {
+        let data_and_stat = |reply: &Reply| {
+            let mut fields = Fields(&reply.body);
+            Ok((fields.buffer()?.to_vec(), fields.stat()?))
+        };
+        match self.ask(Request::about(op::GET_DATA, path, watch), data_and_stat) {
             // Since ZooKeeper 3.8.4 and 3.9.2, whoever may not read a node can set a watch on
             // it, but is told of nothing (CVE-2024-23944).
             Err(Fault::NoAuth) if watch => Err(Fault::NoAuth),
             // Neither an ACL that hides the data nor its size hides whether the node exists.
             Err(Fault::NoAuth | Fault::TooLarge) => {
-                let stat = self.handle.exists(path, watch)?;
+                let stat = self.exists(path, watch)?;
                 Ok(stat.map(|stat| (Vec::new(), stat)))
             }
-            read => read,
+            read => or_none(read),
         }
     }
 
     fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
-        self.handle.children(path, watch)
+        or_none(self.ask(Request::about(op::GET_CHILDREN, path, watch), names))
     }
 
     fn sync(&self) -> Answer<()> {
-        let (tell, told) = bounded(1);
-        let on_answer = Box::new(move |answer: Reply| {
-            let _ = tell.send(answer.error);
-        });
-        self.link.verb(op::SYNC, SYNC_ROOT.to_vec(), on_answer);
-        outcome(told.recv().map_err(|_| Fault::SessionEnded)?)
+        self.ask(Request::sync(), |_| Ok(()))
     }
 
     fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
-        let (tell, told) = bounded(2);
-        let second = tell.clone();
-        let sync = SYNC_ROOT.to_vec();
-        let exists = Frame::new().buffer(path.as_bytes()).flag(false).body();
-        self.link.verb(op::SYNC, sync, Box::new(move |answer| drop(tell.send(answer))));
-        self.link.verb(op::EXISTS, exists, Box::new(move |answer| drop(second.send(answer))));
-        let synced = told.recv().map_err(|_| Fault::SessionEnded)?;
-        let found = told.recv().map_err(|_| Fault::SessionEnded)?;
-        outcome(synced.error)?;
-        match outcome(found.error) {
-            Ok(()) => Fields(&found.body)
-                .stat()
-                .map(Some)
-                .map_err(|malformed| Fault::Refused(malformed.to_string())),
-            Err(Fault::NoNode) => Ok(None),
-            Err(fault) => Err(fault),
-        }
+        let exists = Request::about(op::EXISTS, path, false);
+        let [synced, found] = self.ask_both([Request::sync(), exists]);
+        told(synced, |_| Ok(()))?;
+        or_none(told(found, |reply| Fields(&reply.body).stat()))
     }
 
     fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
-        let body = Frame::new().buffer(path.as_bytes()).flag(true).body();
-        let on_answer = move |answer: Reply| {
-            let data = || Fields(&answer.body).buffer().map(<[u8]>::to_vec).unwrap_or_default();
-            on_answer(outcome(answer.error).map(|()| data()));
-        };
-        self.link.verb(op::GET_DATA, body, Box::new(on_answer));
+        self.link.verbs([watch(path, on_answer)]);
+    }
+
+    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<Vec<u8>>) {
+        self.link.later(Later { verb: watch(path, on_answer), is_wanted });
     }
 
     fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
-        let about = |path: &str, watch| Frame::new().buffer(path.as_bytes()).flag(watch).body();
-        let on_answer = move |answer: Reply| on_answer(outcome(answer.error));
-        self.link.verb(op::GET_CHILDREN, about(path::parent(path), true), Box::new(drop));
-        self.link.verb(op::EXISTS, about(path, false), Box::new(on_answer));
+        let watch = Request::about(op::GET_CHILDREN, path::parent(path), true);
+        let exists = Request::about(op::EXISTS, path, false);
+        let on_exists = move |reply: Reply| on_answer(outcome(reply.error));
+        self.send_both([watch, exists], [Box::new(drop), Box::new(on_exists)]);
+    }
+
+    fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>) {
+        let on_answer = Box::new(move |reply: Reply| on_answer(outcome(reply.error)));
+        self.link.send_off(Request::delete(path).answered_to(on_answer), until);
+    }
+
+    fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {
+        let request = Request::about(op::GET_CHILDREN, path, true);
+        self.send(request, move |reply| on_answer(told(Some(reply), names)));
     }
 
     fn delete_soon(&self, path: &str) {
-        let body = Frame::new().buffer(path.as_bytes()).int(-1).body();
-        self.link.verb(op::DELETE, body, Box::new(drop));
+        self.send(Request::delete(path), drop);
     }
 
     fn is_trusted(&self) -> bool {
@@ -204,4 +314,20 @@ impl Store for Wire {
     fn close(&self, give_up_after: Duration) {
         self.link.close(give_up_after);
     }
+}
+
+fn watch(path: &str, on_answer: OnAnswer<Vec<u8>>) -> Verb {
+    let data = |reply: &Reply| Fields(&reply.body).buffer().map(<[u8]>::to_vec);
+    let on_answer = Box::new(move |reply| on_answer(told(Some(reply), data)));
+    Request::about(op::GET_DATA, path, true).answered_to(on_answer)
+}
+
+/// The reply's own number is that of the transaction which has made the node.
+fn created(reply: &Reply) -> Result<Created, Malformed> {
+    let path = Fields(&reply.body).string()?.to_owned();
+    Ok(Created { path, czxid: Some(reply.zxid) })
+}
+
+fn names(reply: &Reply) -> Result<Names, Malformed> {
+    Fields(&reply.body).strings().map(Arc::new)
 }

@@ -11,6 +11,7 @@
 mod calls;
 mod client;
 mod ensemble;
+mod local;
 mod lock;
 mod reaper;
 mod together;

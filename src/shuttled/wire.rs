@@ -8,11 +8,12 @@ use super::ensemble::{Task, World};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
+use crate::path;
 use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
 use crate::session::session::ended;
 use crate::session::store::{
-    Answer, Created, Ensemble, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
+    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
 };
 use crate::session::wake::Waiter;
 
@@ -98,6 +99,12 @@ impl Store for Wire {
         Ok(Created { path, czxid: Some(czxid) })
     }
 
+    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
+        let made = self.create(path, data, acl, Kind::EphemeralSequential)?;
+        let siblings = self.children(path::parent(path), false).ok().flatten();
+        Ok(Entered { made, siblings })
+    }
+
     fn delete(&self, path: &str) -> Answer<()> {
         self.world.ask(self.session, |server| server.delete(path))
     }
@@ -143,6 +150,21 @@ impl Store for Wire {
     /// Nothing is hidden here.
     fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
         self.watch_soon(path, Box::new(|answer| on_answer(answer.map(drop))));
+    }
+
+    fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {
+        let (path, session) = (path.to_owned(), self.session);
+        let act = move |world: &World| {
+            let found = world.ask(session, |server| Ok(server.children(session, &path, true)));
+            on_answer(found.and_then(|found| found.map(Arc::new).ok_or(Fault::NoNode)));
+        };
+        self.world.have(session, Task::Do(Box::new(act)));
+    }
+
+    /// What the caller asks next comes after it.
+    fn let_go(&self, path: &str, _until: Deadline, on_answer: OnAnswer<()>) {
+        let answer = self.delete(path);
+        self.world.have(self.session, Task::Do(Box::new(move |_| on_answer(answer))));
     }
 
     fn delete_soon(&self, path: &str) {

@@ -43,6 +43,16 @@ pub(super) struct Plan {
     pub(super) asks: Vec<(Duration, Ask)>,
     /// Whose client looks on.
     pub(super) observer: Option<Process>,
+    /// How the threads of a process share a node, if they do.
+    pub(super) sharing: Option<Sharing>,
+}
+
+/// Threads of a process that want a mutex share a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharing {
+    pub(super) turns: u32,
+    pub(super) time: Duration,
+    pub(super) keep: Option<Duration>,
 }
 
 /// Asking to let go, with the client of a process.
@@ -177,7 +187,13 @@ impl Plan {
         let observed = !disagreed && chance.chance(25);
         let habits =
             Habits { reminds: Plan::needs_reminders(&faults, hidden || observed), ..habits };
+        let sharing = (recipe == Recipe::Mutex && chance.chance(60)).then(|| Sharing {
+            turns: [0, 1, 2, 64][chance.below(4)],
+            time: pick(&[ms(0), hold, timeout]),
+            keep: [None, Some(chance.some(timeout))][chance.below(2)],
+        });
         Plan {
+            sharing,
             recipe,
             asks,
             observer: observed.then(|| chance.below(processes)),
@@ -281,6 +297,11 @@ impl Plan {
 
     pub(super) fn acl(permissions: Option<Permissions>) -> Vec<Acl> {
         permissions.map(|some| Acl::new(some, "world", "anyone")).into_iter().collect()
+    }
+
+    /// How long a node may be there that nobody holds, if nobody else wants it.
+    pub(super) fn keep(&self) -> Duration {
+        self.sharing.and_then(|sharing| sharing.keep).unwrap_or_default()
     }
 
     pub(super) fn has(&self, kind: impl Fn(&Fault) -> bool) -> bool {

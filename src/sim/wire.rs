@@ -13,7 +13,8 @@ use crate::rt::schedule::current;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::session::ended;
 use crate::session::store::{
-    Answer, Created, Ensemble, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
+    Answer, Created, Ensemble, Entered, Fault, Info, IsWanted, Kind, Names, OnAnswer, Reports,
+    Stat, Store,
 };
 use crate::session::wake::Waiter;
 
@@ -73,7 +74,7 @@ pub(super) struct Wire {
 type Pending = (Arc<Mutex<Option<Answer<Reply>>>>, rt::Rung);
 
 impl Wire {
-    fn send(&self, request: Request, way: Way) -> Pending {
+    fn hesitate(&self) {
         let hesitation = self.world.look(|world| world.habits.hesitation);
         if let Some(schedule) = current()
             && !hesitation.is_zero()
@@ -81,10 +82,27 @@ impl Wire {
         {
             schedule.pause(schedule.some(hesitation));
         }
+    }
+
+    fn send(&self, request: Request, way: Way) -> Pending {
+        self.hesitate();
         let (slot, (bell, rung)) = (Arc::new(Mutex::new(None)), rt::bell());
         let recipient = Recipient::Task(Arc::clone(&slot), bell);
         self.world.act(|world| world.send(self.link, request, way, recipient));
         (slot, rung)
+    }
+
+    /// Back to back.
+    fn send_both(&self, requests: [Request; 2]) -> [Pending; 2] {
+        self.hesitate();
+        self.world.act(|world| {
+            requests.map(|request| {
+                let (slot, (bell, rung)) = (Arc::new(Mutex::new(None)), rt::bell());
+                let recipient = Recipient::Task(Arc::clone(&slot), bell);
+                world.send(self.link, request, Way::Verb, recipient);
+                (slot, rung)
+            })
+        })
     }
 
     fn receive((slot, rung): Pending) -> Answer<Reply> {
@@ -98,7 +116,13 @@ impl Wire {
         }
     }
 
+    /// What is asked often.
     fn ask(&self, request: Request) -> Answer<Reply> {
+        Wire::receive(self.send(request, Way::Verb))
+    }
+
+    /// What is asked rarely.
+    fn ask_the_handle(&self, request: Request) -> Answer<Reply> {
         Wire::receive(self.send(request, Way::Handle))
     }
 }
@@ -110,10 +134,33 @@ fn strange<T>() -> Answer<T> {
 impl Store for Wire {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
-        match self.ask(Request::Create { path, data, acl, kind })? {
+        let create = Request::Create { path, data, acl, kind };
+        let answer = match kind {
+            Kind::Ephemeral | Kind::EphemeralSequential => self.ask(create),
+            Kind::Persistent | Kind::Container => self.ask_the_handle(create),
+        };
+        match answer? {
             Reply::Created(created) => Ok(created),
             _ => strange(),
         }
+    }
+
+    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
+        let parent = path::parent(path).to_owned();
+        let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
+        let create = Request::Create { path, data, acl, kind: Kind::EphemeralSequential };
+        let list = Request::Children { path: parent, watch: false };
+        let [made, siblings] = self.send_both([create, list]);
+        let (made, siblings) = (Wire::receive(made), Wire::receive(siblings));
+        let made = match made? {
+            Reply::Created(created) => created,
+            _ => return strange(),
+        };
+        let siblings = match siblings {
+            Ok(Reply::Names(names)) => Some(Arc::new(names)),
+            _ => None,
+        };
+        Ok(Entered { made, siblings })
     }
 
     fn delete(&self, path: &str) -> Answer<()> {
@@ -121,11 +168,12 @@ impl Store for Wire {
     }
 
     fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
-        self.ask(Request::Write { path: path.to_owned(), data: data.to_vec() }).map(drop)
+        let write = Request::Write { path: path.to_owned(), data: data.to_vec() };
+        self.ask_the_handle(write).map(drop)
     }
 
     fn await_making(&self, path: &str) -> Answer<bool> {
-        match self.ask(Request::Exists { path: path.to_owned(), watch: true }) {
+        match self.ask_the_handle(Request::Exists { path: path.to_owned(), watch: true }) {
             Ok(_) => Ok(true),
             Err(Fault::NoNode) => Ok(false),
             Err(fault) => Err(fault),
@@ -164,8 +212,7 @@ impl Store for Wire {
 
     fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
         let exists = Request::Exists { path: path.to_owned(), watch: false };
-        let synced = self.send(Request::Sync, Way::Verb);
-        let found = self.send(exists, Way::Verb);
+        let [synced, found] = self.send_both([Request::Sync, exists]);
         Wire::receive(synced)?;
         match Wire::receive(found) {
             Ok(Reply::Stat(stat)) => Ok(Some(stat)),
@@ -185,6 +232,16 @@ impl Store for Wire {
         self.world.act(|world| world.send(self.link, request, Way::Verb, answer));
     }
 
+    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<Vec<u8>>) {
+        let request = Request::Data { path: path.to_owned(), watch: true };
+        let data = |reply| match reply {
+            Reply::Data(data, _) => data,
+            _ => Vec::new(),
+        };
+        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.map(data))));
+        self.world.act(|world| world.send_later(self.link, request, is_wanted, answer));
+    }
+
     fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
         let children = Request::Children { path: path::parent(path).to_owned(), watch: true };
         let exists = Request::Exists { path: path.to_owned(), watch: false };
@@ -194,6 +251,23 @@ impl Store for Wire {
             world.send(self.link, children, Way::Verb, nobody);
             world.send(self.link, exists, Way::Verb, answer);
         });
+    }
+
+    fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {
+        let request = Request::Children { path: path.to_owned(), watch: true };
+        let names = |reply| match reply {
+            Reply::Names(names) => Ok(Arc::new(names)),
+            _ => strange(),
+        };
+        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.and_then(names))));
+        self.world.act(|world| world.send(self.link, request, Way::Verb, answer));
+    }
+
+    /// Nobody is held up here: that would be beyond the deadline.
+    fn let_go(&self, path: &str, _until: Deadline, on_answer: OnAnswer<()>) {
+        let delete = Request::Delete { path: path.to_owned() };
+        let answer = Recipient::Callback(Box::new(|answer| on_answer(answer.map(drop))));
+        self.world.act(|world| world.send(self.link, delete, Way::Verb, answer));
     }
 
     fn delete_soon(&self, path: &str) {

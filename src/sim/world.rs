@@ -17,10 +17,12 @@ use crate::acl::{Acl, Permissions};
 use crate::link::core::{End, Notice};
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{Bell, Mutex};
-use crate::session::store::{Answer, Created, Fault, Kind, Reports, Stat};
+use crate::session::store::{Answer, Created, Fault, IsWanted, Kind, Reports, Stat};
 
 /// The most that the link takes to go on after its process was stopped.
 const RESUMPTION: Duration = Duration::from_millis(5);
+/// The most that the link puts off what can wait.
+const MOMENT: Duration = Duration::from_millis(5);
 
 /// How the network and the servers behave when nothing is wrong.
 #[derive(Clone, Copy, Debug)]
@@ -480,7 +482,8 @@ impl Inner {
                 }
             }
             Item::Event(path) => {
-                // Replies that come later may be known sooner: events have a thread of their own.
+                // Replies that come later may be known sooner: a link keeps the order, but a handle
+                // of the program's has a thread of its own for events.
                 self.links[link].events.push_back(path);
                 let at = self.arrival();
                 self.later_at(link, at, move |inner| inner.pass_on(link));
@@ -499,6 +502,22 @@ impl Inner {
         trace!("session {}: event on {path}", one.session);
         let watches = Arc::clone(&one.reports.lock().watches);
         self.effects.push((one.process, Box::new(move || watches.tell(&path))));
+    }
+
+    /// When its link comes to it, if it is still wanted then.
+    pub(super) fn send_later(
+        &mut self,
+        link: LinkId,
+        request: Request,
+        is_wanted: IsWanted,
+        answer: Recipient,
+    ) {
+        let at = schedule().time() + schedule().some(MOMENT);
+        self.later_at(link, at, move |inner| {
+            if is_wanted() {
+                inner.send(link, request, Way::Verb, answer);
+            }
+        });
     }
 
     pub(super) fn send(&mut self, link: LinkId, request: Request, way: Way, answer: Recipient) {
@@ -590,9 +609,9 @@ impl Inner {
                 let Change::Create { path, .. } = &change else { return Ok(Reply::Done) };
                 let path = path.clone();
                 let zxid = self.commit(change);
-                // The link looks out for contenders' only.
-                let known =
-                    *kind == Kind::EphemeralSequential && !schedule().chance(self.habits.forgetful);
+                // The handle does not say.
+                let known = matches!(kind, Kind::Ephemeral | Kind::EphemeralSequential)
+                    && !schedule().chance(self.habits.forgetful);
                 let czxid = known.then_some(zxid as i64);
                 Ok(Reply::Created(Created { path, czxid }))
             }

@@ -2,13 +2,13 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{
-    Acl, Client, DistributedLock, DistributedRwLock, DistributedSemaphore, Error, ErrorKind,
-    MultiLock, Permissions, ReentrantLock, Result,
+    Acl, Client, DistributedRwLock, DistributedSemaphore, Error, ErrorKind, MultiLock, Permissions,
+    Result,
 };
 
 use crate::support::raw::{self, Kind, NO_AUTH, Raw};
 use crate::support::site::Site;
-use crate::support::skip_without_zookeeper;
+use crate::support::{mutex, mutex_builder, reentrant, skip_without_zookeeper};
 
 const SOON: Duration = Duration::from_secs(15);
 const READ: i32 = 1;
@@ -41,10 +41,10 @@ fn assert_refused<T>(case: &str, result: Result<T>, node: &str, needs: &str) {
 
 /// Every way to contend.
 fn contend(zk: &Client, site: &Site) -> Vec<(&'static str, Result<()>)> {
-    let lock = DistributedLock::new(zk, &site.base, "a");
+    let lock = mutex(zk, &site.base, "a");
     let shared = DistributedRwLock::new(zk, &site.base, "a");
     let permits = DistributedSemaphore::new(zk, &site.base, "a", 3);
-    let entered = ReentrantLock::new(zk, &site.base, "a");
+    let entered = reentrant(zk, &site.base, "a");
     vec![
         ("lock", lock.lock().map(drop)),
         ("read", shared.read().map(drop)),
@@ -89,7 +89,7 @@ fn s70_a_lock_node_that_refuses_to_list_is_an_error_that_says_so() {
     for (case, result) in contend(&zk, &site) {
         assert_refused(case, result, &node, "READ");
     }
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let shared = DistributedRwLock::new(&zk, &site.base, "a");
     let permits = DistributedSemaphore::new(&zk, &site.base, "a", 3);
     assert_refused("contenders", lock.contenders(), &node, "READ");
@@ -140,11 +140,11 @@ fn s70_to_ask_and_to_break_take_what_the_error_says() {
     let (mut raw, node) = owned(&site, READ | WRITE | CREATE);
     let owner = site.builder().auth("digest", b"owner:secret").connect().unwrap();
     let zk = site.client();
-    let theirs = DistributedLock::builder(&owner, &site.base, "a")
+    let theirs = mutex_builder(&owner, &site.base, "a")
         .acl([Acl::creator_only(), Acl::new(Permissions::READ, "world", "anyone")].as_slice())
         .build();
     let guard = theirs.lock().unwrap();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let shared = DistributedRwLock::new(&zk, &site.base, "a");
     let permits = DistributedSemaphore::new(&zk, &site.base, "a", 3);
     let contender = lock.contenders().unwrap().remove(0);

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use zklock::{Cancel, Client, DistributedLock, ErrorKind, LockGuard, SessionState};
 
-use crate::support::eventually;
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, Acl, Kind};
 use crate::support::site::Site;
 use crate::support::skip_without_server;
+use crate::support::{eventually, mutex, strict};
 
 const T: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ impl Rig {
     }
 
     fn lock(&self, name: &str) -> DistributedLock {
-        DistributedLock::new(&self.zk, &self.site.base, name)
+        mutex(&self.zk, &self.site.base, name)
     }
 
     /// A new client, as one that lost its connections time and again waits longer each time
@@ -170,12 +170,12 @@ fn s36_an_adopted_waiter_keeps_its_place() {
     skip_without_server!();
     let rig = Rig::new("s36-waiter");
     let other = rig.site.client();
-    let holder = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    let holder = mutex(&other, &rig.site.base, "a").lock().unwrap();
     rig.proxy.drop_reply_on(opcode::CREATE, "_c_", 1);
     let lock = rig.lock("a");
     let waiter = thread::spawn(move || lock.lock().unwrap());
     eventually(LONG, "the waiter's watch", || rig.zk.stats().watches == 1);
-    let queue = DistributedLock::new(&other, &rig.site.base, "a").contenders().unwrap();
+    let queue = mutex(&other, &rig.site.base, "a").contenders().unwrap();
     assert_eq!(queue.len(), 2, "{queue:?}");
     holder.unlock().unwrap();
     let guard = waiter.join().unwrap();
@@ -237,7 +237,7 @@ fn s38_the_lock_node_and_its_parents_are_made_over_losses() {
             let before = rig.proxy.connections();
             loss.arm(&rig.proxy, opcode::CREATE_CONTAINER, "", 2);
             loss.arm(&rig.proxy, opcode::CREATE, "", 3);
-            let guard = call.on(&DistributedLock::new(&rig.zk, &base, "a"));
+            let guard = call.on(&mutex(&rig.zk, &base, "a"));
             assert!(rig.proxy.connections() >= before + 3, "{case}");
             let children = rig.site.raw().get_children(&format!("{base}/a")).unwrap();
             assert_eq!(children.len(), 1, "{case}: {children:?}");
@@ -440,7 +440,7 @@ fn s42_a_waiter_that_gives_up_leaves_nothing_over_lost_deletes() {
     skip_without_server!();
     let rig = Rig::new("s42-waiter");
     let other = rig.site.client();
-    let holder = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    let holder = mutex(&other, &rig.site.base, "a").lock().unwrap();
     let lock = rig.lock("a");
     for loss in Loss::BOTH {
         for count in [1, 3] {
@@ -467,7 +467,7 @@ fn s43_a_guard_of_a_lost_session_releases_nobody() {
         rig.proxy.black_hole();
         eventually(LONG, "the loss", || rig.zk.state() == SessionState::Lost);
         assert!(!stale.is_held());
-        let holder = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+        let holder = mutex(&other, &rig.site.base, "a").lock().unwrap();
         assert!(holder.fencing_token() > stale.fencing_token());
         rig.proxy.pass();
         rig.proxy.reset_counts();
@@ -496,7 +496,7 @@ fn s43_an_unlock_that_is_retried_spares_the_next_holder() {
     let guard = rig.lock("a").lock().unwrap();
     rig.proxy.stall_reply(opcode::DELETE);
     let unlocker = thread::spawn(move || guard.unlock());
-    let holder = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    let holder = mutex(&other, &rig.site.base, "a").lock().unwrap();
     rig.proxy.refuse();
     rig.proxy.pass();
     unlocker.join().unwrap().unwrap();
@@ -511,8 +511,9 @@ fn s43_an_unlock_that_is_retried_spares_a_successor_of_the_same_client() {
     skip_without_server!();
     let rig = Rig::new("s43-same");
     for count in [1, 3] {
-        let guard = rig.lock("a").lock().unwrap();
-        let lock = rig.lock("a");
+        // Who succeeds by a node of its own.
+        let lock = strict(&rig.zk, &rig.site.base, "a");
+        let guard = lock.lock().unwrap();
         let watches = rig.zk.stats().watches;
         let successor = thread::spawn(move || lock.lock().unwrap());
         eventually(LONG, "the successor's watch", || rig.zk.stats().watches > watches);

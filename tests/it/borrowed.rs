@@ -12,7 +12,9 @@ use zklock::{Cancel, Client, DistributedLock, ErrorKind, LockGuard, LossReason, 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    eventually, mutex, nodes_of, skip_without_server, skip_without_zookeeper, strict, waiting,
+};
 
 const T: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(20);
@@ -41,7 +43,7 @@ impl Rig {
     }
 
     fn lock(&self) -> DistributedLock {
-        DistributedLock::new(&self.zk, &self.site.base, "a")
+        mutex(&self.zk, &self.site.base, "a")
     }
 
     fn wait_for_contenders(&self, count: usize) {
@@ -67,6 +69,13 @@ impl Rig {
 fn in_background<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(job()));
+    told
+}
+
+/// As `in_background`, and returns once the job waits.
+fn waits<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (tell, told) = mpsc::channel();
+    drop(waiting(move || tell.send(job())));
     told
 }
 
@@ -117,7 +126,7 @@ fn s03_both_kinds_of_clients_never_hold_at_once() {
     let last = Mutex::new(None);
     thread::scope(|scope| {
         for thread in 0..9 {
-            let lock = DistributedLock::new(&clients[thread % 3], &site.base, "a");
+            let lock = mutex(&clients[thread % 3], &site.base, "a");
             let (inside, entered, last) = (&inside, &entered, &last);
             scope.spawn(move || {
                 for _ in 0..20 {
@@ -146,11 +155,11 @@ fn s02_first_come_first_served() {
     skip_without_server!();
     let rig = Rig::new("borrowed-s02");
     let linked = rig.site.client();
-    let first = rig.lock().lock().unwrap();
+    let first = strict(&rig.zk, &rig.site.base, "a").lock().unwrap();
     let (tell, told) = mpsc::channel();
     for number in 0..6 {
         let zk = if number % 2 == 0 { &rig.zk } else { &linked };
-        let lock = DistributedLock::new(zk, &rig.site.base, "a");
+        let lock = strict(zk, &rig.site.base, "a");
         let tell = tell.clone();
         thread::spawn(move || {
             let guard = lock.lock().unwrap();
@@ -172,7 +181,7 @@ fn s14_s15_s20_trying_leaves_no_node_and_no_watch_for_each_try() {
     skip_without_server!();
     let rig = Rig::new("borrowed-s14");
     let other = rig.site.client();
-    let holder = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    let holder = mutex(&other, &rig.site.base, "a").lock().unwrap();
     let lock = rig.lock();
     assert!(lock.try_lock().unwrap().is_none());
     let start = Instant::now();
@@ -251,7 +260,7 @@ fn s24_a_waiter_is_not_stranded_by_a_reconnect() {
     skip_without_server!();
     let rig = Rig::new("borrowed-s24");
     let other = rig.site.client();
-    let holder = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    let holder = mutex(&other, &rig.site.base, "a").lock().unwrap();
     let lock = rig.lock();
     let waiter = in_background(move || lock.lock());
     rig.wait_for_contenders(2);
@@ -276,8 +285,8 @@ fn s26_an_expired_session_is_told_and_the_next_one_works() {
     let guard = lock.lock().unwrap();
     let (session, token) = (rig.zk.session_id(), guard.fencing_token());
     let (lost, also) = (losses(&guard), lock.clone());
-    let waiter = in_background(move || also.lock());
-    rig.wait_for_contenders(2);
+    let waiter = waits(move || also.lock());
+    rig.wait_for_contenders(nodes_of(2));
 
     rig.expire();
     assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::SessionExpired));
@@ -393,8 +402,8 @@ fn s22_a_handle_that_the_program_closes_ends_all() {
     let lock = rig.lock();
     let guard = lock.lock().unwrap();
     let (lost, also) = (losses(&guard), lock.clone());
-    let waiter = in_background(move || also.lock());
-    rig.wait_for_contenders(2);
+    let waiter = waits(move || also.lock());
+    rig.wait_for_contenders(nodes_of(2));
     rig.handle.close().unwrap();
     assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::ClientClosed));
     assert!(!guard.is_held());
@@ -404,7 +413,7 @@ fn s22_a_handle_that_the_program_closes_ends_all() {
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(lock.try_lock().unwrap_err().kind(), ErrorKind::Closed);
     // Closed before anybody looked.
-    let late = DistributedLock::new(&rig.handle, &rig.site.base, "a");
+    let late = mutex(&rig.handle, &rig.site.base, "a");
     assert_eq!(late.lock().unwrap_err().kind(), ErrorKind::Closed);
     rig.wait_for_contenders(0);
     drop((guard, lock, late));
@@ -440,8 +449,8 @@ fn s22_closing_the_client_deletes_its_nodes_and_leaves_the_handle() {
     let (lock, other) = (rig.lock(), rig.site.client());
     let guard = lock.lock().unwrap();
     let (lost, also) = (losses(&guard), lock.clone());
-    let waiter = in_background(move || also.lock());
-    rig.wait_for_contenders(2);
+    let waiter = waits(move || also.lock());
+    rig.wait_for_contenders(nodes_of(2));
     let node = format!("{}/of-the-program", rig.site.base);
     let acl = zookeeper::Acl::open_unsafe().clone();
     let mode = zookeeper::CreateMode::Ephemeral;
@@ -451,11 +460,11 @@ fn s22_closing_the_client_deletes_its_nodes_and_leaves_the_handle() {
     assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::ClientClosed));
     assert_eq!(waiter.recv_timeout(LONG).unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::Closed);
-    let successor = DistributedLock::new(&other, &rig.site.base, "a").lock().unwrap();
+    let successor = mutex(&other, &rig.site.base, "a").lock().unwrap();
     assert!(rig.handle.exists(&node, false).unwrap().is_some(), "the handle's session goes on");
     successor.unlock().unwrap();
     // Another client of the same handle.
-    let again = DistributedLock::new(&rig.handle, &rig.site.base, "a");
+    let again = mutex(&rig.handle, &rig.site.base, "a");
     again.lock().unwrap().unlock().unwrap();
     rig.handle.delete(&node, None).unwrap();
     drop((guard, lock, again, other));
@@ -466,7 +475,7 @@ fn s22_closing_the_client_deletes_its_nodes_and_leaves_the_handle() {
 fn the_last_owner_closes_the_handle() {
     skip_without_server!();
     let site = Site::own("borrowed-last");
-    let lock = DistributedLock::new(plain(site.hosts()), &site.base, "a");
+    let lock = mutex(plain(site.hosts()), &site.base, "a");
     let guard = lock.lock().unwrap();
     drop(lock);
     guard.ensure_held().unwrap();
@@ -490,11 +499,11 @@ fn s12_a_handle_with_a_chroot() {
     let handle =
         ZooKeeper::connect(&format!("{}{}/root", site.hosts(), site.base), T, |_: WatchedEvent| ());
     let zk = Client::from(Arc::new(handle.unwrap()));
-    let guard = DistributedLock::new(&zk, "/x", "a").lock().unwrap();
+    let guard = mutex(&zk, "/x", "a").lock().unwrap();
     assert!(guard.path().starts_with("/x/a/_c_"), "{}", guard.path());
-    let also = DistributedLock::new(&zk, "/x", "a");
-    let waiter = in_background(move || also.lock());
-    eventually(LONG, "two contenders", || site.children("root/x/a").len() == 2);
+    let also = mutex(&zk, "/x", "a");
+    let waiter = waits(move || also.lock());
+    eventually(LONG, "two contenders", || site.children("root/x/a").len() == nodes_of(2));
     let lost = losses(&guard);
     raw.delete(&format!("{}/root{}", site.base, guard.path())).unwrap();
     assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::NodeDeleted));
@@ -509,7 +518,7 @@ fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     const REMOVE_WATCHES: i32 = 18;
     skip_without_server!();
     let rig = Rig::new("borrowed-h16");
-    let hold = |name: usize| DistributedLock::new(&rig.zk, &rig.site.base, name.to_string());
+    let hold = |name: usize| mutex(&rig.zk, &rig.site.base, name.to_string());
     let guards: Vec<_> = (0..260).map(|name| hold(name).lock().unwrap()).collect();
     eventually(LONG, "all watches", || rig.site.server().counter("zk_watch_count") == 260);
     rig.proxy.refuse();
@@ -522,8 +531,8 @@ fn h16_watchers_that_nothing_will_call_are_cleared_away() {
 
     // Nothing else was.
     let (guard, lock) = (hold(0).lock().unwrap(), hold(0));
-    let waiter = in_background(move || lock.lock());
-    eventually(LONG, "two contenders", || rig.site.children("0").len() == 2);
+    let waiter = waits(move || lock.lock());
+    eventually(LONG, "two contenders", || rig.site.children("0").len() == nodes_of(2));
     guard.unlock().unwrap();
     waiter.recv_timeout(LONG).expect("the waiter's turn").unwrap().unlock().unwrap();
     rig.finish();

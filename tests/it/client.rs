@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use zklock::{Acl, Client, DistributedLock, Error, ErrorKind, LossReason, SessionState};
+use zklock::{Acl, Client, Error, ErrorKind, LossReason, SessionState};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
@@ -14,7 +14,8 @@ use crate::support::raw::{Kind, NO_AUTH};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
 use crate::support::{
-    eventually, skip_unless_alone, skip_without_server, skip_without_zookeeper, threads_named,
+    eventually, mutex, mutex_builder, skip_unless_alone, skip_without_server,
+    skip_without_zookeeper, strict, threads_named, waiting,
 };
 
 const LONG: Duration = Duration::from_secs(15);
@@ -96,7 +97,7 @@ fn host_and_port(hosts: &str) -> (&str, &str) {
 }
 
 fn works(zk: &Client, site: &Site) {
-    let guard = DistributedLock::new(zk, &site.base, "works").lock().unwrap();
+    let guard = mutex(zk, &site.base, "works").lock().unwrap();
     guard.ensure_held().unwrap();
     guard.unlock().unwrap();
 }
@@ -182,7 +183,7 @@ fn a_chroot_goes_before_every_path_and_is_made() {
     skip_without_zookeeper!();
     let site = Site::shared("chroot");
     let zk = Client::connect(&format!("{}{}/root", site.hosts(), site.base)).unwrap();
-    let lock = DistributedLock::new(&zk, "/locks", "a");
+    let lock = mutex(&zk, "/locks", "a");
     let guard = lock.lock().unwrap();
     assert!(guard.path().starts_with("/locks/a/"), "{}", guard.path());
     assert_eq!(lock.contenders().unwrap()[0].path, guard.path());
@@ -191,7 +192,7 @@ fn a_chroot_goes_before_every_path_and_is_made() {
     guard.ensure_held().unwrap();
     guard.unlock().unwrap();
 
-    let top = DistributedLock::new(&zk, "/", "top").lock().unwrap();
+    let top = mutex(&zk, "/", "top").lock().unwrap();
     assert_eq!(site.children("root/top").len(), 1);
     drop((top, lock));
     // A lone slash is no chroot.
@@ -453,7 +454,7 @@ fn closing_ends_everything_at_once() {
     skip_without_server!();
     let site = Site::own("close");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = strict(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let lost = guard.lost();
     let waiters: Vec<_> = (0..3)
@@ -502,9 +503,9 @@ fn closing_without_a_server_takes_a_second_at_most() {
     skip_without_server!();
     for outage in ["refused", "silent"] {
         let (site, proxy, zk) = proxied("close-outage", Duration::from_millis(1200));
-        let lock = DistributedLock::new(&zk, &site.base, "a");
+        let lock = mutex(&zk, &site.base, "a");
         let guard = lock.lock().unwrap();
-        let waiter = thread::spawn(move || lock.lock().map(drop));
+        let waiter = waiting(move || lock.lock().map(drop));
         eventually(LONG, "the waiter", || zk.stats().watches == 2);
         if outage == "refused" {
             proxy.refuse()
@@ -530,8 +531,8 @@ fn the_last_client_dropped_closes_the_session() {
     let site = Site::own("last");
     let zk = Client::builder(site.hosts()).session_timeout(Duration::from_secs(30)).connect();
     let zk = zk.unwrap();
-    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
-    let (other, lock) = (zk.clone(), DistributedLock::new(&zk, &site.base, "a"));
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
+    let (other, lock) = (zk.clone(), mutex(&zk, &site.base, "a"));
     drop(zk);
     drop(lock);
     drop(other);
@@ -544,7 +545,7 @@ fn the_last_client_dropped_closes_the_session() {
     eventually(Duration::from_secs(1), "the session's end", || sessions(&site) == 0);
 
     let zk = site.client();
-    let lock = DistributedLock::new(zk, &site.base, "a");
+    let lock = mutex(zk, &site.base, "a");
     lock.lock().unwrap().unlock().unwrap();
     assert_eq!(sessions(&site), 1);
     drop(lock);
@@ -557,7 +558,7 @@ fn a_lost_session_is_followed_by_one_new_one_for_all_callers() {
     skip_without_server!();
     const CALLERS: usize = 16;
     let (site, proxy, zk) = proxied("one", Duration::from_millis(1200));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let first = zk.session_id().unwrap();
     proxy.black_hole();
@@ -593,7 +594,7 @@ fn callers_during_the_outage_share_the_new_session_too() {
     skip_without_server!();
     const CALLERS: usize = 16;
     let (site, proxy, zk) = proxied("one-outage", Duration::from_millis(1200));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     works(&zk, &site);
     proxy.refuse();
     eventually(LONG, "the loss", || zk.state() == SessionState::Lost);
@@ -631,16 +632,15 @@ fn creator_only_admits_whoever_has_the_credentials() {
     let other = site.builder().auth("digest", b"you:secret").connect().unwrap();
     let nobody = site.client();
     let node = format!("{}/a", site.base);
-    let lock = |client: &Client| {
-        DistributedLock::builder(client, &site.base, "a").acl(Acl::creator_only()).build()
-    };
+    let lock =
+        |client: &Client| mutex_builder(client, &site.base, "a").acl(Acl::creator_only()).build();
     let guard = lock(&owner).lock().unwrap();
     guard.ensure_held().unwrap();
     assert_eq!(raw.get_children(&node).unwrap_err().code(), Some(NO_AUTH));
     assert!(lock(&same).try_lock().unwrap().is_none());
     assert_eq!(lock(&same).contenders().unwrap().len(), 1);
     for stranger in [&other, &nobody] {
-        let plain = DistributedLock::new(stranger, &site.base, "a");
+        let plain = mutex(stranger, &site.base, "a");
         let errors = [
             (plain.lock().unwrap_err(), "CREATE"),
             (plain.try_lock().unwrap_err(), "CREATE"),
@@ -672,7 +672,7 @@ fn credentials_are_presented_again_after_a_reconnect() {
     let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(4));
     let zk = builder.auth("digest", b"me:one").auth("digest", b"me:two").connect().unwrap();
     site.raw().create_all(&site.base).unwrap();
-    let lock = DistributedLock::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
     for _ in 0..3 {
         let guard = lock.lock().unwrap();
         let before = proxy.connections();
@@ -734,10 +734,10 @@ fn credentials_refused_later_end_the_session_and_are_not_tried_in_a_loop() {
     let proxy = Proxy::start(site.server().addr());
     let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(2));
     let zk = builder.auth("digest", b"me:secret").connect().unwrap();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
-    let waiting = lock.clone();
-    let waiter = thread::spawn(move || waiting.lock().map(drop));
+    let theirs = lock.clone();
+    let waiter = waiting(move || theirs.lock().map(drop));
     eventually(LONG, "the waiter", || zk.stats().watches == 2);
 
     let impostor = Impostor::new(reject_credentials);
@@ -775,7 +775,7 @@ fn credentials_are_neither_shown_nor_logged() {
     let refused = builder.clone().auth("nonsense", credentials.as_bytes()).connect().unwrap_err();
     shown.push(format!("{refused} {refused:?}"));
     let zk = builder.connect().unwrap();
-    let lock = DistributedLock::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
     let guard = lock.lock().unwrap();
     let lost = guard.lost();
     shown.push(format!("{zk:?} {zk:#?} {lock:?} {guard:?} {lost:?} {:?}", zk.stats()));
@@ -878,7 +878,7 @@ fn a_list_beyond_max_reply_fails_its_call_only() {
     for number in 0..1500 {
         raw.create(&format!("{node}/{number:0>50}"), b"", Kind::Persistent).unwrap();
     }
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     for _ in 0..3 {
         for result in [lock.lock().map(drop), lock.try_lock().map(drop)] {
             let error = result.unwrap_err();
@@ -907,7 +907,7 @@ fn looking_at_contenders_ends_on_time() {
     let limit = Duration::from_millis(500);
     let builder = site.builder().session_timeout(Duration::from_secs(20));
     let zk = builder.connect_timeout(limit).connect().unwrap();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     site.server().pause();
     let begun = Instant::now();

@@ -12,7 +12,10 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    eventually, mutex, mutex_builder, nodes_of, skip_without_server, skip_without_zookeeper,
+    waiting,
+};
 
 /// More than enough for whatever is not the point of a test.
 const AMPLE: Duration = Duration::from_secs(15);
@@ -82,7 +85,7 @@ fn s23_a_blip_while_holding_changes_nothing() {
     let site = Site::own("s23");
     let proxy = proxy(&site);
     let zk = through(&proxy, Duration::from_secs(4));
-    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     let (session, token) = (zk.session_id(), guard.fencing_token());
     let (lost, told) = (losses(&guard), states(&zk));
     let mut raw = site.raw();
@@ -109,13 +112,13 @@ fn s23_blips_under_a_busy_client_lose_nothing() {
     let site = Site::own("s23-busy");
     let proxy = proxy(&site);
     let zk = through(&proxy, Duration::from_secs(4));
-    let guard = DistributedLock::new(&zk, &site.base, "held").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "held").lock().unwrap();
     let (session, lost) = (zk.session_id(), losses(&guard));
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let _at_the_end = Raise(&stop);
         for worker in 0..3 {
-            let lock = DistributedLock::new(&zk, &site.base, format!("busy-{worker}"));
+            let lock = mutex(&zk, &site.base, format!("busy-{worker}"));
             let (stop, rounds) = (&stop, &rounds);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
@@ -154,7 +157,7 @@ fn a_slow_connection_keeps_its_session() {
             delay();
         }
         let zk = through(&proxy, timeout);
-        let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+        let guard = mutex(&zk, &site.base, "a").lock().unwrap();
         let (session, lost, told) = (zk.session_id(), losses(&guard), states(&zk));
         if !from_the_start {
             delay();
@@ -181,9 +184,9 @@ fn s24_the_predecessor_goes_during_a_blip() {
     let waiter = through(&proxy, Duration::from_secs(4));
     let faults: [fn(&Proxy); 2] = [Proxy::refuse, Proxy::black_hole];
     for fault in faults {
-        let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
+        let guard = mutex(&holder, &site.base, "a").lock().unwrap();
         let (session, told) = (waiter.session_id(), states(&waiter));
-        let acquired = lock_in_background(&DistributedLock::new(&waiter, &site.base, "a"));
+        let acquired = lock_in_background(&mutex(&waiter, &site.base, "a"));
         wait_for_watch(&proxy, &guard);
         fault(&proxy);
         guard.unlock().unwrap();
@@ -203,10 +206,10 @@ fn s25_a_server_restart_with_a_holder_and_a_waiter() {
     let site = Site::own("s25");
     let client = || site.builder().session_timeout(Duration::from_secs(12)).connect().unwrap();
     let (holder, waiter) = (client(), client());
-    let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
+    let guard = mutex(&holder, &site.base, "a").lock().unwrap();
     let (sessions, token) = ([holder.session_id(), waiter.session_id()], guard.fencing_token());
     let lost = losses(&guard);
-    let acquired = lock_in_background(&DistributedLock::new(&waiter, &site.base, "a"));
+    let acquired = lock_in_background(&mutex(&waiter, &site.base, "a"));
     wait_for_contenders(&site, "a", 2);
     site.server().restart();
     guard.ensure_held().unwrap();
@@ -227,7 +230,7 @@ fn s26_the_session_expires_while_holding() {
     let site = Site::own("s26");
     let proxy = proxy(&site);
     let (zk, other) = (through(&proxy, SHORT), site.client());
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let (session, token, calls) = (zk.session_id(), guard.fencing_token(), Arc::default());
     let counted: Arc<AtomicU64> = Arc::clone(&calls);
@@ -235,7 +238,7 @@ fn s26_the_session_expires_while_holding() {
         counted.fetch_add(1, Ordering::SeqCst);
     });
     let lost = losses(&guard);
-    let successor = lock_in_background(&DistributedLock::new(&other, &site.base, "a"));
+    let successor = lock_in_background(&mutex(&other, &site.base, "a"));
     wait_for_contenders(&site, "a", 2);
 
     proxy.black_hole();
@@ -277,7 +280,7 @@ fn s26_the_server_says_that_the_session_has_expired() {
     raw.close().unwrap();
     let proxy = proxy(&site);
     let zk = through(&proxy, Duration::from_secs(30));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let (lost, told) = (losses(&guard), states(&zk));
     proxy.set_target(stranger.addr());
@@ -305,22 +308,23 @@ fn s27_the_session_expires_while_waiting() {
     let site = Site::own("s27");
     let proxy = proxy(&site);
     let (holder, waiter) = (site.client(), through(&proxy, SHORT));
-    let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
-    let lock = DistributedLock::new(&waiter, &site.base, "a");
+    let guard = mutex(&holder, &site.base, "a").lock().unwrap();
+    let lock = mutex(&waiter, &site.base, "a");
     let endless = lock_in_background(&lock);
     wait_for_contenders(&site, "a", 2);
     let (tell, bounded) = channel();
     let until = Instant::now() + Duration::from_secs(40);
     let also = lock.clone();
-    thread::spawn(move || tell.send(also.try_lock_until(until).unwrap().expect("in time")));
-    wait_for_contenders(&site, "a", 3);
+    let second = waiting(move || tell.send(also.try_lock_until(until).unwrap().expect("in time")));
+    drop(second);
+    wait_for_contenders(&site, "a", 1 + nodes_of(2));
     let session = waiter.session_id();
 
     proxy.black_hole();
     wait_for_contenders(&site, "a", 1);
     assert_eq!(waiter.state(), SessionState::Lost);
     proxy.pass();
-    wait_for_contenders(&site, "a", 3);
+    wait_for_contenders(&site, "a", 1 + nodes_of(2));
     assert!(waiter.session_id().is_some() && waiter.session_id() != session);
     assert_eq!(endless.try_recv().err(), Some(TryRecvError::Empty));
     assert_eq!(bounded.try_recv().err(), Some(TryRecvError::Empty));
@@ -386,7 +390,7 @@ fn lose_by_own_clock(site: &Site, load: Load, name: &str) {
         .connect_timeout(Duration::from_secs(2))
         .connect()
         .unwrap();
-    let guard = DistributedLock::new(&zk, &site.base, name).lock().unwrap();
+    let guard = mutex(&zk, &site.base, name).lock().unwrap();
     let (tell, lost) = channel();
     guard.on_lost(move |why| tell.send((Instant::now(), why)).unwrap());
     let mut raw = site.raw();
@@ -396,7 +400,7 @@ fn lose_by_own_clock(site: &Site, load: Load, name: &str) {
     thread::scope(|scope| {
         let _at_the_end = Raise(stop);
         for worker in 0..2 {
-            let busy = DistributedLock::new(&zk, &site.base, format!("busy-{name}-{worker}"));
+            let busy = mutex(&zk, &site.base, format!("busy-{name}-{worker}"));
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     match load {
@@ -537,7 +541,7 @@ fn helper_that_holds_a_lock() {
         return;
     };
     let zk = Client::builder(&hosts).session_timeout(SHORT).connect().unwrap();
-    let lock = DistributedLock::new(&zk, &base, "a");
+    let lock = mutex(&zk, &base, "a");
     let guard = lock.lock().unwrap();
     println!("helper: {}", guard.fencing_token());
     let (done, last_held) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -569,7 +573,7 @@ fn s29_a_process_stopped_past_its_session_knows_when_it_goes_on() {
     let mut helper = Helper::start(site.hosts(), &site.base);
     let token = helper.answer();
     let zk = site.client();
-    let successor = lock_in_background(&DistributedLock::new(&zk, &site.base, "a"));
+    let successor = lock_in_background(&mutex(&zk, &site.base, "a"));
     wait_for_contenders(&site, "a", 2);
     helper.stop();
     let stopped = wall_clock();
@@ -595,10 +599,10 @@ fn s30_the_holders_node_is_deleted_from_outside() {
     skip_without_server!();
     let site = Site::own("s30");
     let (zk, other) = (site.client(), site.client());
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let lost = losses(&guard);
-    let successor = lock_in_background(&DistributedLock::new(&other, &site.base, "a"));
+    let successor = lock_in_background(&mutex(&other, &site.base, "a"));
     wait_for_contenders(&site, "a", 2);
     site.raw().delete(guard.path()).unwrap();
     assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
@@ -621,7 +625,7 @@ fn s30_unlocking_tells_that_the_node_was_deleted() {
     skip_without_zookeeper!();
     let site = Site::shared("s30-unlock");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let mut raw = site.raw();
     for _ in 0..100 {
         let guard = lock.lock().unwrap();
@@ -638,7 +642,7 @@ fn s30_a_node_deleted_during_a_blip_is_noticed_afterwards() {
     let site = Site::own("s30-blip");
     let proxy = proxy(&site);
     let zk = through(&proxy, Duration::from_secs(6));
-    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     let lost = losses(&guard);
     proxy.refuse();
     site.raw().delete(guard.path()).unwrap();
@@ -655,8 +659,7 @@ fn s31_a_waiters_node_is_deleted_from_outside() {
     skip_without_server!();
     let site = Site::own("s31");
     let clients = [site.client(), site.client(), site.client()];
-    let [holder, waiter, last] =
-        clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let [holder, waiter, last] = clients.each_ref().map(|zk| mutex(zk, &site.base, "a"));
     let guard = holder.lock().unwrap();
     let second = lock_in_background(&waiter);
     wait_for_contenders(&site, "a", 2);
@@ -688,8 +691,8 @@ fn s31_the_last_waiters_node_and_the_holders_go_together() {
     skip_without_server!();
     let site = Site::own("s31-both");
     let (zk, other) = (site.client(), site.client());
-    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
-    let waiter = DistributedLock::new(&other, &site.base, "a");
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
+    let waiter = mutex(&other, &site.base, "a");
     let acquired = lock_in_background(&waiter);
     wait_for_contenders(&site, "a", 2);
     let victim = waiter.contenders().unwrap()[1].path.clone();
@@ -712,7 +715,7 @@ fn s32_a_drop_after_the_loss_deletes_nobodys_node() {
     let other = site.client();
     let mut raw = site.raw();
 
-    let guard = DistributedLock::new(&zk, &site.base, "deleted").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "deleted").lock().unwrap();
     let (lost, path) = (losses(&guard), guard.path().to_owned());
     raw.delete(&path).unwrap();
     assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
@@ -720,17 +723,17 @@ fn s32_a_drop_after_the_loss_deletes_nobodys_node() {
     drop(guard);
     zk.session_id().expect("the session goes on");
 
-    let guard = DistributedLock::new(&zk, &site.base, "expired").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "expired").lock().unwrap();
     let lost = losses(&guard);
     proxy.black_hole();
     assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::LeaseExpired));
-    let next = DistributedLock::new(&other, &site.base, "expired").lock().unwrap();
+    let next = mutex(&other, &site.base, "expired").lock().unwrap();
     let before = Instant::now();
     drop(guard);
     assert!(before.elapsed() < Duration::from_millis(400), "took {:?}", before.elapsed());
     proxy.pass();
     // A new session of the one who lost it: by now anything it had to delete is deleted.
-    DistributedLock::new(&zk, &site.base, "again").lock().unwrap().unlock().unwrap();
+    mutex(&zk, &site.base, "again").lock().unwrap().unlock().unwrap();
     eventually(AMPLE, "no pending deletes", || zk.stats().pending_deletes == 0);
     next.ensure_held().unwrap();
     assert_eq!(site.children("expired").len(), 1);
@@ -752,7 +755,7 @@ fn s33_started_before_the_server() {
         assert!(!connecting.is_finished());
         site.server().start_again();
         let zk = connecting.join().unwrap().unwrap();
-        DistributedLock::new(&zk, &site.base, "a").lock().unwrap().unlock().unwrap();
+        mutex(&zk, &site.base, "a").lock().unwrap().unlock().unwrap();
         drop(zk);
     });
     site.finish([]);
@@ -781,11 +784,11 @@ fn s35_callbacks_may_call_the_library_and_block() {
     let site = Site::own("s35");
     let proxy = proxy(&site);
     let zk = through(&proxy, SHORT);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
 
     // Blocks in `Suspended` until the session is lost and another one opened.
     let (tell_state, states) = channel();
-    let (own, inner) = (zk.clone(), DistributedLock::new(&zk, &site.base, "b"));
+    let (own, inner) = (zk.clone(), mutex(&zk, &site.base, "b"));
     zk.on_state_change(move |state| {
         let _ = (own.state(), own.session_id(), own.stats(), format!("{own:?}"));
         if state == SessionState::Suspended {
@@ -831,7 +834,7 @@ fn s35_states_are_told_in_order() {
     let proxy = proxy(&site);
     let zk = through(&proxy, SHORT);
     let (told, seen_by_another) = (states(&zk), states(&zk));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     assert_eq!(zk.state(), Connected);
     for _ in 0..20 {
         proxy.cut();
@@ -863,7 +866,7 @@ fn s35_no_callback_begins_after_the_release() {
     skip_without_zookeeper!();
     let site = Site::shared("s35-release");
     let zk = site.client();
-    let lock = |name: &str| DistributedLock::new(&zk, &site.base, name).lock().unwrap();
+    let lock = |name: &str| mutex(&zk, &site.base, name).lock().unwrap();
     let [busy, guard] = ["busy", "a"].map(lock);
     let mut raw = site.raw();
     let (begin, begun) = channel();
@@ -896,7 +899,7 @@ fn s35_after_the_release_nobody_is_told_and_after_the_loss_at_once() {
     let site = Site::own("s35-late");
     let proxy = proxy(&site);
     let zk = through(&proxy, SHORT);
-    let lock = |name: &str| DistributedLock::new(&zk, &site.base, name).lock().unwrap();
+    let lock = |name: &str| mutex(&zk, &site.base, name).lock().unwrap();
     let [dropped, unlocked, held] = ["dropped", "unlocked", "held"].map(lock);
     let quiet = [losses(&dropped), losses(&unlocked)];
     let handles = [dropped.lost(), unlocked.lost()];
@@ -941,12 +944,12 @@ fn s35a_after_an_outage_sessions_go_on_or_begin_anew() {
     let site = Site::own("s35a");
     let client = |seconds| site.builder().session_timeout(Duration::from_secs(seconds));
     let (patient, hasty) = (client(25).connect().unwrap(), client(2).connect().unwrap());
-    let kept = DistributedLock::new(&patient, &site.base, "kept").lock().unwrap();
-    let lost = DistributedLock::new(&hasty, &site.base, "lost").lock().unwrap();
+    let kept = mutex(&patient, &site.base, "kept").lock().unwrap();
+    let lost = mutex(&hasty, &site.base, "lost").lock().unwrap();
     let told = [states(&patient), states(&hasty)];
 
     site.server().kill();
-    let again = lock_in_background(&DistributedLock::new(&hasty, &site.base, "lost"));
+    let again = lock_in_background(&mutex(&hasty, &site.base, "lost"));
     assert_eq!(lost.lost().wait_for(AMPLE), Some(LossReason::LeaseExpired));
     assert!(kept.is_held());
     assert_eq!(patient.state(), SessionState::Suspended);
@@ -974,7 +977,7 @@ fn credentials_are_presented_again_after_a_cut() {
         .auth("digest", b"user:password")
         .connect()
         .unwrap();
-    let lock = DistributedLock::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
     let told = states(&zk);
     let guard = lock.lock().unwrap();
     assert!(site.raw().get_children(&format!("{}/a", site.base)).is_err(), "the ACL is in effect");

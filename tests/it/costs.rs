@@ -6,16 +6,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use zklock::{Client, DistributedLock, SessionState};
+use zklock::{Client, SessionState};
 
 use crate::support::logs::{Entry, logs};
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::{eventually, processor_time, skip_unless_alone, skip_without_server};
+use crate::support::{
+    QUIET, eventually, mutex, processor_time, skip_unless_alone, skip_without_server, strict,
+};
 
 const SOON: Duration = Duration::from_secs(30);
-/// Long enough for no heartbeat to come into the counts.
-const QUIET: Duration = Duration::from_secs(60);
 
 fn quiet_client(proxy: &Proxy) -> Client {
     Client::builder(&proxy.hosts()).session_timeout(QUIET).connect().unwrap()
@@ -49,7 +49,7 @@ fn an_idle_holder_sends_one_heartbeat_per_third_of_the_session_time_out_on_time(
     let proxy = Proxy::start(site.server().addr());
     let timeout = Duration::from_millis(2_400);
     let zk = Client::builder(&proxy.hosts()).session_timeout(timeout).connect().unwrap();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     assert!(proxy.wait_for_request(opcode::GET_DATA, SOON), "no watch of the own node");
     proxy.reset_counts();
@@ -70,27 +70,32 @@ fn an_idle_holder_sends_one_heartbeat_per_third_of_the_session_time_out_on_time(
 }
 
 #[test]
-fn an_uncontended_lock_costs_four_requests() {
+fn an_uncontended_lock_costs_three_requests_and_one_to_watch_it() {
     skip_without_server!();
     const ROUNDS: u64 = 50;
     let site = Site::own("uncontended");
     let proxy = Proxy::start(site.server().addr());
     let zk = quiet_client(&proxy);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
-    drop(lock.lock().unwrap());
-    eventually(SOON, "the requests of the first lock", || {
-        let counts = by_kind(&proxy);
-        counts.get(&opcode::DELETE) == Some(&1) && counts.get(&opcode::GET_DATA) == Some(&1)
+    let lock = mutex(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    eventually(SOON, "the watch of a lock that is held for a while", || {
+        by_kind(&proxy).get(&opcode::GET_DATA) == Some(&1)
     });
+    drop(guard);
+    eventually(SOON, "the delete", || by_kind(&proxy).get(&opcode::DELETE) == Some(&1));
+    assert_eq!(by_kind(&proxy).get(&opcode::GET_DATA), Some(&1), "watched more than once");
     proxy.reset_counts();
     let start = Instant::now();
     for _ in 0..ROUNDS {
         drop(lock.lock().unwrap());
     }
     println!("{:?} for lock and release, through the proxy", start.elapsed() / ROUNDS as u32);
-    let expected = [opcode::CREATE, opcode::DELETE, opcode::GET_DATA, opcode::GET_CHILDREN];
-    eventually(SOON, "the last watch", || proxy.count(opcode::GET_DATA) >= ROUNDS);
-    assert_eq!(by_kind(&proxy), BTreeMap::from(expected.map(|opcode| (opcode, ROUNDS))));
+    eventually(SOON, "the last delete", || proxy.count(opcode::DELETE) >= ROUNDS);
+    let mut counts = by_kind(&proxy);
+    // Of those that were held for long, as happens where the processor is busy.
+    assert!(counts.remove(&opcode::GET_DATA).unwrap_or_default() <= ROUNDS);
+    let expected = [opcode::CREATE, opcode::DELETE, opcode::GET_CHILDREN];
+    assert_eq!(counts, BTreeMap::from(expected.map(|opcode| (opcode, ROUNDS))));
     drop(lock);
     site.finish([zk]);
 }
@@ -102,7 +107,7 @@ fn a_hand_over_wakes_one_waiter_of_many() {
     let site = Site::own("hand-over");
     let proxy = Proxy::start(site.server().addr());
     let clients = [(); 2].map(|()| quiet_client(&proxy));
-    let locks = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let locks = clients.each_ref().map(|zk| strict(zk, &site.base, "a"));
     let holder = locks[0].lock().unwrap();
     thread::scope(|scope| {
         let (granted, grants) = mpsc::channel();
@@ -163,7 +168,7 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     let clients = [site.hosts().to_owned(), proxy.hosts()].map(|hosts| {
         Client::builder(&hosts).session_timeout(Duration::from_secs(4)).connect().unwrap()
     });
-    let locks = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let locks = clients.each_ref().map(|zk| strict(zk, &site.base, "a"));
     let guard = locks[0].lock().unwrap();
     let (took, used, lines) = thread::scope(|scope| {
         let waiters = locks.each_ref().map(|lock| scope.spawn(|| lock.lock().unwrap().unlock()));
@@ -211,8 +216,8 @@ fn polling_a_held_lock_accumulates_nothing() {
     let server = site.server();
     let zk = Client::builder(site.hosts()).session_timeout(QUIET).connect().unwrap();
     let holder = site.builder().session_timeout(QUIET).connect().unwrap();
-    let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = mutex(&holder, &site.base, "a").lock().unwrap();
+    let lock = mutex(&zk, &site.base, "a");
     let poll = |times: u64| {
         thread::scope(|scope| {
             for _ in 0..POLLERS {

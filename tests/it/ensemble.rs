@@ -1,16 +1,17 @@
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::{Client, DistributedLock, LockGuard, LossReason, SessionState};
+use zklock::{Client, DistributedLock, FencingToken, LockGuard, LossReason, SessionState};
 
 use crate::support::ensemble::{Ensemble, Options};
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Raw;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{alone, eventually, skip_without_server, threads_named, unique_base};
+use crate::support::{alone, eventually, mutex, skip_without_server, threads_named, unique_base};
 
 /// More than enough for whatever is not the point of a test.
 const AMPLE: Duration = Duration::from_secs(30);
@@ -31,7 +32,7 @@ impl Trio {
     }
 
     fn lock(&self, zk: &Client, name: &str) -> DistributedLock {
-        DistributedLock::new(zk, &self.base, name)
+        mutex(zk, &self.base, name)
     }
 
     fn raw(&self, node: usize) -> Raw {
@@ -200,7 +201,7 @@ struct Tally<'a> {
     inside: AtomicBool,
     shared: AtomicU64,
     rounds: AtomicU64,
-    last_token: AtomicU64,
+    last_token: Mutex<Option<FencingToken>>,
 }
 
 impl Tally<'_> {
@@ -210,7 +211,7 @@ impl Tally<'_> {
             inside: AtomicBool::new(false),
             shared: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
-            last_token: AtomicU64::new(0),
+            last_token: Mutex::new(None),
         }
     }
 
@@ -220,8 +221,8 @@ impl Tally<'_> {
             let guard = lock.lock().unwrap();
             assert!(!self.inside.swap(true, Ordering::SeqCst), "two holders at once");
             let before = self.shared.load(Ordering::SeqCst);
-            let token = guard.fencing_token().zxid();
-            assert!(self.last_token.swap(token, Ordering::SeqCst) < token);
+            let token = guard.fencing_token();
+            assert!(self.last_token.lock().unwrap().replace(token) < Some(token));
             thread::yield_now();
             assert!(guard.is_held(), "lost while at work");
             self.shared.store(before + 1, Ordering::SeqCst);
@@ -329,7 +330,7 @@ fn s43b_after_a_restart_the_old_session_is_not_in_the_way() {
     skip_without_server!();
     let site = Site::own("s43b");
     let zk = connect(site.hosts(), OUTLIVED);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     is_not_in_its_own_way(&zk, &lock, || site.server().kill(), || site.server().start_again());
     drop(lock);
     site.finish([zk]);

@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::{Client, DistributedLock};
+use zklock::Client;
 
 use crate::support::proxy::Proxy;
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_zookeeper};
+use crate::support::{eventually, mutex, skip_without_zookeeper};
 
 const TEST: &str = "guests::guests_learn_nothing_harm_nobody_and_are_not_called";
 const HOST_PROCESS: &str = "ZKLOCK_TEST_GUESTS_OF";
@@ -226,7 +226,7 @@ fn guests_learn_nothing_harm_nobody_and_are_not_called() {
         (client, start.elapsed())
     };
     let (first, alone) = open();
-    drop(DistributedLock::new(&first, &site.base, "a").lock().unwrap());
+    drop(mutex(&first, &site.base, "a").lock().unwrap());
     first.close();
     drop(first);
     let mut guests = Guests::invite_nobody();
@@ -248,7 +248,7 @@ fn guests_learn_nothing_harm_nobody_and_are_not_called() {
         assert!(took < OPENED_WITHIN, "{took:?}");
         slowest = slowest.max(took);
         opened += 1;
-        DistributedLock::new(&client, &site.base, "a").lock().unwrap().unlock().unwrap();
+        mutex(&client, &site.base, "a").lock().unwrap().unlock().unwrap();
         clients.push(client);
         if clients.len() > 4 {
             clients.remove(0);
@@ -262,7 +262,7 @@ fn guests_learn_nothing_harm_nobody_and_are_not_called() {
     let [taken, ports] = guests.order("take");
     assert!(taken > ports / 2, "{taken} of {ports} ports could be taken");
     for zk in &clients {
-        let lock = DistributedLock::new(zk, &site.base, "a");
+        let lock = mutex(zk, &site.base, "a");
         let guard = lock.lock().unwrap();
         proxy.cut();
         guard.ensure_held().unwrap();
@@ -291,7 +291,7 @@ fn a_child_process_inherits_no_socket() {
     skip_without_zookeeper!();
     let site = Site::shared("child");
     let zk = site.client();
-    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     let mut child = Command::new("sleep")
         .arg("60")
         .stdin(Stdio::null())

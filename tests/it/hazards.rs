@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use zklock::{Acl, Client, DistributedLock, ErrorKind, LossReason, SessionState};
+use zklock::{Acl, Client, ErrorKind, LossReason, SessionState};
 use zookeeper::{CreateMode, WatchedEvent, ZkError, ZooKeeper};
 
 use crate::support::logs::{Logs, logs};
@@ -22,8 +22,8 @@ use crate::support::raw::Kind;
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::{
-    eventually, processor_time, shared_hosts, skip_without_server, skip_without_zookeeper,
-    threads_named, unique_base,
+    eventually, mutex, mutex_builder, processor_time, shared_hosts, skip_without_server,
+    skip_without_zookeeper, threads_named, unique_base,
 };
 
 const LONG: Duration = Duration::from_secs(15);
@@ -107,10 +107,10 @@ fn h01_watches_are_not_set_again() {
     drop(handle);
 
     let holder = site.client();
-    let guard = DistributedLock::new(&holder, &site.base, "a").lock().unwrap();
+    let guard = mutex(&holder, &site.base, "a").lock().unwrap();
     let zk = linked(&proxy.hosts(), ms(10_000));
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     proxy.reset_counts();
     let waiter = in_background(move || lock.lock().unwrap());
     assert!(proxy.wait_for_request(opcode::GET_DATA, LONG), "no watch was set");
@@ -163,7 +163,7 @@ fn h02_nothing_comes_back_from_a_black_hole() {
         .connect_timeout(ms(1500))
         .connect()
         .unwrap();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     proxy.black_hole();
     let other = lock.clone();
@@ -196,7 +196,7 @@ fn h03_h06_a_busy_handle_is_closed_for_ever_by_a_blip() {
     let zk = linked(&proxy.hosts(), timeout);
     let session = zk.session_id();
     assert!(session.is_some());
-    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     let token = guard.fencing_token();
 
     let start = Instant::now();
@@ -226,7 +226,7 @@ fn h03_h06_a_busy_client_goes_on_over_a_restart() {
     let site = Site::own("h06");
     let zk = linked(site.hosts(), ms(20_000));
     let session = zk.session_id();
-    let guard = Arc::new(DistributedLock::new(&zk, &site.base, "a").lock().unwrap());
+    let guard = Arc::new(mutex(&zk, &site.base, "a").lock().unwrap());
     let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let (held, until, counted) = (Arc::clone(&guard), Arc::clone(&stop), Arc::clone(&rounds));
     let busy = thread::spawn(move || {
@@ -268,7 +268,7 @@ fn h04_events_put_off_the_ping() {
     zk.on_state_change(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
     });
-    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
 
     let handle = plain(site.hosts(), ms(2400));
     for path in &watched {
@@ -311,7 +311,7 @@ fn h05_a_new_session_comes_silently() {
 
     let zk = linked(&proxy.hosts(), timeout);
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let (tell, told) = mpsc::channel();
     guard.on_lost(move |why| tell.send(why).unwrap());
@@ -365,7 +365,7 @@ fn h07_a_server_that_is_down_keeps_a_processor_busy() {
             measure(logs);
         } else {
             let zk = linked(&hosts, ms(20_000));
-            let lock = DistributedLock::new(&zk, unique_base("h07"), "a");
+            let lock = mutex(&zk, unique_base("h07"), "a");
             let _guard = lock.lock().unwrap();
             let waiting = in_background(move || lock.try_lock_for(LONG));
             measure(logs);
@@ -441,7 +441,7 @@ fn h09_one_bad_host_spoils_all_and_an_unreachable_one_panics() {
 
     for hosts in [&unknown, &unreachable] {
         let zk = linked(hosts, ms(4000));
-        let lock = DistributedLock::new(&zk, &site.base, "a");
+        let lock = mutex(&zk, &site.base, "a");
         drop(lock.lock().unwrap());
     }
     let error = Client::builder("255.255.255.255:2181")
@@ -520,7 +520,7 @@ fn h10_auth_beside_other_calls_mixes_up_their_answers() {
     let askers: Vec<_> = (0..4)
         .map(|asker| {
             let name = format!("n{asker}");
-            let lock = DistributedLock::builder(&zk, &site.base, &name)
+            let lock = mutex_builder(&zk, &site.base, &name)
                 .data(name.clone())
                 .acl(Acl::creator_only())
                 .build();
@@ -583,7 +583,7 @@ fn h11_auth_is_forgotten_with_the_connection() {
         .connect()
         .unwrap();
     let session = zk.session_id();
-    let lock = DistributedLock::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
     let guard = lock.lock().unwrap();
     proxy.cut();
     guard.ensure_held().unwrap();
@@ -644,7 +644,7 @@ fn h18_a_container_is_none() {
 
     let proxy = Proxy::start(site.server().addr());
     let zk = linked(&proxy.hosts(), ms(4000));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let node = format!("{}/a", site.base);
     let guard = lock.lock().unwrap();
     assert_eq!(proxy.count(opcode::CREATE_CONTAINER), 1);
@@ -695,7 +695,7 @@ fn h22_a_second_request_is_held_back_unless_it_leaves_on_time() {
 
     let zk = linked(&proxy.hosts(), ms(10_000));
     let linked = second_leaves_after(&proxy, &|name| {
-        DistributedLock::new(&zk, &site.base, name).contenders().unwrap();
+        mutex(&zk, &site.base, name).contenders().unwrap();
     });
     println!("a second request leaves after {plain:?} (plain), {linked:?} (linked)");
     assert!(plain > 4 * linked, "plain {plain:?}, linked {linked:?}");

@@ -12,14 +12,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use zklock::DistributedLock;
 
 use Whose::{Curator, Kazoo, Zklock, ZookeeperClient};
 use peer::{Peer, Whose, skip_without};
 
 use crate::support::logs::logs;
 use crate::support::site::Site;
-use crate::support::{eventually, skip_unless_alone, skip_without_zookeeper};
+use crate::support::{eventually, mutex, skip_unless_alone, skip_without_zookeeper};
 
 const SOON: Duration = Duration::from_secs(10);
 /// How long somebody tries who is not to get the lock.
@@ -369,7 +368,7 @@ fn s72_the_log_warns_of_contenders_that_do_not_wait_for_us() {
     let zk = meeting.site.client();
     let blocked_by = |holder: &mut Peer, path: &str, name: &str| {
         holder.lock(path, "mutex");
-        let lock = DistributedLock::new(&zk, &meeting.site.base, name);
+        let lock = mutex(&zk, &meeting.site.base, name);
         for _ in 0..2 {
             assert!(lock.try_lock_for(BRIEFLY).unwrap().is_none());
         }

@@ -12,7 +12,10 @@ use zklock::{
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    eventually, kind, mutex, nodes_of, own_task, skip_without_server, skip_without_zookeeper,
+    strict, timed, wait_until_asleep, waiting,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 /// How late a call may be of its deadline, at the most.
@@ -21,15 +24,6 @@ const LATE: Duration = Duration::from_millis(100);
 const PARTING: Duration = Duration::from_millis(700);
 /// The same on a busy machine, and far from any time-out.
 const PROMPTLY: Duration = Duration::from_secs(2);
-
-fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
-    let start = Instant::now();
-    (call(), start.elapsed())
-}
-
-fn kind<T>(result: Result<T>) -> ErrorKind {
-    result.err().expect("an error").kind()
-}
 
 /// A server behind a proxy: what the client goes through is the proxy, what holds the lock
 /// and what looks is not.
@@ -56,12 +50,12 @@ impl Rig {
     }
 
     fn lock(&self) -> DistributedLock {
-        DistributedLock::new(&self.zk, &self.site.base, "a")
+        mutex(&self.zk, &self.site.base, "a")
     }
 
     /// Somebody else has it.
     fn held(&self) -> LockGuard {
-        DistributedLock::new(&self.holder, &self.site.base, "a").try_lock().unwrap().expect("free")
+        mutex(&self.holder, &self.site.base, "a").try_lock().unwrap().expect("free")
     }
 
     fn contenders(&self) -> usize {
@@ -102,7 +96,7 @@ fn s14_to_try_a_held_lock_gives_none_and_leaves_no_node() {
     skip_without_zookeeper!();
     let site = Site::shared("s14");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     for _ in 0..20 {
         assert!(lock.try_lock().unwrap().is_none());
@@ -119,7 +113,7 @@ fn s15_a_wait_for_a_held_lock_ends_on_time() {
     skip_without_zookeeper!();
     let site = Site::shared("s15");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     for limit in [1, 20, 150].map(Duration::from_millis) {
         let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
@@ -140,12 +134,11 @@ fn s15_a_wait_for_a_held_lock_ends_on_time() {
 
 /// Releases the lock `a` while one waits for it with this limit, and gets it.
 fn released_to_a_waiter(site: &Site, lock: &DistributedLock, guard: LockGuard, limit: Duration) {
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.try_lock_for(limit).unwrap());
-        eventually(SOON, "the waiter", || site.children("a").len() == 2);
-        drop(guard);
-        waiter.join().unwrap().expect("the lock").unlock().unwrap();
-    });
+    let theirs = lock.clone();
+    let waiter = waiting(move || theirs.try_lock_for(limit).unwrap());
+    eventually(SOON, "the waiter", || site.children("a").len() == nodes_of(2));
+    drop(guard);
+    waiter.join().unwrap().expect("the lock").unlock().unwrap();
 }
 
 #[test]
@@ -153,7 +146,7 @@ fn s15_a_release_within_the_time_is_noticed() {
     skip_without_zookeeper!();
     let site = Site::shared("s15-release");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     released_to_a_waiter(&site, &lock, guard, SOON);
     drop(lock);
@@ -258,7 +251,7 @@ fn s19_no_duration_and_no_instant_is_too_short_or_too_long() {
     skip_without_zookeeper!();
     let site = Site::shared("s19");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let now = Instant::now();
     let past = now.checked_sub(Duration::from_secs(3600)).unwrap_or(now);
     for limit in [Duration::MAX, Duration::from_secs(u64::MAX)] {
@@ -282,7 +275,7 @@ fn s20_a_cancelled_waiter_leaves_no_node_and_the_next_one_proceeds_on_time() {
     skip_without_zookeeper!();
     let site = Site::shared("s20");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = strict(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let cancel = Cancel::new();
     thread::scope(|scope| {
@@ -346,8 +339,16 @@ fn close_while_waiting(rig: &Rig, hurt: impl FnOnce()) -> [(ErrorKind, Duration)
         &|| lock.try_lock_until(Instant::now() + SOON),
     ];
     thread::scope(|scope| {
-        let waiters = waits.map(|wait| scope.spawn(|| (kind(wait()), Instant::now())));
-        rig.wait_for_contenders(5);
+        let (tell, tasks) = mpsc::channel();
+        let waiters = waits.map(|wait| {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                tell.send(own_task()).unwrap();
+                (kind(wait()), Instant::now())
+            })
+        });
+        tasks.iter().take(waiters.len()).for_each(wait_until_asleep);
+        rig.wait_for_contenders(1 + nodes_of(4));
         hurt();
         let start = Instant::now();
         rig.zk.close();
@@ -405,9 +406,8 @@ fn s22_once_closed_every_call_says_so() {
     skip_without_zookeeper!();
     let site = Site::shared("s22-closed");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
-    let [guard, other] =
-        ["a", "b"].map(|name| DistributedLock::new(&zk, &site.base, name).lock().unwrap());
+    let lock = mutex(&zk, &site.base, "a");
+    let [guard, other] = ["a", "b"].map(|name| mutex(&zk, &site.base, name).lock().unwrap());
     let (told, tells) = mpsc::channel();
     guard.on_lost(move |why| told.send(why).unwrap());
     zk.close();
@@ -453,7 +453,7 @@ fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
     let rig = Rig::with_session(test, Duration::from_secs(15));
     let session = rig.zk.session_id();
     let (lock, guard) = (rig.lock(), rig.held());
-    let free = DistributedLock::new(&rig.zk, &rig.site.base, "b");
+    let free = mutex(&rig.zk, &rig.site.base, "b");
     drop(free.lock().unwrap());
     for fault in faults {
         (fault.strike)(&rig);
@@ -779,7 +779,7 @@ fn s22_an_error_of_a_closed_client_says_what_it_is_about() {
     skip_without_zookeeper!();
     let site = Site::shared("s22-error");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     zk.close();
     let error: Error = lock.lock().unwrap_err();
     assert_eq!(error.path(), Some(&*format!("{}/a", site.base)), "{error}");

@@ -20,6 +20,7 @@ mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
 mod guests; // uninvited ones, from another process, on the loopback port
+mod handover; // threads of one client that share a node
 mod hazards; // what the zookeeper crate does alone, and through the link
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
 mod limits; // scenarios 14–22: trying, time limits, cancelling

@@ -9,11 +9,7 @@ use zklock::{
 use crate::support::proxy::{Seen, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
-use crate::support::{skip_without_server, skip_without_zookeeper};
-
-fn last(path: &str) -> &str {
-    path.rsplit('/').next().unwrap()
-}
+use crate::support::{last, mutex_builder, skip_without_server, skip_without_zookeeper};
 
 /// Whether the name is a guid between `before` and `after`, and ten digits.
 fn is_named(path: &str, before: &str, guid: usize, after: &str) -> bool {
@@ -30,7 +26,7 @@ fn locks(
     naming: NodeNaming,
 ) -> (DistributedLock, DistributedRwLock, DistributedSemaphore) {
     (
-        DistributedLock::builder(zk, &site.base, "a").naming(naming).build(),
+        mutex_builder(zk, &site.base, "a").naming(naming).build(),
         DistributedRwLock::builder(zk, &site.base, "b").naming(naming).build(),
         DistributedSemaphore::builder(zk, &site.base, "c", 3).naming(naming).build(),
     )

@@ -3,19 +3,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Cancel, Class, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
-    Observer, SessionState,
+    Cancel, Class, Contender, DistributedRwLock, DistributedSemaphore, ErrorKind, Observer,
+    SessionState,
 };
 
 use crate::support::proxy::opcode;
 use crate::support::raw::{ALL, Acl, Kind};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    QUIET, eventually, mutex, skip_without_server, skip_without_zookeeper, strict,
+};
 
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
-/// Long enough for no heartbeat to come into the counts.
-const QUIET: Duration = Duration::from_secs(60);
 /// What the machine may add to a limit.
 const OVERSHOOT: Duration = Duration::from_millis(500);
 
@@ -34,7 +34,7 @@ fn changes_of_the_holder_are_seen_in_order() {
     skip_without_zookeeper!();
     let site = Site::shared("observe");
     let clients = [site.client(), site.client()];
-    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let [ours, theirs] = clients.each_ref().map(|zk| strict(zk, &site.base, "a"));
     let mut observer = theirs.observe();
     // Neither the lock node nor its parent is there.
     assert_eq!(next(&mut observer), [""; 0]);
@@ -80,7 +80,7 @@ fn an_observer_is_an_iterator_that_waits() {
     skip_without_zookeeper!();
     let site = Site::shared("iterator");
     let clients = [site.client(), site.client()];
-    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let [ours, theirs] = clients.each_ref().map(|zk| mutex(zk, &site.base, "a"));
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
         let observer = theirs.observe();
@@ -111,9 +111,9 @@ fn an_observer_is_not_woken_by_those_who_wait() {
     let site = Site::own("herd");
     let zk = site.client();
     let (proxy, looking) = site.proxied(QUIET);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let holder = lock.lock().unwrap();
-    let mut observer = DistributedLock::new(&looking, &site.base, "a").observe();
+    let mut observer = mutex(&looking, &site.base, "a").observe();
     assert_eq!(next(&mut observer), [holder.path()]);
     assert_unchanged(&mut observer);
     assert_eq!(proxy.total_requests(), 2, "a list and a read: {:?}", proxy.requests());
@@ -212,7 +212,7 @@ fn the_lock_node_may_go_and_come_again() {
     let zk = site.client();
     let node = format!("{}/a", site.base);
     let mut raw = site.raw();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let mut observer = lock.observe();
     for exists in [false, true, false] {
         if exists {
@@ -243,9 +243,9 @@ fn a_holder_whose_session_dies_is_seen_to_go() {
     let site = Site::own("dies");
     let (proxy, dying) = site.proxied(Duration::from_millis(1200));
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let mut observer = lock.observe();
-    let guard = DistributedLock::new(&dying, &site.base, "a").lock().unwrap();
+    let guard = mutex(&dying, &site.base, "a").lock().unwrap();
     assert_eq!(next(&mut observer), [guard.path()]);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().unwrap());
@@ -269,8 +269,8 @@ fn an_observer_goes_on_over_lost_connections_and_sessions() {
     let site = Site::own("reconnect");
     let zk = site.client();
     let (proxy, looking) = site.proxied(Duration::from_millis(1200));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
-    let mut observer = DistributedLock::new(&looking, &site.base, "a").observe();
+    let lock = mutex(&zk, &site.base, "a");
+    let mut observer = mutex(&looking, &site.base, "a").observe();
     assert_eq!(next(&mut observer), [""; 0]);
     for outage in ["cut", "refused", "lost"] {
         let guard = lock.lock().unwrap();
@@ -319,7 +319,7 @@ fn next_for_keeps_its_limit_on_time() {
     skip_without_server!();
     let site = Site::own("limit");
     let (proxy, zk) = site.proxied(Duration::from_secs(20));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let mut observer = lock.observe();
     // With no time at all there is time for a question.
     let nobody = observer.next_for(Duration::ZERO).unwrap().map(|holders| holders.len());
@@ -362,7 +362,7 @@ fn when_the_client_is_closed_an_observer_ends_with_an_error() {
     skip_without_zookeeper!();
     let site = Site::shared("closed");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let (tell, told) = mpsc::channel();
     let mut observer = lock.observe();
     let ended = thread::spawn(move || {
@@ -375,7 +375,7 @@ fn when_the_client_is_closed_an_observer_ends_with_an_error() {
     eventually(SOON, "its watch", || zk.stats().watches == 1);
     zk.close();
     assert_eq!(ended.join().unwrap(), (ErrorKind::Closed, ErrorKind::Closed));
-    let mut bad = DistributedLock::new(&zk, &site.base, "x/y").observe();
+    let mut bad = mutex(&zk, &site.base, "x/y").observe();
     assert_eq!(bad.next().unwrap().unwrap_err().kind(), ErrorKind::InvalidName);
     assert!(bad.next().is_none());
     drop((lock, bad));
@@ -395,7 +395,7 @@ fn a_holder_that_may_not_be_read_is_seen_to_come_and_go() {
     let prefix = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
     let mut make = || raw.create_with_acl(&prefix, b"secret", Kind::EphemeralSequential, &nobody);
     let [theirs, behind] = [(); 2].map(|()| make().unwrap());
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let mut observer = lock.observe();
     let seen = observer.next_for(SOON).unwrap().expect("the holder");
     assert_eq!((seen.len(), &*seen[0].path, &*seen[0].data), (1, &*theirs, &b""[..]));

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use zklock::{Client, DistributedLock, ErrorKind, Retry, SessionState};
+use zklock::{Client, ErrorKind, Retry, SessionState};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server};
+use crate::support::{eventually, mutex, skip_without_server};
 
 const SOON: Duration = Duration::from_secs(20);
 /// What the machine may add to a limit.
@@ -23,7 +23,7 @@ fn no_patience_with_outages_is_none_with_a_connection() {
     let site = Site::own("retry-zero");
     let proxy = Proxy::start(site.server().addr());
     let zk = client(&proxy, Duration::from_millis(1200), Retry::unlimited().outage(Duration::ZERO));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     for _ in 0..3 {
         lock.lock().unwrap().unlock().unwrap();
     }
@@ -45,9 +45,9 @@ fn an_outage_goes_on_when_the_session_ends_in_it_and_the_call_ends_on_time() {
     let proxy = Proxy::start(site.server().addr());
     let (session, outage) = (Duration::from_millis(1500), Duration::from_secs(3));
     let zk = client(&proxy, session, Retry::unlimited().outage(outage));
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let other = site.client();
-    let held = DistributedLock::new(&other, &site.base, "a").lock().unwrap();
+    let held = mutex(&other, &site.base, "a").lock().unwrap();
     let waiter = std::thread::spawn(move || {
         let error = lock.lock().unwrap_err();
         (error.kind(), Instant::now())
@@ -74,7 +74,7 @@ fn losses_are_counted_and_leave_no_node() {
     for most in 0..3 {
         let retry = Retry::unlimited().losses(most);
         let zk = client(&proxy, Duration::from_secs(10), retry);
-        let lock = DistributedLock::new(&zk, &site.base, "a");
+        let lock = mutex(&zk, &site.base, "a");
         lock.lock().unwrap().unlock().unwrap();
         proxy.drop_request(opcode::CREATE, most as usize);
         lock.lock().expect("as many as may be").unlock().unwrap();

@@ -5,22 +5,18 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{
-    Class, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
-    LossReason, Result, SessionState,
+    Class, Contender, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason, SessionState,
 };
 
 use crate::support::proxy::opcode;
 use crate::support::raw::{Kind, Raw};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    QUIET, eventually, kind, mutex, mutex_builder, skip_without_server, skip_without_zookeeper,
+    strict,
+};
 
 const SOON: Duration = Duration::from_secs(15);
-/// Long enough for no heartbeat to come into the counts.
-const QUIET: Duration = Duration::from_secs(60);
-
-fn kind<T>(result: Result<T>) -> ErrorKind {
-    result.err().expect("an error").kind()
-}
 
 /// A counter, and what adds one to it.
 fn counter() -> (Arc<AtomicUsize>, impl Fn() + Clone + Send + 'static) {
@@ -36,7 +32,7 @@ fn s68_a_request_is_told_to_the_holder_once() {
     skip_without_zookeeper!();
     let site = Site::shared("s68");
     let clients = [site.client(), site.client()];
-    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let [ours, theirs] = clients.each_ref().map(|zk| mutex(zk, &site.base, "a"));
     assert_eq!(theirs.request_release().unwrap(), 0, "nobody holds a lock that was never used");
     let guard = ours.lock().unwrap();
     assert!(!guard.release_requested());
@@ -80,7 +76,7 @@ fn s68_consent_is_to_drop_the_guard() {
     skip_without_zookeeper!();
     let site = Site::shared("s68-consent");
     let clients = [site.client(), site.client()];
-    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let [ours, theirs] = clients.each_ref().map(|zk| mutex(zk, &site.base, "a"));
     thread::scope(|scope| {
         let (held, holds) = mpsc::channel();
         scope.spawn(move || {
@@ -106,7 +102,7 @@ fn s68_a_callback_may_drop_the_guard() {
     skip_without_zookeeper!();
     let site = Site::shared("s68-callback");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = Arc::new(std::sync::Mutex::new(None));
     let theirs = Arc::clone(&guard);
     let held = lock.lock().unwrap();
@@ -123,7 +119,7 @@ fn s68_curators_and_the_recipes_words_are_understood_and_no_others() {
     skip_without_server!();
     let site = Site::own("s68-words");
     let (proxy, zk) = site.proxied(QUIET);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let mut raw = site.raw();
     for word in [&b"__REVOKE__"[..], b"unlock"] {
         let guard = lock.lock().unwrap();
@@ -168,7 +164,7 @@ fn s68_one_contender_can_be_asked_and_one_who_waits_learns_of_it_when_it_holds()
     skip_without_zookeeper!();
     let site = Site::shared("s68-one");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = strict(&zk, &site.base, "a");
     let holder = lock.lock().unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().unwrap());
@@ -198,7 +194,7 @@ fn s68_nobody_is_told_after_the_release() {
     skip_without_zookeeper!();
     let site = Site::shared("s68-after");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     for unlocks in [false, true] {
         let guard = lock.lock().unwrap();
         let (tell, told) = mpsc::channel();
@@ -262,12 +258,12 @@ fn s68_a_request_made_while_the_holder_was_away_is_told_afterwards() {
     let site = Site::own("s68-away");
     let (proxy, zk) = site.proxied(Duration::from_secs(4));
     let other = site.client();
-    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     let (tell, told) = mpsc::channel();
     guard.on_release_requested(move || tell.send(()).unwrap());
     proxy.refuse();
     eventually(SOON, "the suspension", || zk.state() == SessionState::Suspended);
-    let theirs = DistributedLock::new(&other, &site.base, "a");
+    let theirs = mutex(&other, &site.base, "a");
     assert_eq!(theirs.request_release().unwrap(), 1);
     assert!(!guard.release_requested());
     proxy.pass();
@@ -283,8 +279,8 @@ fn s68_a_request_is_made_over_lost_replies_and_connections() {
     let site = Site::own("s68-lost");
     let (proxy, zk) = site.proxied(Duration::from_secs(4));
     let other = site.client();
-    let ours = DistributedLock::new(&zk, &site.base, "a");
-    let theirs = DistributedLock::new(&other, &site.base, "a");
+    let ours = mutex(&zk, &site.base, "a");
+    let theirs = mutex(&other, &site.base, "a");
     let guard = theirs.lock().unwrap();
     let before = proxy.connections();
     proxy.drop_reply(opcode::SET_DATA, 1);
@@ -310,7 +306,7 @@ fn to_ask_ends_with_the_connect_time_out() {
         .connect_timeout(Duration::from_millis(400))
         .connect()
         .unwrap();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let contender = lock.contenders().unwrap().remove(0);
     proxy.black_hole();
@@ -337,7 +333,7 @@ fn a_broken_lock_is_lost_and_the_next_one_has_it() {
     skip_without_zookeeper!();
     let site = Site::shared("broken");
     let clients = [site.client(), site.client()];
-    let [ours, theirs] = clients.each_ref().map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let [ours, theirs] = clients.each_ref().map(|zk| mutex(zk, &site.base, "a"));
     let guard = ours.lock().unwrap();
     let (tell, told) = mpsc::channel();
     guard.on_lost(move |why| tell.send(why).unwrap());
@@ -377,7 +373,7 @@ fn to_have_broken_a_lock_is_told_though_the_answer_was_lost() {
     let site = Site::own("broken-lost");
     let (proxy, zk) = site.proxied(QUIET);
     let other = site.client();
-    let [ours, theirs] = [&zk, &other].map(|zk| DistributedLock::new(zk, &site.base, "a"));
+    let [ours, theirs] = [&zk, &other].map(|zk| mutex(zk, &site.base, "a"));
     let guard = theirs.lock().unwrap();
     let holder = ours.contenders().unwrap().remove(0);
     proxy.drop_reply(opcode::DELETE, 1);
@@ -399,7 +395,7 @@ fn what_is_no_contender_of_this_lock_is_neither_asked_nor_deleted() {
     skip_without_zookeeper!();
     let site = Site::shared("another");
     let zk = site.client();
-    let [a, b, longer] = ["a", "b", "ab"].map(|name| DistributedLock::new(&zk, &site.base, name));
+    let [a, b, longer] = ["a", "b", "ab"].map(|name| mutex(&zk, &site.base, name));
     let guards = [&a, &b, &longer].map(|lock| lock.lock().unwrap());
     let mut raw = site.raw();
     let node = format!("{}/a", site.base);
@@ -430,7 +426,7 @@ fn what_is_no_contender_of_this_lock_is_neither_asked_nor_deleted() {
         guard.ensure_held().unwrap();
         assert!(!guard.release_requested());
     }
-    let bad = DistributedLock::new(&zk, &site.base, "x/y");
+    let bad = mutex(&zk, &site.base, "x/y");
     assert_eq!(kind(bad.request_release()), ErrorKind::InvalidName);
     assert_eq!(kind(bad.request_release_of(&own)), ErrorKind::InvalidName);
     assert_eq!(kind(bad.break_lock(&own)), ErrorKind::InvalidName);
@@ -447,7 +443,7 @@ fn under_a_chroot_the_right_node_is_asked_and_deleted() {
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
     let zk = zklock::Client::connect(&format!("{}{}", site.hosts(), site.base)).unwrap();
-    let lock = DistributedLock::new(&zk, "/locks", "a");
+    let lock = mutex(&zk, "/locks", "a");
     let guard = lock.lock().unwrap();
     assert_eq!(lock.request_release().unwrap(), 1);
     eventually(SOON, "the request", || guard.release_requested());
@@ -468,7 +464,7 @@ fn the_words_of_a_request_are_refused_as_data() {
     let site = Site::shared("words");
     let zk = site.client();
     for word in ["unlock", "__REVOKE__"] {
-        let lock = DistributedLock::builder(&zk, &site.base, "a").data(word).build();
+        let lock = mutex_builder(&zk, &site.base, "a").data(word).build();
         let shared = DistributedRwLock::builder(&zk, &site.base, "a").data(word).build();
         let permits = DistributedSemaphore::builder(&zk, &site.base, "a", 2).data(word).build();
         for kind in [
@@ -483,7 +479,7 @@ fn the_words_of_a_request_are_refused_as_data() {
         assert_eq!(site.children("a").len(), 0);
     }
     // Nearly the same is nobody's concern.
-    let lock = DistributedLock::builder(&zk, &site.base, "a").data("unlocked").build();
+    let lock = mutex_builder(&zk, &site.base, "a").data("unlocked").build();
     let guard = lock.lock().unwrap();
     guard.ensure_held().unwrap();
     assert!(!guard.release_requested());
@@ -497,7 +493,7 @@ fn s68_a_strangers_holder_is_asked_in_curators_words() {
     skip_without_zookeeper!();
     let site = Site::shared("s68-stranger");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let mut raw: Raw = site.raw();
     let node = format!("{}/a", site.base);
     raw.create_all(&node).unwrap();

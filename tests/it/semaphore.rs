@@ -3,28 +3,17 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::{
-    Cancel, Class, Client, DistributedLock, DistributedSemaphore, Error, ErrorKind, LossReason,
-    Permit, Result,
-};
+use zklock::{Cancel, Class, Client, DistributedSemaphore, Error, ErrorKind, LossReason, Permit};
 
 use crate::support::proxy::opcode;
 use crate::support::raw::{Kind, Raw};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    QUIET, eventually, kind, last, mutex, skip_without_server, skip_without_zookeeper,
+};
 
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
-/// Long enough for no heartbeat to come into the counts.
-const QUIET: Duration = Duration::from_secs(60);
-
-fn last(path: &str) -> &str {
-    path.rsplit('/').next().unwrap()
-}
-
-fn kind<T>(result: Result<T>) -> ErrorKind {
-    result.err().expect("an error").kind()
-}
 
 fn semaphore(zk: &Client, site: &Site, permits: u32) -> DistributedSemaphore {
     DistributedSemaphore::new(zk, &site.base, "a", permits)
@@ -76,7 +65,7 @@ fn s55_as_many_are_granted_as_there_are_permits() {
         assert_eq!(grants.recv_timeout(SOON), Ok(3));
         drop(releasers);
     });
-    assert_eq!(site.children("a").len(), 0);
+    site.wait_for_children("a", 0);
     site.finish(clients);
 }
 
@@ -289,7 +278,7 @@ fn s59_giving_up_and_cancelling_leave_no_node() {
         assert_eq!(site.children("a"), [last(holder.path())]);
     }
     drop(holder);
-    assert_eq!(site.children("a").len(), 0);
+    site.wait_for_children("a", 0);
     drop(semaphore);
     site.finish([zk]);
 }
@@ -492,7 +481,7 @@ fn s61_a_lock_on_a_semaphores_node_and_a_permit_exclude_each_other() {
     skip_without_zookeeper!();
     let site = Site::shared("s61-lock");
     let zk = site.client();
-    let (semaphore, lock) = (semaphore(&zk, &site, 5), DistributedLock::new(&zk, &site.base, "a"));
+    let (semaphore, lock) = (semaphore(&zk, &site, 5), mutex(&zk, &site.base, "a"));
     let permit = semaphore.acquire().unwrap();
     assert!(lock.try_lock().unwrap().is_none());
     drop(permit);
@@ -635,7 +624,7 @@ fn s55_of_many_threads_never_do_more_hold_than_there_are_permits() {
         }
     });
     println!("at most {} of {PERMITS} at a time", most.into_inner());
-    assert_eq!(site.children("a").len(), 0);
+    site.wait_for_children("a", 0);
     site.finish(clients);
 }
 

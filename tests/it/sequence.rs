@@ -8,7 +8,7 @@ use zklock::{Cancel, Client, DistributedLock, ErrorKind, FencingToken, LockGuard
 use crate::support::raw::Kind;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{eventually, mutex, skip_without_server, skip_without_zookeeper, strict};
 
 /// No number this close to the last one is granted.
 const MARGIN: i32 = 1 << 16;
@@ -41,7 +41,7 @@ fn fails_as_exhausted<T: std::fmt::Debug>(result: zklock::Result<T>) {
 fn s44_the_last_good_number_is_granted_and_the_next_is_not() {
     skip_without_server!();
     let (site, zk) = site_at("s44-margin", LAST_GOOD);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = strict(&zk, &site.base, "a");
     let last = lock.lock().unwrap();
     assert_eq!(number(&last), LAST_GOOD);
     fails_as_exhausted(lock.try_lock_for(LONG));
@@ -68,7 +68,7 @@ fn s44_a_spent_number_is_never_granted_however_asked_for() {
     // The last ones of the range, and the first of those that the server repeats.
     for first in [LAST_GOOD + 1, i32::MAX - 1, i32::MAX] {
         let (site, zk) = site_at("s44-spent", first - 1);
-        let lock = DistributedLock::new(&zk, &site.base, "a");
+        let lock = mutex(&zk, &site.base, "a");
         let node = format!("{}/a", site.base);
         // A child that contends for nothing keeps the lock node and its numbers; it takes one.
         site.raw().create(&format!("{node}/foreign"), b"", Kind::Persistent).unwrap();
@@ -92,7 +92,7 @@ fn s44_a_spent_number_is_never_granted_however_asked_for() {
 fn s44_negative_numbers_are_never_granted() {
     skip_without_server!();
     let (site, zk) = site_at("s44-negative", i32::MIN + 5);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     fails_as_exhausted(lock.lock());
     assert_eq!(number(&lock.lock().unwrap()), 0);
     drop(lock);
@@ -103,7 +103,7 @@ fn s44_negative_numbers_are_never_granted() {
 fn s44_a_foreign_contender_keeps_the_lock_node() {
     skip_without_server!();
     let (site, zk) = site_at("s44-foreign", i32::MAX - 3);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let node = format!("{}/a", site.base);
     let mut foreign = site.raw();
     let theirs = foreign
@@ -126,10 +126,14 @@ fn s44_a_foreign_contender_keeps_the_lock_node() {
 const THREADS: usize = 8;
 
 /// What came of one call of each thread, all at once, and how many were inside at the most.
-fn all_at_once(site: &Site, clients: &[Client]) -> (Vec<zklock::Result<i32>>, usize) {
+fn all_at_once(
+    site: &Site,
+    clients: &[Client],
+    lock: fn(&Client, &str) -> DistributedLock,
+) -> (Vec<zklock::Result<i32>>, usize) {
     let (start, inside, most) = (Barrier::new(THREADS), AtomicUsize::new(0), AtomicUsize::new(0));
     let call = |client: &Client| {
-        let lock = DistributedLock::new(client, &site.base, "a");
+        let lock = lock(client, &site.base);
         start.wait();
         let guard = lock.try_lock_for(LONG)?.expect("the lock in time");
         most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -156,14 +160,14 @@ fn s44_many_at_once_at_the_end_all_fail() {
     let foreign = format!("{}/a/foreign", site.base);
     site.raw().create(&foreign, b"", Kind::Persistent).unwrap();
     for _ in 0..3 {
-        let (results, most) = all_at_once(&site, &clients);
+        let (results, most) = all_at_once(&site, &clients, |zk, base| strict(zk, base, "a"));
         assert_eq!(most, 0);
         results.into_iter().for_each(fails_as_exhausted);
         eventually(LONG, "the last contender to go", || site.children("a") == ["foreign"]);
     }
     site.raw().delete(&foreign).unwrap();
-    fails_as_exhausted(DistributedLock::new(&clients[0], &site.base, "a").lock());
-    let (results, most) = all_at_once(&site, &clients);
+    fails_as_exhausted(mutex(&clients[0], &site.base, "a").lock());
+    let (results, most) = all_at_once(&site, &clients, |zk, base| strict(zk, base, "a"));
     assert_eq!(most, 1);
     let mut numbers: Vec<i32> = results.into_iter().map(Result::unwrap).collect();
     numbers.sort_unstable();
@@ -179,7 +183,7 @@ fn s44_the_lock_node_is_renewed_under_a_crowd() {
     let mut failures = 0;
     // The first to fail remove the lock node under the others, who may then be admitted.
     loop {
-        let (results, most) = all_at_once(&site, &clients);
+        let (results, most) = all_at_once(&site, &clients, |zk, base| mutex(zk, base, "a"));
         assert!(most <= 1, "{most} at once");
         let failed = results.iter().filter(|result| result.is_err()).count();
         for result in results {
@@ -202,7 +206,7 @@ fn s45_tokens_grow_though_the_lock_node_is_made_anew() {
     skip_without_zookeeper!();
     let site = Site::shared("s45");
     let zk = site.client();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let node = format!("{}/a", site.base);
     let mut before: Option<FencingToken> = None;
     for round in 0..5 {

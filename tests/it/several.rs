@@ -6,29 +6,22 @@ use std::time::{Duration, Instant};
 
 use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{
-    Cancel, Class, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason,
-    MultiGuard, MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, Result, SessionState,
+    Cancel, Class, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason, MultiGuard,
+    MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, SessionState,
 };
 
-use crate::support::proxy::opcode;
+use crate::support::proxy::{Seen, opcode};
 use crate::support::raw::{Acl, Kind};
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    QUIET, eventually, kind, last, mutex, mutex_builder, nodes_of, own_task, reentrant,
+    skip_without_server, skip_without_zookeeper, wait_until_asleep,
+};
 
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
-/// Long enough for no heartbeat to come into the counts.
-const QUIET: Duration = Duration::from_secs(60);
 /// What the machine may add to a limit.
 const OVERSHOOT: Duration = Duration::from_millis(500);
-
-fn last(path: &str) -> &str {
-    path.rsplit('/').next().unwrap()
-}
-
-fn kind<T>(result: Result<T>) -> ErrorKind {
-    result.err().expect("an error").kind()
-}
 
 // ----- re-entrant
 
@@ -37,7 +30,7 @@ fn s05_n_locks_need_n_drops() {
     skip_without_server!();
     let site = Site::own("s05");
     let (proxy, zk) = site.proxied(QUIET);
-    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    let lock = reentrant(&zk, &site.base, "a");
     let is_free = || {
         let lock = lock.clone();
         thread::spawn(move || lock.try_lock().unwrap().is_some()).join().unwrap()
@@ -52,7 +45,10 @@ fn s05_n_locks_need_n_drops() {
         guards.push(lock.try_lock().unwrap());
         guards.push(lock.try_lock_for(BRIEF).unwrap());
         guards.push(Some(lock.lock_with(&Cancel::new()).unwrap()));
-        assert_eq!(proxy.requests(), [], "the ensemble was asked again");
+        // The watch of the first one's node may still be on its way.
+        let is_watch = |seen: &Seen| seen.opcode == opcode::GET_DATA;
+        let asked: Vec<_> = proxy.requests().into_iter().filter(|seen| !is_watch(seen)).collect();
+        assert_eq!(asked, [], "the ensemble was asked again");
         let token = guards[0].as_ref().unwrap().fencing_token();
         assert!(guards.iter().flatten().all(|guard| guard.fencing_token() == token));
         assert_eq!(site.children("a").len(), 1);
@@ -62,7 +58,7 @@ fn s05_n_locks_need_n_drops() {
             assert!(guard.is_held());
             if place % 2 == 0 { drop(guard) } else { guard.unlock().unwrap() }
         }
-        assert_eq!(site.children("a").len(), 0);
+        site.wait_for_children("a", 0);
         assert!(is_free());
     }
     drop(lock);
@@ -74,16 +70,19 @@ fn s05_other_threads_wait_until_the_last_guard_is_dropped() {
     skip_without_zookeeper!();
     let site = Site::shared("s05-threads");
     let zk = site.client();
-    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    let lock = reentrant(&zk, &site.base, "a");
     let outer = lock.lock().unwrap();
     // A clone is the same lock, and another value of the same path is another.
     let inner = lock.clone().lock().unwrap();
-    assert!(ReentrantLock::new(&zk, &site.base, "a").try_lock().unwrap().is_none());
+    assert!(reentrant(&zk, &site.base, "a").try_lock().unwrap().is_none());
     assert!(lock.as_mutex().try_lock().unwrap().is_none());
     let inside = AtomicUsize::new(2);
     thread::scope(|scope| {
+        let (tell, tasks) = mpsc::channel();
         for _ in 0..2 {
-            scope.spawn(|| {
+            let (tell, lock, inside) = (tell.clone(), &lock, &inside);
+            scope.spawn(move || {
+                tell.send(own_task()).unwrap();
                 assert!(lock.clone().try_lock().unwrap().is_none());
                 let guard = lock.lock().unwrap();
                 assert_eq!(inside.fetch_add(2, Ordering::SeqCst), 0, "two are inside");
@@ -95,14 +94,16 @@ fn s05_other_threads_wait_until_the_last_guard_is_dropped() {
                 drop(again);
             });
         }
-        eventually(SOON, "the waiters", || lock.as_mutex().contenders().unwrap().len() == 3);
+        tasks.iter().take(2).for_each(wait_until_asleep);
+        let waiters = || lock.as_mutex().contenders().unwrap().len() == nodes_of(3);
+        eventually(SOON, "the waiters", waiters);
         inside.fetch_sub(1, Ordering::SeqCst);
         drop(outer);
         inner.ensure_held().unwrap();
         inside.fetch_sub(1, Ordering::SeqCst);
         drop(inner);
     });
-    assert_eq!(site.children("a").len(), 0);
+    site.wait_for_children("a", 0);
     drop(lock);
     site.finish([zk]);
 }
@@ -112,7 +113,7 @@ fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
     skip_without_server!();
     let site = Site::own("s05-lost");
     let (proxy, zk) = site.proxied(Duration::from_millis(1200));
-    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    let lock = reentrant(&zk, &site.base, "a");
     for (reason, expected) in [
         (LossReason::NodeDeleted, ErrorKind::LockLost),
         (LossReason::LeaseExpired, ErrorKind::SessionLost),
@@ -151,7 +152,7 @@ fn s05_a_guard_may_end_with_its_thread() {
     }
     let site = Site::shared("s05-thread");
     let zk = site.client();
-    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    let lock = reentrant(&zk, &site.base, "a");
     for kept_first in [false, true] {
         let theirs = lock.clone();
         let ended = thread::spawn(move || {
@@ -185,7 +186,7 @@ fn s05_a_thread_may_lock_at_its_end() {
     }
     let site = Site::shared("s05-end");
     let zk = site.client();
-    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    let lock = reentrant(&zk, &site.base, "a");
     for last_first in [false, true] {
         let (theirs, (tell, told)) = (lock.clone(), mpsc::channel());
         let ended = thread::spawn(move || {
@@ -201,7 +202,7 @@ fn s05_a_thread_may_lock_at_its_end() {
         });
         ended.join().unwrap();
         assert_eq!(told.recv(), Ok(true), "{last_first}");
-        assert!(site.children("a").is_empty());
+        site.wait_for_children("a", 0);
     }
     drop(lock);
     site.finish([zk]);
@@ -215,13 +216,13 @@ fn s64_when_one_fails_those_before_are_released_and_those_behind_are_not_tried()
     let site = Site::own("s64");
     let (proxy, zk) = site.proxied(QUIET);
     let other = site.client();
-    let lock = |name: &str| DistributedLock::new(&zk, &site.base, name);
+    let lock = |name: &str| mutex(&zk, &site.base, name);
     for name in ["a", "b", "c", "d"] {
         site.raw().create_all(&format!("{}/{name}", site.base)).unwrap();
     }
     // Named in another order than that of their nodes.
     let all = MultiLock::new().with(&lock("d")).with(&lock("b")).with(&lock("c")).with(&lock("a"));
-    let holder = DistributedLock::new(&other, &site.base, "c").lock().unwrap();
+    let holder = mutex(&other, &site.base, "c").lock().unwrap();
     let asked = |name: &str, operation: i32| {
         let node = format!("{}/{name}/", site.base);
         let requests = proxy.requests();
@@ -278,7 +279,7 @@ fn s64_an_error_of_one_is_the_error_of_all() {
     const READ_ONLY: i32 = 1;
     let site = Site::shared("s64-error");
     let zk = site.client();
-    let lock = |name: &str| DistributedLock::new(&zk, &site.base, name);
+    let lock = |name: &str| mutex(&zk, &site.base, name);
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
     let node = format!("{}/b", site.base);
@@ -310,7 +311,7 @@ fn s65_one_deadline_is_for_all_on_time() {
     skip_without_zookeeper!();
     let site = Site::shared("s65");
     let zk = site.client();
-    let locks = ["a", "b", "c"].map(|name| DistributedLock::new(&zk, &site.base, name));
+    let locks = ["a", "b", "c"].map(|name| mutex(&zk, &site.base, name));
     let all = locks.iter().fold(MultiLock::new(), MultiLock::with);
     let limit = Duration::from_millis(900);
     let [a, b, c] = locks.each_ref().map(|lock| lock.lock().unwrap());
@@ -348,17 +349,17 @@ fn s65_one_deadline_is_for_all_in_a_black_hole_too_on_time() {
     let site = Site::own("s65-hole");
     let zk = site.client();
     let (proxy, silent) = site.proxied(Duration::from_secs(20));
-    let a = DistributedLock::new(&zk, &site.base, "a");
-    let b = DistributedLock::new(&silent, &site.base, "b");
+    let a = mutex(&zk, &site.base, "a");
+    let b = mutex(&silent, &site.base, "b");
     drop(b.lock().unwrap());
     let limit = Duration::from_millis(600);
     for both in [false, true] {
         let mut all = MultiLock::new().with(&a).with(&b);
         if both {
             // Held behind the black hole, and then not released there.
-            all = all.with(&DistributedLock::new(&zk, &site.base, "c"));
+            all = all.with(&mutex(&zk, &site.base, "c"));
         }
-        let other = both.then(|| DistributedLock::new(&zk, &site.base, "c").lock().unwrap());
+        let other = both.then(|| mutex(&zk, &site.base, "c").lock().unwrap());
         if both {
             let start = Instant::now();
             thread::scope(|scope| {
@@ -398,7 +399,7 @@ fn s66_two_who_name_them_in_opposite_order_do_not_wait_for_each_other() {
     let inside = AtomicUsize::new(0);
     thread::scope(|scope| {
         for (number, zk) in clients.iter().enumerate() {
-            let [a, b] = ["a", "b"].map(|name| DistributedLock::new(zk, &site.base, name));
+            let [a, b] = ["a", "b"].map(|name| mutex(zk, &site.base, name));
             let inside = &inside;
             scope.spawn(move || {
                 let both = match number {
@@ -424,7 +425,7 @@ fn s67_when_one_release_fails_the_rest_are_released_and_the_errors_gathered() {
     let site = Site::shared("s67");
     let zk = site.client();
     let names = ["a", "b", "c", "d"];
-    let locks = names.map(|name| DistributedLock::new(&zk, &site.base, name));
+    let locks = names.map(|name| mutex(&zk, &site.base, name));
     let all = locks.iter().fold(MultiLock::new(), MultiLock::with);
     let mut raw = site.raw();
     for broken in [&["b"][..], &["a", "c"], &["a", "b", "c", "d"]] {
@@ -463,10 +464,10 @@ fn what_is_named_twice_is_taken_once() {
     let site = Site::own("merged");
     let (proxy, zk) = site.proxied(QUIET);
     let same = site.proxied(QUIET);
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let by_reader = DistributedRwLock::new(&zk, &site.base, "b");
     let permits = DistributedSemaphore::new(&zk, &site.base, "c", 5);
-    let entered = ReentrantLock::new(&zk, &site.base, "d");
+    let entered = reentrant(&zk, &site.base, "d");
     let all = MultiLock::new()
         .with(&lock)
         .with_read(&by_reader)
@@ -497,19 +498,20 @@ fn what_is_named_twice_is_taken_once() {
     assert!(
         MultiLock::new()
             .with(&lock)
-            .with(&DistributedLock::new(other, &site.base, "z"))
+            .with(&mutex(other, &site.base, "z"))
             .try_lock()
             .unwrap()
             .is_some()
     );
     // Those of one are, whatever client it is.
     let twin = zklock::Client::connect(&proxy.hosts()).unwrap();
-    let twice = MultiLock::new().with(&lock).with(&DistributedLock::new(&twin, &site.base, "a"));
+    let twice = MultiLock::new().with(&lock).with(&mutex(&twin, &site.base, "a"));
     drop(twice.try_lock().unwrap().expect("it is one lock"));
 
     // What cannot be merged is refused before anything is taken.
+    site.wait_for_children("a", 0);
     proxy.reset_counts();
-    let kazoo = DistributedLock::builder(&zk, &site.base, "a").naming(NodeNaming::Kazoo).build();
+    let kazoo = mutex_builder(&zk, &site.base, "a").naming(NodeNaming::Kazoo).build();
     let of = |name: &str| DistributedSemaphore::new(&zk, &site.base, name, 4);
     for (case, odd) in [
         ("mutex and reader", MultiLock::new().with(&lock).with_read(&rw(&zk, &site, "a"))),
@@ -548,8 +550,8 @@ fn a_reentrant_lock_among_others_is_entered_again() {
     skip_without_zookeeper!();
     let site = Site::shared("entered");
     let zk = site.client();
-    let entered = ReentrantLock::new(&zk, &site.base, "b");
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let entered = reentrant(&zk, &site.base, "b");
+    let lock = mutex(&zk, &site.base, "a");
     let both = MultiLock::new().with_reentrant(&entered).with(&lock);
     let outer = entered.lock().unwrap();
     let guard = both.try_lock().unwrap().expect("this thread has one, and the other is free");
@@ -573,7 +575,7 @@ fn a_reentrant_lock_among_others_is_entered_again() {
     drop(again);
     guard.ensure_held().unwrap();
     drop(guard);
-    assert_eq!(site.children("b").len(), 0);
+    site.wait_for_children("b", 0);
     drop((entered, lock, both));
     site.finish([zk]);
 }
@@ -585,8 +587,8 @@ fn s27_a_session_lost_on_the_way_lets_all_be_taken_anew() {
     let site = Site::own("anew");
     let zk = site.client();
     let (proxy, flaky) = site.proxied(Duration::from_millis(1200));
-    let a = DistributedLock::new(&flaky, &site.base, "a");
-    let b = DistributedLock::new(&zk, &site.base, "b");
+    let a = mutex(&flaky, &site.base, "a");
+    let b = mutex(&zk, &site.base, "b");
     let both = MultiLock::new().with(&a).with(&b);
     let holder = b.lock().unwrap();
     thread::scope(|scope| {
@@ -622,10 +624,10 @@ fn a_closed_client_among_them_is_an_error_and_no_hang() {
     skip_without_zookeeper!();
     let site = Site::shared("closed");
     let clients = [site.client(), site.client()];
-    let a = DistributedLock::new(&clients[0], &site.base, "a");
-    let b = DistributedLock::new(&clients[1], &site.base, "b");
+    let a = mutex(&clients[0], &site.base, "a");
+    let b = mutex(&clients[1], &site.base, "b");
     let both = MultiLock::new().with(&a).with(&b);
-    let holder = DistributedLock::new(&clients[0], &site.base, "b").lock().unwrap();
+    let holder = mutex(&clients[0], &site.base, "b").lock().unwrap();
     thread::scope(|scope| {
         let caller = scope.spawn(|| kind(both.lock()));
         site.wait_for_children("b", 2);
@@ -644,7 +646,7 @@ fn letting_go_of_all_in_silence_takes_half_a_second_on_time() {
     let site = Site::own("parting");
     let (proxy, zk) = site.proxied(Duration::from_secs(20));
     let names = ["a", "b", "c", "d", "e"];
-    let locks = names.map(|name| ReentrantLock::new(&zk, &site.base, name));
+    let locks = names.map(|name| reentrant(&zk, &site.base, name));
     let all = locks.iter().fold(MultiLock::new(), MultiLock::with_reentrant);
     let plain = locks.iter().map(ReentrantLock::as_mutex).fold(MultiLock::new(), MultiLock::with);
     for several in [&all, &plain] {
@@ -680,7 +682,7 @@ fn one_host_is_one_host_however_it_is_written() {
     let zk = zklock::Client::connect(&address.to_string()).unwrap();
     for written in [format!("{address}/"), format!(" {address} ,{address}")] {
         let other = zklock::Client::connect(&written).unwrap();
-        let lock = |zk| DistributedLock::new(zk, &site.base, "a");
+        let lock = |zk| mutex(zk, &site.base, "a");
         let all = MultiLock::new().with(&lock(&zk)).with(&lock(&other));
         assert!(all.try_lock().unwrap().is_some(), "{written:?}");
         drop(all);
@@ -700,13 +702,12 @@ fn locks_of_different_handles_are_not_taken_for_one() {
         let handle = ZooKeeper::connect(site.hosts(), timeout, ignore);
         std::sync::Arc::new(handle.unwrap())
     });
-    let lock = |handle| DistributedLock::new(handle, "/locks", "a");
+    let lock = |handle| mutex(handle, "/locks", "a");
     let twice = MultiLock::new().with(&lock(&one)).with(&lock(&one));
     drop(twice.try_lock().unwrap().expect("it is one lock"));
     let both = MultiLock::new().with(&lock(&one)).with(&lock(&other));
     assert_eq!(kind(both.try_lock()), ErrorKind::InvalidName);
-    let apart =
-        MultiLock::new().with(&lock(&one)).with(&DistributedLock::new(&other, "/locks", "b"));
+    let apart = MultiLock::new().with(&lock(&one)).with(&mutex(&other, "/locks", "b"));
     drop(apart.try_lock().unwrap().expect("they are free"));
 }
 
@@ -715,7 +716,7 @@ fn permits_that_cannot_be_had_are_refused_before_anything_is_taken() {
     skip_without_zookeeper!();
     let site = Site::shared("multi-permits");
     let zk = site.client();
-    let held = DistributedLock::new(&zk, &site.base, "a");
+    let held = mutex(&zk, &site.base, "a");
     let guard = held.lock().unwrap();
     let most = DistributedSemaphore::new(&zk, &site.base, "b", u32::MAX);
     let few = DistributedSemaphore::new(&zk, &site.base, "b", 2);
@@ -739,7 +740,7 @@ fn a_multi_guard_that_was_released_tells_of_no_loss_though_a_thread_still_holds_
     skip_without_zookeeper!();
     let site = Site::shared("multi-told");
     let zk = site.client();
-    let lock = ReentrantLock::new(&zk, &site.base, "a");
+    let lock = reentrant(&zk, &site.base, "a");
     let outer = lock.lock().unwrap();
     let (tell, told) = mpsc::channel();
     let all = MultiLock::new().with_reentrant(&lock);

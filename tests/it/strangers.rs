@@ -10,13 +10,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use zklock::{Client, DistributedLock, ErrorKind, SessionState};
+use zklock::{Client, ErrorKind, SessionState};
 
 use crate::support::logs::{Logs, logs};
 use crate::support::proxy::opcode;
 use crate::support::server::free_port;
 use crate::support::site::Site;
-use crate::support::{alone, eventually, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    alone, eventually, mutex, mutex_builder, skip_without_server, skip_without_zookeeper,
+};
 
 const LONG: Duration = Duration::from_secs(15);
 const WATCH: i32 = -1;
@@ -288,7 +290,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(10_000));
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
 
     let create = About::Request(opcode::CREATE);
@@ -369,7 +371,7 @@ fn a_reply_that_never_ends_is_not_waited_for() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(6000));
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     let lies: [fn(i32) -> Vec<u8>; 2] = [
         // Half a header, half a body.
@@ -397,7 +399,7 @@ fn a_connection_that_is_closed_in_the_middle_of_a_reply_is_made_anew() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(10_000));
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     for kind in [opcode::CREATE, opcode::GET_CHILDREN, opcode::DELETE] {
         for bytes in [0, 1, 4, 15, 19] {
@@ -425,12 +427,12 @@ fn a_server_that_sends_single_bytes_is_understood() {
     liar.tell(About::Handshake, |_| Lie::Dribble);
     let zk = client(&liar, ms(10_000));
     let other = client(&liar, ms(10_000));
-    let lock = DistributedLock::builder(&zk, &site.base, "a").data(vec![b'x'; 3000]).build();
+    let lock = mutex_builder(&zk, &site.base, "a").data(vec![b'x'; 3000]).build();
     for _ in 0..10 {
         let guard = lock.lock().unwrap();
         guard.ensure_held().unwrap();
         assert_eq!(lock.contenders().unwrap()[0].data.len(), 3000);
-        let rival = DistributedLock::new(&other, &site.base, "a");
+        let rival = mutex(&other, &site.base, "a");
         assert!(rival.try_lock().unwrap().is_none());
         guard.unlock().unwrap();
     }
@@ -453,7 +455,7 @@ fn a_reply_beyond_the_limit_fails_its_call_and_not_the_connection() {
         .connect()
         .unwrap();
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     let connections = liar.connections();
     liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
@@ -478,7 +480,7 @@ fn a_flood_takes_no_memory_and_ends() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(6000));
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     let before = peak_memory();
     let connections = liar.connections();
@@ -506,7 +508,7 @@ fn a_server_that_says_the_connection_is_lost_loses_it() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(6000));
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     for _ in 0..1000 {
         liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
@@ -530,7 +532,7 @@ fn an_expired_reply_ends_the_session_and_the_next_call_opens_another() {
     let liar = Liar::before(site.server().addr());
     let zk = client(&liar, ms(1200));
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     liar.tell(About::Request(opcode::SYNC), |truth| Lie::Say(reply(int(truth, 0), 7, -112, &[])));
     assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::SessionLost);
@@ -554,7 +556,7 @@ fn a_number_from_the_future_costs_the_session_and_no_more() {
     let zk = client(&liar, ms(1200));
     let session = zk.session_id();
     let threads = zk.stats().threads;
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     drop(lock.lock().unwrap());
     liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
         Lie::SayAndClose(reply(int(truth, 0), i64::MAX, 0, &truth[16..]))
@@ -611,7 +613,7 @@ fn no_handshake_does_harm() {
     // The same when a session is taken up again.
     let zk = client(&liar, ms(10_000));
     let session = zk.session_id();
-    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let another = response(4000, 0x0bad, 16, 0);
     for bytes in [another, ints(&[-1, -1]), Vec::new()] {
@@ -643,7 +645,7 @@ fn one_good_host_among_liars_is_enough() {
             .session_timeout(ms(4000))
             .connect()
             .unwrap();
-        drop(DistributedLock::new(&zk, &site.base, "a").lock().unwrap());
+        drop(mutex(&zk, &site.base, "a").lock().unwrap());
     }
     let error = Client::builder(&liar.hosts()).connect_timeout(ms(500)).connect().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Connect, "{error}");

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use zklock::{
     Cancel, Client, DistributedLock, DistributedRwLock, DistributedSemaphore, FencingToken,
-    LockGuard, LossReason, MultiGuard, MultiLock, Permit, ReadGuard, Result, WriteGuard,
+    HandOver, LockGuard, LossReason, MultiGuard, MultiLock, Permit, ReadGuard, Result, WriteGuard,
 };
 
+use super::history::Who;
 use super::rng::Rng;
 
 /// The lock nodes: of mutexes, a read/write lock, a semaphore, and those of the multi-locks.
@@ -52,17 +53,33 @@ pub(crate) enum Guard {
     Several(MultiGuard),
 }
 
+/// How long a worker keeps a lock that nobody else wants.
+const KEPT: Duration = Duration::from_millis(500);
+const BRIEF: HandOver = HandOver::Within { turns: 1, time: Duration::from_millis(20) };
+
 impl Works {
-    /// The mutex is the thread's own choice.
-    pub(crate) fn new(zk: &Client, base: &str, mutex: &'static str, data: &str) -> Works {
-        let lock = |name: &str| DistributedLock::builder(zk, base, name).data(data).build();
+    /// The mutex is the thread's own choice. How the threads of a process hand it on among themselves
+    /// goes by the worker's slot: those that do not have nodes and data of their own.
+    pub(crate) fn new(zk: &Client, base: &str, mutex: &'static str, who: &Who) -> Works {
+        let data = &who.to_string();
+        let lock = |name: &str| {
+            let builder = DistributedLock::builder(zk, base, name);
+            let shared = builder.clone().data(format!("{}.{}", who.slot, who.generation));
+            match who.slot % 4 {
+                0 => shared.build(),
+                1 => builder.data(data.as_str()).hand_over(HandOver::Off).build(),
+                2 => shared.keep_for(KEPT).build(),
+                _ => shared.hand_over(BRIEF).build(),
+            }
+        };
         let [_, _, read_write, semaphore, one, two] = NODES;
-        let read_write = DistributedRwLock::builder(zk, base, read_write).data(data).build();
+        let read_write =
+            DistributedRwLock::builder(zk, base, read_write).data(data.as_str()).build();
         let semaphore = DistributedSemaphore::builder(zk, base, semaphore, PERMITS);
         Works {
             mutex: (mutex, lock(mutex)),
             read_write,
-            semaphore: semaphore.data(data).build(),
+            semaphore: semaphore.data(data.as_str()).build(),
             one: lock(one),
             two: lock(two),
         }

@@ -65,7 +65,7 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
             let seed = options.seed ^ ((slot * 100 + thread) * 1000 + generation) as u64;
             let mut hand = Hand {
                 who,
-                works: Works::new(&zk, &base, lock, &who.to_string()),
+                works: Works::new(&zk, &base, lock, &who),
                 zk,
                 rng: Rng::new(seed),
                 journal: Arc::clone(&journal),

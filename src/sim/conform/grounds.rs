@@ -137,8 +137,8 @@ impl Ground for Real<'_> {
         let verb = request.split(' ').next().unwrap_or_default();
         let code = match verb {
             "create" if request.contains("container") => opcode::CREATE_CONTAINER,
-            "create" => opcode::CREATE,
-            "delete" => opcode::DELETE,
+            "create" | "enter" => opcode::CREATE,
+            "delete" | "let_go" => opcode::DELETE,
             "write" => opcode::SET_DATA,
             "await_making" => opcode::EXISTS,
             "read" | "watch_soon" => opcode::GET_DATA,
@@ -299,8 +299,8 @@ impl Ground for Simulated {
 
     fn lose(&mut self, who: usize, request: &str, _path: &str, after: bool) {
         let on = match request.split(' ').next().unwrap_or_default() {
-            "create" => Operation::Create,
-            "delete" => Operation::Delete,
+            "create" | "enter" => Operation::Create,
+            "delete" | "let_go" => Operation::Delete,
             "write" => Operation::Write,
             "read" | "watch_soon" | "await_making" => Operation::Read,
             "children" => Operation::Children,

@@ -1,25 +1,29 @@
-//! In what order a real server's events and replies come out of the link, which nobody
-//! behind it can see: events are passed on by a thread of their own there.
+//! In what order a real server's events and replies come out of the link.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use super::grounds::Rig;
 use crate::link::dial::Resolver;
-use crate::link::frame::{Fields, Frame, ReplyHeader, code, op, xid};
-use crate::link::{Link, LinkConfig};
-use crate::rt::bounded;
+use crate::link::frame::{Frame, code, op};
+use crate::link::{Link, LinkConfig, Verb};
+use crate::rt::{Receiver, Sender, bounded, unbounded};
 
-/// Takes the place of the handle.
-struct Impostor {
-    stream: TcpStream,
-    _link: Link,
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Answer(i32, i32),
+    Event(String),
 }
 
-impl Impostor {
-    fn connect(hosts: &str) -> Impostor {
-        let (tell, attached) = bounded(1);
+struct Listener {
+    link: Link,
+    tell: Sender<Heard>,
+    heard: Receiver<Heard>,
+}
+
+impl Listener {
+    fn connect(hosts: &str) -> Listener {
+        let (attach, attached) = bounded(1);
+        let (tell, heard) = unbounded();
         let hosts: crate::hosts::ConnectString = hosts.parse().expect("an address");
         let config = LinkConfig {
             resolver: Resolver::new(hosts.hosts),
@@ -29,49 +33,44 @@ impl Impostor {
             max_reply: 1 << 20,
         };
         let on_notice = move |notice| {
-            let _ = tell.try_send(notice);
+            let _ = attach.try_send(notice);
         };
-        let link = Link::open(config, Box::new(on_notice)).expect("a link");
+        let events = tell.clone();
+        let on_event = move |path: &str| {
+            let _ = events.send(Heard::Event(path.to_owned()));
+        };
+        let link = Link::open(config, Box::new(on_notice), Box::new(on_event)).expect("a link");
         attached.recv().expect("a session");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let address = listener.local_addr().expect("its number");
-        let stream = TcpStream::connect(address).expect("a connection");
-        let (far, _) = listener.accept().expect("its other end");
-        far.set_nonblocking(true).expect("a setting");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a setting");
-        link.serve(far);
-        Impostor { stream, _link: link }
+        Listener { link, tell, heard }
     }
 
-    fn ask(&mut self, xid: i32, operation: i32, path: &str, end: Frame) {
-        let frame = Frame::request(xid, operation).buffer(path.as_bytes()).raw(&end.body());
-        self.stream.write_all(&frame.finish()).expect("a request");
+    fn ask(&self, number: i32, operation: i32, path: &str, end: Frame) {
+        let body = Frame::new().buffer(path.as_bytes()).raw(&end.body()).body();
+        let tell = self.tell.clone();
+        let on_answer = move |answer: crate::link::core::Answer| {
+            let _ = tell.send(Heard::Answer(number, answer.error));
+        };
+        self.link.verbs([Verb { operation, body, on_answer: Box::new(on_answer) }]);
     }
 
-    /// What comes next: a reply by its number and error, or an event.
-    fn hear(&mut self) -> (i32, i32) {
-        let mut length = [0; 4];
-        self.stream.read_exact(&mut length).expect("a length");
-        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
-        self.stream.read_exact(&mut frame).expect("a frame");
-        let header = ReplyHeader::read(&mut Fields(&frame)).expect("a header");
-        (header.xid, header.error)
+    fn hear(&self) -> Heard {
+        self.heard.recv_timeout(Duration::from_secs(20)).expect("an answer or an event")
     }
 }
 
 #[test]
 fn an_event_comes_before_the_reply_that_shows_its_change() {
-    const EVENT: (i32, i32) = (xid::WATCH, code::OK);
     let Some(rig) = Rig::start() else { return };
     let mut stranger = rig.stranger();
-    let mut one = Impostor::connect(&rig.hosts());
+    let one = Listener::connect(&rig.hosts());
     let node = "/watched";
     let flag = |watch| Frame::new().flag(watch);
     for round in 0..100 {
         stranger.create_all(node).expect("a node");
         one.ask(1, op::GET_DATA, node, flag(true));
         one.ask(2, op::GET_CHILDREN, node, flag(true));
-        assert_eq!([one.hear(), one.hear()], [(1, code::OK), (2, code::OK)]);
+        let answers = [Heard::Answer(1, code::OK), Heard::Answer(2, code::OK)];
+        assert_eq!([one.hear(), one.hear()], answers);
         let own = round % 2 == 0;
         if own {
             one.ask(3, op::DELETE, node, Frame::new().int(-1));
@@ -79,10 +78,11 @@ fn an_event_comes_before_the_reply_that_shows_its_change() {
             stranger.delete(node).expect("a deletion");
         }
         one.ask(4, op::EXISTS, node, flag(false));
-        assert_eq!(one.hear(), EVENT, "once, though both its watches fire");
+        let event = Heard::Event(node.to_owned());
+        assert_eq!(one.hear(), event, "once, though both its watches fire");
         if own {
-            assert_eq!(one.hear(), (3, code::OK));
+            assert_eq!(one.hear(), Heard::Answer(3, code::OK));
         }
-        assert_eq!(one.hear(), (4, code::NO_NODE));
+        assert_eq!(one.hear(), Heard::Answer(4, code::NO_NODE));
     }
 }

@@ -16,7 +16,7 @@ use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::session::Session;
 use crate::session::status::Phase;
-use crate::session::store::{Fault, Kind, Stat};
+use crate::session::store::{Created, Fault, Kind, Stat};
 use crate::session::wake::{Subscription, Waiter};
 
 /// How long a session that is closed may take over it.
@@ -222,12 +222,25 @@ impl<G: Ground> Player<G> {
         let session = Arc::clone(&self.seats[&who].session);
         match *verb {
             "create" => self.create(&session, &path, flags),
+            "enter" => self.enter(&session, &path, flags),
             "delete" => told(session.delete(&path), |()| "done".to_owned()),
             "delete_soon" => {
                 session.delete_soon(&path);
                 // Behind it on the same connection.
                 let _ = session.sync();
                 "asked".to_owned()
+            }
+            "let_go" => {
+                let (slot, (bell, rung)) = (Arc::new(Mutex::new(None)), rt::bell());
+                let answered = Arc::clone(&slot);
+                let on_answer = move |answer| {
+                    *answered.lock() = Some(answer);
+                    bell.ring();
+                };
+                let soon = Deadline::after(Duration::from_secs(30));
+                session.let_go(&path, soon, Box::new(on_answer));
+                rung.wait(soon);
+                told(slot.lock().take().expect("an answer"), |()| "done".to_owned())
             }
             "read" => told(session.read(&path, watch), |found| match found {
                 None => "nothing".to_owned(),
@@ -322,6 +335,32 @@ impl<G: Ground> Player<G> {
         self.seats.insert(who, Seat::take(session));
     }
 
+    fn enter(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {
+        let data = format!("of {}", self.shown(path));
+        told(session.enter(path, data.as_bytes(), &acl_of(flags)), |entered| {
+            let siblings = entered.siblings.map_or("no list".to_owned(), |names| {
+                let mut names = names.to_vec();
+                names.sort();
+                format!("{names:?}")
+            });
+            format!("{} among {siblings}", self.made(&entered.made))
+        })
+    }
+
+    /// What it says of a sequential node.
+    fn made(&mut self, created: &Created) -> String {
+        self.made.push(created.path.clone());
+        for who in self.seats.keys().copied().collect::<Vec<_>>() {
+            self.listen(who, &created.path);
+        }
+        self.described(created)
+    }
+
+    fn described(&mut self, created: &Created) -> String {
+        let czxid = created.czxid.map_or("?".to_owned(), |zxid| self.zxid(zxid));
+        format!("{} {czxid}", self.shown(&created.path))
+    }
+
     fn create(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {
         let kind = flags.iter().find_map(|flag| match *flag {
             "sequential" => Some(Kind::EphemeralSequential),
@@ -330,32 +369,13 @@ impl<G: Ground> Player<G> {
             _ => None,
         });
         let kind = kind.unwrap_or(Kind::Persistent);
-        let anyone = |permissions| vec![Acl::new(permissions, "world", "anyone")];
-        let acl = flags.iter().find_map(|flag| match *flag {
-            "no-delete" => Some(anyone(Permissions::READ | Permissions::CREATE)),
-            "no-write" => {
-                Some(anyone(Permissions::READ | Permissions::CREATE | Permissions::DELETE))
-            }
-            "no-create" => Some(anyone(Permissions::READ | Permissions::DELETE)),
-            "hidden" => Some(anyone(Permissions::CREATE | Permissions::DELETE)),
-            "nobody" => Some(vec![Acl::new(Permissions::ALL, "digest", "a:b")]),
-            "empty" => Some(Vec::new()),
-            "unknown-scheme" => Some(vec![Acl::new(Permissions::ALL, "strange", "a")]),
-            "unknown-id" => Some(vec![Acl::new(Permissions::ALL, "world", "somebody")]),
-            "creator" => Some(Acl::creator_only().into()),
-            _ => None,
-        });
-        let acl = acl.unwrap_or_else(|| Acl::open().into());
         let data = format!("of {}", self.shown(path));
-        told(session.create(path, data.as_bytes(), &acl, kind), |created| {
+        told(session.create(path, data.as_bytes(), &acl_of(flags), kind), |created| {
             if kind == Kind::EphemeralSequential {
-                self.made.push(created.path.clone());
-                for who in self.seats.keys().copied().collect::<Vec<_>>() {
-                    self.listen(who, &created.path);
-                }
+                self.made(&created)
+            } else {
+                self.described(&created)
             }
-            let czxid = created.czxid.map_or("?".to_owned(), |zxid| self.zxid(zxid));
-            format!("{} {czxid}", self.shown(&created.path))
         })
     }
 
@@ -426,6 +446,23 @@ impl<G: Ground> Player<G> {
         });
         format!("z{first}>{smaller}")
     }
+}
+
+fn acl_of(flags: &[&str]) -> Vec<Acl> {
+    let anyone = |permissions| vec![Acl::new(permissions, "world", "anyone")];
+    let acl = flags.iter().find_map(|flag| match *flag {
+        "no-delete" => Some(anyone(Permissions::READ | Permissions::CREATE)),
+        "no-write" => Some(anyone(Permissions::READ | Permissions::CREATE | Permissions::DELETE)),
+        "no-create" => Some(anyone(Permissions::READ | Permissions::DELETE)),
+        "hidden" => Some(anyone(Permissions::CREATE | Permissions::DELETE)),
+        "nobody" => Some(vec![Acl::new(Permissions::ALL, "digest", "a:b")]),
+        "empty" => Some(Vec::new()),
+        "unknown-scheme" => Some(vec![Acl::new(Permissions::ALL, "strange", "a")]),
+        "unknown-id" => Some(vec![Acl::new(Permissions::ALL, "world", "somebody")]),
+        "creator" => Some(Acl::creator_only().into()),
+        _ => None,
+    });
+    acl.unwrap_or_else(|| Acl::open().into())
 }
 
 fn told<T>(answer: Result<T, Fault>, show: impl FnOnce(T) -> String) -> String {

@@ -449,6 +449,17 @@ pub(super) fn fixed() -> Vec<Script> {
              2 children /a
              1 lose-reply create /a/n- sequential
              2 children /a
+             1 enter /a/n-
+             1 lose-request enter /a/n-
+             2 children /a
+             1 lose-reply enter /a/n-
+             2 children /a
+             1 enter /none/n-
+             1 lose-request let_go %1
+             2 children /a
+             1 lose-reply let_go %1
+             1 let_go %1
+             1 let_go %2
              1 lose-request delete /a/b
              2 read /a/b
              2 read /a/b watch
@@ -529,9 +540,13 @@ impl Chance {
             }
             3..=5 => {
                 let path = self.pick(&["/a/n-", "/a/n-", "/b/n-", "/a/c/n-", "/n-", "%1/n-"]);
-                format!("create {path} sequential{}", self.acl())
+                match self.below(2) {
+                    0 => format!("create {path} sequential{}", self.acl()),
+                    _ => format!("enter {path}{}", self.acl()),
+                }
             }
-            6..=8 => format!("delete {}", self.deleted()),
+            6 | 7 => format!("delete {}", self.deleted()),
+            8 => format!("let_go {}", self.deleted()),
             9 | 10 => format!("read {}{watch}", self.path()),
             11 | 12 => format!("children {}{watch}", self.path()),
             13 => format!("confirm {}", self.path()),

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use super::super::plan::Recipe;
+use super::super::plan::{Recipe, Sharing};
 use super::recipes::{Guard, NODE};
 use super::rule::{Kind, Mark, entitled, may_share};
 use super::{GRACE, HELD, Held, PARTING, State, Trial, Violation};
-use crate::FencingToken;
 use crate::contend::hold::LossReason;
 use crate::path;
-use crate::rt::schedule::Schedule;
+use crate::rt::schedule::{Schedule, current};
+use crate::{FencingToken, LockGuard};
 
 /// The longest pause of the reaper.
 const REAPER: Duration = Duration::from_secs(6);
@@ -25,6 +25,7 @@ impl Trial {
             state.asked.entry(path).or_insert(schedule.time());
         }
         // What stops by itself may do so later.
+        self.note_contenders(schedule, &mut state);
         let resumed = |process| self.world.look(|world| world.resumed_at(process));
         let resumed = (0..self.plan.threads.len()).map(resumed).max().unwrap_or_default();
         let settled = self.plan.calm.max(resumed) + timeout;
@@ -185,6 +186,7 @@ impl Trial {
         }
         // Who waits for another of several has something to wait for.
         let whose: Vec<_> = all.iter().map(|(path, _)| self.whose(path)).collect();
+        let contested = state.since.len() > 1;
         let place = |(index, (path, _)): (usize, &(String, bool))| {
             let owner = whose[index].as_ref();
             let others = all
@@ -193,7 +195,7 @@ impl Trial {
                 .filter(|(_, other)| owner.is_some() && other.as_ref() == owner);
             let (places, waits) = others
                 .fold((0, false), |(places, waits), ((_, may), _)| (places + 1, waits || !may));
-            (!waits).then(|| (path.clone(), places))
+            (!waits).then(|| (path.clone(), places + usize::from(contested)))
         };
         let found = all.iter().enumerate().filter(|(_, (_, may))| *may).filter_map(place).collect();
         state.entitled = (now, found);
@@ -221,12 +223,17 @@ impl Trial {
         // a reminder.
         let soon = if self.plan.faults.is_empty() { soon } else { soon + REAPER };
         let soon = if habits.reminds { soon + habits.session_timeout * 4 } else { soon };
+        // What is kept may be so for long, and again when it was held for a moment that nobody saw;
+        // but not while others wait: then it counts anew.
+        let takes = self.plan.rounds * self.plan.threads.iter().sum::<usize>();
+        let alone = state.since.len() <= 1;
+        let kept = if alone { self.plan.keep() * takes as u32 } else { Duration::ZERO };
         let holds = |path: &String| held.iter().any(|one| one.paths.contains(path));
         let State { entitled: (_, entitled), idle, .. } = state;
         idle.retain(|one, _| entitled.contains(one) && !holds(&one.0));
         for one in entitled.iter().filter(|one| !holds(&one.0)) {
             let since = *idle.entry(one.clone()).or_insert(schedule.time());
-            if schedule.time() > since + soon {
+            if schedule.time() > since + soon + kept {
                 return Err(format!("{} may hold since {since:?}, and sleeps", one.0));
             }
         }
@@ -242,6 +249,9 @@ impl Trial {
     pub(super) fn check_grant(&self, guard: &Guard) {
         if !guard.is_held() {
             self.accuse(format!("{:?} was granted when it was lost already", guard.paths()));
+        }
+        if let (Some(sharing), Guard::Mutex(mine)) = (self.plan.sharing, guard) {
+            self.check_share(sharing, mine);
         }
         for (path, token) in guard.tokens() {
             let (node, own) = (path::parent(path), path::last(path));
@@ -264,6 +274,8 @@ impl Trial {
             };
             let mine_born = born(own);
             let before = marks.iter().filter(|mark| mark.number < mine.number);
+            // Nobody of a session waits for what the session has let go.
+            let before = before.filter(|mark| !self.was_left(path, &path::join(node, &mark.name)));
             let before: Vec<_> = before.filter(|mark| born(&mark.name) < mine_born).collect();
             if !mine.may_hold(&before) {
                 self.accuse(format!("{own} was granted with these before it: {before:?}"));
@@ -272,6 +284,57 @@ impl Trial {
                 self.check_token(node, mine, token);
             }
         }
+    }
+
+    /// A node goes on among its process's threads only for so long while others wait.
+    fn check_share(&self, sharing: Sharing, mine: &LockGuard) {
+        let Some(now) = current().map(|schedule| schedule.time()) else { return };
+        if mine.fencing_token().turn() == 0 || !self.plan.faults.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.handed.push((mine.path().to_owned(), now));
+        // By then its holders have known that others wait.
+        let soon = self.notification() * 2 + self.plan.habits.hesitation * 4;
+        let theirs = state.since.iter().filter(|(path, _)| *path != mine.path());
+        let Some(known) = theirs.map(|(_, since)| *since + soon).min() else { return };
+        let after = |(path, when): &&(String, Duration)| path == mine.path() && *when > known;
+        let turns = state.handed.iter().filter(after).count();
+        // Some may have come between the others and the holder's first look at them.
+        let threads = self.plan.threads.iter().max().copied().unwrap_or_default();
+        let allowed = threads + (sharing.turns as usize).min(threads);
+        drop(state);
+        if turns > allowed {
+            let path = mine.path();
+            self.accuse(format!("{path} went to {turns} of its process while others waited"));
+        }
+    }
+
+    /// Since when those have been there that are.
+    fn note_contenders(&self, schedule: &Schedule, state: &mut State) {
+        if self.plan.sharing.is_none() {
+            return;
+        }
+        let children = self.world.look(|world| world.children(NODE));
+        let paths: Vec<_> = children.iter().map(|name| path::join(NODE, name)).collect();
+        state.since.retain(|path, _| paths.contains(path));
+        for path in paths {
+            state.since.entry(path).or_insert(schedule.time());
+        }
+    }
+
+    /// Whether the other node is of the same session, which has let it go.
+    fn was_left(&self, path: &str, other: &str) -> bool {
+        let owner = self.world.look(|world| world.owner(path));
+        let cores = self.state.lock().cores.clone();
+        let sessions = cores.iter().filter_map(|core| core.upgrade()?.present_session());
+        let mut own = sessions.filter(|session| Some(session.id()) == owner);
+        let left = own.any(|session| session.has_left(other));
+        let is_held = |one: &Held| one.paths.iter().any(|held| held == other);
+        if left && HELD.with_borrow(|held| held.iter().any(is_held)) {
+            self.accuse(format!("{other} is held, and said to belong to nobody"));
+        }
+        left
     }
 
     fn check_token(&self, node: &str, mine: &Mark, token: FencingToken) {

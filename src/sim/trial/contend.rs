@@ -39,7 +39,8 @@ impl Trial {
                 let before = self.world.look(|world| world.transactions());
                 match self.acquire(&schedule, process, locks) {
                     Some(guard) => {
-                        if all_granted {
+                        // Where a place is shared, it is another's first.
+                        if all_granted && self.plan.sharing.is_none() {
                             self.check_places(&guard, before, name.as_bytes());
                         }
                         self.check_grant(&guard);
@@ -133,7 +134,9 @@ impl Trial {
         let places = if let Wanted::Several(_, count) = &wanted { *count } else { 1 };
         let ample = PARTING + habits.latency * 12 + habits.hesitation * 8 + self.plan.lag * 40;
         let ample = ample * places as u32;
-        if self.plan.faults.is_empty() && self.plan.first_number == 0 && patience > ample {
+        // Who has siblings is refused if one of them is about to get it.
+        let calm = self.plan.faults.is_empty() && self.plan.first_number == 0;
+        if calm && self.plan.sharing.is_none() && patience > ample {
             // One place on each node is this call's own.
             let alone = self.world.look(|world| {
                 let mut nodes = BTreeSet::new();
@@ -428,6 +431,10 @@ impl Trial {
             && error.kind() == ErrorKind::LockLost
         {
             self.check_deleted(error.path().unwrap_or(&paths[0]), session);
+        }
+        // Who hands it on asks nobody.
+        if self.plan.sharing.is_some() {
+            return;
         }
         if unlocked.is_ok() && exist > 0 {
             self.accuse(format!("{paths:?} was unlocked, and is still there"));

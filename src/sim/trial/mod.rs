@@ -11,7 +11,7 @@ mod rule;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::plan::{Fault, Plan, Recipe};
@@ -20,6 +20,7 @@ use super::world::{Operation, World};
 use crate::acl::Permissions;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
+use crate::session::client::Core;
 use crate::{Client, FencingToken};
 use recipes::{BASE, Guard, Locks, Patience, Wanted};
 
@@ -68,9 +69,14 @@ struct State {
     searched: usize,
     /// Who holds the first node's lock, and since when.
     truth: Option<(Vec<String>, Duration)>,
+    /// Since when the contenders of the first node have been there.
+    since: HashMap<String, Duration>,
+    /// When a node was granted that its process had held before: its path.
+    handed: Vec<(String, Duration)>,
     observed: Observed,
     /// Whose client was closed.
     closed: Vec<Process>,
+    cores: Vec<Weak<Core>>,
     /// How many reasons there are for threads not to be had.
     poor: usize,
     /// Threads that have not done their rounds.
@@ -171,10 +177,11 @@ impl Trial {
                 _ => Permissions::ALL,
             };
             let acl = Plan::acl(Some(acl));
-            for thread in 0..*threads {
+            for index in 0..*threads {
                 self.state.lock().busy += 1;
+                let thread = if self.plan.sharing.is_some() { "any" } else { &index.to_string() };
                 let name = format!("contender-{process}-{thread}");
-                let odd = (process, thread) == (0, 0);
+                let odd = (process, index) == (0, 0);
                 let locks = |name: &str| Locks::new(&client, &self.plan, name, &acl, odd);
                 let (trial, lock, spare) = (Arc::clone(self), locks(&name), locks(""));
                 let title = name.clone();
@@ -182,6 +189,7 @@ impl Trial {
                 let _ = schedule.within(process, || schedule.start(&title, body));
             }
             onlookers.push(Locks::new(&client, &self.plan, "", &acl, false));
+            self.state.lock().cores.push(Arc::downgrade(client.core()));
             clients.push(client);
         }
         for (time, fault) in &self.plan.faults {

@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::plan::{Plan, Recipe};
+use super::super::plan::{Plan, Recipe, Sharing};
 use crate::acl::Acl;
 use crate::contend::hold::{LossReason, Lost};
 use crate::error::Result;
 use crate::path;
 use crate::rt::schedule::Schedule;
 use crate::{
-    Cancel, Client, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore,
-    FencingToken, LockGuard, MultiGuard, MultiLock, Observer, Permit, ReadGuard, WriteGuard,
+    Cancel, Client, Contender, DistributedLock, DistributedLockBuilder, DistributedRwLock,
+    DistributedSemaphore, FencingToken, HandOver, LockGuard, MultiGuard, MultiLock, Observer,
+    Permit, ReadGuard, WriteGuard,
 };
 
 pub(super) const BASE: &str = "/locks";
@@ -63,7 +64,16 @@ pub(super) enum Guard {
 
 impl Locks {
     pub(super) fn new(client: &Client, plan: &Plan, data: &str, acl: &[Acl], odd: bool) -> Locks {
-        let mutex = |name| DistributedLock::builder(client, BASE, name).data(data).acl(acl).build();
+        let mutex = |name| {
+            let builder = DistributedLock::builder(client, BASE, name).data(data).acl(acl);
+            match plan.sharing {
+                None => builder.hand_over(HandOver::Off).build(),
+                Some(Sharing { turns, time, keep }) => {
+                    let builder = builder.hand_over(HandOver::Within { turns, time });
+                    keep.into_iter().fold(builder, DistributedLockBuilder::keep_for).build()
+                }
+            }
+        };
         let read_write =
             |name| DistributedRwLock::builder(client, BASE, name).data(data).acl(acl).build();
         match plan.recipe {

@@ -12,6 +12,8 @@ use zklock::{
     WriteGuard,
 };
 
+use crate::support::mutex_builder;
+
 const TEST: &str = "interop::ours::the_program_of_our_own_locks";
 const HOSTS: &str = "ZKLOCK_TEST_PEER_OF";
 const NAME: &str = "zklock";
@@ -118,9 +120,7 @@ impl Ours {
         };
         let rw = || DistributedRwLock::builder(&self.zk, base, name).naming(naming).build();
         match class {
-            "mutex" => {
-                Lock::Mutex(DistributedLock::builder(&self.zk, base, name).naming(naming).build())
-            }
+            "mutex" => Lock::Mutex(mutex_builder(&self.zk, base, name).naming(naming).build()),
             "read" => Lock::Read(rw()),
             "write" => Lock::Write(rw()),
             other => panic!("no such kind: {other}"),

@@ -23,8 +23,11 @@ use std::fs;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+
+use zklock::{Client, DistributedLock, DistributedLockBuilder, HandOver, ReentrantLock};
 
 use server::{Installation, Server};
 
@@ -52,6 +55,77 @@ pub(crate) fn unique_base(test_name: &str) -> String {
     )
 }
 
+/// The mutex `base/name` as tests make it: with the default settings, or with one node for each
+/// acquisition where `ZKLOCK_HAND_OVER=off`. Who depends on the one or the other says so himself.
+pub(crate) fn mutex(
+    zk: impl Into<Client>,
+    base: impl AsRef<str>,
+    name: impl AsRef<str>,
+) -> DistributedLock {
+    mutex_builder(zk, base, name).build()
+}
+
+/// As [`mutex`], for more settings.
+pub(crate) fn mutex_builder(
+    zk: impl Into<Client>,
+    base: impl AsRef<str>,
+    name: impl AsRef<str>,
+) -> DistributedLockBuilder {
+    let builder = DistributedLock::builder(zk, base, name);
+    if hands_over() { builder } else { builder.hand_over(HandOver::Off) }
+}
+
+/// A mutex of which each acquisition has a node of its own, whatever the environment says.
+pub(crate) fn strict(
+    zk: impl Into<Client>,
+    base: impl AsRef<str>,
+    name: impl AsRef<str>,
+) -> DistributedLock {
+    DistributedLock::builder(zk, base, name).hand_over(HandOver::Off).build()
+}
+
+/// As [`mutex`], re-entrant.
+pub(crate) fn reentrant(
+    zk: impl Into<Client>,
+    base: impl AsRef<str>,
+    name: impl AsRef<str>,
+) -> ReentrantLock {
+    ReentrantLock::from(mutex(zk, base, name))
+}
+
+/// By how many nodes so many threads of one client contend that use equal mutexes.
+pub(crate) fn nodes_of(threads: usize) -> usize {
+    if hands_over() { threads.min(1) } else { threads }
+}
+
+/// Whether mutexes that say nothing of it share a node among the threads of one client.
+fn hands_over() -> bool {
+    match env::var("ZKLOCK_HAND_OVER").as_deref() {
+        Ok("off") => false,
+        Ok("on") | Err(env::VarError::NotPresent) => true,
+        other => panic!("ZKLOCK_HAND_OVER is on or off, not {other:?}"),
+    }
+}
+
+/// A session time-out that is long enough for no heartbeat to come into counts of requests.
+pub(crate) const QUIET: Duration = Duration::from_secs(60);
+
+/// The kind of the error that there has to be.
+pub(crate) fn kind<T>(result: zklock::Result<T>) -> zklock::ErrorKind {
+    result.err().expect("an error").kind()
+}
+
+/// The last component of a path.
+pub(crate) fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap()
+}
+
+/// And how long it took.
+pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    (call(), start.elapsed())
+}
+
 /// Waits until `condition` holds.
 ///
 /// # Panics
@@ -71,6 +145,47 @@ pub(crate) fn processor_time() -> Duration {
     let ticks = after_name.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap());
     // In hundredths of a second, on every Linux.
     Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+/// Has something done by a thread of its own, and returns once that waits: for another thread, or
+/// for the server.
+pub(crate) fn waiting<T: Send + 'static>(
+    call: impl FnOnce() -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    let (tell, told) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        tell.send(own_task()).unwrap();
+        call()
+    });
+    wait_until_asleep(told.recv().unwrap());
+    thread
+}
+
+/// The number by which the kernel knows the calling thread.
+pub(crate) fn own_task() -> u32 {
+    let task = fs::read_link("/proc/thread-self").expect("a /proc file system");
+    task.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number")
+}
+
+/// Waits until a thread of this process has gone to sleep, for more than a moment.
+///
+/// # Panics
+/// When it ends instead.
+pub(crate) fn wait_until_asleep(task: u32) {
+    let look = || {
+        let status = fs::read_to_string(format!("/proc/self/task/{task}/status"));
+        let status = status.expect("a thread that waits, and has not ended");
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let sleeps = field("State:").is_some_and(|state| state.trim_start().starts_with('S'));
+        (sleeps, field("voluntary_ctxt_switches:").map(str::to_owned))
+    };
+    let (mut before, mut same) = (look(), 0);
+    eventually(Duration::from_secs(10), "a thread to wait", || {
+        let now = look();
+        same = if now.0 && now == before { same + 1 } else { 0 };
+        before = now;
+        same == 3
+    });
 }
 
 /// The names of this process's threads that begin with `prefix`. The kernel keeps the first 15

@@ -139,6 +139,11 @@ impl Server {
         self.keeper().pid().is_some() && !self.paused.load(Ordering::SeqCst)
     }
 
+    /// Its process, unless it was killed.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.keeper().pid()
+    }
+
     /// What `srvr` calls the server: `standalone`, `leader` or `follower`; `None` while it does
     /// not serve.
     pub(crate) fn mode(&self) -> Option<String> {

@@ -1,0 +1,116 @@
+//! What needs no server: reading contenders' names, the rule over many of them, and with the feature
+//! `_bench`, on an ensemble that is not there, the hand-over between threads and a kept lock.
+//!
+//! ```text
+//! cargo bench --bench micro --features _bench
+//! ```
+
+#![allow(missing_docs, reason = "a program")]
+
+use std::hint::black_box;
+
+use contend::rule::{Rule, Verdict};
+use contend::ticket::{Class, Form, Guid, NodeNaming, Ticket};
+use divan::Bencher;
+
+// Private to the library, and compiled here again, so that nothing becomes public for this.
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "a part is used here")]
+#[path = "../src/contend"]
+mod contend {
+    pub(crate) mod rule;
+    pub(crate) mod ticket;
+}
+
+const CONTENDERS: usize = 10_000;
+const PERMITS: u32 = 16;
+
+fn main() {
+    divan::main();
+}
+
+/// Names as the library gives them, in no order, as a server lists them; the last one is the
+/// last in line.
+fn contenders(form: Form) -> (Vec<String>, String) {
+    let name = |number: usize| {
+        let guid = Guid::from_u128(
+            (number as u128).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
+        );
+        format!("{}{number:010}", form.prefix(guid))
+    };
+    // A prime's multiples come by all places.
+    let names = (0..CONTENDERS).map(|place| name(place * 7919 % CONTENDERS)).collect();
+    (names, name(CONTENDERS - 1))
+}
+
+fn mutex() -> Form {
+    Form::new(NodeNaming::Curator, Class::Mutex)
+}
+
+fn semaphore() -> Form {
+    Form::of_permits(NodeNaming::Curator, 1, PERMITS)
+}
+
+#[divan::bench(args = [
+    "_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-0000000007",
+    "0f8fad5bd9cb469fa16570867728950e__lock__0000000007",
+    "_c_0f8fad5b-d9cb-469f-a165-70867728950e-lease-1-of-16-0000000007",
+    "not-a-contender",
+])]
+fn read_a_name(name: &str) -> Option<Ticket<'_>> {
+    Ticket::parse(black_box(name))
+}
+
+#[divan::bench]
+fn who_blocks_the_last_of_10_000(bencher: Bencher<'_, '_>) {
+    let (names, last) = contenders(mutex());
+    bencher.bench_local(|| Rule::permits(1).decide(black_box(&last), black_box(&names)));
+}
+
+#[divan::bench]
+fn who_blocks_the_last_of_10_000_for_16_permits(bencher: Bencher<'_, '_>) {
+    let (names, last) = contenders(semaphore());
+    let rule = Rule::permits(PERMITS);
+    bencher.bench_local(|| rule.decide(black_box(&last), black_box(&names)));
+}
+
+#[divan::bench]
+fn whether_the_first_of_10_000_holds(bencher: Bencher<'_, '_>) {
+    let (mut names, _) = contenders(mutex());
+    names.sort_by_key(|name| name[name.len() - 10..].to_owned());
+    let first = names[0].clone();
+    assert_eq!(Rule::permits(1).decide(&first, &names), Verdict::Admitted);
+    bencher.bench_local(|| Rule::permits(1).decide(black_box(&first), black_box(&names)));
+}
+
+/// So many threads hand one lock on, this many times in all.
+#[cfg(feature = "_bench")]
+#[divan::bench(args = [2, 8, 32], sample_count = 10, sample_size = 1)]
+fn ten_thousand_hand_overs(bencher: Bencher<'_, '_>, threads: usize) {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let client = zklock::bench_only::client();
+    let lock = zklock::DistributedLock::new(&client, "/locks", "one");
+    bencher.counter(divan::counter::ItemsCount::new(10_000usize)).bench_local(|| {
+        let left = AtomicUsize::new(10_000);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let more = || left.fetch_sub(1, Ordering::Relaxed);
+                    while (1..=10_000).contains(&more()) {
+                        drop(lock.lock());
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// A kept lock is taken again and let go.
+#[cfg(feature = "_bench")]
+#[divan::bench]
+fn a_kept_lock_again(bencher: Bencher<'_, '_>) {
+    let client = zklock::bench_only::client();
+    let builder = zklock::DistributedLock::builder(&client, "/locks", "one");
+    let lock = builder.keep_for(std::time::Duration::from_secs(3600)).build();
+    bencher.bench_local(|| drop(lock.lock()));
+}

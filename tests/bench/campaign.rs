@@ -1,0 +1,393 @@
+//! A whole run: each workload in rounds, in each round one contestant after another.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::contestant::Contestant;
+use super::crew::{Trouble, Worker};
+use super::machine::{self, Load};
+use super::options::Options;
+use super::results::{Missing, Results, Run};
+use super::support::server::{Place, Server};
+use super::workload::{Work, Workload};
+
+/// How often a run is tried that other load spoils.
+const ATTEMPTS: usize = 3;
+/// How many runs of a workload are tried again, of a hundred of its runs.
+const AGAIN: usize = 30;
+/// How long to wait for other load to end before trying again.
+const PAUSE: Duration = Duration::from_secs(1);
+const START: Duration = Duration::from_secs(60);
+
+pub(crate) fn campaign(options: &Options, stop: &AtomicBool) -> Result<Results, Box<dyn Error>> {
+    let mut campaign = Campaign {
+        options,
+        stop,
+        logs: options.out.join("logs"),
+        servers: BTreeMap::new(),
+        workers: BTreeMap::new(),
+        again: 0,
+        results: Results {
+            workloads: options.workloads.clone(),
+            runs: Vec::new(),
+            missing: Vec::new(),
+            needed: options.needed(),
+            rounds: options.rounds,
+            seconds: options.length.as_secs_f64(),
+            machine: machine::describe(),
+            server: String::new(),
+            accepted_load: options.accept_load,
+        },
+    };
+    fs::create_dir_all(&campaign.logs)?;
+    for workload in &options.workloads {
+        campaign.measure(workload)?;
+    }
+    let Campaign { results, logs, .. } = campaign;
+    // Of use only when something went wrong.
+    let _ = fs::remove_dir_all(logs);
+    Ok(results)
+}
+
+struct Campaign<'a> {
+    options: &'a Options,
+    stop: &'a AtomicBool,
+    logs: PathBuf,
+    // Ended before the servers.
+    workers: BTreeMap<(Contestant, usize), Worker>,
+    /// By whether they force their logs to the disk.
+    servers: BTreeMap<bool, Server>,
+    /// How many runs of this workload may still be tried again.
+    again: usize,
+    results: Results,
+}
+
+impl Campaign<'_> {
+    fn measure(&mut self, workload: &Workload) -> Result<(), Box<dyn Error>> {
+        println!("{}: {}", workload.name, workload.what);
+        let is_new_server = self.start_server(workload.fsync)?;
+        let mut present = Vec::new();
+        for contestant in workload.contestants {
+            if !self.options.contestants.contains(contestant) {
+                continue;
+            }
+            if !contestant.is_there(&self.options.programs) {
+                self.miss(workload, *contestant, "there is no program; see scripts/peers --bench");
+                continue;
+            }
+            match self.prepare(workload, *contestant, is_new_server) {
+                Ok(()) => present.push(*contestant),
+                Err(trouble) => self.fail(workload, *contestant, trouble)?,
+            }
+        }
+        self.again = (AGAIN * self.options.rounds * present.len()).div_ceil(100);
+        for round in 0..self.options.rounds {
+            // Nobody always comes after the same one.
+            let order = (0..present.len()).map(|place| present[(place + round) % present.len()]);
+            for contestant in order.collect::<Vec<_>>() {
+                if self.is_missing(workload, contestant) {
+                    continue;
+                }
+                match self.run(workload, contestant, round) {
+                    Ok(run) => {
+                        println!("  {}", line(&run));
+                        self.results.runs.push(run);
+                    }
+                    Err(trouble) => self.fail(workload, contestant, trouble)?,
+                }
+            }
+        }
+        for contestant in present {
+            match self.ask(contestant, workload.processes, "close", START) {
+                Err(Trouble::Stopped) => return Err("stopped".into()),
+                Ok(_) if contestant.is_compiled_at_work() => {}
+                // The next workload finds a new process, whose memory is that workload's.
+                Ok(_) | Err(_) => self.drop_workers(contestant),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was not there yet.
+    fn start_server(&mut self, fsync: bool) -> Result<bool, Box<dyn Error>> {
+        if self.servers.contains_key(&fsync) {
+            return Ok(false);
+        }
+        // As a server is, but for its port: tests have theirs start quickly, and stay small.
+        let java = "_JAVA_OPTIONS=-XX:TieredStopAtLevel=4 -Xmx512m";
+        let command = vec!["env".to_owned(), java.to_owned()];
+        let server = Server::builder()
+            .tick(2000)
+            .min_session(4000)
+            .force_sync(fsync)
+            .property("zookeeper.preAllocSize=65536")
+            .place(Place { command, ..Place::default() })
+            .start()?;
+        let version = server.four_letter("srvr")?;
+        let version = version.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
+        self.results.server = version.and_then(|text| text.split('-').next()).unwrap_or("?").into();
+        self.servers.insert(fsync, server);
+        Ok(true)
+    }
+
+    /// Has a contestant's processes run, be connected, and be used to the work.
+    fn prepare(
+        &mut self,
+        workload: &Workload,
+        contestant: Contestant,
+        is_new_server: bool,
+    ) -> Result<(), Trouble> {
+        let path = path(workload, contestant);
+        for index in 0..workload.processes {
+            if self.workers.contains_key(&(contestant, index)) {
+                continue;
+            }
+            let programs = &self.options.programs;
+            let mut worker = Worker::start(contestant, index, programs, &self.logs)
+                .map_err(|error| Trouble::Ended(error.to_string()))?;
+            worker.ready(START, self.stop)?;
+            if contestant.is_compiled_at_work() {
+                let hosts = self.servers[&workload.fsync].hosts();
+                for order in compiling(&hosts, &path, self.options.length) {
+                    worker.order(&order);
+                    worker.answer(START, self.stop)?;
+                }
+            }
+            self.workers.insert((contestant, index), worker);
+        }
+        let hosts = self.servers[&workload.fsync].hosts();
+        let connect = format!("connect {hosts} {}", workload.clients());
+        self.ask(contestant, workload.processes, &connect, START)?;
+        // A new server, too, is compiled at work.
+        let usual = self.options.length / 2;
+        let length = if is_new_server { usual.max(Duration::from_secs(2)) } else { usual };
+        let order = workload.warm_up(&path, length);
+        self.ask(contestant, workload.processes, &order, self.limit(workload)).map(drop)
+    }
+
+    fn limit(&self, workload: &Workload) -> Duration {
+        match workload.work {
+            Work::Loop { .. } => self.options.limit + self.options.length * 2,
+            Work::Queue { .. } => self.options.limit,
+        }
+    }
+
+    /// Measures, again and again while other load spoils it, but not for ever.
+    fn run(
+        &mut self,
+        workload: &Workload,
+        contestant: Contestant,
+        round: usize,
+    ) -> Result<Run, Trouble> {
+        let mut attempt = 1;
+        loop {
+            let mut run = self.attempt(workload, contestant, round)?;
+            run.spoiled = machine::spoils(run.others) && !self.options.accept_load;
+            if !is_tried_again(run.spoiled, attempt, self.again) {
+                return Ok(run);
+            }
+            println!("  {}, again", line(&run));
+            attempt += 1;
+            self.again -= 1;
+            let end = Instant::now() + PAUSE;
+            while Instant::now() < end && !self.stop.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        workload: &Workload,
+        contestant: Contestant,
+        round: usize,
+    ) -> Result<Run, Trouble> {
+        let pids: Vec<u32> = (0..workload.processes)
+            .filter_map(|index| Some(self.workers.get(&(contestant, index))?.pid()))
+            .collect();
+        let used = || pids.iter().map(|pid| machine::processor_seconds(*pid)).sum::<f64>();
+        for pid in &pids {
+            // Without it the peak is that since the worker's start.
+            let _ = machine::forget_peak(*pid);
+        }
+        let order = workload.order(&path(workload, contestant), self.options.length);
+        let (server, ours) = (&self.servers[&workload.fsync], self.processes());
+        let counters = Counters::read(server);
+        let own = Counters::read(server).less(&counters);
+        let (before, load) = (used(), Load::now(&ours));
+        let answers = self.ask(contestant, workload.processes, &order, self.limit(workload))?;
+        let others = load.others(&Load::now(&ours));
+        let processor = used() - before;
+        let server = &self.servers[&workload.fsync];
+        // The second reading's own, and the third's.
+        let counted = Counters::read(server).less(&counters).less(&own).less(&own);
+        let shares: Vec<u64> = answers.iter().map(|(operations, _)| *operations).collect();
+        Ok(Run {
+            workload: workload.name,
+            contestant,
+            round,
+            operations: shares.iter().sum(),
+            speed: answers.iter().map(|(operations, seconds)| *operations as f64 / seconds).sum(),
+            processor,
+            peak: pids.iter().filter_map(|pid| machine::peak(*pid)).max(),
+            requests: counted.requests,
+            fsyncs: counted.fsyncs,
+            shares,
+            others,
+            spoiled: false,
+        })
+    }
+
+    /// Gives all processes of a contestant an order at once, and waits for their answers:
+    /// operations and seconds.
+    fn ask(
+        &mut self,
+        contestant: Contestant,
+        processes: usize,
+        order: &str,
+        limit: Duration,
+    ) -> Result<Vec<(u64, f64)>, Trouble> {
+        for index in 0..processes {
+            if let Some(worker) = self.workers.get_mut(&(contestant, index)) {
+                worker.order(order);
+            }
+        }
+        let end = Instant::now() + limit;
+        let mut answers = Vec::new();
+        for index in 0..processes {
+            let Some(worker) = self.workers.get(&(contestant, index)) else { continue };
+            let answer = worker.answer(end - Instant::now().min(end), self.stop);
+            let answer = answer.map_err(|trouble| match trouble {
+                Trouble::TooSlow(_) => Trouble::TooSlow(limit),
+                other => other,
+            })?;
+            let operations = answer["operations"].as_u64().unwrap_or_default();
+            answers.push((operations, answer["seconds"].as_f64().unwrap_or_default()));
+        }
+        Ok(answers)
+    }
+
+    /// All that is ours but this process.
+    fn processes(&self) -> Vec<u32> {
+        let servers = self.servers.values().filter_map(Server::pid);
+        servers.chain(self.workers.values().map(Worker::pid)).collect()
+    }
+
+    fn is_missing(&self, workload: &Workload, contestant: Contestant) -> bool {
+        let is_it = |missing: &Missing| {
+            missing.workload == workload.name && missing.contestant == contestant
+        };
+        self.results.missing.iter().any(is_it)
+    }
+
+    fn miss(&mut self, workload: &Workload, contestant: Contestant, why: &str) {
+        println!("  skipped: {}: {why}", contestant.name());
+        let missing = Missing { workload: workload.name, contestant, why: why.to_owned() };
+        self.results.missing.push(missing);
+    }
+
+    /// Leaves a contestant out of the rest of a workload; the next one has it start anew.
+    fn fail(
+        &mut self,
+        workload: &Workload,
+        contestant: Contestant,
+        trouble: Trouble,
+    ) -> Result<(), Box<dyn Error>> {
+        self.drop_workers(contestant);
+        match trouble {
+            Trouble::Stopped => return Err("stopped".into()),
+            Trouble::TooSlow(limit) => {
+                let why = format!("takes more than {} s", limit.as_secs_f64());
+                self.miss(workload, contestant, &why);
+            }
+            Trouble::Ended(why) => self.miss(workload, contestant, &format!("failed: {why}")),
+        }
+        Ok(())
+    }
+
+    fn drop_workers(&mut self, contestant: Contestant) {
+        self.workers.retain(|(whose, _), _| *whose != contestant);
+    }
+}
+
+fn is_tried_again(spoiled: bool, attempt: usize, left: usize) -> bool {
+    spoiled && attempt < ATTEMPTS && left > 0
+}
+
+/// The same in all rounds: what is above the contenders is made with the first.
+fn path(workload: &Workload, contestant: Contestant) -> String {
+    format!("/bench/{}/{}", workload.name, contestant.name())
+}
+
+/// Ten thousand operations and more, until the compiler is done with what is done often: uncontended
+/// and contended, by several threads, as that is more in the same time.
+fn compiling(hosts: &str, path: &str, length: Duration) -> [String; 4] {
+    let millis = length.as_millis();
+    [
+        format!("connect {hosts} 1"),
+        format!("loop {path} 8 8 {}", millis * 4),
+        format!("loop {path} 1 8 {}", millis * 2),
+        "close".to_owned(),
+    ]
+}
+
+fn line(run: &Run) -> String {
+    let Run { contestant, round, speed, others, .. } = run;
+    let spoiled = if run.spoiled { ", spoiled" } else { "" };
+    let percent = others * 100.0;
+    let name = contestant.name();
+    format!("{round} {name:<18} {speed:>12.0} per second; others {percent:.0} %{spoiled}")
+}
+
+/// What a server has counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counters {
+    requests: u64,
+    fsyncs: u64,
+}
+
+impl Counters {
+    fn read(server: &Server) -> Counters {
+        let all = server.mntr();
+        let number = |name: &str| all.get(name).and_then(|text| text.parse::<f64>().ok());
+        Counters {
+            requests: number("zk_packets_received").unwrap_or_default() as u64,
+            // Not there before the first one.
+            fsyncs: number("zk_cnt_fsynctime").unwrap_or_default() as u64,
+        }
+    }
+
+    fn less(self, other: &Counters) -> Counters {
+        Counters {
+            requests: self.requests.saturating_sub(other.requests),
+            fsyncs: self.fsyncs.saturating_sub(other.fsyncs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_spoiled_is_tried_again_but_not_for_ever() {
+        assert!(is_tried_again(true, 1, 1));
+        assert!(is_tried_again(true, ATTEMPTS - 1, 9));
+        assert!(!is_tried_again(true, ATTEMPTS, 9));
+        assert!(!is_tried_again(true, 1, 0));
+        assert!(!is_tried_again(false, 1, 9));
+    }
+
+    #[test]
+    fn counters_do_not_run_backwards() {
+        let (few, many) =
+            (Counters { requests: 1, fsyncs: 2 }, Counters { requests: 9, fsyncs: 2 });
+        assert_eq!(many.less(&few), Counters { requests: 8, fsyncs: 0 });
+        assert_eq!(few.less(&many), Counters { requests: 0, fsyncs: 0 });
+    }
+}

@@ -1,0 +1,108 @@
+//! Who is measured.
+
+use std::env;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use Contestant::{
+    Curator, Kazoo, Raw, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZookeeperClient,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Contestant {
+    Zklock,
+    ZklockOff,
+    ZklockKept,
+    ZklockCrate,
+    Curator,
+    Kazoo,
+    ZookeeperClient,
+    Raw,
+    RawUnwaited,
+}
+
+impl Contestant {
+    pub(crate) const ALL: [Contestant; 9] = [
+        Zklock,
+        ZklockOff,
+        ZklockKept,
+        ZklockCrate,
+        Curator,
+        Kazoo,
+        ZookeeperClient,
+        Raw,
+        RawUnwaited,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Zklock => "zklock",
+            ZklockOff => "zklock-off",
+            ZklockKept => "zklock-kept",
+            ZklockCrate => "zklock-crate",
+            Curator => "curator",
+            Kazoo => "kazoo",
+            ZookeeperClient => "zookeeper-client",
+            Raw => "raw",
+            RawUnwaited => "raw-unwaited",
+        }
+    }
+
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Zklock => "this crate as it comes",
+            ZklockOff => "each acquisition with a node of its own: `HandOver::Off`",
+            ZklockKept => "a kept lock taken again: `keep_for`",
+            ZklockCrate => "a client made of a handle of the `zookeeper` crate, without a link",
+            Curator => "Curator 5.4, `InterProcessMutex`, an instance for each thread",
+            Kazoo => "kazoo 2.11, `Lock`, an object for each thread",
+            ZookeeperClient => {
+                "zookeeper-client 0.11 (Rust, async), which does not wait for a release"
+            }
+            Raw => "the floor: the least requests, in frames written by hand on one socket",
+            RawUnwaited => "the floor, which does not wait for a release either",
+        }
+    }
+
+    pub(crate) fn of_name(name: &str) -> Option<Contestant> {
+        Contestant::ALL.into_iter().find(|contestant| contestant.name() == name)
+    }
+
+    /// Whether it is this crate.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Zklock | ZklockOff | ZklockKept | ZklockCrate)
+    }
+
+    /// Whether its worker is this very program.
+    fn is_within(self) -> bool {
+        self.is_ours() || self.is_floor()
+    }
+
+    pub(crate) fn is_floor(self) -> bool {
+        matches!(self, Raw | RawUnwaited)
+    }
+
+    /// Whether it gets faster for a while.
+    pub(crate) fn is_compiled_at_work(self) -> bool {
+        self == Curator
+    }
+
+    /// Whether there is a program of it, among those that `scripts/peers --bench` has built.
+    pub(crate) fn is_there(self, programs: &Path) -> bool {
+        self.is_within() || programs.join(self.program()).is_file()
+    }
+
+    fn program(self) -> String {
+        format!("{}-bench", self.name())
+    }
+
+    pub(crate) fn command(self, programs: &Path) -> io::Result<Command> {
+        if !self.is_within() {
+            return Ok(Command::new(programs.join(self.program())));
+        }
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["--worker", self.name()]);
+        Ok(command)
+    }
+}

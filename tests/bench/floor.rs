@@ -1,0 +1,288 @@
+//! The floor: the requests that a lock cannot do without, in frames written by hand on one socket,
+//! by one thread that does nothing else. What is faster does not ask the server for each turn.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::obey::{Done, Hand, Outcome};
+use super::support::raw::{Kind, Raw};
+
+const SESSION: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(15);
+
+const CREATE: i32 = 1;
+const DELETE: i32 = 2;
+const EXISTS: i32 = 3;
+const LIST: i32 = 8;
+const CLOSE: i32 = -11;
+/// The number of an event.
+const EVENT: i32 = -1;
+
+pub(crate) struct Floor {
+    hosts: String,
+    /// Whether it waits until a release has been done.
+    waits: bool,
+}
+
+impl Floor {
+    pub(crate) fn new(waits: bool) -> Floor {
+        Floor { hosts: String::new(), waits }
+    }
+
+    /// A connection of its own for each run: nobody sends its heartbeats in between.
+    fn socket(&self, path: &str) -> Outcome<Socket> {
+        let mut raw = Raw::connect(&self.hosts, SESSION)?;
+        raw.create_all(path)?;
+        raw.close()?;
+        Ok(Socket::connect(&self.hosts)?)
+    }
+}
+
+impl Hand for Floor {
+    fn connect(&mut self, hosts: &str, _: usize) -> Outcome<()> {
+        hosts.clone_into(&mut self.hosts);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn run(&mut self, path: &str, locks: usize, threads: usize, length: Duration) -> Outcome<Done> {
+        if (locks, threads) != (1, 1) {
+            return Err("the floor is that of one thread".into());
+        }
+        let mut socket = self.socket(path)?;
+        let (create, list) = (create(path), on_path(path, Some(false)));
+        let begin = Instant::now();
+        let (mut operations, mut deleting) = (0, None);
+        while begin.elapsed() < length {
+            let created = socket.send(CREATE, &create);
+            let listed = socket.send(LIST, &list);
+            socket.flush()?;
+            // In the order in which they were asked.
+            if let Some(deleted) = deleting.take() {
+                socket.answer(deleted)?;
+            }
+            let node = string(socket.answer(created)?)?.to_owned();
+            if first(socket.answer(listed)?)? != last(&node) {
+                return Err("somebody else is there".into());
+            }
+            let deleted = socket.send(DELETE, &delete(&node));
+            socket.flush()?;
+            if self.waits {
+                socket.answer(deleted)?;
+            } else {
+                deleting = Some(deleted);
+            }
+            operations += 1;
+        }
+        let time = begin.elapsed();
+        if let Some(deleted) = deleting {
+            socket.answer(deleted)?;
+        }
+        socket.close()?;
+        Ok(Done { operations, time })
+    }
+
+    /// All nodes are of one connection, and made beforehand, as are the watches: each waiter was
+    /// in line. A hand-over is a delete, its event, and the list that shows the next one that it
+    /// is the first.
+    fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done> {
+        let mut socket = self.socket(path)?;
+        let (create, list) = (create(path), on_path(path, Some(false)));
+        let mut done = Done { operations: 0, time: Duration::ZERO };
+        for _ in 0..repeats {
+            let mut nodes: Vec<String> = Vec::new();
+            for _ in 0..=waiters {
+                let created = socket.send(CREATE, &create);
+                socket.flush()?;
+                nodes.push(string(socket.answer(created)?)?.to_owned());
+            }
+            for node in &nodes[..waiters] {
+                let watched = socket.send(EXISTS, &on_path(node, Some(true)));
+                socket.flush()?;
+                socket.answer(watched)?;
+            }
+            let begin = Instant::now();
+            for index in 0..waiters {
+                let deleted = socket.send(DELETE, &delete(&nodes[index]));
+                socket.flush()?;
+                socket.event()?;
+                let listed = socket.send(LIST, &list);
+                socket.flush()?;
+                socket.answer(deleted)?;
+                if first(socket.answer(listed)?)? != last(&nodes[index + 1]) {
+                    return Err("another one is the next".into());
+                }
+            }
+            let deleted = socket.send(DELETE, &delete(&nodes[waiters]));
+            socket.flush()?;
+            socket.answer(deleted)?;
+            done.time += begin.elapsed();
+            done.operations += waiters as u64;
+        }
+        socket.close()?;
+        Ok(done)
+    }
+}
+
+struct Socket {
+    stream: BufReader<TcpStream>,
+    unsent: Vec<u8>,
+    xid: i32,
+    answer: Vec<u8>,
+}
+
+impl Socket {
+    fn connect(hosts: &str) -> io::Result<Socket> {
+        let stream = TcpStream::connect(hosts)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = BufReader::with_capacity(1 << 16, stream);
+        let mut socket = Socket { stream, unsent: Vec::new(), xid: 0, answer: Vec::new() };
+        let mut hello = Vec::new();
+        hello.extend(0_i32.to_be_bytes()); // protocol version
+        hello.extend(0_i64.to_be_bytes()); // last zxid seen
+        hello.extend((SESSION.as_millis() as i32).to_be_bytes());
+        hello.extend(0_i64.to_be_bytes()); // session
+        put(&mut hello, &[0; 16]); // password
+        hello.push(0); // no read-only server
+        put(&mut socket.unsent, &hello);
+        socket.flush()?;
+        socket.receive()?;
+        Ok(socket)
+    }
+
+    /// Has a request sent with the next flush.
+    fn send(&mut self, opcode: i32, body: &[u8]) -> i32 {
+        self.xid += 1;
+        self.unsent.extend((body.len() as u32 + 8).to_be_bytes());
+        self.unsent.extend(self.xid.to_be_bytes());
+        self.unsent.extend(opcode.to_be_bytes());
+        self.unsent.extend(body);
+        self.xid
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.get_mut().write_all(&self.unsent)?;
+        self.unsent.clear();
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length)?;
+        self.answer.resize(u32::from_be_bytes(length) as usize, 0);
+        self.stream.read_exact(&mut self.answer)
+    }
+
+    /// The answer that has to be the next one.
+    fn answer(&mut self, xid: i32) -> io::Result<&[u8]> {
+        self.receive()?;
+        let (answered, code) = (int(&self.answer, 0)?, int(&self.answer, 12)?);
+        if answered != xid || code != 0 {
+            let text = format!("an answer to {answered} and not {xid}, with code {code}");
+            return Err(io::Error::other(text));
+        }
+        Ok(&self.answer[16..])
+    }
+
+    /// It comes before the answer to what has brought it about.
+    fn event(&mut self) -> io::Result<()> {
+        self.receive()?;
+        match int(&self.answer, 0)? {
+            EVENT => Ok(()),
+            other => Err(io::Error::other(format!("an answer to {other}, and no event"))),
+        }
+    }
+
+    fn close(mut self) -> io::Result<()> {
+        let closed = self.send(CLOSE, &[]);
+        self.flush()?;
+        self.answer(closed).map(drop)
+    }
+}
+
+/// An ephemeral sequential node, open to anyone.
+fn create(path: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    put(&mut body, format!("{path}/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-").as_bytes());
+    put(&mut body, b"");
+    body.extend(1_i32.to_be_bytes());
+    body.extend(31_i32.to_be_bytes());
+    put(&mut body, b"world");
+    put(&mut body, b"anyone");
+    body.extend((Kind::EphemeralSequential as i32).to_be_bytes());
+    body
+}
+
+fn delete(path: &str) -> Vec<u8> {
+    let mut body = on_path(path, None);
+    body.extend((-1_i32).to_be_bytes());
+    body
+}
+
+fn on_path(path: &str, watch: Option<bool>) -> Vec<u8> {
+    let mut body = Vec::new();
+    put(&mut body, path.as_bytes());
+    body.extend(watch.map(u8::from));
+    body
+}
+
+fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend((bytes.len() as u32).to_be_bytes());
+    out.extend(bytes);
+}
+
+fn int(bytes: &[u8], at: usize) -> io::Result<i32> {
+    let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk).ok_or_else(short)?;
+    Ok(i32::from_be_bytes(*bytes))
+}
+
+fn string(bytes: &[u8]) -> io::Result<&str> {
+    let length = int(bytes, 0)?.max(0) as usize;
+    let text = bytes.get(4..4 + length).ok_or_else(short)?;
+    str::from_utf8(text).map_err(io::Error::other)
+}
+
+/// The child with the lowest number, which has ten digits.
+fn first(list: &[u8]) -> io::Result<&str> {
+    fn number(name: &str) -> &[u8] {
+        &name.as_bytes()[name.len().saturating_sub(10)..]
+    }
+    let mut rest = list.get(4..).ok_or_else(short)?;
+    let mut first: Option<&str> = None;
+    for _ in 0..int(list, 0)? {
+        let name = string(rest)?;
+        rest = &rest[4 + name.len()..];
+        if first.is_none_or(|first| number(name) < number(first)) {
+            first = Some(name);
+        }
+    }
+    first.ok_or_else(short)
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+fn short() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the answer is too short")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_the_one_with_the_lowest_number() {
+        let mut list = 3_u32.to_be_bytes().to_vec();
+        for name in ["a-lock-0000000012", "z-lock-0000000009", "b-lock-0000000010"] {
+            put(&mut list, name.as_bytes());
+        }
+        assert_eq!(first(&list).unwrap(), "z-lock-0000000009");
+        assert!(first(&0_u32.to_be_bytes()).is_err());
+    }
+}

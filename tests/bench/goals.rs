@@ -1,0 +1,197 @@
+//! What this crate wants to reach, and whether it does.
+
+use super::contestant::Contestant::{
+    self, Curator, Raw, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZookeeperClient,
+};
+use super::results::{Results, Run, Spread};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goal {
+    workload: &'static str,
+    contestant: Contestant,
+    measure: Measure,
+    bound: Bound,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Measure {
+    /// Operations in a second, by those of another.
+    Speed(Contestant),
+    /// Processor time for an operation, by that of another.
+    Cost(Contestant),
+    /// How far the share of a process is from the mean.
+    Unfairness,
+    /// Of one client, in all that it does with up to 32 threads, in megabytes.
+    Memory,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    AtLeast(f64),
+    Above(f64),
+    AtMost(f64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) goal: String,
+    pub(crate) workload: &'static str,
+    /// What was seen, or why nothing can be said.
+    pub(crate) seen: Result<Spread, String>,
+    pub(crate) met: Option<bool>,
+}
+
+const fn faster(
+    workload: &'static str,
+    contestant: Contestant,
+    bound: Bound,
+    other: Contestant,
+) -> Goal {
+    Goal { workload, contestant, measure: Measure::Speed(other), bound }
+}
+
+const fn cheaper(contestant: Contestant, bound: f64) -> Goal {
+    let measure = Measure::Cost(Curator);
+    Goal { workload: "one", contestant, measure, bound: Bound::AtMost(bound) }
+}
+
+const GOALS: [Goal; 18] = [
+    faster("one", Zklock, Bound::AtLeast(2.0), Curator),
+    faster("one", Zklock, Bound::Above(1.0), ZookeeperClient),
+    faster("one-nofsync", Zklock, Bound::AtLeast(1.0), Curator),
+    faster("one", ZklockKept, Bound::AtLeast(1000.0), Curator),
+    faster("own", Zklock, Bound::AtLeast(2.2), Curator),
+    faster("own", Zklock, Bound::Above(1.0), ZookeeperClient),
+    faster("shared-8", ZklockOff, Bound::AtLeast(1.4), Curator),
+    faster("shared-8", ZklockOff, Bound::Above(1.0), ZookeeperClient),
+    faster("shared-8", Zklock, Bound::AtLeast(40.0), Curator),
+    faster("shared-32", Zklock, Bound::AtLeast(40.0), Curator),
+    faster("processes-4", Zklock, Bound::AtLeast(2.0), Curator),
+    faster("processes-4x8", Zklock, Bound::AtLeast(5.0), Curator),
+    Goal {
+        workload: "processes-4x8",
+        contestant: Zklock,
+        measure: Measure::Unfairness,
+        bound: Bound::AtMost(0.25),
+    },
+    faster("queued-1000", ZklockOff, Bound::AtLeast(2.0), Curator),
+    faster("queued-1000", ZklockOff, Bound::AtLeast(0.85), Raw),
+    cheaper(ZklockCrate, 0.8),
+    cheaper(Zklock, 0.4),
+    Goal {
+        workload: "one",
+        contestant: Zklock,
+        measure: Measure::Memory,
+        bound: Bound::AtMost(12.0),
+    },
+];
+
+/// Those about what was measured.
+pub(crate) fn verdicts(results: &Results) -> Vec<Verdict> {
+    let measured = |goal: &&Goal| results.workloads.iter().any(|one| one.name == goal.workload);
+    GOALS.iter().filter(measured).map(|goal| goal.judge(results)).collect()
+}
+
+impl Goal {
+    fn judge(&self, results: &Results) -> Verdict {
+        let seen = self.seen(results);
+        let met = seen.as_ref().ok().map(|spread| self.bound.holds(spread.median));
+        Verdict { goal: self.to_text(), workload: self.workload, seen, met }
+    }
+
+    fn seen(&self, results: &Results) -> Result<Spread, String> {
+        let Goal { workload, contestant, .. } = *self;
+        match self.measure {
+            Measure::Speed(other) => {
+                results.ratio(workload, (contestant, other), |run| Some(run.speed))
+            }
+            Measure::Cost(other) => {
+                results.ratio(workload, (contestant, other), |run| Some(run.cost()))
+            }
+            Measure::Unfairness => results.figure(workload, contestant, Run::unfairness),
+            Measure::Memory => greatest_peak(results, contestant),
+        }
+    }
+
+    fn to_text(self) -> String {
+        let (name, bound) = (self.contestant.name(), self.bound.to_text());
+        match self.measure {
+            Measure::Speed(other) => format!("{name}: {bound} × {}", other.name()),
+            Measure::Cost(other) => {
+                format!("{name}: processor time {bound} × {}", other.name())
+            }
+            Measure::Unfairness => {
+                format!("{name}: each process's share, away from the mean by {bound} of it")
+            }
+            Measure::Memory => format!("{name}: memory {bound} MB, with up to 32 threads"),
+        }
+    }
+}
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Bound::AtLeast(bound) => value >= bound,
+            Bound::Above(bound) => value > bound,
+            Bound::AtMost(bound) => value <= bound,
+        }
+    }
+
+    fn to_text(self) -> String {
+        match self {
+            Bound::AtLeast(bound) => format!("≥ {bound}"),
+            Bound::Above(bound) => format!("> {bound}"),
+            Bound::AtMost(bound) => format!("≤ {bound}"),
+        }
+    }
+}
+
+/// Spoiled runs count: load makes nobody smaller, and this is a bound from above.
+fn greatest_peak(results: &Results, contestant: Contestant) -> Result<Spread, String> {
+    let peaks = results
+        .runs
+        .iter()
+        .filter(|run| run.contestant == contestant && !run.workload.starts_with("queued"))
+        .filter_map(Run::megabytes)
+        .collect();
+    let spread = Spread::of(peaks).ok_or("not known")?;
+    Ok(Spread { median: spread.most, ..spread })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::tests::{results, run};
+    use super::*;
+
+    fn verdict_of(results: &Results, goal: &str) -> Verdict {
+        let mut found = verdicts(results).into_iter().filter(|verdict| verdict.goal == goal);
+        found.next().unwrap_or_else(|| panic!("no goal {goal:?}"))
+    }
+
+    #[test]
+    fn a_goal_is_met_missed_or_not_known() {
+        const GOAL: &str = "zklock: ≥ 2 × curator";
+        for (speed, met) in [(2.1, true), (2.0, true), (1.9, false)] {
+            let runs =
+                (0..3).flat_map(|round| [run(Zklock, round, speed), run(Curator, round, 1.0)]);
+            assert_eq!(verdict_of(&results(runs.collect()), GOAL).met, Some(met), "{speed}");
+        }
+        let unknown = verdict_of(&results(vec![run(Zklock, 0, 9.0), run(Curator, 0, 1.0)]), GOAL);
+        assert_eq!((unknown.met, unknown.seen), (None, Err("spoiled".to_owned())));
+    }
+
+    #[test]
+    fn only_what_was_measured_is_judged() {
+        let mut results = results(Vec::new());
+        results.workloads.retain(|workload| workload.name == "own");
+        assert_eq!(verdicts(&results).len(), 2);
+    }
+
+    #[test]
+    fn the_greatest_memory_counts_but_for_a_thousand_threads() {
+        let of = |workload, peak| Run { workload, peak: Some(peak), ..run(Zklock, 0, 1.0) };
+        let mut results = results(vec![of("one", 4_000_000), of("own", 11_000_000)]);
+        results.runs.push(of("queued-1000", 90_000_000));
+        assert_eq!(greatest_peak(&results, Zklock).unwrap().median, 11.0);
+    }
+}

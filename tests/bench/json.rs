@@ -1,0 +1,76 @@
+//! Results for other programs: all that was measured, and what is said of it.
+
+use serde_json::{Value, json};
+
+use super::contestant::Contestant::Curator;
+use super::goals::Verdict;
+use super::results::{Results, Run, Spread};
+use super::workload::Workload;
+
+pub(crate) fn json(results: &Results, verdicts: &[Verdict]) -> Value {
+    json!({
+        "to_be_quoted": !results.accepted_load,
+        "machine": results.machine,
+        "server": results.server,
+        "rounds": results.rounds,
+        "seconds": results.seconds,
+        "goals": verdicts.iter().map(verdict).collect::<Vec<_>>(),
+        "workloads": results.workloads.iter().map(|one| workload(results, one)).collect::<Vec<_>>(),
+        "runs": results.runs.iter().map(run).collect::<Vec<_>>(),
+        "missing": results.missing.iter().map(|missing| json!({
+            "workload": missing.workload,
+            "client": missing.contestant.name(),
+            "why": missing.why,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn verdict(verdict: &Verdict) -> Value {
+    json!({
+        "workload": verdict.workload,
+        "goal": verdict.goal,
+        "seen": verdict.seen.as_ref().ok().map(spread),
+        "why_not": verdict.seen.as_ref().err(),
+        "met": verdict.met,
+    })
+}
+
+fn workload(results: &Results, workload: &Workload) -> Value {
+    let clients = workload.contestants.iter().map(|contestant| {
+        let figure = results.figure(workload.name, *contestant, |run| Some(run.speed));
+        let ratio = results.ratio(workload.name, (*contestant, Curator), |run| Some(run.speed));
+        json!({
+            "client": contestant.name(),
+            "per_second": figure.ok().as_ref().map(spread),
+            "by_curator": ratio.ok().as_ref().map(spread),
+        })
+    });
+    json!({
+        "name": workload.name,
+        "what": workload.what,
+        "fsync": workload.fsync,
+        "processes": workload.processes,
+        "clients": clients.collect::<Vec<_>>(),
+    })
+}
+
+fn spread(spread: &Spread) -> Value {
+    json!({ "median": spread.median, "least": spread.least, "most": spread.most })
+}
+
+fn run(run: &Run) -> Value {
+    json!({
+        "workload": run.workload,
+        "client": run.contestant.name(),
+        "round": run.round,
+        "operations": run.operations,
+        "per_second": run.speed,
+        "processor_seconds": run.processor,
+        "peak_bytes": run.peak,
+        "requests": run.requests,
+        "fsyncs": run.fsyncs,
+        "shares": run.shares,
+        "others_processors": run.others,
+        "spoiled": run.spoiled,
+    })
+}

@@ -1,0 +1,107 @@
+//! How fast the locks are, beside those of other clients and the least that a lock takes: all on
+//! one server, in one run, one after another in each round.
+//!
+//! ```text
+//! scripts/bench
+//! ```
+//!
+//! An example and no `[[bench]]`, as those have either a harness for their tests or a `main` that
+//! talks to workers.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a measurement that talks to people"
+)]
+
+mod campaign; // a whole run
+mod contestant; // who is measured
+mod crew; // the worker processes
+mod floor; // what a lock cannot do without
+mod goals; // what is to be reached
+mod json;
+mod machine; // what processes use, and what the machine does besides
+mod obey; // a worker: does what it is told
+mod options;
+mod ours; // our own locks at work
+mod plot;
+mod results; // medians and ratios
+#[path = "../it/support/mod.rs"]
+mod support;
+mod table;
+mod workload; // what is done
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use contestant::Contestant;
+use options::{Options, USAGE};
+use results::Results;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+fn main() -> ExitCode {
+    // A panic is a server that did not start, or the like; it ends the workers too.
+    let outcome = catch_unwind(AssertUnwindSafe(run));
+    match outcome.unwrap_or_else(|_| Err("it came to nothing".into())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let options =
+        Options::parse(env::args().skip(1)).map_err(|reason| format!("{reason}\n\n{USAGE}"))?;
+    if options.help {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    if let Some(worker) = options.worker {
+        return work(worker);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let results = campaign::campaign(&options, &stop)?;
+    write(&results, &options)
+}
+
+fn work(worker: Contestant) -> Result<(), Box<dyn Error>> {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    let worked = match worker {
+        Contestant::Raw => obey::obey(floor::Floor::new(true)),
+        Contestant::RawUnwaited => obey::obey(floor::Floor::new(false)),
+        ours => obey::obey(ours::Ours::new(ours)),
+    };
+    worked.map_err(|error| -> Box<dyn Error> { error })
+}
+
+/// Puts the results where they are to stand.
+fn write(results: &Results, options: &Options) -> Result<(), Box<dyn Error>> {
+    let verdicts = goals::verdicts(results);
+    let pictures = plot::pictures(results);
+    let names: Vec<String> = pictures.iter().map(|(name, _)| name.clone()).collect();
+    let text = table::table(results, &verdicts, &names);
+    let out = &options.out;
+    fs::create_dir_all(out)?;
+    fs::write(out.join("README.md"), &text)?;
+    let json = serde_json::to_string_pretty(&json::json(results, &verdicts))?;
+    fs::write(out.join("results.json"), json + "\n")?;
+    for (name, picture) in &pictures {
+        fs::write(out.join(name), picture)?;
+    }
+    println!("\n{text}");
+    println!("README.md, results.json and {} are in {}", names.join(", "), out.display());
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! A worker: does what it is told by lines at its input, and answers with lines of JSON. Those of
+//! other clients are in tests/peers, whose README has the orders.
+
+use std::error::Error;
+use std::io;
+use std::process::exit;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Operations, and the time that they took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) operations: u64,
+    pub(crate) time: Duration,
+}
+
+pub(crate) trait Hand {
+    fn connect(&mut self, hosts: &str, clients: usize) -> Outcome<()>;
+    fn close(&mut self) -> Outcome<()>;
+    /// Acquires and releases for so long.
+    fn run(&mut self, path: &str, locks: usize, threads: usize, length: Duration) -> Outcome<Done>;
+    /// Has so many wait in line, each for one turn.
+    fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done>;
+}
+
+pub(crate) fn obey(mut hand: impl Hand) -> Outcome<()> {
+    let (tell, orders) = mpsc::channel();
+    thread::spawn(move || {
+        for order in io::stdin().lines().map_while(io::Result::ok) {
+            let _ = tell.send(order);
+        }
+        // Whoever gave the orders is gone, whatever is going on.
+        exit(0);
+    });
+    println!("peer: ready");
+    for order in orders {
+        let words: Vec<&str> = order.split(' ').collect();
+        println!("peer: {}", carry_out(&mut hand, &words)?);
+    }
+    Ok(())
+}
+
+fn carry_out(hand: &mut impl Hand, words: &[&str]) -> Outcome<Value> {
+    let done = match *words {
+        ["connect", hosts, clients] => {
+            hand.connect(hosts, clients.parse()?)?;
+            return Ok(json!({}));
+        }
+        ["close"] => {
+            hand.close()?;
+            return Ok(json!({}));
+        }
+        ["loop", path, locks, threads, millis] => {
+            let length = Duration::from_millis(millis.parse()?);
+            hand.run(path, locks.parse()?, threads.parse()?, length)?
+        }
+        ["queue", path, waiters, repeats] => {
+            hand.queue(path, waiters.parse()?, repeats.parse()?)?
+        }
+        _ => return Err(format!("no such order: {words:?}").into()),
+    };
+    Ok(json!({ "operations": done.operations, "seconds": done.time.as_secs_f64() }))
+}

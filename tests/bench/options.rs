@@ -1,0 +1,159 @@
+//! What to do, as the command line says it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::contestant::Contestant;
+use super::workload::{self, Workload};
+
+pub(crate) const USAGE: &str = "\
+usage: bench [--rounds N] [--seconds S] [--only WORKLOAD,..] [--peers NAME,..] [--write]
+
+  --rounds N          how often each is measured in each workload (5); a ratio takes three
+  --seconds S         how long each time (1.5); may be a fraction
+  --only WORKLOAD,..  one, one-nofsync, own, shared-8, shared-8-nofsync, shared-32, processes-4,
+                      processes-4x8, queued-200, queued-1000 (all)
+  --peers NAME,..     curator, kazoo, zookeeper-client, raw (all, as far as they are there)
+  --limit SECONDS     what takes longer is given up (60)
+  --write             put table, figures and plots into docs/bench, as they stand in the
+                      documentation; else they are in target/bench
+  --out DIR           put them there
+
+The exit code is 0 if it could be measured, whatever came of it.";
+
+/// Of how many rounds a ratio is made at the least.
+const NEEDED: usize = 3;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) rounds: usize,
+    pub(crate) length: Duration,
+    pub(crate) workloads: Vec<Workload>,
+    pub(crate) contestants: Vec<Contestant>,
+    pub(crate) limit: Duration,
+    pub(crate) out: PathBuf,
+    /// Where the programs of other clients are.
+    pub(crate) programs: PathBuf,
+    /// Takes what other load has spoiled as if nothing were; for trying this program.
+    pub(crate) accept_load: bool,
+    pub(crate) help: bool,
+    /// What makes this process a worker; not for people.
+    pub(crate) worker: Option<Contestant>,
+}
+
+impl Options {
+    pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+        let mut options = Options {
+            rounds: 5,
+            length: Duration::from_millis(1500),
+            workloads: workload::ALL.into(),
+            contestants: Contestant::ALL.into(),
+            limit: Duration::from_secs(60),
+            out: "target/bench".into(),
+            programs: "target/tmp/peers".into(),
+            accept_load: false,
+            help: false,
+            worker: None,
+        };
+        let (mut write, mut partial) = (false, false);
+        while let Some(option) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{option} needs a value"));
+            match option.as_str() {
+                "--rounds" => options.rounds = number::<usize>(&option, &value()?)?.max(1),
+                "--seconds" => options.length = seconds(&option, &value()?)?,
+                "--only" => {
+                    partial = true;
+                    options.workloads = each(&option, &value()?, Workload::of_name)?;
+                }
+                "--peers" => {
+                    partial = true;
+                    let chosen = each(&option, &value()?, Contestant::of_name)?;
+                    options.contestants.retain(|one| chosen.contains(one) || one.is_ours());
+                    if chosen.contains(&Contestant::Raw) {
+                        options.contestants.push(Contestant::RawUnwaited);
+                    }
+                }
+                "--limit" => options.limit = seconds(&option, &value()?)?,
+                "--write" => write = true,
+                "--out" => options.out = value()?.into(),
+                "--programs" => options.programs = value()?.into(),
+                "--accept-load" => options.accept_load = true,
+                "--help" | "-h" => options.help = true,
+                "--worker" => {
+                    let name = value()?;
+                    let worker = Contestant::of_name(&name).ok_or(format!("no worker {name}"))?;
+                    options.worker = Some(worker);
+                }
+                _ => return Err(format!("{option}: no such option")),
+            }
+        }
+        if options.rounds < NEEDED && !options.accept_load {
+            return Err(format!("a ratio takes {NEEDED} rounds"));
+        }
+        if write {
+            if partial || options.accept_load {
+                return Err("the documentation has a whole run, of a quiet machine".to_owned());
+            }
+            options.out = "docs/bench".into();
+        }
+        Ok(options)
+    }
+
+    /// How many clean rounds of both sides a ratio takes.
+    pub(crate) fn needed(&self) -> usize {
+        if self.accept_load { 1 } else { NEEDED }
+    }
+}
+
+fn number<N: FromStr>(option: &str, text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("{option}: {text:?} is not a number that will do"))
+}
+
+fn seconds(option: &str, text: &str) -> Result<Duration, String> {
+    Duration::try_from_secs_f64(number(option, text)?)
+        .ok()
+        .filter(|length| !length.is_zero())
+        .ok_or_else(|| format!("{option}: {text:?} is not a time that will do"))
+}
+
+fn each<T>(option: &str, text: &str, of_name: fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
+    let parse = |name: &str| of_name(name).ok_or_else(|| format!("{option}: what is {name:?}?"));
+    text.split(',').map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        Options::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn what_is_chosen_is_what_is_run() {
+        let options = parse("--only own,queued-200 --peers kazoo,raw").unwrap();
+        let names: Vec<&str> = options.workloads.iter().map(|workload| workload.name).collect();
+        assert_eq!(names, ["own", "queued-200"]);
+        assert!(options.contestants.contains(&Contestant::Zklock));
+        assert!(options.contestants.contains(&Contestant::Kazoo));
+        assert!(options.contestants.contains(&Contestant::RawUnwaited));
+        assert!(!options.contestants.contains(&Contestant::Curator));
+        assert!(parse("--only nothing").is_err());
+    }
+
+    #[test]
+    fn the_documentation_has_whole_runs_only() {
+        assert_eq!(parse("--write").unwrap().out, PathBuf::from("docs/bench"));
+        for partial in ["--only one", "--peers raw", "--accept-load", "--rounds 2"] {
+            assert!(parse(&format!("--write {partial}")).is_err(), "{partial}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_takes_three_rounds_unless_nothing_counts() {
+        assert!(parse("--rounds 2").is_err());
+        assert_eq!(parse("--rounds 3").unwrap().needed(), 3);
+        assert_eq!(parse("--rounds 1 --accept-load").unwrap().needed(), 1);
+    }
+}

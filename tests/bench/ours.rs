@@ -1,0 +1,171 @@
+//! Our own locks at work.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use zklock::zookeeper::{WatchedEvent, ZooKeeper};
+use zklock::{Client, DistributedLock, HandOver, LockGuard};
+
+use super::contestant::Contestant;
+use super::obey::{Done, Hand, Outcome};
+use super::support::raw::Raw;
+
+const SESSION: Duration = Duration::from_secs(30);
+/// In line are all when each has called, and nobody has come for so long: a client may have one
+/// place for several.
+const SETTLED: Duration = Duration::from_millis(300);
+
+/// The lock of one variant: all that sets them apart, but for how the client is made.
+fn lock(variant: Contestant, zk: &Client, base: &str, name: &str) -> DistributedLock {
+    let builder = DistributedLock::builder(zk, base, name);
+    match variant {
+        Contestant::ZklockOff => builder.hand_over(HandOver::Off),
+        Contestant::ZklockKept => builder.keep_for(Duration::from_secs(60)),
+        _ => builder,
+    }
+    .build()
+}
+
+pub(crate) struct Ours {
+    variant: Contestant,
+    hosts: String,
+    clients: Vec<Client>,
+    /// What clients are made of that have no connection of their own.
+    handles: Vec<Arc<ZooKeeper>>,
+}
+
+impl Ours {
+    pub(crate) fn new(variant: Contestant) -> Ours {
+        Ours { variant, hosts: String::new(), clients: Vec::new(), handles: Vec::new() }
+    }
+
+    fn client(&mut self, hosts: &str) -> Outcome<Client> {
+        if self.variant != Contestant::ZklockCrate {
+            return Ok(Client::builder(hosts).session_timeout(SESSION).connect()?);
+        }
+        let handle = Arc::new(ZooKeeper::connect(hosts, SESSION, |_: WatchedEvent| ())?);
+        self.handles.push(Arc::clone(&handle));
+        Ok(Client::from(handle))
+    }
+
+    fn lock(&self, client: usize, path: &str) -> Outcome<DistributedLock> {
+        let (base, name) = path.rsplit_once('/').ok_or("a path")?;
+        Ok(lock(self.variant, &self.clients[client % self.clients.len()], base, name))
+    }
+}
+
+impl Hand for Ours {
+    fn connect(&mut self, hosts: &str, clients: usize) -> Outcome<()> {
+        self.close()?;
+        hosts.clone_into(&mut self.hosts);
+        for _ in 0..clients {
+            let client = self.client(hosts)?;
+            self.clients.push(client);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Outcome<()> {
+        self.clients.clear();
+        for handle in self.handles.drain(..) {
+            handle.close()?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, path: &str, locks: usize, threads: usize, length: Duration) -> Outcome<Done> {
+        let (start, over) = (Barrier::new(threads + 1), AtomicBool::new(false));
+        let (start, over) = (&start, &over);
+        let locks = (0..threads)
+            .map(|own| self.lock(0, &format!("{path}/{}", own % locks)))
+            .collect::<Outcome<Vec<DistributedLock>>>()?;
+        thread::scope(|scope| {
+            let work = |lock: DistributedLock| {
+                move || {
+                    start.wait();
+                    let mut operations = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        drop(lock.lock()?);
+                        operations += 1;
+                    }
+                    Ok(operations)
+                }
+            };
+            let working: Vec<_> = locks.into_iter().map(|lock| scope.spawn(work(lock))).collect();
+            start.wait();
+            let begin = Instant::now();
+            thread::sleep(length);
+            over.store(true, Ordering::Relaxed);
+            let operations = sum(working)?;
+            Ok(Done { operations, time: begin.elapsed() })
+        })
+    }
+
+    fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done> {
+        let mut done = Done { operations: 0, time: Duration::ZERO };
+        // Not by the locks' own `contenders`, which reads what each says of itself.
+        let mut onlooker = Raw::connect(&self.hosts, SESSION)?;
+        for _ in 0..repeats {
+            let held = self.lock(0, path)?.lock()?;
+            let locks = (0..waiters)
+                .map(|own| self.lock(own, path))
+                .collect::<Outcome<Vec<DistributedLock>>>()?;
+            let called = AtomicUsize::new(0);
+            let time = thread::scope(|scope| -> Outcome<Duration> {
+                let working =
+                    locks.into_iter().map(|lock| wait_once(scope, lock, &called)).collect();
+                // Also on an error: those who wait here would wait for ever.
+                let in_line = wait_for_line(&mut onlooker, path, &called, waiters);
+                let begin = Instant::now();
+                LockGuard::unlock(held)?;
+                sum(working)?;
+                in_line?;
+                Ok(begin.elapsed())
+            })?;
+            done.operations += waiters as u64;
+            done.time += time;
+        }
+        onlooker.close()?;
+        Ok(done)
+    }
+}
+
+fn wait_once<'s>(
+    scope: &'s Scope<'s, '_>,
+    lock: DistributedLock,
+    called: &'s AtomicUsize,
+) -> ScopedJoinHandle<'s, zklock::Result<u64>> {
+    scope.spawn(move || {
+        called.fetch_add(1, Ordering::SeqCst);
+        drop(lock.lock()?);
+        Ok(1)
+    })
+}
+
+fn wait_for_line(
+    onlooker: &mut Raw,
+    path: &str,
+    called: &AtomicUsize,
+    waiters: usize,
+) -> Outcome<()> {
+    let (mut length, mut since) = (0, Instant::now());
+    loop {
+        thread::sleep(Duration::from_millis(50));
+        let now = onlooker.get_children(path)?.len();
+        if now != length || called.load(Ordering::SeqCst) < waiters {
+            (length, since) = (now, Instant::now());
+        } else if since.elapsed() > SETTLED {
+            return Ok(());
+        }
+    }
+}
+
+fn sum(working: Vec<ScopedJoinHandle<'_, zklock::Result<u64>>>) -> Outcome<u64> {
+    let mut sum = 0;
+    for thread in working {
+        sum += thread.join().map_err(|_| "a thread panicked")??;
+    }
+    Ok(sum)
+}

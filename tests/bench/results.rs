@@ -1,0 +1,281 @@
+//! What was measured, and what can be said of it: medians with their spread, and ratios of what
+//! was measured in one round.
+
+use super::contestant::Contestant;
+use super::workload::Workload;
+
+/// One contestant at one workload in one round.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) workload: &'static str,
+    pub(crate) contestant: Contestant,
+    pub(crate) round: usize,
+    pub(crate) operations: u64,
+    /// Operations in a second; of several processes together.
+    pub(crate) speed: f64,
+    /// The client's, in seconds.
+    pub(crate) processor: f64,
+    /// Bytes; of the process with the most.
+    pub(crate) peak: Option<u64>,
+    pub(crate) requests: u64,
+    pub(crate) fsyncs: u64,
+    /// By process.
+    pub(crate) shares: Vec<u64>,
+    /// The processors that others used meanwhile.
+    pub(crate) others: f64,
+    pub(crate) spoiled: bool,
+}
+
+impl Run {
+    /// Microseconds of processor for each operation.
+    pub(crate) fn cost(&self) -> f64 {
+        self.processor * 1e6 / self.operations as f64
+    }
+
+    pub(crate) fn megabytes(&self) -> Option<f64> {
+        Some(self.peak? as f64 / 1e6)
+    }
+
+    /// The smallest and the greatest share of a process, as parts of their mean.
+    pub(crate) fn extremes(&self) -> Option<(f64, f64)> {
+        let mean = self.shares.iter().sum::<u64>() as f64 / self.shares.len() as f64;
+        let (least, most) = (self.shares.iter().min()?, self.shares.iter().max()?);
+        Some((*least as f64 / mean, *most as f64 / mean))
+    }
+
+    /// How far the share of a process is from the mean at the most, as a part of it.
+    pub(crate) fn unfairness(&self) -> Option<f64> {
+        let (least, most) = self.extremes()?;
+        Some((1.0 - least).max(most - 1.0))
+    }
+}
+
+/// Why there is nothing of a contestant.
+#[derive(Clone, Debug)]
+pub(crate) struct Missing {
+    pub(crate) workload: &'static str,
+    pub(crate) contestant: Contestant,
+    pub(crate) why: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Results {
+    pub(crate) workloads: Vec<Workload>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) missing: Vec<Missing>,
+    /// How many clean rounds of both sides a ratio takes.
+    pub(crate) needed: usize,
+    pub(crate) rounds: usize,
+    pub(crate) seconds: f64,
+    pub(crate) machine: String,
+    pub(crate) server: String,
+    /// Nothing was taken for spoiled: not to be quoted.
+    pub(crate) accepted_load: bool,
+}
+
+/// A median, and what lies on both sides of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(mut values: Vec<f64>) -> Option<Spread> {
+        values.retain(|value| value.is_finite());
+        values.sort_by(f64::total_cmp);
+        let (least, most) = (*values.first()?, *values.last()?);
+        let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Some(Spread { median: f64::midpoint(low, high), least, most })
+    }
+}
+
+impl Results {
+    /// All runs of one kind, spoiled ones too.
+    pub(crate) fn of(
+        &self,
+        workload: &str,
+        contestant: Contestant,
+    ) -> impl Iterator<Item = &Run> + Clone {
+        self.runs.iter().filter(move |run| run.workload == workload && run.contestant == contestant)
+    }
+
+    pub(crate) fn clean(
+        &self,
+        workload: &str,
+        contestant: Contestant,
+    ) -> impl Iterator<Item = &Run> + Clone {
+        self.of(workload, contestant).filter(|run| !run.spoiled)
+    }
+
+    /// Of the clean rounds.
+    pub(crate) fn spread(
+        &self,
+        workload: &str,
+        contestant: Contestant,
+        measure: impl Fn(&Run) -> Option<f64>,
+    ) -> Option<Spread> {
+        Spread::of(self.clean(workload, contestant).filter_map(measure).collect())
+    }
+
+    /// The first by the second, each ratio within one round; or why there is none.
+    pub(crate) fn ratio(
+        &self,
+        workload: &str,
+        (one, other): (Contestant, Contestant),
+        measure: impl Fn(&Run) -> Option<f64>,
+    ) -> Result<Spread, String> {
+        for contestant in [one, other] {
+            self.present(workload, contestant)?;
+        }
+        let ratios: Vec<f64> = self
+            .clean(workload, one)
+            .filter_map(|mine| {
+                let theirs = self.clean(workload, other).find(|run| run.round == mine.round)?;
+                Some(measure(mine)? / measure(theirs)?)
+            })
+            .filter(|ratio| ratio.is_finite())
+            .collect();
+        if ratios.len() < self.needed {
+            return Err("spoiled".to_owned());
+        }
+        Spread::of(ratios).ok_or_else(|| "spoiled".to_owned())
+    }
+
+    /// As [`spread`](Results::spread), of as many clean rounds as a ratio takes.
+    pub(crate) fn figure(
+        &self,
+        workload: &str,
+        contestant: Contestant,
+        measure: impl Fn(&Run) -> Option<f64>,
+    ) -> Result<Spread, String> {
+        self.present(workload, contestant)?;
+        let enough = self.clean(workload, contestant).count() >= self.needed;
+        let spread = self.spread(workload, contestant, measure);
+        spread.filter(|_| enough).ok_or_else(|| "spoiled".to_owned())
+    }
+
+    fn present(&self, workload: &str, contestant: Contestant) -> Result<(), String> {
+        let name = contestant.name();
+        let of_it =
+            |missing: &&Missing| missing.workload == workload && missing.contestant == contestant;
+        if let Some(missing) = self.missing.iter().find(of_it) {
+            return Err(format!("{name}: {}", missing.why));
+        }
+        match self.of(workload, contestant).next() {
+            Some(_) => Ok(()),
+            None => Err(format!("{name} was not measured")),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::contestant::Contestant::{Curator, Kazoo, Zklock};
+    use super::super::workload;
+    use super::*;
+
+    pub(crate) fn run(contestant: Contestant, round: usize, speed: f64) -> Run {
+        Run {
+            workload: "one",
+            contestant,
+            round,
+            operations: 1000,
+            speed,
+            processor: 0.2,
+            peak: Some(5_000_000),
+            requests: 3000,
+            fsyncs: 2000,
+            shares: vec![1000],
+            others: 0.0,
+            spoiled: false,
+        }
+    }
+
+    pub(crate) fn results(runs: Vec<Run>) -> Results {
+        Results {
+            workloads: workload::ALL.into(),
+            runs,
+            missing: Vec::new(),
+            needed: 3,
+            rounds: 5,
+            seconds: 1.5,
+            machine: "2 × a machine".to_owned(),
+            server: "3.8.0".to_owned(),
+            accepted_load: false,
+        }
+    }
+
+    fn spoil(run: Run) -> Run {
+        Run { spoiled: true, others: 0.5, ..run }
+    }
+
+    #[test]
+    fn a_median_is_in_the_middle_of_what_was_seen() {
+        assert_eq!(Spread::of(vec![]), None);
+        assert_eq!(Spread::of(vec![f64::NAN]), None);
+        let spread = Spread::of(vec![9.0, 1.0, 2.0]);
+        assert_eq!(spread, Some(Spread { median: 2.0, least: 1.0, most: 9.0 }));
+        assert_eq!(Spread::of(vec![4.0, 2.0]).map(|spread| spread.median), Some(3.0));
+    }
+
+    /// The machine gets slower from round to round, which no ratio shows.
+    #[test]
+    fn a_ratio_is_that_of_one_round() {
+        let runs = (0..3).flat_map(|round| {
+            let slower = 1.0 / (1.0 + round as f64);
+            [run(Zklock, round, 3000.0 * slower), run(Curator, round, 1000.0 * slower)]
+        });
+        let ratio = results(runs.collect()).ratio("one", (Zklock, Curator), |run| Some(run.speed));
+        let ratio = ratio.unwrap();
+        for value in [ratio.median, ratio.least, ratio.most] {
+            assert!((value - 3.0).abs() < 1e-9, "{ratio:?}");
+        }
+    }
+
+    #[test]
+    fn three_clean_rounds_of_both_sides_make_a_ratio_and_two_do_not() {
+        let mut runs: Vec<Run> =
+            (0..4).flat_map(|round| [run(Zklock, round, 3.0), run(Curator, round, 1.0)]).collect();
+        runs[0] = spoil(runs[0].clone());
+        let mut results = results(runs);
+        let ratio = |results: &Results| {
+            results
+                .ratio("one", (Zklock, Curator), |run| Some(run.speed))
+                .map(|spread| spread.median)
+        };
+        assert_eq!(ratio(&results), Ok(3.0));
+        // Of another round, and of the other side.
+        results.runs[3] = spoil(results.runs[3].clone());
+        assert_eq!(ratio(&results), Err("spoiled".to_owned()));
+        assert!(results.figure("one", Zklock, |run| Some(run.speed)).is_ok());
+        results.needed = 1;
+        assert_eq!(ratio(&results), Ok(3.0));
+    }
+
+    #[test]
+    fn what_spoiled_runs_say_is_not_said() {
+        let mut results = results(vec![spoil(run(Zklock, 0, 9e9)), run(Zklock, 1, 5.0)]);
+        results.runs.extend([run(Zklock, 2, 5.0), run(Zklock, 3, 5.0)]);
+        assert_eq!(results.figure("one", Zklock, |run| Some(run.speed)).unwrap().most, 5.0);
+    }
+
+    #[test]
+    fn who_is_not_there_has_no_ratio_and_it_is_said_why() {
+        let mut results = results((0..3).map(|round| run(Zklock, round, 1.0)).collect());
+        let ratio =
+            |results: &Results| results.ratio("one", (Zklock, Kazoo), |run| Some(run.speed));
+        assert_eq!(ratio(&results).unwrap_err(), "kazoo was not measured");
+        let why = "more than 60 s".to_owned();
+        results.missing.push(Missing { workload: "one", contestant: Kazoo, why });
+        assert_eq!(ratio(&results).unwrap_err(), "kazoo: more than 60 s");
+    }
+
+    #[test]
+    fn shares_are_parts_of_their_mean() {
+        let run = Run { shares: vec![80, 100, 120, 100], ..run(Zklock, 0, 1.0) };
+        assert_eq!(run.extremes(), Some((0.8, 1.2)));
+        assert!((run.unfairness().unwrap() - 0.2).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,232 @@
+//! Results for people, in Markdown.
+
+use std::fmt::Write;
+
+use super::contestant::Contestant::{self, Curator};
+use super::goals::Verdict;
+use super::results::{Results, Run, Spread};
+use super::workload::{Group, Workload};
+
+/// Said of what was measured beside other load, wherever it stands.
+pub(crate) const NOT_TO_BE_QUOTED: &str =
+    "Measured without regard to other load on the machine: not to be quoted.";
+
+pub(crate) fn table(results: &Results, verdicts: &[Verdict], pictures: &[String]) -> String {
+    let mut out = String::from("# Speed, beside other clients\n\n");
+    if results.accepted_load {
+        let _ = writeln!(out, "**{NOT_TO_BE_QUOTED}**\n");
+    }
+    let Results { server, machine, rounds, seconds, .. } = results;
+    let _ = writeln!(
+        out,
+        "One ZooKeeper {server} on {machine}; clients and server share the machine. {rounds} rounds \
+         of {seconds} s each. Absolute figures are this machine's: only ratios say something \
+         elsewhere. Made by `scripts/bench`.\n"
+    );
+    out += &goals(verdicts);
+    for picture in pictures {
+        let _ = writeln!(out, "![{picture}]({picture})\n");
+    }
+    for workload in &results.workloads {
+        out += &section(results, workload);
+    }
+    out + &notes(results)
+}
+
+fn goals(verdicts: &[Verdict]) -> String {
+    if verdicts.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("## Goals\n\n| Workload | Goal | Seen | |\n|---|---|---|---|\n");
+    for Verdict { goal, workload, seen, met } in verdicts {
+        let seen = seen.as_ref().map_or_else(Clone::clone, |spread| to_text(spread, ratio));
+        let met = match met {
+            Some(true) => "met",
+            Some(false) => "**missed**",
+            None => "not known",
+        };
+        let _ = writeln!(out, "| {workload} | {goal} | {seen} | {met} |");
+    }
+    out + "\n"
+}
+
+fn section(results: &Results, workload: &Workload) -> String {
+    let Workload { name, what, group, .. } = workload;
+    let mut out = format!("## {name}\n\n{what}.\n\n");
+    let shares = *group == Group::Processes;
+    let mut head = String::from(
+        "| | per second | × curator | processor, µs each | requests each | fsyncs each | memory, MB |",
+    );
+    if shares {
+        head += " least and greatest share |";
+    }
+    head += " clean rounds |";
+    let line: String = head.chars().filter(|c| *c == '|').skip(1).map(|_| "---|").collect();
+    let _ = writeln!(out, "{head}\n|{line}");
+    for contestant in workload.contestants {
+        if let Some(row) = row(results, workload.name, *contestant, shares) {
+            let _ = writeln!(out, "{row}");
+        }
+    }
+    out + "\n"
+}
+
+/// `None` for who was not asked for.
+fn row(results: &Results, workload: &str, contestant: Contestant, shares: bool) -> Option<String> {
+    let name = contestant.name();
+    let runs = results.of(workload, contestant);
+    let missing = results
+        .missing
+        .iter()
+        .find(|missing| missing.workload == workload && missing.contestant == contestant);
+    let all = runs.clone().count();
+    if let Some(missing) = missing {
+        return Some(format!("| {name} | {} |", missing.why));
+    }
+    runs.clone().next()?;
+    let figure = |measure: fn(&Run) -> Option<f64>, format: fn(f64) -> String| {
+        let spread = results.figure(workload, contestant, measure);
+        spread.map_or_else(|why| why, |spread| format(spread.median))
+    };
+    let speed = results
+        .figure(workload, contestant, |run| Some(run.speed))
+        .map_or_else(|why| why, |spread| to_text(&spread, whole));
+    let by_curator = results.ratio(workload, (contestant, Curator), |run| Some(run.speed));
+    let by_curator = match by_curator {
+        _ if contestant == Curator => "1".to_owned(),
+        Ok(spread) => to_text(&spread, ratio),
+        // Why is said in Curator's own row.
+        Err(_) if results.of(workload, Curator).next().is_none() => "–".to_owned(),
+        Err(why) => why,
+    };
+    let each = |count: u64, run: &Run| Some(count as f64 / run.operations as f64);
+    let requests = results.figure(workload, contestant, |run| each(run.requests, run));
+    let fsyncs = results.figure(workload, contestant, |run| each(run.fsyncs, run));
+    let each = |figure: Result<Spread, String>| {
+        figure.map_or_else(|why| why, |spread| format!("{:.2}", spread.median))
+    };
+    let cost = figure(|run| Some(run.cost()), whole_or_parts);
+    let memory = figure(Run::megabytes, |megabytes| format!("{megabytes:.1}"));
+    let clean = results.clean(workload, contestant).count();
+    let mut row = format!(
+        "| {name} | {speed} | {by_curator} | {cost} | {} | {} | {memory} |",
+        each(requests),
+        each(fsyncs)
+    );
+    if shares {
+        let least = figure(|run| Some(run.extremes()?.0), ratio);
+        let greatest = figure(|run| Some(run.extremes()?.1), ratio);
+        let _ = write!(row, " {least} – {greatest} |");
+    }
+    let _ = write!(row, " {clean} of {all} |");
+    Some(row)
+}
+
+fn notes(results: &Results) -> String {
+    let mut out = String::from("## Who is who\n\n");
+    let measured = |contestant: &Contestant| {
+        results.runs.iter().any(|run| run.contestant == *contestant)
+            || results.missing.iter().any(|missing| missing.contestant == *contestant)
+    };
+    for contestant in Contestant::ALL.into_iter().filter(measured) {
+        let _ = writeln!(out, "- {}: {}", contestant.name(), contestant.what());
+    }
+    let needed = results.needed;
+    let _ = write!(
+        out,
+        "
+## How it is measured
+
+- Workers stay alive from round to round, and have done the same work before it counts. In each
+  round one after another works, and who comes first changes.
+- Figures are medians of the clean rounds, with the least and the greatest in parentheses. A ratio
+  is made within each round, and then the median is taken; it takes {needed} clean rounds of both.
+- A run is spoiled when others use more than 15 % of one processor meanwhile. It is tried again a
+  few times; nothing that a spoiled run says is in the table.
+- An operation is an acquisition and its release; in the queue, a hand-over. There requests count
+  from the first one in line on, and time from the gate's opening.
+- Requests and fsyncs are what the server counts. Several requests may share one fsync. Processor
+  time is the client's, of all its threads. Memory is the greatest resident size in a run, of the
+  largest process; each workload has new processes, but for Curator's, which would have to be
+  compiled again.
+- Shares are those of processes, as parts of their mean.
+- The server runs with 512 MB of heap, and is as it is shipped otherwise; with *nofsync* it has
+  `zookeeper.forceSync=no`.
+"
+    );
+    out
+}
+
+fn to_text(spread: &Spread, format: fn(f64) -> String) -> String {
+    let Spread { median, least, most } = *spread;
+    format!("{} ({}–{})", format(median), format(least), format(most))
+}
+
+pub(crate) fn ratio(value: f64) -> String {
+    if value >= 100.0 { whole(value) } else { format!("{value:.2}") }
+}
+
+fn whole_or_parts(value: f64) -> String {
+    if value >= 10.0 { whole(value) } else { format!("{value:.2}") }
+}
+
+/// With a comma after the thousands.
+pub(crate) fn whole(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contestant::Contestant::{Kazoo, Zklock};
+    use super::super::goals::verdicts;
+    use super::super::results::Missing;
+    use super::super::results::tests::{results, run};
+    use super::*;
+
+    #[test]
+    fn thousands_are_told_apart() {
+        assert_eq!(whole(7.4), "7");
+        assert_eq!(whole(999.6), "1,000");
+        assert_eq!(whole(1_234_567.0), "1,234,567");
+        assert_eq!(ratio(2.046), "2.05");
+    }
+
+    #[test]
+    fn the_table_has_ratios_of_clean_runs_only_and_says_what_is_missing() {
+        let mut results = results(
+            (0..3)
+                .flat_map(|round| [run(Zklock, round, 2500.0), run(Curator, round, 1000.0)])
+                .collect(),
+        );
+        let why = "takes more than 60 s".to_owned();
+        results.missing.push(Missing { workload: "one", contestant: Kazoo, why });
+        results.workloads.truncate(1);
+        let text = table(&results, &verdicts(&results), &[]);
+        assert!(
+            text.contains("| zklock | 2,500 (2,500–2,500) | 2.50 (2.50–2.50) | 200 |"),
+            "{text}"
+        );
+        assert!(text.contains("| kazoo | takes more than 60 s |"), "{text}");
+        assert!(
+            text.contains("| one | zklock: ≥ 2 × curator | 2.50 (2.50–2.50) | met |"),
+            "{text}"
+        );
+        assert!(!text.contains(NOT_TO_BE_QUOTED));
+
+        results.runs[1].spoiled = true;
+        let text = table(&results, &verdicts(&results), &[]);
+        assert!(text.contains("| zklock | 2,500 (2,500–2,500) | spoiled |"), "{text}");
+        assert!(text.contains("| curator | spoiled | 1 |"), "{text}");
+
+        results.accepted_load = true;
+        assert!(table(&results, &[], &[]).contains(NOT_TO_BE_QUOTED));
+    }
+}

@@ -1,0 +1,178 @@
+//! What is done, and by whom.
+
+use std::time::Duration;
+
+use super::contestant::Contestant::{
+    self, Curator, Kazoo, Raw, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff,
+    ZookeeperClient,
+};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) group: Group,
+    /// Whether the server forces its log to the disk, as it does unless told otherwise.
+    pub(crate) fsync: bool,
+    pub(crate) processes: usize,
+    pub(crate) work: Work,
+    pub(crate) contestants: &'static [Contestant],
+}
+
+/// What stands in one picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Uncontended,
+    Contended,
+    Processes,
+    Queued,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// So many threads of a client acquire and release, each again and again.
+    Loop { threads: usize, locks: usize },
+    /// So many wait in line behind a holder, who lets go; over when each has held once.
+    Queue { waiters: usize, clients: usize, repeats: usize },
+}
+
+const fn threads(threads: usize) -> Work {
+    Work::Loop { threads, locks: 1 }
+}
+
+const CONTENDED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient];
+const QUEUED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient, Raw];
+
+pub(crate) const ALL: [Workload; 10] = [
+    Workload {
+        name: "one",
+        what: "1 thread, 1 lock",
+        group: Group::Uncontended,
+        fsync: true,
+        processes: 1,
+        work: threads(1),
+        contestants: &[
+            Zklock,
+            ZklockCrate,
+            ZklockKept,
+            Curator,
+            Kazoo,
+            ZookeeperClient,
+            Raw,
+            RawUnwaited,
+        ],
+    },
+    Workload {
+        name: "one-nofsync",
+        what: "1 thread, 1 lock, a server that does not wait for its disk",
+        group: Group::Uncontended,
+        fsync: false,
+        processes: 1,
+        work: threads(1),
+        contestants: &[Zklock, ZklockCrate, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited],
+    },
+    Workload {
+        name: "own",
+        what: "8 threads of one client, each with a lock of its own",
+        group: Group::Uncontended,
+        fsync: true,
+        processes: 1,
+        work: Work::Loop { threads: 8, locks: 8 },
+        contestants: &[Zklock, ZklockCrate, Curator, Kazoo, ZookeeperClient],
+    },
+    Workload {
+        name: "shared-8",
+        what: "8 threads of one client, 1 lock",
+        group: Group::Contended,
+        fsync: true,
+        processes: 1,
+        work: threads(8),
+        contestants: CONTENDED,
+    },
+    Workload {
+        name: "shared-8-nofsync",
+        what: "8 threads of one client, 1 lock, a server that does not wait for its disk",
+        group: Group::Contended,
+        fsync: false,
+        processes: 1,
+        work: threads(8),
+        contestants: CONTENDED,
+    },
+    Workload {
+        name: "shared-32",
+        what: "32 threads of one client, 1 lock",
+        group: Group::Contended,
+        fsync: true,
+        processes: 1,
+        work: threads(32),
+        contestants: CONTENDED,
+    },
+    Workload {
+        name: "processes-4",
+        what: "4 processes of 1 thread, 1 lock",
+        group: Group::Processes,
+        fsync: true,
+        processes: 4,
+        work: threads(1),
+        contestants: CONTENDED,
+    },
+    Workload {
+        name: "processes-4x8",
+        what: "4 processes of 8 threads, 1 lock",
+        group: Group::Processes,
+        fsync: true,
+        processes: 4,
+        work: threads(8),
+        contestants: CONTENDED,
+    },
+    Workload {
+        name: "queued-200",
+        what: "200 waiters of 4 clients, from the gate's opening until each has held once",
+        group: Group::Queued,
+        fsync: true,
+        processes: 1,
+        work: Work::Queue { waiters: 200, clients: 4, repeats: 3 },
+        contestants: QUEUED,
+    },
+    Workload {
+        name: "queued-1000",
+        what: "1,000 waiters of 4 clients, from the gate's opening until each has held once",
+        group: Group::Queued,
+        fsync: true,
+        processes: 1,
+        work: Work::Queue { waiters: 1000, clients: 4, repeats: 1 },
+        contestants: QUEUED,
+    },
+];
+
+impl Workload {
+    pub(crate) fn of_name(name: &str) -> Option<Workload> {
+        ALL.into_iter().find(|workload| workload.name == name)
+    }
+
+    /// How many clients each process has.
+    pub(crate) fn clients(&self) -> usize {
+        match self.work {
+            Work::Loop { .. } => 1,
+            Work::Queue { clients, .. } => clients,
+        }
+    }
+
+    /// The order to a worker, at a path that is this contestant's.
+    pub(crate) fn order(&self, path: &str, length: Duration) -> String {
+        match self.work {
+            Work::Loop { threads, locks } => {
+                format!("loop {path} {locks} {threads} {}", length.as_millis())
+            }
+            Work::Queue { waiters, repeats, .. } => format!("queue {path} {waiters} {repeats}"),
+        }
+    }
+
+    /// The order to get used to it, without being measured.
+    pub(crate) fn warm_up(&self, path: &str, length: Duration) -> String {
+        match self.work {
+            Work::Loop { .. } => self.order(path, length),
+            Work::Queue { waiters, .. } => format!("queue {path} {} 1", waiters.min(100)),
+        }
+    }
+}

@@ -1,0 +1,1471 @@
+//! Threads of one client share a contender's node and pass it on among themselves; a node may be
+//! kept after the release.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use zklock::{
+    Acl, Cancel, Client, DistributedLock, DistributedLockBuilder, ErrorKind, FencingToken,
+    HandOver, LockGuard, LossReason, MultiLock, NodeNaming, Permissions, ReentrantLock, Retry,
+    SessionState,
+};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::raw::{self, Kind};
+use crate::support::site::Site;
+use crate::support::{
+    QUIET, eventually, kind, last, own_task, skip_without_server, strict, timed, wait_until_asleep,
+    waiting,
+};
+
+const SOON: Duration = Duration::from_secs(15);
+/// How late a call may be of its deadline, at the most.
+const LATE: Duration = Duration::from_millis(100);
+/// Far from any time-out, on a busy machine.
+const PROMPTLY: Duration = Duration::from_secs(2);
+
+/// A client whose requests are counted, and another one in its way.
+struct Rig {
+    site: Site,
+    proxy: Proxy,
+    zk: Client,
+    other: Client,
+}
+
+impl Rig {
+    /// Without heartbeats in the counts.
+    fn new(test: &str) -> Rig {
+        Rig::with_session(test, QUIET)
+    }
+
+    fn with_session(test: &str, timeout: Duration) -> Rig {
+        let site = Site::own(test);
+        let (proxy, zk) = site.proxied(timeout);
+        let other = site.builder().session_timeout(QUIET).connect().unwrap();
+        Rig { site, proxy, zk, other }
+    }
+
+    fn builder(&self) -> DistributedLockBuilder {
+        DistributedLock::builder(&self.zk, &self.site.base, "a")
+    }
+
+    fn lock(&self) -> DistributedLock {
+        self.builder().build()
+    }
+
+    fn within(&self, turns: u32, time: Duration) -> DistributedLock {
+        self.builder().hand_over(HandOver::Within { turns, time }).build()
+    }
+
+    fn keeping(&self, limit: Duration) -> DistributedLock {
+        self.builder().keep_for(limit).build()
+    }
+
+    /// The same lock, of the other client.
+    fn theirs(&self) -> DistributedLock {
+        DistributedLock::new(&self.other, &self.site.base, "a")
+    }
+
+    fn children(&self) -> Vec<String> {
+        self.site.children("a")
+    }
+
+    /// The requests of taking the lock are over, and are not counted.
+    fn settle(&self) {
+        assert!(self.proxy.wait_for_request(opcode::GET_DATA, SOON), "no watch of the own node");
+        self.proxy.reset_counts();
+    }
+
+    /// Waits until the client has looked for others so many times, and knows what it has seen.
+    fn wait_for_looks(&self, count: u64, guard: &LockGuard) {
+        assert!(self.proxy.wait_for_requests(opcode::GET_CHILDREN, count, SOON), "no look");
+        // Its answer comes later than that one.
+        guard.ensure_held().unwrap();
+    }
+
+    /// Nothing was asked but once whether others wait, since somebody waits here.
+    fn assert_one_look(&self) {
+        assert!(self.proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
+        assert_eq!(self.by_kind(), BTreeMap::from([(opcode::GET_CHILDREN, 1)]));
+    }
+
+    fn by_kind(&self) -> BTreeMap<i32, usize> {
+        let mut counts = BTreeMap::new();
+        for request in self.proxy.requests() {
+            *counts.entry(request.opcode).or_default() += 1;
+        }
+        counts
+    }
+
+    fn finish(self) {
+        self.proxy.pass();
+        let Rig { site, zk, other, proxy } = self;
+        site.finish([zk, other]);
+        drop(proxy);
+    }
+}
+
+/// Those who wait for a lock, each with a number.
+struct Line {
+    tell: Sender<(u32, LockGuard)>,
+    told: Receiver<(u32, LockGuard)>,
+}
+
+impl Line {
+    fn new() -> Line {
+        let (tell, told) = channel();
+        Line { tell, told }
+    }
+
+    /// Returns when the new one waits. Its guard comes by [`next`](Line::next).
+    fn join(&self, number: u32, lock: &DistributedLock) {
+        let (lock, tell) = (lock.clone(), self.tell.clone());
+        drop(waiting(move || {
+            let guard = lock.lock().unwrap();
+            drop(lock);
+            let _ = tell.send((number, guard));
+        }));
+    }
+
+    fn next(&self, number: u32) -> LockGuard {
+        let (granted, guard) = self.told.recv_timeout(SOON).expect("nobody has got the lock");
+        assert_eq!(granted, number, "out of turn");
+        guard
+    }
+
+    fn assert_nobody(&self) {
+        assert!(self.told.try_recv().is_err(), "two are inside");
+    }
+}
+
+fn node_and_turn(guard: &LockGuard) -> (String, u64, u32) {
+    let token = guard.fencing_token();
+    (guard.path().to_owned(), token.zxid(), token.turn())
+}
+
+/// What the guard's `on_lost` is told; disconnected once the callback has run or was dropped.
+fn losses(guard: &LockGuard) -> Receiver<LossReason> {
+    let (tell, told) = channel();
+    guard.on_lost(move |why| tell.send(why).unwrap());
+    told
+}
+
+/// Raises a flag when dropped, so that the threads of a scope end also when the test fails.
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+// ----- who shares, and what it costs
+
+#[test]
+fn s02_a_node_goes_from_thread_to_thread_in_turn_and_without_a_request() {
+    skip_without_server!();
+    const WAITERS: u32 = 6;
+    let rig = Rig::new("share");
+    let lock = rig.lock();
+    let mut guard = lock.lock().unwrap();
+    rig.settle();
+    let (path, zxid, turn) = node_and_turn(&guard);
+    assert_eq!(turn, 0);
+    let line = Line::new();
+    for number in 1..=WAITERS {
+        line.join(number, &lock);
+    }
+    rig.assert_one_look();
+    rig.proxy.reset_counts();
+    assert_eq!(rig.children(), [last(&path)]);
+    for number in 1..=WAITERS {
+        line.assert_nobody();
+        drop(guard);
+        guard = line.next(number);
+        assert_eq!(node_and_turn(&guard), (path.clone(), zxid, number));
+        assert!(guard.is_held());
+        assert_eq!(rig.children(), [last(&path)]);
+    }
+    assert_eq!(rig.proxy.requests(), [], "to hand it on");
+    guard.unlock().unwrap();
+    assert_eq!(rig.by_kind(), BTreeMap::from([(opcode::DELETE, 1)]));
+    assert!(rig.children().is_empty());
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s06_equal_locks_share_a_node_and_no_others_do() {
+    skip_without_server!();
+    let rig = Rig::new("equal");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    rig.settle();
+    let equal = [
+        lock.clone(),
+        rig.lock(),
+        rig.builder().hand_over(HandOver::default()).build(),
+        rig.builder().acl(Acl::open()).build(),
+        rig.builder().naming(NodeNaming::Curator).build(),
+        DistributedLock::new(rig.zk.clone(), &rig.site.base, "a"),
+    ];
+    let line = Line::new();
+    for (number, lock) in (1..).zip(&equal) {
+        assert!(lock.try_lock().unwrap().is_none(), "{number}");
+        line.join(number, lock);
+    }
+    rig.assert_one_look();
+    assert_eq!(rig.children().len(), 1);
+
+    let brief = HandOver::Within { turns: 64, time: Duration::from_millis(999) };
+    let all_but_admin =
+        Permissions::READ | Permissions::WRITE | Permissions::CREATE | Permissions::DELETE;
+    let unlike = [
+        rig.builder().hand_over(HandOver::Off).build(),
+        rig.builder().hand_over(brief).build(),
+        rig.builder().keep_for(SOON).build(),
+        rig.builder().data("mine").build(),
+        rig.builder().acl([Acl::new(all_but_admin, "world", "anyone")]).build(),
+        rig.builder().naming(NodeNaming::Kazoo).build(),
+        rig.theirs(),
+    ];
+    let cancel = Cancel::new();
+    let mut others = Vec::new();
+    for (number, lock) in (1..).zip(&unlike) {
+        let (lock, cancel) = (lock.clone(), cancel.clone());
+        others.push(thread::spawn(move || kind(lock.lock_with(&cancel))));
+        rig.site.wait_for_children("a", 1 + number);
+    }
+    cancel.cancel();
+    for other in others {
+        assert_eq!(other.join().unwrap(), ErrorKind::Cancelled);
+    }
+    eventually(SOON, "the others to go", || rig.children() == [last(guard.path())]);
+    let mut guard = guard;
+    for number in 1..=6 {
+        drop(guard);
+        guard = line.next(number);
+    }
+    drop((guard, equal, unlike, lock));
+    rig.finish();
+}
+
+#[test]
+fn s02_without_handing_over_each_has_its_node_and_its_place_among_all() {
+    skip_without_server!();
+    let rig = Rig::new("off");
+    let lock = rig.builder().hand_over(HandOver::Off).build();
+    let mut guard = lock.lock().unwrap();
+    let line = Line::new();
+    let theirs = strict(&rig.other, &rig.site.base, "a");
+    for (number, lock) in (1..).zip([&lock, &theirs, &lock, &theirs, &lock]) {
+        line.join(number, lock);
+        rig.site.wait_for_children("a", 1 + number as usize);
+    }
+    let mut nodes = vec![guard.path().to_owned()];
+    for number in 1..=5 {
+        drop(guard);
+        guard = line.next(number);
+        assert_eq!(guard.fencing_token().turn(), 0);
+        nodes.push(guard.path().to_owned());
+    }
+    nodes.dedup();
+    assert_eq!(nodes.len(), 6, "{nodes:?}");
+    drop((guard, lock, theirs));
+    rig.finish();
+}
+
+#[test]
+fn unlock_hands_on_without_a_request_and_tells_of_a_loss() {
+    skip_without_server!();
+    let rig = Rig::new("unlock");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    rig.settle();
+    let line = Line::new();
+    (1..=3).for_each(|number| line.join(number, &lock));
+    guard.unlock().unwrap();
+    let guard = line.next(1);
+    rig.wait_for_looks(1, &guard);
+    rig.proxy.reset_counts();
+    guard.unlock().unwrap();
+    let guard = line.next(2);
+    assert_eq!(rig.proxy.requests(), []);
+    let told = losses(&guard);
+    rig.site.raw().delete(guard.path()).unwrap();
+    assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
+    let next = line.next(3);
+    assert_eq!(kind(guard.unlock()), ErrorKind::LockLost);
+    next.ensure_held().unwrap();
+    next.unlock().unwrap();
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s08_a_panic_hands_on() {
+    skip_without_server!();
+    let rig = Rig::new("panic");
+    let lock = rig.lock();
+    let line = Line::new();
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = lock.lock().unwrap();
+        line.join(1, &lock);
+        panic!("on purpose");
+    }));
+    assert!(caught.is_err());
+    let guard = line.next(1);
+    assert_eq!(guard.fencing_token().turn(), 1);
+    drop((guard, lock));
+    rig.finish();
+}
+
+#[test]
+fn s07_a_guard_dropped_on_another_thread_hands_on() {
+    skip_without_server!();
+    let rig = Rig::new("elsewhere");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    let line = Line::new();
+    line.join(1, &lock);
+    thread::spawn(move || drop(guard)).join().unwrap();
+    let guard = line.next(1);
+    assert_eq!(guard.fencing_token().turn(), 1);
+    drop((guard, lock));
+    rig.finish();
+}
+
+// ----- others get their share
+
+#[test]
+fn s02_another_client_comes_after_those_who_were_waiting_before_it() {
+    skip_without_server!();
+    let rig = Rig::new("before");
+    let (lock, theirs, line) = (rig.lock(), rig.theirs(), Line::new());
+    let guard = lock.lock().unwrap();
+    rig.settle();
+    (1..=3).for_each(|number| line.join(number, &lock));
+    drop(guard);
+    let guard = line.next(1);
+    rig.wait_for_looks(1, &guard);
+    line.join(4, &theirs);
+    rig.wait_for_looks(2, &guard);
+    line.join(5, &lock);
+    line.join(6, &lock);
+    assert_eq!(rig.children().len(), 2);
+    let shared = guard.path().to_owned();
+    drop(guard);
+    let guard = line.next(2);
+    assert_eq!(guard.path(), shared);
+    drop(guard);
+    let guard = line.next(3);
+    assert_eq!(guard.path(), shared);
+    drop(guard);
+    let guard = line.next(4);
+    // The next one of ours has a place behind it.
+    rig.site.wait_for_children("a", 2);
+    let before = guard.fencing_token();
+    drop(guard);
+    let guard = line.next(5);
+    assert!(guard.path() != shared && guard.fencing_token() > before);
+    assert_eq!(guard.fencing_token().turn(), 0);
+    drop(guard);
+    let guard = line.next(6);
+    assert_eq!(guard.fencing_token().turn(), 1);
+    drop((guard, lock, theirs));
+    rig.finish();
+}
+
+/// In what order a lock goes round when another client comes while the first of five has it.
+fn order_with_another(rig: &Rig, lock: &DistributedLock) -> Vec<u32> {
+    const THEIRS: u32 = 100;
+    let (theirs, line) = (rig.theirs(), Line::new());
+    let guard = lock.lock().unwrap();
+    rig.settle();
+    (1..=5).for_each(|number| line.join(number, lock));
+    drop(guard);
+    let mut guard = line.next(1);
+    rig.wait_for_looks(1, &guard);
+    line.join(THEIRS, &theirs);
+    rig.wait_for_looks(2, &guard);
+    let mut order = Vec::new();
+    for _ in 0..5 {
+        drop(guard);
+        let (number, next) = line.told.recv_timeout(SOON).expect("nobody has got the lock");
+        if number == THEIRS && order.len() < 4 {
+            // The next one of ours has a place behind it.
+            rig.site.wait_for_children("a", 2);
+        }
+        order.push(number);
+        guard = next;
+    }
+    order
+}
+
+#[test]
+fn s02_another_client_waits_for_so_many_turns_and_no_more() {
+    skip_without_server!();
+    let rig = Rig::new("turns");
+    let hour = Duration::from_secs(3600);
+    for (turns, order) in [(0, [100, 2, 3, 4, 5]), (2, [2, 3, 100, 4, 5]), (64, [2, 3, 4, 5, 100])]
+    {
+        rig.proxy.reset_counts();
+        assert_eq!(order_with_another(&rig, &rig.within(turns, hour)), order, "{turns} turns");
+        eventually(SOON, "the lock to be free", || rig.children().is_empty());
+    }
+    rig.finish();
+}
+
+#[test]
+fn s02_another_client_waits_for_so_long_and_no_longer() {
+    skip_without_server!();
+    let rig = Rig::new("time");
+    for (time, order) in [(Duration::ZERO, [100, 2, 3, 4, 5]), (Duration::MAX, [2, 3, 4, 5, 100])] {
+        rig.proxy.reset_counts();
+        assert_eq!(order_with_another(&rig, &rig.within(64, time)), order, "{time:?}");
+        eventually(SOON, "the lock to be free", || rig.children().is_empty());
+    }
+    rig.finish();
+}
+
+#[test]
+fn s02_who_locks_in_a_loop_lets_its_siblings_pass() {
+    skip_without_server!();
+    let rig = Rig::new("loop");
+    let lock = rig.lock();
+    let mut guard = lock.lock().unwrap();
+    let (path, zxid, _) = node_and_turn(&guard);
+    let task = own_task();
+    for round in 0..30 {
+        let theirs = lock.clone();
+        let sibling = waiting(move || {
+            let guard = theirs.lock().unwrap();
+            wait_until_asleep(task);
+            guard.fencing_token()
+        });
+        drop(guard);
+        guard = lock.lock().unwrap();
+        assert_eq!(sibling.join().unwrap().turn(), 2 * round + 1);
+        assert_eq!(node_and_turn(&guard), (path.clone(), zxid, 2 * round + 2));
+    }
+    drop((guard, lock));
+    rig.finish();
+}
+
+#[test]
+fn s02_threads_that_lock_in_a_loop_do_not_starve_another_client() {
+    skip_without_server!();
+    let rig = Rig::new("starve");
+    let (stop, turns) = (AtomicBool::new(false), AtomicU64::new(0));
+    let theirs = rig.theirs();
+    thread::scope(|scope| {
+        let _at_the_end = Raise(&stop);
+        for _ in 0..4 {
+            let (lock, stop, turns) = (rig.lock(), &stop, &turns);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(lock.lock().unwrap());
+                    turns.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut most = Duration::ZERO;
+        for _ in 0..20 {
+            let before = turns.load(Ordering::Relaxed);
+            eventually(SOON, "the loop", || turns.load(Ordering::Relaxed) > before + 100);
+            let (guard, took) = timed(|| theirs.lock().unwrap());
+            most = most.max(took);
+            // They wait for it now.
+            guard.ensure_held().unwrap();
+        }
+        println!("the other client waited for {most:?} at the most");
+        // By default it is let in a second after it was seen, or earlier.
+        assert!(most < PROMPTLY, "{most:?}");
+    });
+    drop(theirs);
+    rig.finish();
+}
+
+// ----- limits
+
+#[test]
+fn s15_limits_are_kept_while_a_sibling_holds_on_time() {
+    skip_without_server!();
+    let rig = Rig::new("limits");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    rig.settle();
+    limits_are_kept(&lock);
+    rig.assert_one_look();
+    drop(guard);
+    drop(lock.try_lock().unwrap().expect("it is free"));
+    drop(lock);
+    rig.finish();
+}
+
+fn limits_are_kept(lock: &DistributedLock) {
+    let (result, took) = timed(|| lock.try_lock().unwrap());
+    assert!(result.is_none() && took <= LATE, "{took:?}");
+    for limit in [0, 1, 20, 150].map(Duration::from_millis) {
+        let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
+        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{limit:?}: {took:?}");
+        let start = Instant::now();
+        let result = lock.try_lock_until(start + limit).unwrap();
+        let took = start.elapsed();
+        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{limit:?}: {took:?}");
+    }
+    let cancel = Cancel::new();
+    let (theirs, stop) = (lock.clone(), cancel.clone());
+    let waiter = waiting(move || (kind(theirs.lock_with(&stop)), Instant::now()));
+    let start = Instant::now();
+    cancel.cancel();
+    let (kind, end) = waiter.join().unwrap();
+    assert_eq!(kind, ErrorKind::Cancelled);
+    assert!(end - start <= LATE, "{:?}", end - start);
+    let cancelled = timed(|| lock.lock_with(&cancel).unwrap_err());
+    assert!(cancelled.0.kind() == ErrorKind::Cancelled && cancelled.1 <= LATE, "{cancelled:?}");
+}
+
+#[test]
+fn s17_limits_are_kept_while_a_sibling_holds_and_the_server_is_down_on_time() {
+    skip_without_server!();
+    let rig = Rig::with_session("limits-down", Duration::from_secs(30));
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    let line = Line::new();
+    line.join(1, &lock);
+    rig.site.server().kill();
+    eventually(SOON, "the outage", || rig.zk.state() == SessionState::Suspended);
+    limits_are_kept(&lock);
+    // Nor does it take a server to hand on.
+    let ((), took) = timed(|| drop(guard));
+    assert!(took <= LATE, "{took:?}");
+    let guard = line.next(1);
+    assert_eq!(guard.fencing_token().turn(), 1);
+    limits_are_kept(&lock);
+    rig.site.server().start_again();
+    guard.unlock().unwrap();
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s18_limits_are_kept_while_a_sibling_waits_for_another_client_on_time() {
+    skip_without_server!();
+    let rig = Rig::with_session("limits-waiting", Duration::from_secs(30));
+    let held = rig.theirs().lock().unwrap();
+    let (lock, line) = (rig.lock(), Line::new());
+    line.join(1, &lock);
+    rig.site.wait_for_children("a", 2);
+    limits_are_kept(&lock);
+    assert_eq!(rig.children().len(), 2);
+    rig.proxy.black_hole();
+    limits_are_kept(&lock);
+    rig.proxy.pass();
+    drop(held);
+    drop(line.next(1));
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s20_one_who_gives_up_waiting_for_a_sibling_disturbs_no_other() {
+    skip_without_server!();
+    let rig = Rig::new("gives-up");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    rig.settle();
+    let (cancel, line) = (Cancel::new(), Line::new());
+    let (theirs, stop) = (lock.clone(), cancel.clone());
+    let first = waiting(move || kind(theirs.lock_with(&stop)));
+    let theirs = lock.clone();
+    let second = waiting(move || theirs.try_lock_for(PROMPTLY).unwrap().is_none());
+    line.join(1, &lock);
+    cancel.cancel();
+    assert_eq!(first.join().unwrap(), ErrorKind::Cancelled);
+    assert!(second.join().unwrap());
+    line.assert_nobody();
+    rig.assert_one_look();
+    drop(guard);
+    let guard = line.next(1);
+    assert_eq!(guard.fencing_token().turn(), 1, "the turns of those who left are nobody's");
+    drop((guard, lock));
+    rig.finish();
+}
+
+/// Of three siblings that wait for another client the first two give up, one after the other.
+fn the_place_is_left_to_the_next(test: &str, wait: fn(&DistributedLock, &Cancel) -> bool) {
+    let rig = Rig::new(test);
+    let held = rig.theirs().lock().unwrap();
+    let (lock, line) = (rig.lock(), Line::new());
+    let cancels = [Cancel::new(), Cancel::new()];
+    let leavers = cancels.clone().map(|cancel| {
+        let lock = lock.clone();
+        let leaver = waiting(move || wait(&lock, &cancel));
+        // The first contends for all.
+        rig.site.wait_for_children("a", 2);
+        leaver
+    });
+    line.join(1, &lock);
+    let third = rig.site.client();
+    line.join(2, &DistributedLock::new(&third, &rig.site.base, "a"));
+    rig.site.wait_for_children("a", 3);
+    let queue = rig.theirs().contenders().unwrap();
+    for (leaver, cancel) in leavers.into_iter().zip(&cancels) {
+        cancel.cancel();
+        assert!(leaver.join().unwrap(), "it did not give up");
+        assert_eq!(rig.theirs().contenders().unwrap(), queue);
+    }
+    line.assert_nobody();
+    drop(held);
+    let guard = line.next(1);
+    assert_eq!((guard.path(), guard.fencing_token().turn()), (&*queue[1].path, 0));
+    assert_eq!(rig.proxy.count(opcode::CREATE), 1);
+    assert_eq!(rig.proxy.count(opcode::DELETE), 0);
+    drop(guard);
+    drop(line.next(2));
+    drop((lock, third));
+    rig.finish();
+}
+
+#[test]
+fn s20_who_contends_for_all_and_is_cancelled_leaves_its_place_to_the_next() {
+    skip_without_server!();
+    the_place_is_left_to_the_next("place-cancel", |lock, cancel| {
+        kind(lock.lock_with(cancel)) == ErrorKind::Cancelled
+    });
+}
+
+#[test]
+fn s15_who_contends_for_all_until_its_time_is_over_leaves_its_place_to_the_next() {
+    skip_without_server!();
+    the_place_is_left_to_the_next("place-limit", |lock, _| {
+        lock.try_lock_for(Duration::from_secs(4)).unwrap().is_none()
+    });
+}
+
+#[test]
+fn s20_who_contends_for_all_and_gives_up_last_leaves_no_node() {
+    skip_without_server!();
+    let rig = Rig::new("last");
+    let held = rig.theirs().lock().unwrap();
+    let lock = rig.lock();
+    let cancels = [Cancel::new(), Cancel::new()];
+    let leavers = cancels.clone().map(|cancel| {
+        let lock = lock.clone();
+        waiting(move || kind(lock.lock_with(&cancel)))
+    });
+    rig.site.wait_for_children("a", 2);
+    for (leaver, cancel) in leavers.into_iter().zip(&cancels) {
+        assert_eq!(rig.children().len(), 2);
+        cancel.cancel();
+        assert_eq!(leaver.join().unwrap(), ErrorKind::Cancelled);
+    }
+    assert_eq!(rig.children(), [last(held.path())], "at its return");
+    drop((held, lock));
+    rig.finish();
+}
+
+// ----- losses
+
+#[test]
+fn s30_when_the_shared_node_is_deleted_the_siblings_do_not_wait_for_its_holder() {
+    skip_without_server!();
+    let rig = Rig::new("deleted");
+    let (lock, line) = (rig.lock(), Line::new());
+    let guard = lock.lock().unwrap();
+    let (told, lost) = (losses(&guard), guard.lost());
+    line.join(1, &lock);
+    line.join(2, &lock);
+    rig.site.raw().delete(guard.path()).unwrap();
+    assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
+    assert_eq!(lost.reason(), Some(LossReason::NodeDeleted));
+    assert!(!guard.is_held());
+    let next = line.next(1);
+    assert!(next.path() != guard.path() && next.fencing_token() > guard.fencing_token());
+    assert_eq!(next.fencing_token().turn(), 0);
+    // The former holder's end is nobody else's.
+    assert_eq!(kind(guard.unlock()), ErrorKind::LockLost);
+    next.ensure_held().unwrap();
+    line.assert_nobody();
+    assert_eq!(rig.children(), [last(next.path())]);
+    drop(next);
+    let guard = line.next(2);
+    assert_eq!(guard.fencing_token().turn(), 1);
+    drop((guard, lock));
+    rig.finish();
+}
+
+#[test]
+fn s26_when_the_session_is_lost_the_siblings_do_not_wait_for_the_holder() {
+    skip_without_server!();
+    let rig = Rig::with_session("expired", Duration::from_millis(1_200));
+    let (lock, line) = (rig.lock(), Line::new());
+    let guard = lock.lock().unwrap();
+    let told = losses(&guard);
+    line.join(1, &lock);
+    line.join(2, &lock);
+    rig.proxy.black_hole();
+    assert_eq!(told.recv_timeout(SOON), Ok(LossReason::LeaseExpired));
+    // The ensemble must have expired it, too, for the next one.
+    rig.proxy.pass();
+    let next = line.next(1);
+    assert!(next.fencing_token() > guard.fencing_token());
+    assert_eq!(next.fencing_token().turn(), 0);
+    assert_eq!(kind(guard.ensure_held()), ErrorKind::SessionLost);
+    assert_eq!(kind(guard.unlock()), ErrorKind::SessionLost);
+    next.unlock().unwrap();
+    drop(line.next(2));
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s28_when_the_lease_has_run_out_nothing_is_handed_on() {
+    skip_without_server!();
+    let rig = Rig::with_session("lease", Duration::from_millis(1_200));
+    let lock = rig.lock();
+    let b = DistributedLock::builder(&rig.zk, &rig.site.base, "b").keep_for(LONG).build();
+    drop(b.lock().unwrap());
+    let guard = lock.lock().unwrap();
+    let before = guard.fencing_token();
+    let line = Line::new();
+    line.join(1, &lock);
+    rig.proxy.black_hole();
+    eventually(SOON, "the end of the lease", || rig.zk.state() == SessionState::Lost);
+    drop(guard);
+    assert!(lock.try_lock_for(Duration::from_millis(300)).unwrap().is_none());
+    assert!(b.try_lock_for(Duration::from_millis(300)).unwrap().is_none(), "what was kept");
+    line.assert_nobody();
+    rig.proxy.pass();
+    let guard = line.next(1);
+    assert!(guard.fencing_token().zxid() > before.zxid());
+    guard.ensure_held().unwrap();
+    b.lock().unwrap().ensure_held().unwrap();
+    drop((guard, lock, b));
+    rig.finish();
+}
+
+#[test]
+fn s22_when_the_client_is_closed_all_who_wait_are_told() {
+    skip_without_server!();
+    let rig = Rig::new("closed");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    let told = losses(&guard);
+    type Wait = fn(&DistributedLock) -> zklock::Result<Option<LockGuard>>;
+    let waits: [Wait; 3] = [
+        |lock| lock.lock().map(Some),
+        |lock| lock.lock_with(&Cancel::new()).map(Some),
+        |lock| lock.try_lock_for(SOON),
+    ];
+    let waiters = waits.map(|wait| {
+        let lock = lock.clone();
+        waiting(move || kind(wait(&lock)))
+    });
+    let ((), took) = timed(|| rig.zk.close());
+    for waiter in waiters {
+        assert_eq!(waiter.join().unwrap(), ErrorKind::Closed);
+    }
+    assert!(took < PROMPTLY, "{took:?}");
+    assert_eq!(told.recv_timeout(SOON), Ok(LossReason::ClientClosed));
+    assert_eq!(kind(guard.unlock()), ErrorKind::Closed);
+    assert_eq!(kind(lock.try_lock()), ErrorKind::Closed);
+    assert!(rig.children().is_empty());
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn a_holder_hears_nothing_of_later_turns_of_its_node() {
+    skip_without_server!();
+    let rig = Rig::new("earlier");
+    let (lock, line) = (rig.lock(), Line::new());
+    let guard = lock.lock().unwrap();
+    let (told, lost) = (losses(&guard), guard.lost());
+    let (ask, asked) = channel();
+    guard.on_release_requested(move || ask.send(()).unwrap());
+    let waiter = waiting({
+        let lost = lost.clone();
+        move || lost.wait()
+    });
+    line.join(1, &lock);
+    drop(guard);
+    let guard = line.next(1);
+    assert_eq!(waiter.join().unwrap(), None);
+    assert!(lost.is_released() && lost.reason().is_none());
+    assert_eq!(told.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(asked.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
+
+    // Those of the present one are told.
+    let (ask, asked) = channel();
+    guard.on_release_requested(move || ask.send(()).unwrap());
+    assert_eq!(rig.theirs().request_release().unwrap(), 1);
+    assert_eq!(asked.recv_timeout(SOON), Ok(()));
+    let now = (losses(&guard), guard.lost());
+    assert!(!now.1.is_released());
+    rig.site.raw().delete(guard.path()).unwrap();
+    assert_eq!(now.0.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
+    assert_eq!(now.1.wait(), Some(LossReason::NodeDeleted));
+    assert!(lost.is_released() && lost.reason().is_none());
+    assert_eq!(lost.wait(), None);
+    drop((guard, lock));
+    rig.finish();
+}
+
+#[test]
+fn s68_a_node_that_is_asked_for_is_released_rather_than_handed_on() {
+    skip_without_server!();
+    let rig = Rig::new("requested");
+    let (lock, theirs, line) = (rig.lock(), rig.theirs(), Line::new());
+    let guard = lock.lock().unwrap();
+    line.join(2, &lock);
+    line.join(3, &lock);
+    line.join(1, &theirs);
+    rig.site.wait_for_children("a", 2);
+    let (ask, asked) = channel();
+    guard.on_release_requested(move || ask.send(()).unwrap());
+    assert_eq!(theirs.request_release().unwrap(), 1);
+    assert_eq!(asked.recv_timeout(SOON), Ok(()));
+    let first = guard.path().to_owned();
+    drop(guard);
+    let guard = line.next(1);
+    rig.site.wait_for_children("a", 2);
+    drop(guard);
+    let guard = line.next(2);
+    assert!(guard.path() != first && !guard.release_requested());
+    assert_eq!(guard.fencing_token().turn(), 0);
+    drop(guard);
+    let guard = line.next(3);
+    assert_eq!(guard.fencing_token().turn(), 1);
+    drop((guard, lock, theirs));
+    rig.finish();
+}
+
+// ----- errors
+
+#[test]
+fn s70_what_one_may_not_do_none_of_those_who_wait_with_it_may() {
+    skip_without_server!();
+    let rig = Rig::new("refused");
+    let mut raw = rig.site.raw();
+    raw.create_all(&rig.site.base).unwrap();
+    let nobody = [raw::Acl::new(raw::ALL, "digest", "nobody:nothing")];
+    let node = format!("{}/a", rig.site.base);
+    raw.create_with_acl(&node, b"", Kind::Persistent, &nobody).unwrap();
+    rig.proxy.stall_reply(opcode::CREATE);
+    let lock = rig.lock();
+    let waiters = [(); 4].map(|()| {
+        let lock = lock.clone();
+        let waiter = waiting(move || lock.lock().unwrap_err());
+        assert!(rig.proxy.wait_for_request(opcode::CREATE, SOON));
+        waiter
+    });
+    rig.proxy.release();
+    for waiter in waiters {
+        let error = waiter.join().unwrap();
+        assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
+        assert_eq!(error.path(), Some(&*node));
+    }
+    assert_eq!(rig.proxy.count(opcode::CREATE), 1);
+    rig.proxy.pass();
+    // Each call asks anew.
+    assert_eq!(kind(lock.lock()), ErrorKind::NotAuthorized);
+    assert_eq!(rig.proxy.count(opcode::CREATE), 2);
+    raw.close().unwrap();
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn an_outage_that_is_too_long_ends_the_wait_for_a_sibling_too_on_time() {
+    skip_without_server!();
+    let site = Site::own("outage");
+    let proxy = Proxy::start(site.server().addr());
+    let outage = Duration::from_millis(800);
+    let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(30));
+    let zk = builder.retry(Retry::unlimited().outage(outage)).connect().unwrap();
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let theirs = lock.clone();
+    let waiter = waiting(move || (theirs.lock().unwrap_err(), Instant::now()));
+    let line = Line::new();
+    let start = Instant::now();
+    proxy.refuse();
+    let (error, end) = waiter.join().unwrap();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
+    assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
+    let took = end - start;
+    assert!(took >= outage && took <= outage + Duration::from_millis(700), "{took:?}");
+    assert!(guard.is_held());
+    proxy.pass();
+    eventually(SOON, "the end of the outage", || zk.state() == SessionState::Connected);
+    line.join(1, &lock);
+    drop(guard);
+    drop(line.next(1));
+    drop(lock);
+    site.finish([zk]);
+}
+
+// ----- other recipes over it
+
+#[test]
+fn s05_a_reentrant_lock_is_handed_on_with_the_last_of_its_guards() {
+    skip_without_server!();
+    let rig = Rig::new("reentrant");
+    let lock = ReentrantLock::from(rig.lock());
+    let outer = lock.lock().unwrap();
+    let token = outer.fencing_token();
+    rig.settle();
+    let (tell, told) = channel();
+    let theirs = lock.clone();
+    let sibling = waiting(move || {
+        let outer = theirs.lock().unwrap();
+        let inner = theirs.lock().unwrap();
+        assert_eq!(outer.fencing_token(), inner.fencing_token());
+        tell.send(outer.fencing_token()).unwrap();
+    });
+    let inner = lock.lock().unwrap();
+    assert_eq!(inner.fencing_token(), token);
+    drop(inner);
+    assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
+    drop(lock.try_lock().unwrap().expect("it is ours"));
+    assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
+    rig.assert_one_look();
+    drop(outer);
+    let theirs = told.recv_timeout(SOON).unwrap();
+    assert_eq!((theirs.zxid(), theirs.turn()), (token.zxid(), 1));
+    sibling.join().unwrap();
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s66_a_multi_lock_has_a_node_of_its_own_and_its_turn() {
+    skip_without_server!();
+    let rig = Rig::new("multi");
+    let (lock, line) = (rig.lock(), Line::new());
+    let b = DistributedLock::new(&rig.zk, &rig.site.base, "b");
+    let guard = lock.lock().unwrap();
+    rig.settle();
+    line.join(1, &lock);
+    line.join(2, &lock);
+    drop(guard);
+    let guard = line.next(1);
+    rig.wait_for_looks(1, &guard);
+    let both = MultiLock::new().with(&lock).with(&b);
+    let before = rig.proxy.count(opcode::GET_CHILDREN);
+    let ((granted, grant), (release, turn)) = (channel(), channel::<()>());
+    let multi = waiting(move || {
+        let guard = both.lock().unwrap();
+        granted.send(()).unwrap();
+        turn.recv().unwrap();
+        guard.unlock().unwrap();
+    });
+    rig.site.wait_for_children("a", 2);
+    // It looks for those before it; the group looks for others.
+    rig.wait_for_looks(before + 2, &guard);
+    line.join(3, &lock);
+    drop(guard);
+    drop(line.next(2));
+    grant.recv_timeout(SOON).unwrap();
+    rig.site.wait_for_children("a", 2);
+    line.assert_nobody();
+    release.send(()).unwrap();
+    multi.join().unwrap();
+    drop(line.next(3));
+    drop((lock, b));
+    rig.finish();
+}
+
+// ----- keeping
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn s09_to_take_a_kept_lock_again_costs_no_request() {
+    skip_without_server!();
+    let rig = Rig::new("keep");
+    let lock = rig.keeping(LONG);
+    let guard = lock.lock().unwrap();
+    rig.settle();
+    let (path, zxid, _) = node_and_turn(&guard);
+    drop(guard);
+    // From now on others are watched for.
+    assert!(rig.proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
+    rig.proxy.reset_counts();
+    let mut turn = 0;
+    for round in 0..30 {
+        let guard = match round % 3 {
+            0 => lock.lock().unwrap(),
+            1 => lock.try_lock().unwrap().expect("it is kept"),
+            _ => rig.keeping(LONG).try_lock_for(Duration::ZERO).unwrap().expect("it is kept"),
+        };
+        let now = node_and_turn(&guard);
+        assert_eq!((&*now.0, now.1), (&*path, zxid));
+        assert!(now.2 > turn, "{} after {turn}", now.2);
+        turn = now.2;
+        assert!(guard.is_held());
+        if round % 2 == 0 { drop(guard) } else { guard.unlock().unwrap() }
+    }
+    assert_eq!(rig.proxy.requests(), []);
+    assert_eq!(rig.children(), [last(&path)]);
+    drop(lock);
+    assert!(rig.children().is_empty(), "at the end of the last value");
+    rig.finish();
+}
+
+#[test]
+fn s09_a_kept_lock_goes_to_another_client_as_soon_as_that_comes() {
+    skip_without_server!();
+    let rig = Rig::new("keep-other");
+    let (lock, theirs) = (rig.keeping(LONG), rig.theirs());
+    for _ in 0..5 {
+        let mine = lock.lock().unwrap();
+        let before = mine.fencing_token();
+        drop(mine);
+        assert_eq!(rig.children().len(), 1);
+        let (guard, took) = timed(|| theirs.lock().unwrap());
+        assert!(took < PROMPTLY, "{took:?}");
+        assert!(guard.fencing_token() > before);
+        assert!(lock.try_lock().unwrap().is_none());
+        drop(guard);
+    }
+    // Who only tries may find it held, and has it released all the same.
+    drop(lock.lock().unwrap());
+    eventually(SOON, "the lock to be let go", || theirs.try_lock().unwrap().is_some());
+    drop((lock, theirs));
+    rig.finish();
+}
+
+#[test]
+fn a_kept_lock_is_let_go_when_its_time_is_over() {
+    skip_without_server!();
+    let rig = Rig::new("keep-time");
+    let limit = Duration::from_millis(700);
+    let lock = rig.keeping(limit);
+    drop(lock.lock().unwrap());
+    drop(lock.lock().unwrap());
+    // Held, it is nobody's to let go.
+    let guard = lock.lock().unwrap();
+    let zxid = guard.fencing_token().zxid();
+    eventually(SOON, "more than its time", {
+        let start = Instant::now();
+        move || start.elapsed() > limit * 2
+    });
+    guard.ensure_held().unwrap();
+    let start = Instant::now();
+    drop(guard);
+    assert_eq!(rig.children().len(), 1);
+    eventually(SOON, "the end of keeping", || rig.children().is_empty());
+    let took = start.elapsed();
+    println!("kept for {took:?} of {limit:?}");
+    assert!(took >= limit && took < limit + PROMPTLY, "{took:?}");
+    let guard = lock.lock().unwrap();
+    assert!(guard.fencing_token().zxid() > zxid);
+    drop(guard);
+    eventually(SOON, "the end of keeping", || rig.children().is_empty());
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn a_lock_that_is_kept_for_no_time_at_all_is_one_lock_all_the_same() {
+    skip_without_server!();
+    let rig = Rig::new("keep-zero");
+    let lock = rig.keeping(Duration::ZERO);
+    // What is missing of the path is made.
+    drop(rig.theirs().lock().unwrap());
+    let mut nodes = BTreeSet::new();
+    for round in 0..300 {
+        let guard = lock.lock().unwrap();
+        nodes.insert(guard.path().to_owned());
+        if round % 2 == 0 {
+            thread::yield_now();
+        }
+        assert!(lock.try_lock().unwrap().is_none());
+        drop(guard);
+    }
+    assert_eq!(rig.proxy.count(opcode::CREATE), nodes.len() as u64, "beside the holder's");
+    eventually(SOON, "the end of keeping", || rig.children().is_empty());
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn a_kept_lock_goes_with_the_last_of_its_values() {
+    skip_without_server!();
+    let rig = Rig::new("keep-values");
+    let lock = rig.keeping(LONG);
+    let (twin, anew) = (lock.clone(), rig.keeping(LONG));
+    drop(lock.lock().unwrap());
+    // A value knows of the others from its first use on.
+    drop(twin.lock().unwrap());
+    drop(anew.lock().unwrap());
+    assert_eq!(rig.children().len(), 1);
+    drop(lock);
+    drop(anew);
+    assert_eq!(rig.children().len(), 1);
+    drop(twin);
+    assert!(rig.children().is_empty());
+
+    // A guard may be the last.
+    let guard = rig.keeping(LONG).lock().unwrap();
+    assert_eq!(rig.children().len(), 1);
+    drop(guard);
+    assert!(rig.children().is_empty());
+    rig.finish();
+}
+
+#[test]
+fn s22_a_kept_lock_goes_with_its_client() {
+    skip_without_server!();
+    let rig = Rig::new("keep-close");
+    let lock = rig.keeping(LONG);
+    drop(lock.lock().unwrap());
+    assert_eq!(rig.children().len(), 1);
+    rig.zk.close();
+    assert!(rig.children().is_empty());
+    assert_eq!(kind(lock.lock()), ErrorKind::Closed);
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn s69_a_kept_lock_is_held_as_far_as_others_see() {
+    skip_without_server!();
+    let rig = Rig::new("keep-seen");
+    let (lock, theirs) = (rig.keeping(LONG), rig.theirs());
+    let guard = lock.lock().unwrap();
+    let path = guard.path().to_owned();
+    drop(guard);
+    let seen = theirs.contenders().unwrap();
+    assert_eq!(seen.iter().map(|one| &*one.path).collect::<Vec<_>>(), [&*path]);
+    assert_eq!(theirs.observe().next_for(SOON).unwrap(), Some(seen.clone()));
+    assert_eq!(theirs.contenders().unwrap(), seen, "to look is not to ask");
+    drop((lock, theirs));
+    rig.finish();
+}
+
+#[test]
+fn s26_a_session_that_is_lost_while_a_lock_is_kept_harms_nothing() {
+    skip_without_server!();
+    let timeout = Duration::from_millis(800);
+    let rig = Rig::with_session("keep-expired", timeout);
+    let keep = timeout * 3;
+    let lock = rig.keeping(keep);
+    let mut before = None;
+    for round in 0..2 {
+        let guard = lock.lock().unwrap();
+        assert!(before < Some(guard.fencing_token()));
+        assert_eq!(guard.fencing_token().turn(), 0);
+        before = Some(guard.fencing_token());
+        drop(guard);
+        assert_eq!(rig.children().len(), 1);
+        if round == 0 {
+            rig.proxy.black_hole();
+            eventually(SOON, "the loss", || rig.zk.state() == SessionState::Lost);
+            rig.proxy.pass();
+        }
+    }
+    // In the new session, too, it is let go in time.
+    eventually(SOON, "the end of keeping", || rig.children().is_empty());
+    drop(lock);
+    rig.finish();
+}
+
+#[test]
+fn a_client_that_vanishes_while_it_keeps_a_lock_holds_others_up_for_its_session_on_time() {
+    skip_without_server!();
+    let timeout = Duration::from_millis(1_500);
+    let rig = Rig::with_session("keep-killed", timeout);
+    let (lock, theirs) = (rig.keeping(LONG), rig.theirs());
+    drop(lock.lock().unwrap());
+    assert!(rig.proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
+    rig.proxy.black_hole();
+    let (guard, took) = timed(|| theirs.lock().unwrap());
+    println!("held up for {took:?}, with a session time-out of {timeout:?}");
+    assert!(took < timeout + Duration::from_secs(1), "{took:?}");
+    rig.proxy.pass();
+    let line = Line::new();
+    line.join(1, &lock);
+    rig.site.wait_for_children("a", 2);
+    let token = guard.fencing_token();
+    drop(guard);
+    assert!(line.next(1).fencing_token() > token);
+    drop((lock, theirs));
+    rig.finish();
+}
+
+#[test]
+fn s68_a_kept_lock_can_be_asked_for_and_taken_away() {
+    skip_without_server!();
+    let rig = Rig::new("keep-request");
+    let (lock, theirs) = (rig.keeping(LONG), rig.theirs());
+    let mut tokens = Vec::new();
+    let mut take = || {
+        eventually(SOON, "a lock that is held", || {
+            let guard = lock.lock().unwrap();
+            assert!(!guard.release_requested());
+            // What was taken away by force may be missed a moment later.
+            match guard.ensure_held() {
+                Ok(()) => tokens.push(guard.fencing_token()),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::LockLost),
+            }
+            guard.is_held()
+        });
+    };
+    take();
+    assert_eq!(theirs.request_release().unwrap(), 1);
+    eventually(SOON, "its release", || rig.children().is_empty());
+    take();
+    let kept = theirs.contenders().unwrap();
+    assert!(theirs.break_lock(&kept[0]).unwrap());
+    take();
+    rig.site.raw().delete(&theirs.contenders().unwrap()[0].path).unwrap();
+    take();
+    assert!(tokens.iter().map(FencingToken::zxid).is_sorted_by(|a, b| a < b), "{tokens:?}");
+    drop((lock, theirs));
+    rig.finish();
+}
+
+#[test]
+fn s25_a_kept_lock_outlasts_a_blip() {
+    skip_without_server!();
+    let rig = Rig::new("keep-blip");
+    let lock = rig.keeping(LONG);
+    let guard = lock.lock().unwrap();
+    let path = guard.path().to_owned();
+    drop(guard);
+    let session = rig.zk.session_id();
+    for _ in 0..3 {
+        rig.proxy.reset_counts();
+        rig.proxy.cut();
+        // Others are looked for again.
+        assert!(rig.proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
+        let guard = lock.lock().unwrap();
+        guard.ensure_held().unwrap();
+        assert_eq!(guard.path(), path);
+    }
+    assert_eq!(rig.zk.session_id(), session);
+    let theirs = rig.theirs();
+    let (guard, took) = timed(|| theirs.lock().unwrap());
+    assert!(took < PROMPTLY, "{took:?}");
+    drop((guard, lock, theirs));
+    rig.finish();
+}
+
+#[test]
+fn a_lock_that_is_kept_but_not_handed_over_is_in_the_ensembles_order() {
+    skip_without_server!();
+    let rig = Rig::new("keep-strict");
+    let lock = rig.builder().hand_over(HandOver::Off).keep_for(LONG).build();
+    let guard = lock.lock().unwrap();
+    let first = guard.path().to_owned();
+    drop(guard);
+    let guard = lock.lock().unwrap();
+    assert_eq!(guard.path(), first);
+    let line = Line::new();
+    let theirs = rig.theirs();
+    for (number, lock) in (1..).zip([&lock, &theirs, &lock]) {
+        line.join(number, lock);
+        rig.site.wait_for_children("a", 1 + number as usize);
+    }
+    drop(guard);
+    (1..=3).for_each(|number| drop(line.next(number)));
+    drop((lock, theirs));
+    eventually(SOON, "the last node", || rig.children().is_empty());
+    rig.finish();
+}
+
+// ----- many
+
+struct Ring {
+    inside: AtomicBool,
+    rounds: AtomicU64,
+    last: Mutex<Option<FencingToken>>,
+}
+
+impl Ring {
+    fn new() -> Ring {
+        Ring { inside: AtomicBool::new(false), rounds: AtomicU64::new(0), last: Mutex::new(None) }
+    }
+
+    fn pass_through(&self, guard: LockGuard) {
+        assert!(!self.inside.swap(true, Ordering::SeqCst), "two are inside");
+        let token = guard.fencing_token();
+        let before = self.last.lock().unwrap().replace(token);
+        assert!(before < Some(token), "{before:?} came before {token}");
+        thread::yield_now();
+        assert!(guard.is_held());
+        assert!(self.inside.swap(false, Ordering::SeqCst), "two were inside");
+        self.rounds.fetch_add(1, Ordering::SeqCst);
+        drop(guard);
+    }
+}
+
+#[test]
+fn s03_of_many_threads_of_many_clients_never_are_two_inside() {
+    skip_without_server!();
+    const THREADS: usize = 8;
+    const ROUNDS: u64 = 50;
+    let site = Site::own("many");
+    let clients = [(); 4].map(|()| site.client());
+    let (ring, start) = (Ring::new(), Barrier::new(THREADS * clients.len()));
+    thread::scope(|scope| {
+        for (number, zk) in clients.iter().enumerate() {
+            for thread in 0..THREADS {
+                // Some keep it, some do not, and one client does not hand over.
+                let builder = DistributedLock::builder(zk, &site.base, "a");
+                let lock = match number {
+                    0 => builder.hand_over(HandOver::Off),
+                    1 if thread % 2 == 0 => builder.keep_for(SOON),
+                    2 => builder
+                        .hand_over(HandOver::Within { turns: 2, time: Duration::from_millis(1) }),
+                    _ => builder,
+                }
+                .build();
+                let (ring, start) = (&ring, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    (0..ROUNDS).for_each(|_| ring.pass_through(lock.lock().unwrap()));
+                });
+            }
+        }
+    });
+    assert_eq!(ring.rounds.into_inner(), (THREADS * clients.len()) as u64 * ROUNDS);
+    site.finish(clients);
+}
+
+#[test]
+fn s23_of_many_threads_whose_connections_are_cut_never_are_two_inside() {
+    skip_without_server!();
+    const THREADS: usize = 6;
+    let site = Site::own("many-cut");
+    let [(one, first), (two, second)] = [(); 2].map(|()| site.proxied(Duration::from_secs(20)));
+    let (ring, stop) = (Ring::new(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let _at_the_end = Raise(&stop);
+        for (number, zk) in [&first, &second].into_iter().enumerate() {
+            for _ in 0..THREADS {
+                let builder = DistributedLock::builder(zk, &site.base, "a");
+                let lock = if number == 0 { builder.keep_for(SOON) } else { builder }.build();
+                let (ring, stop) = (&ring, &stop);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        ring.pass_through(lock.lock().unwrap());
+                    }
+                });
+            }
+        }
+        for proxy in [&one, &two].into_iter().cycle().take(20) {
+            let before = ring.rounds.load(Ordering::SeqCst);
+            proxy.cut();
+            eventually(SOON, "the threads to go on", || {
+                ring.rounds.load(Ordering::SeqCst) >= before + 200
+            });
+        }
+    });
+    println!("{} turns", ring.rounds.into_inner());
+    site.finish([first, second]);
+    drop((one, two));
+}
+
+/// Many come and give up, at every moment at which they may.
+#[test]
+fn s20_of_many_who_give_up_none_takes_the_lock_with_it() {
+    skip_without_server!();
+    const THREADS: u64 = 6;
+    const ROUNDS: u64 = 200;
+    let rig = Rig::new("leavers");
+    let ring = Ring::new();
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let lock = if number == 0 { rig.theirs() } else { rig.lock() };
+            let ring = &ring;
+            scope.spawn(move || {
+                let mut random = number + 1;
+                for _ in 0..ROUNDS {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let limit = Duration::from_micros((random >> 33) % 3_000);
+                    let result = match (random >> 60) % 4 {
+                        0 => Ok(Some(lock.lock().unwrap())),
+                        1 => lock.try_lock(),
+                        2 => lock.try_lock_for(limit),
+                        _ => cancelled_after(&lock, limit),
+                    };
+                    match result {
+                        Ok(Some(guard)) => ring.pass_through(guard),
+                        Ok(None) => {}
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled),
+                    }
+                }
+            });
+        }
+    });
+    println!("{} turns in {} rounds", ring.rounds.into_inner(), THREADS * ROUNDS);
+    drop(rig.lock().lock().unwrap());
+    rig.finish();
+}
+
+fn cancelled_after(lock: &DistributedLock, limit: Duration) -> zklock::Result<Option<LockGuard>> {
+    let cancel = Cancel::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(limit);
+            cancel.cancel();
+        });
+        lock.lock_with(&cancel).map(Some)
+    })
+}
+
+#[test]
+fn s20_a_token_that_was_tripped_before_takes_no_kept_lock() {
+    skip_without_server!();
+    let rig = Rig::new("keep-cancelled");
+    let lock = rig.keeping(QUIET);
+    drop(lock.lock().unwrap());
+    let cancel = Cancel::new();
+    cancel.cancel();
+    assert_eq!(kind(lock.lock_with(&cancel)), ErrorKind::Cancelled);
+    drop(lock.lock_with(&Cancel::new()).unwrap());
+    drop(lock);
+    rig.finish();
+}
+
+/// What a holder's callbacks own is dropped where that may take the very lock.
+#[test]
+fn what_a_callback_owns_may_use_the_lock_when_it_is_dropped() {
+    struct TakesIt(DistributedLock, Sender<bool>);
+    impl Drop for TakesIt {
+        fn drop(&mut self) {
+            let taken = self.0.try_lock_for(Duration::ZERO).unwrap().is_some();
+            let _ = self.1.send(taken);
+        }
+    }
+
+    skip_without_server!();
+    let rig = Rig::new("callback-drop");
+    let lock = rig.lock();
+    let guard = lock.lock().unwrap();
+    let (tell, told) = channel();
+    let owned = TakesIt(lock.clone(), tell);
+    guard.on_lost(move |_| drop(owned));
+    let theirs = lock.clone();
+    let waiter = waiting(move || {
+        let guard = theirs.lock().unwrap();
+        // The first one's is dropped while this is held.
+        let taken = told.recv_timeout(SOON);
+        drop(guard);
+        taken
+    });
+    drop(guard);
+    assert_eq!(waiter.join().unwrap(), Ok(false));
+    drop(lock);
+    rig.finish();
+}

@@ -1,0 +1,171 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.retry.RetryNTimes;
+
+/** Takes locks as often as Curator can. The orders are told in ../README.md. */
+final class CuratorBench {
+    private static final int SESSION_MILLIS = 30_000;
+
+    private final List<CuratorFramework> clients = new ArrayList<>();
+    private volatile Exception failure;
+
+    public static void main(String[] arguments) throws Exception {
+        BlockingQueue<String> orders = new LinkedBlockingQueue<>();
+        Thread listener = new Thread(() -> listen(orders));
+        listener.setDaemon(true);
+        listener.start();
+        CuratorBench bench = new CuratorBench();
+        answer("ready");
+        while (true) {
+            answer(bench.obey(orders.take().split(" ")));
+        }
+    }
+
+    /** Ends the process at the end of its input, whatever it is at. */
+    private static void listen(BlockingQueue<String> orders) {
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        try {
+            for (String order = input.readLine(); order != null; order = input.readLine()) {
+                orders.add(order);
+            }
+        } catch (java.io.IOException gone) {
+            // As at the end.
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void answer(String line) {
+        System.out.println("peer: " + line);
+        System.out.flush();
+    }
+
+    private String obey(String[] words) throws Exception {
+        switch (words[0]) {
+            case "connect":
+                connect(words[1], Integer.parseInt(words[2]));
+                return "{}";
+            case "close":
+                close();
+                return "{}";
+            case "loop":
+                return loop(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]),
+                        Long.parseLong(words[4]));
+            case "queue":
+                return queue(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]));
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    private void connect(String hosts, int count) throws Exception {
+        close();
+        for (int index = 0; index < count; index++) {
+            CuratorFramework client = CuratorFrameworkFactory.newClient(
+                    hosts, SESSION_MILLIS, 15_000, new RetryNTimes(10, 200));
+            client.start();
+            clients.add(client);
+            if (!client.blockUntilConnected(15, TimeUnit.SECONDS)) {
+                throw new IllegalStateException("no connection");
+            }
+        }
+    }
+
+    private void close() {
+        clients.forEach(CuratorFramework::close);
+        clients.clear();
+    }
+
+    private interface Work {
+        void run() throws Exception;
+    }
+
+    private Thread spawn(Work work) {
+        Thread thread = new Thread(() -> {
+            try {
+                work.run();
+            } catch (Exception exception) {
+                exception.printStackTrace();
+                failure = exception;
+            }
+        });
+        thread.start();
+        return thread;
+    }
+
+    private String loop(String path, int locks, int threads, long millis) throws Exception {
+        CountDownLatch start = new CountDownLatch(1);
+        long[] operations = new long[threads];
+        List<Thread> working = new ArrayList<>();
+        for (int index = 0; index < threads; index++) {
+            int own = index;
+            working.add(spawn(() -> {
+                // An instance for each thread: one for all is far slower.
+                InterProcessMutex lock = new InterProcessMutex(clients.get(0), path + "/" + own % locks);
+                start.await();
+                long begin = System.nanoTime();
+                long count = 0;
+                while (System.nanoTime() - begin < millis * 1_000_000) {
+                    lock.acquire();
+                    lock.release();
+                    count++;
+                }
+                operations[own] = count;
+            }));
+        }
+        long begin = System.nanoTime();
+        start.countDown();
+        for (Thread thread : working) {
+            thread.join();
+        }
+        long sum = 0;
+        for (long count : operations) {
+            sum += count;
+        }
+        return said(sum, System.nanoTime() - begin);
+    }
+
+    private String queue(String path, int waiters, int repeats) throws Exception {
+        long nanos = 0;
+        for (int repeat = 0; repeat < repeats; repeat++) {
+            InterProcessMutex gate = new InterProcessMutex(clients.get(0), path);
+            gate.acquire();
+            List<Thread> working = new ArrayList<>();
+            for (int index = 0; index < waiters; index++) {
+                CuratorFramework client = clients.get(index % clients.size());
+                working.add(spawn(() -> {
+                    InterProcessMutex lock = new InterProcessMutex(client, path);
+                    lock.acquire();
+                    lock.release();
+                }));
+            }
+            while (clients.get(0).getChildren().forPath(path).size() <= waiters) {
+                Thread.sleep(50);
+            }
+            // The last ones are yet to look whom to wait for.
+            Thread.sleep(300);
+            long begin = System.nanoTime();
+            gate.release();
+            for (Thread thread : working) {
+                thread.join();
+            }
+            nanos += System.nanoTime() - begin;
+        }
+        return said((long) waiters * repeats, nanos);
+    }
+
+    private String said(long operations, long nanos) throws Exception {
+        if (failure != null) {
+            throw failure;
+        }
+        return "{\"operations\": " + operations + ", \"seconds\": " + nanos / 1e9 + "}";
+    }
+}

@@ -1,0 +1,127 @@
+//! Takes locks as often as zookeeper-client can. The orders are told in ../README.md.
+
+use std::error::Error;
+use std::io;
+use std::process::exit;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use tokio::runtime::Runtime;
+use tokio::time::sleep;
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> Result<()> {
+    if let Some(argument) = env::args().nth(1) {
+        return Err(format!("{argument}: it takes no arguments").into());
+    }
+    let (tell, orders) = mpsc::channel();
+    thread::spawn(move || {
+        for order in io::stdin().lines().map_while(io::Result::ok) {
+            let _ = tell.send(order);
+        }
+        // At the end of the input, whatever is going on.
+        exit(0);
+    });
+    let runtime = Runtime::new()?;
+    let mut bench = Bench { clients: Vec::new() };
+    println!("peer: ready");
+    for order in orders {
+        let words: Vec<&str> = order.split(' ').collect();
+        println!("peer: {}", runtime.block_on(bench.obey(&words))?);
+    }
+    Ok(())
+}
+
+struct Bench {
+    clients: Vec<Client>,
+}
+
+impl Bench {
+    async fn obey(&mut self, words: &[&str]) -> Result<String> {
+        match *words {
+            ["connect", hosts, count] => {
+                self.clients.clear();
+                for _ in 0..count.parse()? {
+                    let connector =
+                        Client::connector().with_session_timeout(Duration::from_secs(30));
+                    self.clients.push(connector.connect(hosts).await?);
+                }
+                Ok("{}".to_owned())
+            }
+            ["close"] => {
+                self.clients.clear();
+                Ok("{}".to_owned())
+            }
+            ["loop", path, locks, tasks, millis] => {
+                let length = Duration::from_millis(millis.parse()?);
+                self.run(path, locks.parse()?, tasks.parse()?, length).await
+            }
+            ["queue", path, waiters, repeats] => {
+                self.queue(path, waiters.parse()?, repeats.parse()?).await
+            }
+            _ => Err(format!("no such order: {words:?}").into()),
+        }
+    }
+
+    async fn run(&self, path: &str, locks: u64, tasks: u64, length: Duration) -> Result<String> {
+        let begin = Instant::now();
+        let working: Vec<_> = (0..tasks)
+            .map(|own| {
+                let (client, path) = (self.clients[0].clone(), format!("{path}/{}", own % locks));
+                tokio::spawn(async move {
+                    let mut count = 0;
+                    while begin.elapsed() < length {
+                        drop(lock(&client, &path).await?);
+                        count += 1;
+                    }
+                    Result::Ok(count)
+                })
+            })
+            .collect();
+        let mut operations: u64 = 0;
+        for task in working {
+            operations += task.await??;
+        }
+        Ok(said(operations, begin.elapsed()))
+    }
+
+    async fn queue(&self, path: &str, waiters: usize, repeats: u64) -> Result<String> {
+        let mut time = Duration::ZERO;
+        for _ in 0..repeats {
+            let gate = lock(&self.clients[0], path).await?;
+            let working: Vec<_> = (0..waiters)
+                .map(|own| {
+                    let client = self.clients[own % self.clients.len()].clone();
+                    let path = path.to_owned();
+                    tokio::spawn(async move { lock(&client, &path).await.map(drop) })
+                })
+                .collect();
+            while self.clients[0].list_children(path).await?.len() <= waiters {
+                sleep(Duration::from_millis(50)).await;
+            }
+            // The last ones are yet to look whom to wait for.
+            sleep(Duration::from_millis(300)).await;
+            let begin = Instant::now();
+            drop(gate);
+            for task in working {
+                task.await??;
+            }
+            time += begin.elapsed();
+        }
+        Ok(said(waiters as u64 * repeats, time))
+    }
+}
+
+async fn lock(client: &Client, path: &str) -> Result<OwnedLockClient> {
+    let prefix = LockPrefix::new_curator(path, "lock-")?;
+    let ancestors = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(ancestors)?;
+    Ok(client.lock(prefix, b"", options).await?.into_owned())
+}
+
+fn said(operations: u64, time: Duration) -> String {
+    format!("{{\"operations\": {operations}, \"seconds\": {}}}", time.as_secs_f64())
+}
