@@ -595,7 +595,8 @@ fn s50_a_downgrade_that_an_acl_forbids_releases_the_lock() {
     assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
     assert_eq!(error.path(), Some(&*node));
     assert!(error.to_string().contains("CREATE"), "{error}");
-    assert_eq!(raw.get_children(&node).unwrap(), [""; 0]);
+    // Which does not wait for the server's answer.
+    site.wait_for_children("a", 0);
     raw.delete(&node).unwrap();
     raw.close().unwrap();
     drop(lock);
