@@ -11,7 +11,8 @@ use crate::path;
 use crate::rt::Deadline;
 use crate::session::client::Client;
 use crate::session::store::{
-    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
+    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Step,
+    Store,
 };
 use crate::session::wake::Waiter;
 
@@ -45,7 +46,15 @@ impl Ensemble for Nobody {
 }
 
 fn stat() -> Stat {
-    Stat { czxid: 1, ctime: 0, ephemeral_owner: 1 }
+    Stat {
+        czxid: 1,
+        mzxid: 1,
+        ctime: 0,
+        version: 0,
+        child_changes: 0,
+        children: 0,
+        ephemeral_owner: 1,
+    }
 }
 
 impl Store for Nobody {
@@ -64,6 +73,10 @@ impl Store for Nobody {
     }
 
     fn write(&self, _path: &str, _data: &[u8]) -> Answer<()> {
+        Ok(())
+    }
+
+    fn transact(&self, _steps: &[Step]) -> Answer<()> {
         Ok(())
     }
 

@@ -684,6 +684,7 @@ fn goes_to_the_leader(operation: i32) -> bool {
             | op::DELETE
             | op::SET_DATA
             | op::SET_ACL
+            | op::MULTI
             | op::CLOSE_SESSION
     )
 }

@@ -15,6 +15,8 @@ pub(crate) mod op {
     pub(crate) const GET_CHILDREN: i32 = 8;
     pub(crate) const SYNC: i32 = 9;
     pub(crate) const PING: i32 = 11;
+    pub(crate) const CHECK: i32 = 13;
+    pub(crate) const MULTI: i32 = 14;
     pub(crate) const CREATE_CONTAINER: i32 = 19;
     pub(crate) const AUTH: i32 = 100;
     pub(crate) const CLOSE_SESSION: i32 = -11;
@@ -30,6 +32,7 @@ pub(crate) mod code {
     pub(crate) const BAD_ARGUMENTS: i32 = -8;
     pub(crate) const NO_NODE: i32 = -101;
     pub(crate) const NO_AUTH: i32 = -102;
+    pub(crate) const BAD_VERSION: i32 = -103;
     pub(crate) const NO_CHILDREN_FOR_EPHEMERALS: i32 = -108;
     pub(crate) const NODE_EXISTS: i32 = -110;
     pub(crate) const NOT_EMPTY: i32 = -111;
@@ -58,6 +61,7 @@ pub(crate) const REQUEST_HEADER: usize = 8;
 
 /// Flags of a create.
 pub(crate) const FLAG_EPHEMERAL: i32 = 1;
+pub(crate) const FLAG_SEQUENTIAL: i32 = 2;
 pub(crate) const FLAG_EPHEMERAL_SEQUENTIAL: i32 = 3;
 pub(crate) const FLAG_CONTAINER: i32 = 4;
 
@@ -166,6 +170,10 @@ impl<'a> Fields<'a> {
         Ok(*head)
     }
 
+    pub(crate) fn flag(&mut self) -> Result<bool, Malformed> {
+        self.array::<1>().map(|[byte]| byte != 0)
+    }
+
     pub(crate) fn int(&mut self) -> Result<i32, Malformed> {
         self.array().map(i32::from_be_bytes)
     }
@@ -209,14 +217,14 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn stat(&mut self) -> Result<Stat, Malformed> {
         let czxid = self.long()?;
-        let _mzxid = self.long()?;
+        let mzxid = self.long()?;
         let ctime = self.long()?;
         let _mtime = self.long()?;
-        let [_version, _cversion, _aversion] = [self.int()?, self.int()?, self.int()?];
+        let [version, child_changes, _aversion] = [self.int()?, self.int()?, self.int()?];
         let ephemeral_owner = self.long()?;
-        let [_data_length, _num_children] = [self.int()?, self.int()?];
+        let [_data_length, children] = [self.int()?, self.int()?];
         let _pzxid = self.long()?;
-        Ok(Stat { czxid, ctime, ephemeral_owner })
+        Ok(Stat { czxid, mzxid, ctime, version, child_changes, children, ephemeral_owner })
     }
 }
 
@@ -224,7 +232,14 @@ impl<'a> Fields<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) czxid: i64,
+    /// The transaction that wrote its data last.
+    pub(crate) mzxid: i64,
     pub(crate) ctime: i64,
+    /// How often its data were written over.
+    pub(crate) version: i32,
+    /// How many children were made and deleted.
+    pub(crate) child_changes: i32,
+    pub(crate) children: i32,
     pub(crate) ephemeral_owner: i64,
 }
 

@@ -9,8 +9,8 @@ use super::handle::{Handle, ZooKeeper};
 use super::lookout::Lookout;
 use super::session::ended;
 use super::store::{
-    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
-    or_none,
+    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Step,
+    Store, or_none,
 };
 use super::wake::Waiter;
 use crate::acl::Acl;
@@ -118,9 +118,10 @@ impl Drop for Plain {
 impl Store for Plain {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
         let lookout = &self.lookout;
-        if matches!(kind, Kind::Persistent | Kind::Container) {
+        if !matches!(kind, Kind::Ephemeral | Kind::EphemeralSequential) {
             // What the crate sends for a container is none.
-            let made = lookout.call(|handle| handle.create(path, data, acl, Kind::Persistent));
+            let kind = if kind == Kind::Container { Kind::Persistent } else { kind };
+            let made = lookout.call(|handle| handle.create(path, data, acl, kind));
             return made.map(|path| Created { path, czxid: None });
         }
         let path = lookout.make(path, |handle| match handle.create(path, data, acl, kind) {
@@ -153,7 +154,35 @@ impl Store for Plain {
     }
 
     fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
-        self.lookout.call(|handle| handle.write(path, data))
+        self.lookout.call(|handle| handle.write(path, data, None))
+    }
+
+    /// One after the other, for want of transactions in the crate: who dies in between leaves it
+    /// half done. What only looks comes first.
+    fn transact(&self, steps: &[Step]) -> Answer<()> {
+        let lookout = &self.lookout;
+        for step in steps {
+            if let Step::Check { path, version } = step {
+                let found = lookout.call(|handle| handle.exists(path, false))?;
+                let stat = found.ok_or(Fault::NoNode)?;
+                if version.is_some_and(|version| version != stat.version) {
+                    return Err(Fault::BadVersion);
+                }
+            }
+        }
+        for step in steps {
+            match step {
+                Step::Check { .. } => {}
+                Step::Create { path, data, acl, kind } => {
+                    self.create(path, data, acl, *kind)?;
+                }
+                Step::Delete { path } => self.delete(path)?,
+                Step::Write { path, data, version } => {
+                    lookout.call(|handle| handle.write(path, data, *version))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A watcher for that would stay with the crate, whoever waits.

@@ -108,6 +108,7 @@ impl Handle {
             Kind::Persistent => CreateMode::Persistent,
             Kind::Container => CreateMode::Container,
             Kind::Ephemeral => CreateMode::Ephemeral,
+            Kind::PersistentSequential => CreateMode::PersistentSequential,
             Kind::EphemeralSequential => CreateMode::EphemeralSequential,
         };
         let acl: Vec<_> = acl.iter().map(of_crate).collect();
@@ -118,8 +119,8 @@ impl Handle {
         self.call(|zk| zk.delete(path, None))
     }
 
-    pub(crate) fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
-        self.call(|zk| zk.set_data(path, data.to_vec(), None)).map(drop)
+    pub(crate) fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<()> {
+        self.call(|zk| zk.set_data(path, data.to_vec(), version)).map(drop)
     }
 
     pub(crate) fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
@@ -311,7 +312,15 @@ impl std::fmt::Debug for Handle {
 }
 
 fn stat_of(stat: &zookeeper::Stat) -> Stat {
-    Stat { czxid: stat.czxid, ctime: stat.ctime, ephemeral_owner: stat.ephemeral_owner }
+    Stat {
+        czxid: stat.czxid,
+        mzxid: stat.mzxid,
+        ctime: stat.ctime,
+        version: stat.version,
+        child_changes: stat.cversion,
+        children: stat.num_children,
+        ephemeral_owner: stat.ephemeral_owner,
+    }
 }
 
 fn of_crate(acl: &Acl) -> zookeeper::Acl {
@@ -338,6 +347,7 @@ fn fault(error: ZkError) -> Fault {
         ZkError::NoNode => Fault::NoNode,
         ZkError::NodeExists => Fault::NodeExists,
         ZkError::NotEmpty => Fault::NotEmpty,
+        ZkError::BadVersion => Fault::BadVersion,
         ZkError::NoAuth => Fault::NoAuth,
         ZkError::InvalidACL => Fault::InvalidAcl,
         ZkError::MarshallingError => Fault::TooLarge,

@@ -23,7 +23,33 @@ pub(crate) enum Kind {
     /// servers that know no containers.
     Container,
     Ephemeral,
+    PersistentSequential,
     EphemeralSequential,
+}
+
+/// One part of a transaction. A version is that of the node's data, and stands for any where there
+/// is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The node is there.
+    Check {
+        path: String,
+        version: Option<i32>,
+    },
+    Create {
+        path: String,
+        data: Vec<u8>,
+        acl: Vec<Acl>,
+        kind: Kind,
+    },
+    Delete {
+        path: String,
+    },
+    Write {
+        path: String,
+        data: Vec<u8>,
+        version: Option<i32>,
+    },
 }
 
 /// A node that was made.
@@ -53,6 +79,8 @@ pub(crate) enum Fault {
     NoNode,
     NodeExists,
     NotEmpty,
+    /// The node's data have changed.
+    BadVersion,
     NoAuth,
     InvalidAcl,
     TooLarge,
@@ -68,6 +96,7 @@ impl fmt::Display for Fault {
             Fault::NoNode => f.write_str("the node does not exist"),
             Fault::NodeExists => f.write_str("the node exists"),
             Fault::NotEmpty => f.write_str("the node has children"),
+            Fault::BadVersion => f.write_str("the node's data have another version"),
             Fault::NoAuth => f.write_str("an ACL forbids it"),
             Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
             Fault::TooLarge => f.write_str("the request or its reply is too large"),
@@ -108,6 +137,10 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 
     /// Replaces the node's data.
     fn write(&self, path: &str, data: &[u8]) -> Answer<()>;
+
+    /// Takes all of these steps, as one, or none of them; then it is the fault of the first that
+    /// cannot be taken.
+    fn transact(&self, steps: &[Step]) -> Answer<()>;
 
     /// The node's data and stat, or `None` if there is no such node. A watch is set only
     /// on a node that exists, so that none is left behind. Who may not read a node is given

@@ -5,7 +5,7 @@
 //! request takes two more threads and a loopback connection there and back, each with a wake-up
 //! of its own, which is most of what it costs. The handle is asked for what is rare, and for what
 //! the crate does as it is: lock nodes and what is above them, data that is written over, a node
-//! whose making is awaited. The link tells of all watches that fire, whoever has set them.
+//! whose making is awaited. Transactions it does not know. The link tells of all watches that fire, whoever has set them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,15 @@ use super::pending::Pending;
 use super::session::ended;
 use super::store::{
     Answer, Created, Ensemble, Entered, Fault, Info, IsWanted, Kind, Names, OnAnswer, Reports,
-    Stat, Store, or_none,
+    Stat, Step, Store, or_none,
 };
 use super::wake::Waiter;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::{Answer as Reply, End, OnAnswer as OnReply};
 use crate::link::frame::{
-    FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, Fields, Frame, Malformed, SYNC_ROOT, code, op,
+    FLAG_CONTAINER, FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, FLAG_SEQUENTIAL, Fields, Frame,
+    Malformed, SYNC_ROOT, code, op,
 };
 use crate::link::{Later, Link, LinkConfig, Verb};
 use crate::path;
@@ -135,6 +136,32 @@ impl Request {
         Request { operation: op::SYNC, body: SYNC_ROOT.to_vec() }
     }
 
+    fn transaction(steps: &[Step]) -> Request {
+        let any = |version: &Option<i32>| version.unwrap_or(-1);
+        let one = |step: &Step| match step {
+            Step::Check { path, version } => Request {
+                operation: op::CHECK,
+                body: Frame::new().buffer(path.as_bytes()).int(any(version)).body(),
+            },
+            Step::Create { path, data, acl, kind } => {
+                let request = Request::create(path, data, acl, flags(*kind));
+                match kind {
+                    Kind::Container => Request { operation: op::CREATE_CONTAINER, ..request },
+                    _ => request,
+                }
+            }
+            Step::Delete { path } => Request::delete(path),
+            Step::Write { path, data, version } => Request {
+                operation: op::SET_DATA,
+                body: Frame::new().buffer(path.as_bytes()).buffer(data).int(any(version)).body(),
+            },
+        };
+        let all = steps.iter().map(one).fold(Frame::new(), |frame, Request { operation, body }| {
+            frame.int(operation).flag(false).int(-1).raw(&body)
+        });
+        Request { operation: op::MULTI, body: all.int(-1).flag(true).int(-1).body() }
+    }
+
     fn answered_to(self, on_answer: OnReply) -> Verb {
         Verb { operation: self.operation, body: self.body, on_answer }
     }
@@ -148,6 +175,7 @@ fn outcome(error: i32) -> Answer<()> {
         code::NO_NODE => return Err(Fault::NoNode),
         code::NODE_EXISTS => return Err(Fault::NodeExists),
         code::NOT_EMPTY => return Err(Fault::NotEmpty),
+        code::BAD_VERSION => return Err(Fault::BadVersion),
         code::NO_AUTH => return Err(Fault::NoAuth),
         code::INVALID_ACL => return Err(Fault::InvalidAcl),
         code::MARSHALLING => return Err(Fault::TooLarge),
@@ -204,21 +232,17 @@ impl Wire {
 
 impl Store for Wire {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
-        let flags = match kind {
-            Kind::Ephemeral => FLAG_EPHEMERAL,
-            Kind::EphemeralSequential => FLAG_EPHEMERAL_SEQUENTIAL,
-            Kind::Persistent | Kind::Container => {
-                let made = match self.handle.create(path, data, acl, kind) {
-                    // Servers before 3.5 know no containers.
-                    Err(Fault::Refused(_)) if kind == Kind::Container => {
-                        self.handle.create(path, data, acl, Kind::Persistent)
-                    }
-                    made => made,
-                };
-                return made.map(|path| Created { czxid: None, path });
+        if !matches!(kind, Kind::Persistent | Kind::Container) {
+            return self.ask(Request::create(path, data, acl, flags(kind)), created);
+        }
+        let made = match self.handle.create(path, data, acl, kind) {
+            // Servers before 3.5 know no containers.
+            Err(Fault::Refused(_)) if kind == Kind::Container => {
+                self.handle.create(path, data, acl, Kind::Persistent)
             }
+            made => made,
         };
-        self.ask(Request::create(path, data, acl, flags), created)
+        made.map(|path| Created { czxid: None, path })
     }
 
     fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
@@ -234,7 +258,11 @@ impl Store for Wire {
     }
 
     fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
-        self.handle.write(path, data)
+        self.handle.write(path, data, None)
+    }
+
+    fn transact(&self, steps: &[Step]) -> Answer<()> {
+        outcome(self.ask(Request::transaction(steps), first_error)?)
     }
 
     fn await_making(&self, path: &str) -> Answer<bool> {
@@ -320,6 +348,36 @@ fn watch(path: &str, on_answer: OnAnswer<Vec<u8>>) -> Verb {
     let data = |reply: &Reply| Fields(&reply.body).buffer().map(<[u8]>::to_vec);
     let on_answer = Box::new(move |reply| on_answer(told(Some(reply), data)));
     Request::about(op::GET_DATA, path, true).answered_to(on_answer)
+}
+
+fn flags(kind: Kind) -> i32 {
+    match kind {
+        Kind::Persistent => 0,
+        Kind::Container => FLAG_CONTAINER,
+        Kind::Ephemeral => FLAG_EPHEMERAL,
+        Kind::PersistentSequential => FLAG_SEQUENTIAL,
+        Kind::EphemeralSequential => FLAG_EPHEMERAL_SEQUENTIAL,
+    }
+}
+
+/// Of the steps of a transaction: what ended it, or `OK`. The steps before that one have no error,
+/// and those behind it one that says nothing.
+fn first_error(reply: &Reply) -> Result<i32, Malformed> {
+    let mut fields = Fields(&reply.body);
+    loop {
+        let (operation, is_end, _) = (fields.int()?, fields.flag()?, fields.int()?);
+        match operation {
+            _ if is_end => return Ok(code::OK),
+            op::CREATE | op::CREATE_CONTAINER => drop(fields.string()?),
+            op::SET_DATA => drop(fields.stat()?),
+            op::DELETE | op::CHECK => {}
+            -1 => match fields.int()? {
+                code::OK => {}
+                error => return Ok(error),
+            },
+            _ => return Err(Malformed("a step of an unknown kind")),
+        }
+    }
 }
 
 /// The reply's own number is that of the transaction which has made the node.

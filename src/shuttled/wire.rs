@@ -13,7 +13,8 @@ use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
 use crate::session::session::ended;
 use crate::session::store::{
-    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Store,
+    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Step,
+    Store,
 };
 use crate::session::wake::Waiter;
 
@@ -94,6 +95,7 @@ impl Store for Wire {
         let (path, czxid) = self.world.ask(self.session, |server| match kind {
             Kind::Persistent | Kind::Container => Ok((path.to_owned(), server.create(path, 0)?)),
             Kind::Ephemeral => Ok((path.to_owned(), server.create(path, self.session)?)),
+            Kind::PersistentSequential => server.create_numbered(path, 0),
             Kind::EphemeralSequential => server.create_numbered(path, self.session),
         })?;
         Ok(Created { path, czxid: Some(czxid) })
@@ -112,6 +114,11 @@ impl Store for Wire {
     /// There is no data here.
     fn write(&self, path: &str, _data: &[u8]) -> Answer<()> {
         self.read(path, false)?.map(drop).ok_or(Fault::NoNode)
+    }
+
+    /// Nothing that is modelled here needs one.
+    fn transact(&self, _steps: &[Step]) -> Answer<()> {
+        Err(Fault::Refused("there are no transactions here".to_owned()))
     }
 
     fn await_making(&self, path: &str) -> Answer<bool> {

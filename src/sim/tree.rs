@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::acl::{Acl, Permissions};
 use crate::path;
-use crate::session::store::{Fault, Kind, Stat};
+use crate::session::store::{Fault, Kind, Stat, Step};
 
 /// One server's state, which follows from the transactions it has applied.
 #[derive(Clone, Debug)]
@@ -15,9 +15,13 @@ pub(super) struct Tree {
 #[derive(Clone, Debug)]
 struct Node {
     czxid: i64,
+    mzxid: i64,
     ctime: i64,
     owner: i64,
     data: Vec<u8>,
+    version: i32,
+    /// How many children were made and deleted.
+    child_changes: i32,
     /// Of everyone.
     permissions: Option<Permissions>,
     children: BTreeSet<String>,
@@ -48,6 +52,8 @@ pub(super) enum Change {
         path: String,
         data: Vec<u8>,
     },
+    /// As one.
+    Several(Vec<Change>),
     /// With all that it owns.
     CloseSession(i64),
     SetPermissions {
@@ -93,12 +99,27 @@ impl Node {
         self.permissions.is_some_and(|allowed| allowed.contains(needed))
     }
 
+    fn check(&self, version: Option<i32>) -> Result<(), Fault> {
+        match version {
+            Some(version) if version != self.version => Err(Fault::BadVersion),
+            _ => Ok(()),
+        }
+    }
+
     fn trigger(&self, path: &str, on: On) -> Trigger {
         Trigger { path: path.to_owned(), on, readable: self.allows(Permissions::READ) }
     }
 
     fn stat(&self) -> Stat {
-        Stat { czxid: self.czxid, ctime: self.ctime, ephemeral_owner: self.owner }
+        Stat {
+            czxid: self.czxid,
+            mzxid: self.mzxid,
+            ctime: self.ctime,
+            version: self.version,
+            child_changes: self.child_changes,
+            children: i32::try_from(self.children.len()).unwrap_or(i32::MAX),
+            ephemeral_owner: self.owner,
+        }
     }
 }
 
@@ -106,9 +127,12 @@ impl Tree {
     pub(super) fn new() -> Tree {
         let root = Node {
             czxid: 0,
+            mzxid: 0,
             ctime: 0,
             owner: 0,
             data: Vec::new(),
+            version: 0,
+            child_changes: 0,
             permissions: Some(Permissions::ALL),
             children: BTreeSet::new(),
             next: 0,
@@ -135,7 +159,9 @@ impl Tree {
         let permissions = of_everyone(acl)?;
         let parent = self.may(path::parent(path), Permissions::CREATE)?;
         let path = match kind {
-            Kind::EphemeralSequential => format!("{path}{:010}", parent.next),
+            Kind::EphemeralSequential | Kind::PersistentSequential => {
+                format!("{path}{:010}", parent.next)
+            }
             _ => path.to_owned(),
         };
         if self.nodes.contains_key(&path) {
@@ -146,7 +172,7 @@ impl Tree {
         }
         let owner = match kind {
             Kind::Ephemeral | Kind::EphemeralSequential => session,
-            Kind::Persistent | Kind::Container => 0,
+            Kind::Persistent | Kind::PersistentSequential | Kind::Container => 0,
         };
         Ok(Change::Create { path, data: data.to_vec(), permissions, owner, time })
     }
@@ -160,21 +186,60 @@ impl Tree {
         Ok(Change::Delete { path: path.to_owned() })
     }
 
-    pub(super) fn write(&self, path: &str, data: &[u8]) -> Result<Change, Fault> {
-        self.may(path, Permissions::WRITE)?;
+    pub(super) fn write(
+        &self,
+        path: &str,
+        data: &[u8],
+        version: Option<i32>,
+    ) -> Result<Change, Fault> {
+        self.may(path, Permissions::WRITE)?.check(version)?;
         Ok(Change::Write { path: path.to_owned(), data: data.to_vec() })
+    }
+
+    /// Each step sees what those before it have done.
+    pub(super) fn transact(
+        &self,
+        steps: &[Step],
+        session: i64,
+        zxid: i64,
+        time: i64,
+    ) -> Result<Change, Fault> {
+        let (mut then, mut changes) = (self.clone(), Vec::new());
+        for step in steps {
+            let change = match step {
+                Step::Check { path, version } => {
+                    then.may(path, Permissions::READ)?.check(*version)?;
+                    continue;
+                }
+                Step::Create { path, data, acl, kind } => {
+                    then.create(path, data, acl, *kind, session, time)?
+                }
+                Step::Delete { path } => then.delete(path)?,
+                Step::Write { path, data, version } => then.write(path, data, *version)?,
+            };
+            then.change(zxid, &change);
+            changes.push(change);
+        }
+        Ok(Change::Several(changes))
     }
 
     // ----- what every server does
 
     pub(super) fn apply(&mut self, transaction: &Transaction) -> Vec<Trigger> {
-        match &transaction.change {
+        self.change(transaction.zxid, &transaction.change)
+    }
+
+    fn change(&mut self, zxid: i64, change: &Change) -> Vec<Trigger> {
+        match change {
             Change::Create { path, data, permissions, owner, time } => {
                 let node = Node {
-                    czxid: transaction.zxid,
+                    czxid: zxid,
+                    mzxid: zxid,
                     ctime: *time,
                     owner: *owner,
                     data: data.clone(),
+                    version: 0,
+                    child_changes: 0,
                     permissions: *permissions,
                     children: BTreeSet::new(),
                     next: 0,
@@ -185,6 +250,7 @@ impl Tree {
                 let children = self.nodes.get_mut(parent).map(|node| {
                     node.children.insert(path::last(path).to_owned());
                     node.next = node.next.saturating_add(1);
+                    node.child_changes += 1;
                     node.trigger(parent, On::Children)
                 });
                 [made].into_iter().chain(children).collect()
@@ -193,9 +259,14 @@ impl Tree {
             Change::Write { path, data } => {
                 let written = self.nodes.get_mut(path).map(|node| {
                     node.data.clone_from(data);
+                    node.mzxid = zxid;
+                    node.version += 1;
                     node.trigger(path, On::Node)
                 });
                 written.into_iter().collect()
+            }
+            Change::Several(changes) => {
+                changes.iter().flat_map(|change| self.change(zxid, change)).collect()
             }
             Change::CloseSession(session) => {
                 let owned: Vec<String> = self.owned_by(*session);
@@ -222,6 +293,7 @@ impl Tree {
         let parent = path::parent(path);
         let children = self.nodes.get_mut(parent).map(|node| {
             node.children.remove(path::last(path));
+            node.child_changes += 1;
             node.trigger(parent, On::Children)
         });
         [gone].into_iter().chain(children).collect()

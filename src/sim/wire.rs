@@ -14,7 +14,7 @@ use crate::rt::{self, Deadline, Mutex};
 use crate::session::session::ended;
 use crate::session::store::{
     Answer, Created, Ensemble, Entered, Fault, Info, IsWanted, Kind, Names, OnAnswer, Reports,
-    Stat, Store,
+    Stat, Step, Store,
 };
 use crate::session::wake::Waiter;
 
@@ -136,8 +136,8 @@ impl Store for Wire {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
         let create = Request::Create { path, data, acl, kind };
         let answer = match kind {
-            Kind::Ephemeral | Kind::EphemeralSequential => self.ask(create),
             Kind::Persistent | Kind::Container => self.ask_the_handle(create),
+            _ => self.ask(create),
         };
         match answer? {
             Reply::Created(created) => Ok(created),
@@ -170,6 +170,10 @@ impl Store for Wire {
     fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
         let write = Request::Write { path: path.to_owned(), data: data.to_vec() };
         self.ask_the_handle(write).map(drop)
+    }
+
+    fn transact(&self, steps: &[Step]) -> Answer<()> {
+        self.ask(Request::Transact(steps.to_vec())).map(drop)
     }
 
     fn await_making(&self, path: &str) -> Answer<bool> {

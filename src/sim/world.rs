@@ -17,7 +17,7 @@ use crate::acl::{Acl, Permissions};
 use crate::link::core::{End, Notice};
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{Bell, Mutex};
-use crate::session::store::{Answer, Created, Fault, IsWanted, Kind, Reports, Stat};
+use crate::session::store::{Answer, Created, Fault, IsWanted, Kind, Reports, Stat, Step};
 
 /// The most that the link takes to go on after its process was stopped.
 const RESUMPTION: Duration = Duration::from_millis(5);
@@ -164,6 +164,7 @@ pub(super) enum Request {
     Create { path: String, data: Vec<u8>, acl: Vec<Acl>, kind: Kind },
     Delete { path: String },
     Write { path: String, data: Vec<u8> },
+    Transact(Vec<Step>),
     Data { path: String, watch: bool },
     Exists { path: String, watch: bool },
     Children { path: String, watch: bool },
@@ -175,12 +176,13 @@ pub(super) enum Operation {
     Create,
     Delete,
     Write,
+    Transact,
     Read,
     Children,
     Sync,
 }
 
-const OPERATIONS: usize = 6;
+const OPERATIONS: usize = 7;
 
 /// Of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,6 +222,7 @@ impl Request {
             Request::Create { .. } => Operation::Create,
             Request::Delete { .. } => Operation::Delete,
             Request::Write { .. } => Operation::Write,
+            Request::Transact(_) => Operation::Transact,
             Request::Data { .. } | Request::Exists { .. } => Operation::Read,
             Request::Children { .. } => Operation::Children,
             Request::Sync => Operation::Sync,
@@ -621,7 +624,14 @@ impl Inner {
                 Ok(Reply::Done)
             }
             Request::Write { path, data } => {
-                let change = self.leader.write(path, data)?;
+                let change = self.leader.write(path, data, None)?;
+                self.commit(change);
+                Ok(Reply::Done)
+            }
+            Request::Transact(steps) => {
+                let time = schedule().time().as_millis() as i64;
+                let zxid = self.log.len() as i64 + 1;
+                let change = self.leader.transact(steps, session, zxid, time)?;
                 self.commit(change);
                 Ok(Reply::Done)
             }
