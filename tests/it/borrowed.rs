@@ -20,7 +20,11 @@ const T: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(20);
 
 fn plain(hosts: &str) -> Arc<ZooKeeper> {
-    let handle = ZooKeeper::connect(hosts, T, |_: WatchedEvent| ()).expect("a handle");
+    plain_for(hosts, T)
+}
+
+fn plain_for(hosts: &str, timeout: Duration) -> Arc<ZooKeeper> {
+    let handle = ZooKeeper::connect(hosts, timeout, |_: WatchedEvent| ()).expect("a handle");
     handle.exists("/", false).expect("a connection");
     Arc::new(handle)
 }
@@ -35,9 +39,13 @@ struct Rig {
 
 impl Rig {
     fn new(test: &str) -> Rig {
+        Rig::with(test, T)
+    }
+
+    fn with(test: &str, timeout: Duration) -> Rig {
         let site = Site::own(test);
         let proxy = Proxy::start(site.server().addr());
-        let handle = plain(&proxy.hosts());
+        let handle = plain_for(&proxy.hosts(), timeout);
         let zk = Client::from(&handle);
         Rig { site, proxy, handle, zk }
     }
@@ -517,14 +525,17 @@ fn s12_a_handle_with_a_chroot() {
 fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     const REMOVE_WATCHES: i32 = 18;
     skip_without_server!();
-    let rig = Rig::new("borrowed-h16");
+    // A handle that was busy for longer than its time-out is closed by a cut.
+    let rig = Rig::with("borrowed-h16", T * 4);
     let hold = |name: usize| mutex(&rig.zk, &rig.site.base, name.to_string());
     let guards: Vec<_> = (0..260).map(|name| hold(name).lock().unwrap()).collect();
     eventually(LONG, "all watches", || rig.site.server().counter("zk_watch_count") == 260);
-    rig.proxy.refuse();
     let mut raw = rig.site.raw();
-    guards.iter().for_each(|guard| raw.delete(guard.path()).unwrap());
-    rig.proxy.release();
+    // The events are lost with the connection, of which the next is made at once: an outage would
+    // end the handle.
+    rig.proxy.black_hole();
+    raw.delete_together(guards.iter().map(LockGuard::path)).unwrap();
+    rig.proxy.cut();
     assert!(rig.proxy.wait_for_requests(REMOVE_WATCHES, 256, LONG));
     eventually(LONG, "all losses", || !guards.iter().any(LockGuard::is_held));
     drop(guards);

@@ -228,6 +228,27 @@ impl Raw {
         self.call(2, body).map(drop)
     }
 
+    /// In one transaction.
+    pub(crate) fn delete_together<'a>(
+        &mut self,
+        paths: impl Iterator<Item = &'a str>,
+    ) -> Result<()> {
+        const MULTI: i32 = 14;
+        let mut body = Writer::default();
+        let header = |body: &mut Writer, operation, is_end| {
+            body.int(operation);
+            body.bool(is_end);
+            body.int(-1);
+        };
+        for path in paths {
+            header(&mut body, 2, false);
+            body.string(path);
+            body.int(-1);
+        }
+        header(&mut body, -1, true);
+        self.call(MULTI, body).map(drop)
+    }
+
     /// Deletes a node and all below it; nodes that are gone already are fine.
     pub(crate) fn delete_recursive(&mut self, path: &str) -> Result<()> {
         let children = match self.get_children(path) {
