@@ -17,14 +17,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::{Client, Core, Interrupted, Patience};
+use crate::session::follow::{GRACE, worth_asking};
+use crate::session::make::make_parents;
 use crate::session::retry::Retry;
 use crate::session::session::Session;
 use crate::session::store::{Answer, Entered, Fault, Kind};
 use crate::session::wake::{Cancel, Signal, Subscription, Waiter};
 
-/// A request may be this much late of a deadline, so that a very short one is worth an
-/// attempt, and so that what an attempt leaves behind is mostly gone when it returns.
-const GRACE: Duration = Duration::from_millis(50);
 /// How long cleaning up may take where there is no deadline to keep.
 const PARTING: Duration = Duration::from_millis(500);
 
@@ -37,6 +36,9 @@ pub(crate) struct Contention {
     pub(crate) data: Vec<u8>,
     pub(crate) acl: Vec<Acl>,
     pub(crate) form: Form,
+    /// Whether the lock node has to be there already: it is not made, and without it there is
+    /// nothing to be had.
+    pub(crate) must_exist: bool,
 }
 
 /// How long to try.
@@ -191,14 +193,6 @@ pub(crate) fn pursue(
     }
 }
 
-/// By when requests must have their answers, if all is to be over by the deadline.
-pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
-    match (deadline.instant(), Deadline::after(GRACE).instant()) {
-        (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
-        _ => deadline,
-    }
-}
-
 impl Attempt<'_> {
     /// What a call gives that has left its place to another.
     fn left(&self, driven: Result<Option<Hold>, Stop>) -> Result<Option<Hold>> {
@@ -317,6 +311,7 @@ impl Attempt<'_> {
         let on_node = self.node.clone();
         Ok(match action {
             Action::Create { prefix } => Event::Created(self.create(session, prefix)?),
+            Action::MakeParents if self.contention.must_exist => return Err(Stop::GaveUp),
             Action::MakeParents => {
                 let (acl, node) = (self.contention.acl.clone(), on_node);
                 let kind = match self.contention.form.naming {
@@ -684,28 +679,6 @@ fn delete_within(
         Ok(Some(Err(fault))) => Err(fault),
         Ok(None) | Err(_) => Err(Fault::ConnectionLoss),
     }
-}
-
-/// Creates the node, and what is missing above it as plain nodes.
-fn make_parents(session: &Session, node: &str, kind: Kind, acl: &[Acl]) -> Answer<()> {
-    let kind_of = |path: &str| if path == node { kind } else { Kind::Persistent };
-    let mut missing = vec![node];
-    // Upwards until something is there: a parent that exists need not allow to be made.
-    while let Some(path) = missing.last() {
-        match session.create(path, &[], acl, kind_of(path)) {
-            Ok(_) | Err(Fault::NodeExists) => break,
-            Err(Fault::NoNode) if path::parent(path) != "/" => missing.push(path::parent(path)),
-            Err(fault) => return Err(fault),
-        }
-    }
-    missing.pop();
-    while let Some(path) = missing.pop() {
-        match session.create(path, &[], acl, kind_of(path)) {
-            Ok(_) | Err(Fault::NodeExists) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-    Ok(())
 }
 
 /// The error for a request that the server will not have.

@@ -194,7 +194,14 @@ impl Hold {
         hold
     }
 
-    fn on(client: &Client, session: Arc<Session>, lock_node: &str, name: &str, zxid: u64) -> Hold {
+    /// On a node that the session has, of whatever kind.
+    pub(crate) fn on(
+        client: &Client,
+        session: Arc<Session>,
+        lock_node: &str,
+        name: &str,
+        zxid: u64,
+    ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
         let standing = Arc::new(Standing {

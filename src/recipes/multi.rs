@@ -9,11 +9,12 @@ use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
 use super::semaphore::DistributedSemaphore;
 use super::site::Site;
-use crate::contend::acquire::{Limits, worth_asking};
+use crate::contend::acquire::Limits;
 use crate::contend::hold::{FencingToken, Hold, LossReason, PARTING};
 use crate::contend::ticket::{Class, Form};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{AtomicBool, Deadline, Mutex};
+use crate::session::follow::worth_asking;
 use crate::session::wake::Cancel;
 
 /// Several locks, taken all or none.

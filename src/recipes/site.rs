@@ -93,7 +93,8 @@ impl Site {
 
     pub(crate) fn contention(&self, node: &str, form: Form) -> Contention {
         let (client, acl) = (self.client.clone(), self.acl.clone());
-        Contention { client, node: node.to_owned(), data: self.data(), acl, form }
+        let (node, data) = (node.to_owned(), self.data());
+        Contention { client, node, data, acl, form, must_exist: false }
     }
 
     // ----- looking on

@@ -3,15 +3,19 @@
 //! `zookeeper` crate, and by requests of its own, for which threads wait by [`pending`]; [`borrowed`] how one is by a handle of the program's, which [`lookout`] and
 //! [`fuses`] look after; [`status`] and [`wake`] how others learn of changes, [`together`] how they
 //! share an answer; [`calls`] and [`events`], on [`workers`],
-//! and [`reaper`] the threads that work on behalf of others.
+//! and [`reaper`] the threads that work on behalf of others; [`make`] how nodes are made
+//! together with those above, [`follow`] how a caller asks and looks,
+//! over lost connections and sessions.
 
 mod borrowed;
 pub(crate) mod calls;
 pub(crate) mod client;
 pub(crate) mod events;
+pub(crate) mod follow;
 mod fuses;
 pub(crate) mod handle;
 mod lookout;
+pub(crate) mod make;
 mod pending;
 pub(crate) mod reaper;
 pub(crate) mod retry;
