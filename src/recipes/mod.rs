@@ -1,9 +1,10 @@
-//! The recipes: each a form for the engine, and a guard. [`site`] and [`guard`]: what they have in
-//! common.
+//! The recipes. Locks: each a form for the engine, and a guard; [`site`] and [`guard`]: what they
+//! have in common. The others stand on [`place`].
 
 mod guard;
 pub(crate) mod multi;
 pub(crate) mod mutex;
+mod place;
 pub(crate) mod reentrant;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;

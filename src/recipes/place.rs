@@ -1,0 +1,120 @@
+//! What the recipes beside the locks have in common: the node that they are about, and how they
+//! ask about it.
+
+use std::fmt;
+
+use crate::acl::Acl;
+use crate::contend::acquire::{cancelled, refusal};
+use crate::contend::ask::{Question, ask};
+use crate::error::{Error, Result};
+use crate::path;
+use crate::rt::Deadline;
+use crate::session::client::Client;
+use crate::session::follow::{Follower, View};
+use crate::session::session::Session;
+use crate::session::store::{Answer, Fault};
+use crate::session::wake::Cancel;
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) client: Client,
+    /// As the client names it; a bad name is reported by the first call that needs it.
+    node: Result<String>,
+    pub(crate) acl: Vec<Acl>,
+}
+
+/// What a request is, for people who read errors, and which permission it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Aim {
+    pub(crate) tried: &'static str,
+    pub(crate) needs: &'static str,
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait<'a> {
+    pub(crate) until: Deadline,
+    pub(crate) cancel: Option<&'a Cancel>,
+}
+
+impl<'a> Wait<'a> {
+    pub(crate) const FOREVER: Wait<'static> = Wait { until: Deadline::NEVER, cancel: None };
+
+    pub(crate) fn until(until: Deadline) -> Wait<'static> {
+        Wait { until, cancel: None }
+    }
+
+    pub(crate) fn unless(cancel: &'a Cancel) -> Wait<'a> {
+        Wait { until: Deadline::NEVER, cancel: Some(cancel) }
+    }
+
+    /// What a call gives that has waited in vain.
+    pub(crate) fn over<T>(self, node: &str) -> Result<Option<T>> {
+        if self.cancel.is_some_and(Cancel::is_cancelled) {
+            return Err(cancelled(node));
+        }
+        Ok(None)
+    }
+}
+
+impl Place {
+    pub(crate) fn new(client: Client, base: &str, name: &str) -> Place {
+        Place { client, node: path::lock_path(base, name), acl: vec![Acl::open()] }
+    }
+
+    pub(crate) fn node(&self) -> Result<&str> {
+        self.node.as_deref().map_err(Error::clone)
+    }
+
+    /// The node as the server knows it.
+    pub(crate) fn whole(&self) -> Result<String> {
+        Ok(self.client.core().whole(self.node()?))
+    }
+
+    /// Asks until there is an answer, within the connect time-out. What had none may have taken
+    /// effect.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        aim: Aim,
+        question: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
+    ) -> Result<T> {
+        let whole = self.whole()?;
+        let about = Question { node: self.node()?, tried: aim.tried, needs: aim.needs };
+        ask(&self.client, about, move |session| question(session, &whole))
+    }
+
+    /// Looks, again after each change of what it watches thereby, until it finds something.
+    pub(crate) fn find<T: Send + 'static>(
+        &self,
+        aim: Aim,
+        wait: Wait<'_>,
+        look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
+    ) -> Result<Option<T>> {
+        let whole = self.whole()?;
+        let mut follower = self.follower(wait);
+        match follower.find(wait.until, move |view| look(view, &whole))? {
+            Some(found) => found.map(Some).map_err(|fault| self.refused(&fault, aim)),
+            None => wait.over(self.node()?),
+        }
+    }
+
+    pub(crate) fn follower(&self, wait: Wait<'_>) -> Follower {
+        Follower::new(&self.client, wait.cancel)
+    }
+
+    /// The error for a request that the server will not have, or that had no answer.
+    pub(crate) fn refused(&self, fault: &Fault, aim: Aim) -> Error {
+        refusal(fault, aim.tried, aim.needs, self.node.as_deref().unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("node", &self.node)
+            .field("acl", &self.acl)
+            .field("client", &self.client)
+            .finish()
+    }
+}
