@@ -1,6 +1,7 @@
 //! The recipes. Locks: each a form for the engine, and a guard; [`site`] and [`guard`]: what they
 //! have in common. The others stand on [`place`].
 
+pub(crate) mod changes;
 mod guard;
 pub(crate) mod multi;
 pub(crate) mod mutex;
@@ -8,4 +9,6 @@ mod place;
 pub(crate) mod reentrant;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;
+pub(crate) mod shared_counter;
+pub(crate) mod shared_value;
 mod site;

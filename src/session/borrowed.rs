@@ -196,6 +196,13 @@ impl Store for Plain {
         }
     }
 
+    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
+        if watch {
+            return watch_node(&self.lookout, path);
+        }
+        self.lookout.call(|handle| handle.read(path, false))
+    }
+
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
         let lookout = &self.lookout;
         let read = if watch { watch_node(lookout, path)? } else { read(lookout, path)? };

@@ -205,7 +205,7 @@ impl View<'_> {
     /// A node's data, and news of it; of one that is not there, none.
     pub(crate) fn node(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
         self.watch(path);
-        self.session.read(path, true)
+        self.session.data(path, true)
     }
 
     /// A node's data, and news of it, be it there or not yet.

@@ -143,8 +143,12 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn transact(&self, steps: &[Step]) -> Answer<()>;
 
     /// The node's data and stat, or `None` if there is no such node. A watch is set only
-    /// on a node that exists, so that none is left behind. Who may not read a node is given
-    /// no data, and `NoAuth` where he wants to watch it: he would not be told.
+    /// on a node that exists, so that none is left behind.
+    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
+
+    /// As `data`, but neither an ACL that hides the data nor their size hides whether the node
+    /// exists: there are none then. Who may not read a node is given `NoAuth` where he wants to
+    /// watch it: he would not be told.
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
 
     /// Whether the node is there; if not, a watch is set that its making fires. It stays with the

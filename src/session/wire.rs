@@ -269,21 +269,24 @@ impl Store for Wire {
         Ok(self.handle.exists(path, true)?.is_some())
     }
 
-    fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
+    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
         let data_and_stat = |reply: &Reply| {
             let mut fields = Fields(&reply.body);
             Ok((fields.buffer()?.to_vec(), fields.stat()?))
         };
-        match self.ask(Request::about(op::GET_DATA, path, watch), data_and_stat) {
+        or_none(self.ask(Request::about(op::GET_DATA, path, watch), data_and_stat))
+    }
+
+    fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
+        match self.data(path, watch) {
             // Since ZooKeeper 3.8.4 and 3.9.2, whoever may not read a node can set a watch on
             // it, but is told of nothing (CVE-2024-23944).
             Err(Fault::NoAuth) if watch => Err(Fault::NoAuth),
-            // Neither an ACL that hides the data nor its size hides whether the node exists.
             Err(Fault::NoAuth | Fault::TooLarge) => {
                 let stat = self.exists(path, watch)?;
                 Ok(stat.map(|stat| (Vec::new(), stat)))
             }
-            read => or_none(read),
+            read => read,
         }
     }
 

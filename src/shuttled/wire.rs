@@ -125,6 +125,10 @@ impl Store for Wire {
         Ok(self.read(path, false)?.is_some())
     }
 
+    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
+        self.read(path, watch)
+    }
+
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
         let found =
             self.world.ask(self.session, |server| Ok(server.find(self.session, path, watch)));

@@ -184,20 +184,26 @@ impl Store for Wire {
         }
     }
 
-    fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        let path = path.to_owned();
-        match self.ask(Request::Data { path: path.clone(), watch }) {
+    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
+        match self.ask(Request::Data { path: path.to_owned(), watch }) {
             Ok(Reply::Data(data, stat)) => Ok(Some((data, stat))),
             Ok(_) => strange(),
             Err(Fault::NoNode) => Ok(None),
-            Err(Fault::NoAuth) if watch => Err(Fault::NoAuth),
-            Err(Fault::NoAuth) => match self.ask(Request::Exists { path, watch }) {
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
+        let read = self.data(path, watch);
+        let path = path.to_owned();
+        match read {
+            Err(Fault::NoAuth) if !watch => match self.ask(Request::Exists { path, watch }) {
                 Ok(Reply::Stat(stat)) => Ok(Some((Vec::new(), stat))),
                 Ok(_) => strange(),
                 Err(Fault::NoNode) => Ok(None),
                 Err(fault) => Err(fault),
             },
-            Err(fault) => Err(fault),
+            read => read,
         }
     }
 
