@@ -49,6 +49,8 @@ pub enum ErrorKind {
     SequenceExhausted,
     /// Others take a semaphore to have another number of permits; nothing was acquired.
     Disagreement,
+    /// Somebody else has the name that was asked for.
+    Taken,
     /// A [`Cancel`](crate::Cancel) token was tripped while waiting.
     Cancelled,
     /// The client was closed.
@@ -113,13 +115,15 @@ impl Error {
     /// True for what the network or the ensemble did ([`Connect`](ErrorKind::Connect),
     /// [`ConnectionLoss`](ErrorKind::ConnectionLoss), [`SessionLost`](ErrorKind::SessionLost),
     /// [`LockLost`](ErrorKind::LockLost), [`SequenceExhausted`](ErrorKind::SequenceExhausted),
+    /// [`Taken`](ErrorKind::Taken),
     /// [`System`](ErrorKind::System));
     /// false for bad arguments, refused credentials and permissions, answers that the server
     /// should not have given, a cancelled wait and a closed client.
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::*;
         match self.0.kind {
-            Connect | ConnectionLoss | SessionLost | LockLost | SequenceExhausted | System => true,
+            Connect | ConnectionLoss | SessionLost | LockLost | SequenceExhausted | Taken
+            | System => true,
             InvalidName | InvalidData | TooLarge | AuthFailed | NotAuthorized | Cancelled
             | Closed | Server | Disagreement => false,
         }

@@ -172,6 +172,7 @@ pub use contend::observe::Observer;
 pub use contend::ticket::{Class, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
 pub use recipes::changes::Changes;
+pub use recipes::group::{Group, Member, Membership};
 pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
 pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};

@@ -2,6 +2,7 @@
 //! have in common. The others stand on [`place`].
 
 pub(crate) mod changes;
+pub(crate) mod group;
 mod guard;
 pub(crate) mod multi;
 pub(crate) mod mutex;

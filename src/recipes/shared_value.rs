@@ -95,6 +95,15 @@ impl Version {
         Version { node: stat.czxid, number: stat.version }
     }
 
+    /// The server takes −1 for any version.
+    fn check(self) -> Result<()> {
+        if self.number != -1 {
+            return Ok(());
+        }
+        let message = "to the server, version -1 is any version; set the value without a look";
+        Err(Error::new(ErrorKind::InvalidData, message))
+    }
+
     fn next(self) -> Version {
         Version { number: self.number.wrapping_add(1), ..self }
     }
@@ -223,10 +232,7 @@ impl SharedValue {
         version: Version,
         data: impl Into<Vec<u8>>,
     ) -> Result<Option<Version>> {
-        if version.number == -1 {
-            let message = "to the server, version -1 is any version; set the value without a look";
-            return Err(Error::new(ErrorKind::InvalidData, message).on(self.place.node()?));
-        }
+        version.check().map_err(|error| error.on(self.path()))?;
         let data = data.into();
         let wanted = data.clone();
         let change = self.change(SET, move |session, node| {
@@ -352,5 +358,19 @@ fn make(session: &Session, node: &str, data: &[u8], acl: &[Acl]) -> Answer<()> {
             session.create(node, data, acl, Kind::Persistent).map(drop)
         }
         made => made.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_that_would_match_any_is_refused() {
+        let last = Version { node: 7, number: -2 };
+        assert!(last.check().is_ok() && last.next().check().is_err());
+        assert!(last.next().next().check().is_ok());
+        let most = Version { node: 7, number: i32::MAX };
+        assert_eq!(most.next().number(), i32::MIN);
     }
 }

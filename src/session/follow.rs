@@ -170,6 +170,13 @@ impl Follower {
         }
     }
 
+    /// Does nothing until then, or until it is cancelled.
+    pub(crate) fn rest(&self, until: Deadline) {
+        while !self.is_over(until) {
+            self.waiter.wait(until);
+        }
+    }
+
     pub(crate) fn is_over(&self, until: Deadline) -> bool {
         self.is_cancelled() || until.has_passed()
     }

@@ -19,6 +19,7 @@ mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
+mod group; // scenario 80: who is there
 mod guests; // uninvited ones, from another process, on the loopback port
 mod handover; // threads of one client that share a node
 mod hazards; // what the zookeeper crate does alone, and through the link
@@ -34,4 +35,5 @@ mod rwlock; // scenarios 46–54
 mod semaphore; // scenarios 55–63
 mod sequence; // scenarios 44 and 45
 mod several; // scenarios 5 and 64–67: re-entrant and multi-locks
+mod shared_value; // scenario 80: configuration, and counting
 mod strangers; // hostile bytes from servers

@@ -1,0 +1,212 @@
+use std::thread;
+use std::time::Duration;
+
+use zklock::{Client, ErrorKind, Group, Member, Membership};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::raw::{self, ALL, Kind, Raw};
+use crate::support::site::Site;
+use crate::support::{
+    eventually, kind, skip_unless_alone, skip_without_server, skip_without_zookeeper, threads_named,
+};
+
+const SOON: Duration = Duration::from_secs(15);
+const BRIEF: Duration = Duration::from_millis(50);
+
+fn ids(members: Vec<Member>) -> Vec<String> {
+    members.into_iter().map(|member| member.id).collect()
+}
+
+fn expire(site: &Site, proxy: &Proxy, zk: &Client) {
+    let known = proxy.sessions().into_iter().find(|(id, _)| Some(*id) == zk.session_id());
+    let (session, password) = known.expect("the session");
+    proxy.refuse();
+    let raw = Raw::resume(site.hosts(), Duration::from_secs(10), session, &password).unwrap();
+    raw.close().unwrap();
+    proxy.release();
+}
+
+#[test]
+fn members_come_and_go_and_are_seen() {
+    skip_without_zookeeper!();
+    let site = Site::shared("group");
+    let clients = [site.client(), site.client()];
+    let [ours, theirs] = clients.each_ref().map(|zk| Group::new(zk, &site.base, "a"));
+    assert_eq!(ours.members().unwrap(), []);
+    let mut changes = ours.observe();
+    assert_eq!(changes.next_for(SOON).unwrap(), Some(Vec::new()));
+    let second = theirs.join("second", "at 2").unwrap();
+    assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["second".to_owned()]));
+    let first = ours.join("first", "at 1").unwrap();
+    assert!(first.is_member() && second.is_member());
+    assert_eq!((first.id(), first.path()), ("first", &*format!("{}/a/first", site.base)));
+    let members = changes.next_for(SOON).unwrap().expect("a change");
+    let data: Vec<_> = members.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
+    let [ours_id, theirs_id] = clients.each_ref().map(|zk| zk.session_id().unwrap());
+    assert_eq!(data, [("first", &b"at 1"[..], ours_id), ("second", b"at 2", theirs_id)]);
+    assert_eq!(changes.next_for(BRIEF).unwrap(), None);
+    second.leave().unwrap();
+    assert_eq!(ids(ours.members().unwrap()), ["first"]);
+    assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["first".to_owned()]));
+    drop(first);
+    assert_eq!(changes.next_for(SOON).unwrap(), Some(Vec::new()));
+    drop((changes, ours, theirs));
+    site.finish(clients);
+}
+
+#[test]
+fn s80_a_membership_comes_back_in_a_new_session() {
+    skip_without_server!();
+    let site = Site::own("s80-member");
+    let (proxy, zk) = site.proxied(Duration::from_secs(10));
+    let other = site.client();
+    let [ours, theirs] = [&zk, &other].map(|zk| Group::new(zk, &site.base, "a"));
+    let membership = ours.join("me", "still here").unwrap();
+    let mut raw = site.raw();
+    for round in 0..3 {
+        let before = zk.session_id();
+        expire(&site, &proxy, &zk);
+        eventually(SOON, "a member of a new session", || {
+            let members = theirs.members().unwrap();
+            members.iter().any(|one| Some(one.session) != before && one.data == b"still here")
+        });
+        eventually(SOON, "the membership to know", || membership.is_member());
+        // And when somebody deletes it.
+        raw.delete(membership.path()).unwrap();
+        eventually(SOON, "the node", || ids(theirs.members().unwrap()) == ["me"]);
+        // With what it stands in.
+        if round == 1 {
+            raw.delete_recursive(&format!("{}/a", site.base)).unwrap();
+            eventually(SOON, "the group", || ids(theirs.members().unwrap()) == ["me"]);
+        }
+    }
+    membership.leave().unwrap();
+    assert_eq!(theirs.members().unwrap(), []);
+    raw.close().unwrap();
+    drop((ours, theirs));
+    site.finish([zk, other]);
+}
+
+/// A program that was killed and starts again has its id still, in its former session.
+#[test]
+fn who_comes_again_waits_for_its_former_self() {
+    skip_without_zookeeper!();
+    let site = Site::shared("group-again");
+    let zk = site.client();
+    let group = Group::new(&zk, &site.base, "a");
+    drop(group.join("nobody", "").unwrap());
+    let mut former = site.raw();
+    let path = format!("{}/a/me", site.base);
+    former.create(&path, b"once", Kind::Ephemeral).unwrap();
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| group.join("me", "again"));
+        eventually(SOON, "a wait", || zk.stats().watches > 0);
+        former.close().unwrap();
+        let membership = joining.join().unwrap().unwrap();
+        assert_eq!(group.members().unwrap()[0].data, b"again");
+        // One of the same client is another all the same.
+        let late = site.builder().connect_timeout(Duration::from_millis(300)).connect().unwrap();
+        let error = Group::new(&late, &site.base, "a").join("me", "").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Taken, "{error}");
+        assert!(error.is_retryable());
+        assert_eq!(error.path(), Some(&*path));
+        drop(membership);
+    });
+    drop(group);
+    site.finish([zk]);
+}
+
+#[test]
+fn lost_answers_leave_one_node_or_none() {
+    skip_without_server!();
+    let site = Site::own("group-lost");
+    let (proxy, zk) = site.proxied(Duration::from_secs(10));
+    let group = Group::new(&zk, &site.base, "a");
+    for round in 0..3 {
+        proxy.drop_reply(opcode::CREATE, 1);
+        let membership = group.join("me", "").unwrap();
+        assert_eq!(ids(group.members().unwrap()), ["me"], "{round}");
+        proxy.drop_reply(opcode::DELETE, 1);
+        membership.leave().unwrap();
+        assert_eq!(group.members().unwrap(), [], "{round}");
+    }
+    // While nobody answers, the node goes in the background.
+    let membership = group.join("me", "").unwrap();
+    proxy.refuse();
+    drop(membership);
+    proxy.release();
+    site.wait_for_children("a", 0);
+    drop(group);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_membership_keeps_one_thread_for_as_long_as_it_is() {
+    skip_without_zookeeper!();
+    skip_unless_alone!();
+    let site = Site::shared("group-threads");
+    let zk = site.client();
+    let group = Group::new(&zk, &site.base, "a");
+    let count = || threads_named("zklock-member").len();
+    let members: Vec<Membership> =
+        (0..3).map(|id| group.join(id.to_string(), "").unwrap()).collect();
+    eventually(SOON, "a thread each", || count() == 3);
+    drop(members);
+    eventually(SOON, "their end", || count() == 0);
+    // With the client, too.
+    let membership = group.join("me", "").unwrap();
+    zk.close();
+    eventually(SOON, "its end", || count() == 0);
+    assert!(!membership.is_member());
+    drop((membership, group));
+    site.finish([zk]);
+}
+
+#[test]
+fn what_is_refused_is_said() {
+    skip_without_zookeeper!();
+    let site = Site::shared("group-refused");
+    let zk = site.client();
+    let group = Group::new(&zk, &site.base, "a");
+    for id in ["", ".", "a/b", "a\n", "zookeeper\0"] {
+        assert_eq!(kind(group.join(id, "")), ErrorKind::InvalidName, "{id:?}");
+    }
+    assert_eq!(kind(Group::new(&zk, "no path", "a").members()), ErrorKind::InvalidName);
+    assert_eq!(kind(group.join("me", vec![0; 1 << 20])), ErrorKind::TooLarge);
+    let membership = group.join("me", "").unwrap();
+    let mut raw = site.raw();
+    raw.add_auth("digest", b"me:secret").unwrap();
+    let node = format!("{}/a", site.base);
+    let (read, owner) = (raw::Acl::new(1, "world", "anyone"), raw::Acl::new(ALL, "auth", ""));
+    raw.set_acl(&node, &[read, owner]).unwrap();
+    assert_eq!(kind(group.join("you", "")), ErrorKind::NotAuthorized);
+    assert_eq!(kind(membership.leave()), ErrorKind::NotAuthorized);
+    let (all, owner) = (raw::Acl::new(ALL, "world", "anyone"), raw::Acl::new(ALL, "auth", ""));
+    raw.set_acl(&node, &[all, owner]).unwrap();
+    site.wait_for_children("a", 0);
+    raw.close().unwrap();
+    drop(group);
+    site.finish([zk]);
+}
+
+#[test]
+fn nobody_to_ask_ends_joining_in_time() {
+    skip_without_server!();
+    let site = Site::own("group-nobody");
+    let proxy = Proxy::start(site.server().addr());
+    let zk = Client::builder(&proxy.hosts())
+        .session_timeout(Duration::from_secs(30))
+        .connect_timeout(Duration::from_millis(400))
+        .connect()
+        .unwrap();
+    let group = Group::new(&zk, &site.base, "a");
+    proxy.stall_reply(opcode::CREATE);
+    assert_eq!(kind(group.join("me", "")), ErrorKind::ConnectionLoss);
+    proxy.release();
+    // What the late answer tells of does not stay.
+    site.wait_for_children("a", 0);
+    eventually(SOON, "the last delete", || zk.stats().pending_deletes == 0);
+    site.wait_for_children("a", 0);
+    drop(group);
+    site.finish([zk]);
+}

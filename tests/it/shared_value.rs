@@ -1,0 +1,238 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use zklock::{Acl, ErrorKind, Permissions, SharedCounter, SharedValue, Versioned};
+
+use crate::support::proxy::opcode;
+use crate::support::raw::{self, ALL};
+use crate::support::site::Site;
+use crate::support::{kind, skip_without_server, skip_without_zookeeper};
+
+const SOON: Duration = Duration::from_secs(15);
+const BRIEF: Duration = Duration::from_millis(50);
+
+fn text(value: Option<Versioned>) -> Option<String> {
+    value.map(|value| String::from_utf8(value.into_data()).unwrap())
+}
+
+#[test]
+fn a_value_is_what_was_set_last() {
+    skip_without_zookeeper!();
+    let site = Site::shared("value");
+    let clients = [site.client(), site.client()];
+    let [ours, theirs] = clients.each_ref().map(|zk| SharedValue::new(zk, &site.base, "a"));
+    assert_eq!((ours.get().unwrap(), ours.latest().unwrap()), (None, None));
+    ours.set("one").unwrap();
+    assert_eq!(text(theirs.latest().unwrap()).as_deref(), Some("one"));
+    theirs.set("").unwrap();
+    let empty = ours.latest().unwrap().unwrap();
+    assert_eq!((empty.data(), empty.version().number()), (&b""[..], 1));
+    // In ZooKeeper's own bytes.
+    let mut raw = site.raw();
+    raw.set_data(&format!("{}/a", site.base), b"from elsewhere").unwrap();
+    assert_eq!(text(ours.latest().unwrap()).as_deref(), Some("from elsewhere"));
+    raw.close().unwrap();
+    drop((ours, theirs));
+    site.finish(clients);
+}
+
+#[test]
+fn only_the_version_that_was_read_is_replaced() {
+    skip_without_zookeeper!();
+    let site = Site::shared("value-versions");
+    let zk = site.client();
+    let value = SharedValue::new(&zk, &site.base, "a");
+    assert!(value.set_if_absent("one").unwrap());
+    assert!(!value.set_if_absent("two").unwrap());
+    let first = value.get().unwrap().unwrap();
+    let second = value.compare_and_set(first.version(), "two").unwrap().expect("the same version");
+    assert_eq!(value.compare_and_set(first.version(), "three").unwrap(), None);
+    assert_eq!(value.latest().unwrap().unwrap().version(), second);
+    let third = value.compare_and_set(second, "three").unwrap().expect("what was told");
+    assert_eq!(text(value.get().unwrap()).as_deref(), Some("three"));
+    // Without the node there is no version.
+    let mut raw = site.raw();
+    raw.delete(&format!("{}/a", site.base)).unwrap();
+    assert_eq!(value.compare_and_set(third, "four").unwrap(), None);
+    assert_eq!(value.get().unwrap(), None);
+    assert_eq!(value.update(|old| format!("{old:?}")).unwrap(), b"None");
+    raw.close().unwrap();
+    drop(value);
+    site.finish([zk]);
+}
+
+#[test]
+fn s80_a_counter_of_ten_writers_is_exact() {
+    skip_without_zookeeper!();
+    const WRITERS: usize = 10;
+    const TIMES: i64 = 50;
+    let site = Site::shared("s80-counter");
+    let clients = [site.client(), site.client()];
+    let sums: Vec<i64> = thread::scope(|scope| {
+        let count = |index: usize| {
+            let counter = SharedCounter::new(&clients[index % 2], &site.base, "a");
+            move || (0..TIMES).map(|_| counter.add(1).unwrap()).collect::<Vec<_>>()
+        };
+        let writers: Vec<_> = (0..WRITERS).map(|index| scope.spawn(count(index))).collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    let mut sorted = sums.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (1..=WRITERS as i64 * TIMES).collect::<Vec<_>>());
+    let counter = SharedCounter::new(&clients[0], &site.base, "a");
+    assert_eq!(counter.get().unwrap(), WRITERS as i64 * TIMES);
+    drop(counter);
+    site.finish(clients);
+}
+
+/// Who was told that it counted has counted; who could not be told may have.
+#[test]
+fn s80_a_counter_loses_nothing_when_answers_are_lost() {
+    skip_without_server!();
+    let site = Site::own("s80-lost");
+    let (proxy, zk) = site.proxied(Duration::from_secs(10));
+    let other = site.client();
+    let (counted, unsure) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for zk in [&zk, &zk, &other] {
+            let counter = SharedCounter::new(zk, &site.base, "a");
+            let (counted, unsure) = (&counted, &unsure);
+            scope.spawn(move || {
+                for _ in 0..60 {
+                    match counter.add(1) {
+                        Ok(_) => counted.fetch_add(1, Ordering::SeqCst),
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
+                            unsure.fetch_add(1, Ordering::SeqCst)
+                        }
+                    };
+                }
+            });
+        }
+        for _ in 0..10 {
+            let before = proxy.count(opcode::MULTI);
+            proxy.drop_reply(opcode::MULTI, 1);
+            assert!(proxy.wait_for_requests(opcode::MULTI, before + 2, SOON));
+        }
+    });
+    let (counted, unsure) = (counted.into_inner() as i64, unsure.into_inner() as i64);
+    assert_eq!(counted + unsure, 180);
+    let counter = SharedCounter::new(&other, &site.base, "a");
+    let sum = counter.get().unwrap();
+    assert!((counted..=counted + unsure).contains(&sum), "{counted} + {unsure}, not {sum}");
+    drop(counter);
+    site.finish([zk, other]);
+}
+
+/// With nobody else about, a lost answer is found out.
+#[test]
+fn a_change_whose_answer_was_lost_is_not_made_twice() {
+    skip_without_server!();
+    let site = Site::own("value-lost");
+    let (proxy, zk) = site.proxied(Duration::from_secs(10));
+    let value = SharedValue::new(&zk, &site.base, "a");
+    value.set("one").unwrap();
+    let version = value.get().unwrap().unwrap().version();
+    // It has never come to the server: once more will do.
+    proxy.drop_request(opcode::MULTI, 1);
+    let version = value.compare_and_set(version, "two").unwrap().expect("the same version");
+    // It has: what is there now may be ours.
+    proxy.drop_reply(opcode::MULTI, 1);
+    assert_eq!(kind(value.compare_and_set(version, "three")), ErrorKind::ConnectionLoss);
+    let now = value.latest().unwrap().unwrap();
+    assert_eq!((now.data(), now.version().number()), (&b"three"[..], version.number() + 1));
+    drop(value);
+    site.finish([zk]);
+}
+
+#[test]
+fn changes_are_observed_over_lost_sessions() {
+    skip_without_server!();
+    let site = Site::own("value-observed");
+    let (proxy, zk) = site.proxied(Duration::from_secs(10));
+    let other = site.client();
+    let [ours, theirs] = [&zk, &other].map(|zk| SharedValue::new(zk, &site.base, "a"));
+    let mut changes = ours.observe();
+    assert_eq!(changes.next_for(SOON).unwrap(), Some(None));
+    assert_eq!(changes.next_for(BRIEF).unwrap(), None);
+    theirs.set("one").unwrap();
+    assert_eq!(changes.next_for(SOON).unwrap().map(text), Some(Some("one".to_owned())));
+    assert_eq!(changes.next_for(BRIEF).unwrap(), None);
+    // What happens while nobody can be told is seen afterwards.
+    proxy.refuse();
+    theirs.set("two").unwrap();
+    let (session, password) = proxy.sessions().pop().expect("a session");
+    let raw = raw::Raw::resume(site.hosts(), Duration::from_secs(10), session, &password).unwrap();
+    raw.close().unwrap();
+    proxy.release();
+    assert_eq!(changes.next_for(SOON).unwrap().map(text), Some(Some("two".to_owned())));
+    let mut raw = site.raw();
+    raw.delete(&format!("{}/a", site.base)).unwrap();
+    assert_eq!(changes.next_for(SOON).unwrap(), Some(None));
+    theirs.set("three").unwrap();
+    assert_eq!(text(changes.next().unwrap().unwrap()).as_deref(), Some("three"));
+    zk.close();
+    assert_eq!(changes.next().map(kind), Some(ErrorKind::Closed));
+    assert!(changes.next().is_none());
+    raw.close().unwrap();
+    drop((changes, ours, theirs));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    skip_without_server!();
+    let site = Site::own("value-refused");
+    let (proxy, zk) = site.proxied(Duration::from_secs(10));
+    for (base, name) in [("", "a"), (&*site.base, ""), (&site.base, "a/b"), ("/zookeeper", "a")] {
+        let value = SharedValue::new(&zk, base, name);
+        assert_eq!(kind(value.get()), ErrorKind::InvalidName);
+        assert_eq!(kind(value.set("x")), ErrorKind::InvalidName);
+        assert_eq!(kind(value.update(|_| "x")), ErrorKind::InvalidName);
+        assert_eq!(kind(value.observe().next_for(BRIEF)), ErrorKind::InvalidName);
+    }
+    let value = SharedValue::new(&zk, &site.base, "a");
+    value.set("one").unwrap();
+    let version = value.get().unwrap().unwrap().version();
+    let (writes, changes) = (proxy.count(opcode::SET_DATA), proxy.count(opcode::MULTI));
+    let endless = vec![b'x'; 1 << 20];
+    assert_eq!(kind(value.set(endless.clone())), ErrorKind::TooLarge);
+    assert_eq!(kind(value.compare_and_set(version, endless)), ErrorKind::TooLarge);
+    assert_eq!((proxy.count(opcode::SET_DATA), proxy.count(opcode::MULTI)), (writes, changes));
+    assert_eq!(text(value.latest().unwrap()).as_deref(), Some("one"));
+
+    // A number is eight bytes, and ends.
+    let counter = SharedCounter::new(&zk, &site.base, "a");
+    assert_eq!(kind(counter.get()), ErrorKind::InvalidData);
+    assert_eq!(kind(counter.add(1)), ErrorKind::InvalidData);
+    counter.set(i64::MAX).unwrap();
+    assert_eq!(kind(counter.add(1)), ErrorKind::InvalidData);
+    assert!(!counter.compare_and_set(7, 8).unwrap());
+    assert!(counter.compare_and_set(i64::MAX, -8).unwrap());
+    assert_eq!(counter.add(-1).unwrap(), -9);
+
+    // Who may not read is not told that there is nothing.
+    let mut raw = site.raw();
+    raw.add_auth("digest", b"me:secret").unwrap();
+    let path = format!("{}/a", site.base);
+    let owner = raw::Acl::new(ALL, "auth", "");
+    raw.set_acl(&path, &[raw::Acl::new(2, "world", "anyone"), owner]).unwrap();
+    assert_eq!(kind(value.get()), ErrorKind::NotAuthorized);
+    assert_eq!(kind(value.observe().next_for(SOON)), ErrorKind::NotAuthorized);
+    value.set("unseen").unwrap();
+    let owner = raw::Acl::new(ALL, "auth", "");
+    raw.set_acl(&path, &[raw::Acl::new(1, "world", "anyone"), owner]).unwrap();
+    assert_eq!(kind(value.set("two")), ErrorKind::NotAuthorized);
+    assert_eq!(kind(value.compare_and_set(version, "two")), ErrorKind::NotAuthorized);
+    assert_eq!(text(value.get().unwrap()).as_deref(), Some("unseen"));
+    raw.delete(&path).unwrap();
+    // And nodes are made with the ACL that was asked for.
+    let readable = value.with_acl([Acl::new(Permissions::READ, "world", "anyone")]);
+    readable.set("for good").unwrap();
+    assert_eq!(kind(readable.set("again")), ErrorKind::NotAuthorized);
+    assert_eq!(text(readable.get().unwrap()).as_deref(), Some("for good"));
+    raw.close().unwrap();
+    drop((readable, counter));
+    site.finish([zk]);
+}
