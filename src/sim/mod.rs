@@ -8,6 +8,8 @@
 
 mod conform;
 mod plan;
+mod plays;
+mod stage;
 mod tree;
 mod trial;
 mod wire;
@@ -37,10 +39,46 @@ fn no_seed_breaks_the_lock() {
         }
         return;
     }
-    let (first, count) =
-        (setting("ZKLOCK_FIRST_SEED").unwrap_or(0), setting("ZKLOCK_SEEDS").unwrap_or(SEEDS));
+    let count = setting("ZKLOCK_SEEDS").unwrap_or(SEEDS);
+    let totals = try_seeds(count, |seed| {
+        let tally = trial::run(seed, false)?;
+        Ok([
+            tally.steps,
+            tally.granted,
+            tally.lost,
+            tally.refused,
+            tally.downgraded,
+            tally.asked,
+            tally.faults,
+        ])
+    });
+    let [steps, granted, lost, refused, downgraded, asked, faults] = totals.sums;
+    println!(
+        "{count} schedules from seed {} without a violation: {steps} steps, {granted} locks \
+         granted, {lost} of them lost, {refused} not granted, {downgraded} downgraded; {asked} \
+         requests to let go, {faults} faults; {:.1} s",
+        totals.first, totals.seconds
+    );
+}
+
+/// What many runs have come to.
+struct Totals<const N: usize> {
+    first: u64,
+    seconds: f64,
+    sums: [u64; N],
+}
+
+/// Runs so many seeds, on all processors.
+///
+/// # Panics
+/// With the first seed that breaks something.
+fn try_seeds<const N: usize>(
+    count: u64,
+    run: impl Fn(u64) -> Result<[u64; N], String> + Sync,
+) -> Totals<N> {
+    let first = setting("ZKLOCK_FIRST_SEED").unwrap_or(0);
     let (began, next, broken) = (Instant::now(), AtomicU64::new(first), AtomicU64::new(u64::MAX));
-    let totals: [AtomicU64; 7] = Default::default();
+    let totals = [const { AtomicU64::new(0) }; N];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -50,17 +88,8 @@ fn no_seed_breaks_the_lock() {
                     if seed >= first + count {
                         break;
                     }
-                    match trial::run(seed, false) {
-                        Ok(tally) => {
-                            let counts = [
-                                tally.steps,
-                                tally.granted,
-                                tally.lost,
-                                tally.refused,
-                                tally.downgraded,
-                                tally.asked,
-                                tally.faults,
-                            ];
+                    match run(seed) {
+                        Ok(counts) => {
                             for (total, count) in totals.iter().zip(counts) {
                                 total.fetch_add(count, Ordering::Relaxed);
                             }
@@ -79,14 +108,8 @@ fn no_seed_breaks_the_lock() {
         broken == u64::MAX,
         "seed {broken} breaks it; replay it: scripts/simulate --seed {broken}"
     );
-    let [steps, granted, lost, refused, downgraded, asked, faults] =
-        totals.map(AtomicU64::into_inner);
-    println!(
-        "{count} schedules from seed {first} without a violation: {steps} steps, {granted} locks \
-         granted, {lost} of them lost, {refused} not granted, {downgraded} downgraded; {asked} \
-         requests to let go, {faults} faults; {:.1} s",
-        began.elapsed().as_secs_f64()
-    );
+    let seconds = began.elapsed().as_secs_f64();
+    Totals { first, seconds, sums: totals.map(AtomicU64::into_inner) }
 }
 
 /// Who releases finds no thread for it, and the one request that needs none is lost with the

@@ -1,0 +1,46 @@
+//! What is played on the [`stage`](super::stage): every recipe beside the locks.
+
+mod counter;
+mod group;
+
+use super::stage::{Tally, perform};
+use super::{setting, try_seeds};
+
+/// How many seeds of each a plain test run tries.
+const SEEDS: u64 = 1_000;
+
+type Perform = fn(u64, bool) -> Result<Tally, String>;
+
+fn try_all(play: &str, perform: Perform) {
+    if let Some(seed) = setting("ZKLOCK_SEED") {
+        match perform(seed, true) {
+            Ok(tally) => println!("seed {seed}: {tally:?}"),
+            Err(violation) => panic!("seed {seed}: {violation}"),
+        }
+        return;
+    }
+    let count = setting("ZKLOCK_SEEDS").map_or(SEEDS, |seeds| seeds.div_ceil(5));
+    let totals = try_seeds(count, |seed| {
+        let Tally { steps, deeds, failures, faults } = perform(seed, false)?;
+        Ok([steps, deeds, failures, faults])
+    });
+    let [steps, deeds, failures, faults] = totals.sums;
+    println!(
+        "{play}: {count} schedules from seed {} without a violation: {steps} steps, {deeds} deeds, \
+         {failures} that failed, {faults} faults; {:.1} s",
+        totals.first, totals.seconds
+    );
+}
+
+macro_rules! plays {
+    ($($play:ident),*) => {
+        $(
+            #[test]
+            fn $play() {
+                try_all(stringify!($play), $play::perform);
+            }
+        )*
+    };
+}
+
+plays!(counter, group);
