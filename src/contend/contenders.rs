@@ -91,3 +91,27 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
     }
     Ok(found)
 }
+
+/// The first of the contenders, the others unread.
+pub(crate) fn first(client: &Client, node: &str) -> Result<Option<Contender>> {
+    let (whole, shown) = (client.core().whole(node), node.to_owned());
+    let about =
+        Question { node, tried: "look for the first contender", needs: "READ on the lock node" };
+    ask(client, about, move |session| look_for_first(session, &whole, &shown))
+}
+
+fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<Contender>> {
+    loop {
+        let children = session.children(whole, false)?.unwrap_or_default();
+        let order = in_grant_order(&children);
+        if order.is_empty() {
+            return Ok(None);
+        }
+        // Where the first has gone meanwhile, nobody can have come before the second.
+        for ticket in order {
+            if let Some((data, stat)) = session.read(&path::join(whole, ticket.name()), false)? {
+                return Ok(Some(Contender::new(node, &ticket, data, &stat)));
+            }
+        }
+    }
+}
