@@ -26,6 +26,11 @@ use crate::session::wake::Cancel;
 /// The value is a description: cheap to make, to clone, to share between threads, and not tied to
 /// a session. Each campaign has a node of its own, also those of one value.
 ///
+/// It excludes any mutex of the same path and name, and so a
+/// [`DistributedLock`](crate::DistributedLock) there can ask the leader to resign, by
+/// [`request_release`](crate::DistributedLock::request_release), or
+/// [break](crate::DistributedLock::break_lock) its leadership.
+///
 /// # Guarantees
 ///
 /// Those of a [`DistributedLock`](crate::DistributedLock): one leader at a time as long as each
