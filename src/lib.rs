@@ -50,9 +50,9 @@
 //! [`DistributedLock`] for one holder; [`DistributedRwLock`] for many readers or one writer;
 //! [`DistributedSemaphore`] for so many at once; [`ReentrantLock`] where code that holds a lock calls
 //! code that takes it; [`MultiLock`] for several at once; [`LeaderElection`] for a task that one
-//! process of many is to do. All stand on one engine, and what is said
-//! here of locks holds for each. To see who holds: `contenders` and `observe`; to have a holder let
-//! go: `request_release`, and `break_lock` by force. Clients in other languages: [`NodeNaming`].
+//! process of many is to do. All stand on one engine, and what is said here of locks holds for each.
+//! To see who holds: `contenders` and `observe`; to have a holder let go: `request_release`, and
+//! `break_lock` by force. Clients in other languages: [`NodeNaming`].
 //!
 //! # Faults
 //!
@@ -107,7 +107,8 @@
 //!
 //! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
 //! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
-//! locks), `zklock::election`, `zklock::reaper`, `zklock::events` and `zklock::testing`. Events, never single requests; never credentials.
+//! locks), `zklock::election` (rests after errors), `zklock::reaper`, `zklock::events` and
+//! `zklock::testing`. Events, never single requests; never credentials.
 //!
 //! # Features
 //!

@@ -103,15 +103,10 @@ pub(crate) fn first(client: &Client, node: &str) -> Result<Option<Contender>> {
 fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<Contender>> {
     loop {
         let children = session.children(whole, false)?.unwrap_or_default();
-        let order = in_grant_order(&children);
-        if order.is_empty() {
-            return Ok(None);
-        }
-        // Where the first has gone meanwhile, nobody can have come before the second.
-        for ticket in order {
-            if let Some((data, stat)) = session.read(&path::join(whole, ticket.name()), false)? {
-                return Ok(Some(Contender::new(node, &ticket, data, &stat)));
-            }
+        let Some(first) = in_grant_order(&children).into_iter().next() else { return Ok(None) };
+        // Where it has gone meanwhile, there may be others by now who were not in the list.
+        if let Some((data, stat)) = session.read(&path::join(whole, first.name()), false)? {
+            return Ok(Some(Contender::new(node, &first, data, &stat)));
         }
     }
 }
