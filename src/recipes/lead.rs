@@ -95,18 +95,18 @@ impl LeaderElection {
         cancel: Option<&Cancel>,
         mut term: impl FnMut(&Leadership) -> TermResult<T>,
     ) -> Result<T> {
-        let (mut part, mut errors) = (Part::new(&self.board), 0);
+        let mut part = Part::new(&self.board);
         loop {
             part.enter(ElectionPhase::Campaigning);
             let leadership = match self.stand(cancel) {
                 Ok(leadership) => leadership,
                 Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
                 Err(error) => {
-                    part.note(Arc::new(error.clone()));
+                    part.note(&(Arc::new(error.clone()) as Failure));
                     if !error.is_retryable() {
                         return Err(error);
                     }
-                    self.rest(&mut part, cancel, &mut errors)?;
+                    self.rest(&mut part, cancel, &error)?;
                     continue;
                 }
             };
@@ -118,14 +118,15 @@ impl LeaderElection {
             drop(leadership);
             match ended {
                 Ok(ControlFlow::Break(value)) => return Ok(value),
-                Ok(ControlFlow::Continue(())) => errors = 0,
+                Ok(ControlFlow::Continue(())) => part.errors = 0,
                 Err(error) => {
-                    part.note(Arc::from(error));
+                    let error = Failure::from(error);
+                    part.note(&error);
                     if was_lost || rt::now().duration_since(began) > self.back_off.longest {
-                        errors = 0;
+                        part.errors = 0;
                     }
                     if !was_lost {
-                        self.rest(&mut part, cancel, &mut errors)?;
+                        self.rest(&mut part, cancel, &*error)?;
                     }
                 }
             }
@@ -133,10 +134,15 @@ impl LeaderElection {
     }
 
     /// After an error. A closed client is for the next campaign to tell.
-    fn rest(&self, part: &mut Part<'_>, cancel: Option<&Cancel>, errors: &mut u32) -> Result<()> {
-        let (node, limit) = (self.site.node()?, self.back_off.after(*errors));
-        *errors = errors.saturating_add(1);
-        log::warn!(target: "zklock::election", "stands again for {node:?} in {limit:?}");
+    fn rest(
+        &self,
+        part: &mut Part<'_>,
+        cancel: Option<&Cancel>,
+        error: &dyn StdError,
+    ) -> Result<()> {
+        let (node, limit) = (self.site.node()?, self.back_off.after(part.errors));
+        part.errors = part.errors.saturating_add(1);
+        log::warn!(target: "zklock::election", "stands again for {node:?} in {limit:?}: {error}");
         let (waiter, core) = (Waiter::new(), self.site.client.core());
         let _changes = core.changes().subscribe(waiter.bell());
         let _cancel = cancel.map(|cancel| cancel.subscribe(waiter.bell()));
@@ -210,18 +216,22 @@ struct State {
     /// Of each that is at it.
     phases: Vec<ElectionPhase>,
     terms: u64,
-    last_error: Option<Arc<dyn StdError + Send + Sync>>,
+    last_error: Option<Failure>,
 }
+
+type Failure = Arc<dyn StdError + Send + Sync>;
 
 /// One that is at it, until dropped.
 struct Part<'a> {
     board: &'a Board,
     phase: Option<ElectionPhase>,
+    /// In a row.
+    errors: u32,
 }
 
 impl Part<'_> {
     fn new(board: &Board) -> Part<'_> {
-        Part { board, phase: None }
+        Part { board, phase: None, errors: 0 }
     }
 
     fn enter(&mut self, phase: ElectionPhase) {
@@ -238,8 +248,8 @@ impl Part<'_> {
         self.phase = phase;
     }
 
-    fn note(&self, error: Arc<dyn StdError + Send + Sync>) {
-        let last = self.board.0.lock().last_error.replace(error);
+    fn note(&self, error: &Failure) {
+        let last = self.board.0.lock().last_error.replace(Arc::clone(error));
         // It may do whatever its maker likes when it is dropped: not under the lock.
         drop(last);
     }
