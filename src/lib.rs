@@ -49,9 +49,10 @@
 //!
 //! [`DistributedLock`] for one holder; [`DistributedRwLock`] for many readers or one writer;
 //! [`DistributedSemaphore`] for so many at once; [`ReentrantLock`] where code that holds a lock calls
-//! code that takes it; [`MultiLock`] for several at once. All stand on one engine, and what is said
-//! here of locks holds for each. To see who holds: `contenders` and `observe`; to have a holder let
-//! go: `request_release`, and `break_lock` by force. Clients in other languages: [`NodeNaming`].
+//! code that takes it; [`MultiLock`] for several at once; [`LeaderElection`] for a task that one
+//! process of many is to do. All stand on one engine, and what is said here of locks holds for each.
+//! To see who holds: `contenders` and `observe`; to have a holder let go: `request_release`, and
+//! `break_lock` by force. Clients in other languages: [`NodeNaming`].
 //!
 //! # Faults
 //!
@@ -106,7 +107,8 @@
 //!
 //! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
 //! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
-//! locks), `zklock::reaper`, `zklock::events` and `zklock::testing`. Events, never single requests; never credentials.
+//! locks), `zklock::election` (rests after errors), `zklock::reaper`, `zklock::events` and
+//! `zklock::testing`. Events, never single requests; never credentials.
 //!
 //! # Features
 //!
@@ -171,8 +173,11 @@ pub use contend::local::HandOver;
 pub use contend::observe::Observer;
 pub use contend::ticket::{Class, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
+pub use recipes::candidates::{Candidate, LeaderObserver};
 pub use recipes::changes::Changes;
+pub use recipes::election::{LeaderElection, LeaderElectionBuilder, Leadership};
 pub use recipes::group::{Group, Member, Membership};
+pub use recipes::lead::{ElectionPhase, ElectionProgress, TermResult};
 pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
 pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};

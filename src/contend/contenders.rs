@@ -91,3 +91,22 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
     }
     Ok(found)
 }
+
+/// The first of the contenders, the others unread.
+pub(crate) fn first(client: &Client, node: &str) -> Result<Option<Contender>> {
+    let (whole, shown) = (client.core().whole(node), node.to_owned());
+    let about =
+        Question { node, tried: "look for the first contender", needs: "READ on the lock node" };
+    ask(client, about, move |session| look_for_first(session, &whole, &shown))
+}
+
+fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<Contender>> {
+    loop {
+        let children = session.children(whole, false)?.unwrap_or_default();
+        let Some(first) = in_grant_order(&children).into_iter().next() else { return Ok(None) };
+        // Where it has gone meanwhile, there may be others by now who were not in the list.
+        if let Some((data, stat)) = session.read(&path::join(whole, first.name()), false)? {
+            return Ok(Some(Contender::new(node, &first, data, &stat)));
+        }
+    }
+}

@@ -1,17 +1,22 @@
 //! What all guards have in common.
 
-/// The methods of a guard over its field `hold`, and `Debug`, with what else it can tell.
+/// The methods of a guard over its field `hold`, and `Debug`, with what else it can tell; and what
+/// it is called that is held, where that is not the lock.
 macro_rules! guard {
     ($guard:ident, $what:ident) => {
+        guard!($guard, $what, "the lock", is_held, ensure_held);
+    };
+    ($guard:ident, $what:ident, $it:literal, $is_held:ident, $ensure_held:ident) => {
         impl $guard {
-            /// Whether the lock is held for all that is known here: no loss was seen, and the
-            /// session's lease has not run out by this machine's clock, which counts the time that
-            /// the machine or the process slept. Asks nobody; once false, always false.
-            pub fn is_held(&self) -> bool {
+            #[doc = concat!("Whether ", $it, " is held for all that is known here: no loss was seen,")]
+            /// and the session's lease has not run out by this machine's clock, which counts the
+            /// time that the machine or the process slept. Asks nobody; once false, always false.
+            pub fn $is_held(&self) -> bool {
                 self.hold.is_held()
             }
 
-            /// Asks the ensemble, through its leader, whether the lock is held, in one round trip.
+            #[doc = concat!("Asks the ensemble, through its leader, whether ", $it, " is held,")]
+            /// in one round trip.
             ///
             /// While the connection is lost it waits for the outcome: at most until the session is
             /// resumed or lost.
@@ -22,20 +27,20 @@ macro_rules! guard {
             /// [`LockLost`](crate::ErrorKind::LockLost), [`Closed`](crate::ErrorKind::Closed) or
             /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if it is not held any more;
             /// [`Server`](crate::ErrorKind::Server) if the server refuses to say.
-            pub fn ensure_held(&self) -> Result<()> {
+            pub fn $ensure_held(&self) -> Result<()> {
                 self.hold.ensure_held()
             }
 
-            /// A handle by which any thread can wait for the loss of this lock.
+            #[doc = concat!("A handle by which any thread can wait for the loss of ", $it, ".")]
             pub fn lost(&self) -> Lost {
                 self.hold.lost()
             }
 
-            /// Calls `callback`, once, when the lock is lost; at once if it is already; never after
-            /// it was released: a loss that is noticed before the release, and not yet told, is not
-            /// told any more. It runs on a thread of its own and may call this library; where the
-            /// system has no thread for it, it has to wait for the next change of the session, or
-            /// the next call.
+            #[doc = concat!("Calls `callback`, once, when ", $it, " is lost; at once if it is")]
+            /// already; never after it was released: a loss that is noticed before the release, and
+            /// not yet told, is not told any more. It runs on a thread of its own and may call this
+            /// library; where the system has no thread for it, it has to wait for the next change of
+            /// the session, or the next call.
             pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
                 self.hold.on_lost(Box::new(callback));
             }
@@ -67,7 +72,7 @@ macro_rules! guard {
                 f.debug_struct(stringify!($guard))
                     .field("path", &self.path())
                     .field(stringify!($what), &format_args!("{}", self.$what()))
-                    .field("is_held", &self.is_held())
+                    .field(stringify!($is_held), &self.$is_held())
                     .finish()
             }
         }

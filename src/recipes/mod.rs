@@ -1,9 +1,12 @@
 //! The recipes. Locks: each a form for the engine, and a guard; [`site`] and [`guard`]: what they
 //! have in common. The others stand on [`place`].
 
+pub(crate) mod candidates;
 pub(crate) mod changes;
+pub(crate) mod election;
 pub(crate) mod group;
 mod guard;
+pub(crate) mod lead;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 mod place;

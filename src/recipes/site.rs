@@ -103,6 +103,11 @@ impl Site {
         contenders::contenders(&self.client, self.node()?)
     }
 
+    /// The first of them.
+    pub(crate) fn first_contender(&self) -> Result<Option<Contender>> {
+        contenders::first(&self.client, self.node()?)
+    }
+
     pub(crate) fn observe(&self, form: Form) -> Observer {
         Observer::new(&self.client, self.node.clone(), form)
     }
@@ -153,7 +158,16 @@ macro_rules! settings {
                 self.lock.site.data = Some(data.into());
                 self
             }
+        }
 
+        $crate::recipes::site::node_settings!($builder, $lock);
+    };
+}
+
+/// Those of its nodes alone.
+macro_rules! node_settings {
+    ($builder:ident, $lock:ident) => {
+        impl $builder {
             /// The ACL of every node that this lock makes: missing parents, the lock node, and
             /// contenders. Default [`Acl::open`].
             ///
@@ -257,4 +271,4 @@ macro_rules! looking_on {
     };
 }
 
-pub(crate) use {looking_on, settings};
+pub(crate) use {looking_on, node_settings, settings};

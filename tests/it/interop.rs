@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
+use zklock::LeaderElection;
 
 use Whose::{Curator, Kazoo, Zklock, ZookeeperClient};
 use peer::{Peer, Whose, skip_without};
@@ -201,6 +202,27 @@ fn s71_a_mutex_is_shared_with_curator() {
     let mut meeting = Meeting::of("s71-curator", Zklock, Curator);
     meeting.mutexes("mutex", "mutex");
     meeting.work("mutex", "mutex");
+}
+
+/// Each sees the other's id.
+#[test]
+fn s71_an_election_is_shared_with_curators_leader_selector() {
+    skip_without_zookeeper!();
+    skip_without!(Curator);
+    let mut meeting = Meeting::of("s71-election", Zklock, Curator);
+    meeting.mutexes("leader", "leader");
+    let path = meeting.node("ids");
+    meeting.first.lock(&path, "leader");
+    assert_eq!(meeting.second.ask(&format!("leader {path}")), "zklock");
+    meeting.first.release();
+    meeting.second.lock(&path, "leader");
+    let zk = meeting.site.client();
+    let leader = LeaderElection::new(&zk, &meeting.site.base, "ids").leader().unwrap();
+    assert_eq!(leader.map(|leader| leader.id()).as_deref(), Some("curator"));
+    meeting.second.release();
+    meeting.contenders(&path, 0);
+    drop(zk);
+    meeting.end();
 }
 
 #[test]

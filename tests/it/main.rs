@@ -18,6 +18,7 @@ mod borrowed; // clients of a plain handle of the zookeeper crate
 mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
+mod election; // scenarios 73–75
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
 mod group; // scenario 80: who is there
 mod guests; // uninvited ones, from another process, on the loopback port

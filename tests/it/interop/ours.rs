@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{
-    Client, DistributedLock, DistributedRwLock, LockGuard, NodeNaming, ReadGuard, Result,
-    WriteGuard,
+    Client, DistributedLock, DistributedRwLock, LeaderElection, Leadership, LockGuard, NodeNaming,
+    ReadGuard, Result, WriteGuard,
 };
 
 use crate::support::mutex_builder;
@@ -41,6 +41,7 @@ enum Guard {
     Mutex(LockGuard),
     Read(ReadGuard),
     Write(WriteGuard),
+    Leader(Leadership),
 }
 
 impl Guard {
@@ -49,6 +50,7 @@ impl Guard {
             Guard::Mutex(guard) => guard.unlock(),
             Guard::Read(guard) => guard.unlock(),
             Guard::Write(guard) => guard.unlock(),
+            Guard::Leader(leadership) => leadership.resign(),
         }
     }
 }
@@ -57,6 +59,7 @@ enum Lock {
     Mutex(DistributedLock),
     Read(DistributedRwLock),
     Write(DistributedRwLock),
+    Leader(LeaderElection),
 }
 
 impl Lock {
@@ -65,6 +68,7 @@ impl Lock {
             Lock::Mutex(lock) => lock.lock().map(Guard::Mutex),
             Lock::Read(lock) => lock.read().map(Guard::Read),
             Lock::Write(lock) => lock.write().map(Guard::Write),
+            Lock::Leader(election) => election.campaign().map(Guard::Leader),
         }
     }
 
@@ -73,6 +77,7 @@ impl Lock {
             Lock::Mutex(lock) => lock.try_lock_for(limit)?.map(Guard::Mutex),
             Lock::Read(lock) => lock.try_read_for(limit)?.map(Guard::Read),
             Lock::Write(lock) => lock.try_write_for(limit)?.map(Guard::Write),
+            Lock::Leader(election) => election.campaign_for(limit)?.map(Guard::Leader),
         })
     }
 }
@@ -123,6 +128,10 @@ impl Ours {
             "mutex" => Lock::Mutex(mutex_builder(&self.zk, base, name).naming(naming).build()),
             "read" => Lock::Read(rw()),
             "write" => Lock::Write(rw()),
+            "leader" => {
+                let builder = LeaderElection::builder(&self.zk, base, name).naming(naming);
+                Lock::Leader(builder.id(NAME).build())
+            }
             other => panic!("no such kind: {other}"),
         }
     }

@@ -130,7 +130,7 @@ impl Peer {
         self.answers.try_recv().ok()
     }
 
-    fn ask(&mut self, order: &str) -> String {
+    pub(super) fn ask(&mut self, order: &str) -> String {
         self.order(order);
         self.answer(PATIENCE)
     }

@@ -2,9 +2,13 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.leader.LeaderSelector;
+import org.apache.curator.framework.recipes.leader.LeaderSelectorListenerAdapter;
+import org.apache.curator.framework.recipes.locks.InterProcessLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.RetryNTimes;
@@ -12,7 +16,7 @@ import org.apache.curator.retry.RetryNTimes;
 /** Takes locks as Curator does. The orders are told in ../README.md. */
 final class CuratorPeer {
     private final CuratorFramework client;
-    private InterProcessMutex held;
+    private InterProcessLock held;
 
     private CuratorPeer(CuratorFramework client) {
         this.client = client;
@@ -55,6 +59,8 @@ final class CuratorPeer {
             case "release":
                 held.release();
                 return "released";
+            case "leader":
+                return new Leadership(words[1]).selector.getLeader().getId();
             case "work":
                 return work(words[1], words[2], Integer.parseInt(words[3]), Path.of(words[4]));
             default:
@@ -62,7 +68,7 @@ final class CuratorPeer {
         }
     }
 
-    private InterProcessMutex lock(String path, String kind) {
+    private InterProcessLock lock(String path, String kind) {
         switch (kind) {
             case "mutex":
                 return new InterProcessMutex(client, path);
@@ -70,6 +76,8 @@ final class CuratorPeer {
                 return new InterProcessReadWriteLock(client, path).readLock();
             case "write":
                 return new InterProcessReadWriteLock(client, path).writeLock();
+            case "leader":
+                return new Leadership(path);
             default:
                 throw new IllegalArgumentException(kind);
         }
@@ -77,11 +85,11 @@ final class CuratorPeer {
 
     private String work(String path, String kind, int rounds, Path counter) throws Exception {
         boolean mixed = kind.equals("mixed");
-        InterProcessMutex write = lock(path, mixed ? "write" : kind);
-        InterProcessMutex read = mixed ? lock(path, "read") : null;
+        InterProcessLock write = lock(path, mixed ? "write" : kind);
+        InterProcessLock read = mixed ? lock(path, "read") : null;
         int taken = 0;
         for (int round = 0; round < rounds; round++) {
-            InterProcessMutex lock = mixed && round % 5 != 0 ? read : write;
+            InterProcessLock lock = mixed && round % 5 != 0 ? read : write;
             lock.acquire();
             try {
                 String before = Files.readString(counter);
@@ -100,5 +108,49 @@ final class CuratorPeer {
             }
         }
         return "done " + taken;
+    }
+
+    /** To be the leader, as LeaderSelector has it, in the form of a lock. */
+    private final class Leadership implements InterProcessLock {
+        private final CountDownLatch leads = new CountDownLatch(1);
+        private final CountDownLatch resigns = new CountDownLatch(1);
+        private final LeaderSelector selector;
+
+        Leadership(String path) {
+            selector = new LeaderSelector(client, path, new LeaderSelectorListenerAdapter() {
+                @Override
+                public void takeLeadership(CuratorFramework ignored) throws InterruptedException {
+                    leads.countDown();
+                    resigns.await();
+                }
+            });
+            selector.setId("curator");
+        }
+
+        @Override
+        public void acquire() throws Exception {
+            selector.start();
+            leads.await();
+        }
+
+        @Override
+        public boolean acquire(long time, TimeUnit unit) throws Exception {
+            selector.start();
+            boolean inTime = leads.await(time, unit);
+            if (!inTime) {
+                selector.close();
+            }
+            return inTime;
+        }
+
+        @Override
+        public void release() {
+            resigns.countDown();
+        }
+
+        @Override
+        public boolean isAcquiredInThisProcess() {
+            return selector.hasLeadership();
+        }
     }
 }

@@ -1,0 +1,115 @@
+//! Who stands for election, and who leads, as the ensemble sees it.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use crate::contend::contenders::Contender;
+use crate::contend::observe::Observer;
+use crate::error::Result;
+
+/// One of those who lead or campaign: see
+/// [`LeaderElection::candidates`](crate::LeaderElection::candidates).
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// Its node.
+    pub path: String,
+    /// The number by which the order is kept.
+    pub sequence: i32,
+    /// The bytes of its [`id`](Candidate::id). Empty when an ACL hides them; `__REVOKE__` when
+    /// somebody has asked for its lock by
+    /// [`request_release`](crate::DistributedLock::request_release).
+    pub data: Vec<u8>,
+    /// The id of the session it belongs to, as servers name it in their logs (in hexadecimal). 0
+    /// is a node of no session, which nobody will clean up.
+    pub session: i64,
+    /// When it began to campaign, by the ensemble's clock.
+    pub since: SystemTime,
+}
+
+impl Candidate {
+    /// Who it is, in its own words, with what is not UTF-8 replaced: see
+    /// [`LeaderElectionBuilder::id`](crate::LeaderElectionBuilder::id).
+    pub fn id(&self) -> String {
+        String::from_utf8_lossy(&self.data).into_owned()
+    }
+
+    /// How long ago it began to campaign; as good as this machine's and the ensemble's clocks
+    /// agree, and never negative.
+    pub fn age(&self) -> Duration {
+        self.since.elapsed().unwrap_or_default()
+    }
+}
+
+impl From<Contender> for Candidate {
+    fn from(contender: Contender) -> Candidate {
+        let Contender { path, sequence, data, session, since, .. } = contender;
+        Candidate { path, sequence, data, session, since }
+    }
+}
+
+impl fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Candidate")
+            .field("path", &self.path)
+            .field("sequence", &self.sequence)
+            .field("id", &self.id())
+            .field("session", &format_args!("0x{:x}", self.session))
+            .field("age", &self.age())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The changes of who leads: see [`LeaderElection::observe`](crate::LeaderElection::observe).
+///
+/// As an iterator it blocks until there is a change, and ends after an error, which is one that
+/// waiting cannot mend. It has no thread: what happens between two calls is looked up by the next
+/// one, and of several changes only the last is seen.
+///
+/// ```no_run
+/// use zklock::{Client, LeaderElection};
+///
+/// let zk = Client::connect("zk1:2181,zk2:2181")?;
+/// for leader in LeaderElection::new(&zk, "/elections", "scheduler").observe() {
+///     match leader? {
+///         Some(leader) => println!("{} leads", leader.id()),
+///         None => println!("nobody leads"),
+///     }
+/// }
+/// # Ok::<(), zklock::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LeaderObserver {
+    holders: Observer,
+}
+
+impl LeaderObserver {
+    pub(super) fn new(holders: Observer) -> LeaderObserver {
+        LeaderObserver { holders }
+    }
+
+    /// Who leads now, as soon as it is not the one of the last call; at the first call at once.
+    /// `Some(None)` says that nobody leads, `None` that nothing has changed for so long. A request
+    /// that is under way may take up to 50 ms more.
+    ///
+    /// It goes on over lost connections and sessions.
+    ///
+    /// # Errors
+    ///
+    /// As [`Observer::next_for`].
+    pub fn next_for(&mut self, limit: Duration) -> Result<Option<Option<Candidate>>> {
+        Ok(self.holders.next_for(limit)?.map(leader))
+    }
+}
+
+impl Iterator for LeaderObserver {
+    type Item = Result<Option<Candidate>>;
+
+    fn next(&mut self) -> Option<Result<Option<Candidate>>> {
+        self.holders.next().map(|holders| holders.map(leader))
+    }
+}
+
+fn leader(holders: Vec<Contender>) -> Option<Candidate> {
+    holders.into_iter().next().map(Candidate::from)
+}
