@@ -283,7 +283,7 @@ impl Seat {
         settled
     }
 
-    /// `unsure` is a session in which the node may have been made.
+    /// `unsure` is a session in which the node may have been made, and was not seen.
     fn try_to_settle(
         self: &Arc<Self>,
         follower: &mut Follower,
@@ -318,8 +318,8 @@ impl Seat {
             })?;
             match made {
                 None => return Ok(Settled::NotInTime),
-                Some(Ok(()) | Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded)) => {}
-                Some(Err(Fault::ConnectionLoss)) => *unsure = Some(session),
+                Some(Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded)) => {}
+                Some(Ok(()) | Err(Fault::ConnectionLoss)) => *unsure = Some(session),
                 Some(Err(fault)) => return Err(self.place.refused(&fault, JOIN)),
             }
         }
