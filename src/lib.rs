@@ -45,7 +45,7 @@
 //! holder sends late can only be refused by whoever receives it, by the [`FencingToken`]: a
 //! receiver that remembers the highest token and refuses lower ones makes the guarantee whole.
 //!
-//! # Which lock
+//! # Which recipe
 //!
 //! [`DistributedLock`] for one holder; [`DistributedRwLock`] for many readers or one writer;
 //! [`DistributedSemaphore`] for so many at once; [`ReentrantLock`] where code that holds a lock calls
@@ -53,6 +53,10 @@
 //! process of many is to do. All stand on one engine, and what is said here of locks holds for each.
 //! To see who holds: `contenders` and `observe`; to have a holder let go: `request_release`, and
 //! `break_lock` by force. Clients in other languages: [`NodeNaming`].
+//!
+//! Beside the locks: [`Barrier`] and [`DoubleBarrier`], [`DistributedQueue`] and [`PriorityQueue`],
+//! [`TwoPhaseCommit`], [`Group`], [`SharedValue`] and [`SharedCounter`]. The [`guide`] says which to
+//! use when, and how sure their calls are.
 //!
 //! # Faults
 //!
@@ -126,9 +130,12 @@
 //!
 //! Servers: tested with ZooKeeper 3.8.
 
+pub mod guide;
+
 // The map. Each floor uses only those below it.
 
-// What users see: each a rule for the engine, and a guard.
+// What users see. Locks: each a rule for the engine, and a guard. Beside them, what asks and watches
+// by itself.
 mod recipes;
 
 // The one protocol engine: tickets, the rule, the queue, holds.
@@ -176,15 +183,15 @@ pub use error::{Error, ErrorKind, Result};
 pub use recipes::candidates::{Candidate, LeaderObserver};
 pub use recipes::changes::Changes;
 pub use recipes::election::{LeaderElection, LeaderElectionBuilder, Leadership};
-pub use recipes::group::{Group, Member, Membership};
+pub use recipes::group::{Group, GroupBuilder, Member, Membership};
 pub use recipes::lead::{ElectionPhase, ElectionProgress, TermResult};
 pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
 pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
 pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
 pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};
-pub use recipes::shared_counter::SharedCounter;
-pub use recipes::shared_value::{SharedValue, Version, Versioned};
+pub use recipes::shared_counter::{SharedCounter, SharedCounterBuilder};
+pub use recipes::shared_value::{SharedValue, SharedValueBuilder, Version, Versioned};
 pub use session::client::{Client, ClientBuilder, ClientStats, SessionState};
 pub use session::retry::Retry;
 pub use session::wake::Cancel;

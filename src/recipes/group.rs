@@ -5,13 +5,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use super::changes::Changes;
-use super::place::{Aim, Place, Wait};
-use crate::acl::Acl;
+use super::place::{Aim, Place, Wait, placed};
 use crate::contend::hold::PARTING;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Condvar, Deadline, Mutex};
-use crate::session::client::Client;
 use crate::session::follow::{Follower, View, worth_asking};
 use crate::session::make::make_parents;
 use crate::session::session::Session;
@@ -75,22 +73,9 @@ impl fmt::Debug for Member {
 const JOIN: Aim = Aim { tried: "join the group", needs: "CREATE on the group's node, and READ" };
 const LOOK: Aim = Aim { tried: "look who is in the group", needs: "READ on it and its members" };
 
+placed!(Group, GroupBuilder, "The group at the node `base/name`");
+
 impl Group {
-    /// The group at the node `base/name`.
-    ///
-    /// Never fails: a name that ZooKeeper cannot have is reported by the first call that needs it,
-    /// as [`InvalidName`](ErrorKind::InvalidName).
-    pub fn new(zk: impl Into<Client>, base: impl AsRef<str>, name: impl AsRef<str>) -> Group {
-        Group { place: Place::new(zk.into(), base.as_ref(), name.as_ref()) }
-    }
-
-    /// The same, whose nodes are made with this ACL. Default [`Acl::open`].
-    #[must_use]
-    pub fn with_acl(mut self, acl: impl Into<Vec<Acl>>) -> Group {
-        self.place.acl = acl.into();
-        self
-    }
-
     /// Joins under an id, which is one component of a path, with something to say of itself.
     ///
     /// When it returns, others can see the member. From then on it comes back by itself: when its

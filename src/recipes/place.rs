@@ -118,3 +118,57 @@ impl fmt::Debug for Place {
             .finish()
     }
 }
+
+/// How a recipe that stands on a place, its field `place`, is made.
+macro_rules! placed {
+    ($recipe:ident, $builder:ident, $what:literal) => {
+        impl $recipe {
+            #[doc = concat!($what, ", with the default settings.")]
+            ///
+            /// Never fails: a name that ZooKeeper cannot have is reported by the first call that
+            /// needs it, as [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute
+            /// path, `name` one component of a path; together at most 1,024 bytes.
+            pub fn new(
+                zk: impl Into<crate::Client>,
+                base: impl AsRef<str>,
+                name: impl AsRef<str>,
+            ) -> $recipe {
+                $recipe::builder(zk, base, name).build()
+            }
+
+            /// As `new`, with settings.
+            pub fn builder(
+                zk: impl Into<crate::Client>,
+                base: impl AsRef<str>,
+                name: impl AsRef<str>,
+            ) -> $builder {
+                let place =
+                    $crate::recipes::place::Place::new(zk.into(), base.as_ref(), name.as_ref());
+                $builder { recipe: $recipe { place } }
+            }
+        }
+
+        #[doc = concat!("Settings of a [`", stringify!($recipe), "`].")]
+        #[derive(Clone, Debug)]
+        #[must_use = "a builder does nothing before `build`"]
+        pub struct $builder {
+            recipe: $recipe,
+        }
+
+        impl $builder {
+            /// The ACL of every node that is made, also of what is missing above it. Default
+            /// [`Acl::open`](crate::Acl::open).
+            pub fn acl(mut self, acl: impl Into<Vec<crate::Acl>>) -> $builder {
+                self.recipe.place.acl = acl.into();
+                self
+            }
+
+            /// With these settings.
+            pub fn build(self) -> $recipe {
+                self.recipe
+            }
+        }
+    };
+}
+
+pub(crate) use placed;

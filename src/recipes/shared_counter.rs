@@ -1,9 +1,8 @@
 //! A number that all see, and count up and down.
 
+use super::place::{Place, placed};
 use super::shared_value::{SharedValue, Versioned};
-use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
-use crate::session::client::Client;
 
 /// A number that every client of the ensemble sees, and that many change without losing a count.
 ///
@@ -21,25 +20,12 @@ use crate::session::client::Client;
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedCounter {
-    value: SharedValue,
+    place: Place,
 }
 
+placed!(SharedCounter, SharedCounterBuilder, "The counter at the node `base/name`");
+
 impl SharedCounter {
-    /// The counter at the node `base/name`; never fails, as [`SharedValue::new`].
-    pub fn new(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> SharedCounter {
-        SharedCounter { value: SharedValue::new(zk, base, name) }
-    }
-
-    /// As [`SharedValue::with_acl`].
-    #[must_use]
-    pub fn with_acl(self, acl: impl Into<Vec<Acl>>) -> SharedCounter {
-        SharedCounter { value: self.value.with_acl(acl) }
-    }
-
     /// The number, of all that was counted before this call.
     ///
     /// # Errors
@@ -47,7 +33,7 @@ impl SharedCounter {
     /// [`InvalidData`](ErrorKind::InvalidData) if what is there is no number of eight bytes; else as
     /// [`SharedValue::latest`].
     pub fn get(&self) -> Result<i64> {
-        self.number(self.value.latest()?.as_ref().map(Versioned::data))
+        self.number(self.value().latest()?.as_ref().map(Versioned::data))
     }
 
     /// Sets the number, whatever it was.
@@ -56,7 +42,7 @@ impl SharedCounter {
     ///
     /// As [`SharedValue::set`].
     pub fn set(&self, number: i64) -> Result<()> {
-        self.value.set(number.to_be_bytes())
+        self.value().set(number.to_be_bytes())
     }
 
     /// Adds, or takes away what is negative, and says what the number is then. Each call counts
@@ -69,7 +55,7 @@ impl SharedCounter {
     /// or as [`get`](SharedCounter::get); else as [`SharedValue::update`].
     pub fn add(&self, more: i64) -> Result<i64> {
         let mut sum = 0;
-        self.value.change_by(|old| {
+        self.value().change_by(|old| {
             let number = self.number(old)?;
             sum = number.checked_add(more).ok_or_else(|| {
                 self.refuse(format!("the counter is at {number}, and {more} more do not fit in it"))
@@ -85,15 +71,15 @@ impl SharedCounter {
     ///
     /// As [`add`](SharedCounter::add).
     pub fn compare_and_set(&self, expected: i64, new: i64) -> Result<bool> {
-        self.value.change_by(|old| {
+        self.value().change_by(|old| {
             let is_expected = self.number(old)? == expected;
             Ok(is_expected.then(|| new.to_be_bytes().to_vec()))
         })
     }
 
     /// The value that it stands on: to observe it.
-    pub fn value(&self) -> &SharedValue {
-        &self.value
+    pub fn value(&self) -> SharedValue {
+        SharedValue::at(&self.place)
     }
 
     fn number(&self, data: Option<&[u8]>) -> Result<i64> {
@@ -105,6 +91,6 @@ impl SharedCounter {
     }
 
     fn refuse(&self, why: String) -> Error {
-        Error::new(ErrorKind::InvalidData, why).on(self.value.path())
+        Error::new(ErrorKind::InvalidData, why).on(self.value().path())
     }
 }

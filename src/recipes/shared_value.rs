@@ -3,11 +3,10 @@
 use std::fmt;
 
 use super::changes::Changes;
-use super::place::{Aim, Place, Wait};
+use super::place::{Aim, Place, Wait, placed};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
-use crate::session::client::Client;
 use crate::session::follow::View;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
@@ -122,21 +121,11 @@ enum Change {
     Unknown,
 }
 
-impl SharedValue {
-    /// The value of the node `base/name`.
-    ///
-    /// Never fails: a name that ZooKeeper cannot have is reported by the first call that needs it,
-    /// as [`InvalidName`](ErrorKind::InvalidName).
-    pub fn new(zk: impl Into<Client>, base: impl AsRef<str>, name: impl AsRef<str>) -> SharedValue {
-        SharedValue { place: Place::new(zk.into(), base.as_ref(), name.as_ref()) }
-    }
+placed!(SharedValue, SharedValueBuilder, "The value of the node `base/name`");
 
-    /// The same, which makes its node, and what is missing above it, with this ACL. Default
-    /// [`Acl::open`].
-    #[must_use]
-    pub fn with_acl(mut self, acl: impl Into<Vec<Acl>>) -> SharedValue {
-        self.place.acl = acl.into();
-        self
+impl SharedValue {
+    pub(crate) fn at(place: &Place) -> SharedValue {
+        SharedValue { place: place.clone() }
     }
 
     /// The value as this client's server knows it; `None` if it was never set.

@@ -4,6 +4,7 @@
 //! ```text
 //! scripts/simulate --seeds 1000000     # many
 //! scripts/simulate --seed 4711         # this one, with all that happens in it
+//! scripts/simulate --play queue        # only this recipe
 //! ```
 
 mod conform;
@@ -40,7 +41,7 @@ fn no_seed_breaks_the_lock() {
         return;
     }
     let count = setting("ZKLOCK_SEEDS").unwrap_or(SEEDS);
-    let totals = try_seeds(count, |seed| {
+    let totals = try_seeds("", count, |seed| {
         let tally = trial::run(seed, false)?;
         Ok([
             tally.steps,
@@ -73,6 +74,7 @@ struct Totals<const N: usize> {
 /// # Panics
 /// With the first seed that breaks something.
 fn try_seeds<const N: usize>(
+    what: &str,
     count: u64,
     run: impl Fn(u64) -> Result<[u64; N], String> + Sync,
 ) -> Totals<N> {
@@ -106,7 +108,7 @@ fn try_seeds<const N: usize>(
     let broken = broken.into_inner();
     assert!(
         broken == u64::MAX,
-        "seed {broken} breaks it; replay it: scripts/simulate --seed {broken}"
+        "seed {broken} breaks it; replay it: scripts/simulate{what} --seed {broken}"
     );
     let seconds = began.elapsed().as_secs_f64();
     Totals { first, seconds, sums: totals.map(AtomicU64::into_inner) }

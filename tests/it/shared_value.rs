@@ -228,11 +228,12 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(text(value.get().unwrap()).as_deref(), Some("unseen"));
     raw.delete(&path).unwrap();
     // And nodes are made with the ACL that was asked for.
-    let readable = value.with_acl([Acl::new(Permissions::READ, "world", "anyone")]);
+    let acl = [Acl::new(Permissions::READ, "world", "anyone")];
+    let readable = SharedValue::builder(&zk, &site.base, "a").acl(acl).build();
     readable.set("for good").unwrap();
     assert_eq!(kind(readable.set("again")), ErrorKind::NotAuthorized);
     assert_eq!(text(readable.get().unwrap()).as_deref(), Some("for good"));
     raw.close().unwrap();
-    drop((readable, counter));
+    drop((value, readable, counter));
     site.finish([zk]);
 }

@@ -42,7 +42,8 @@ impl Play for Counting {
                 Err(error) => {
                     stage.count(false);
                     *self.unsure.lock() += 1;
-                    if !matches!(error.kind(), ErrorKind::ConnectionLoss | ErrorKind::Connect) {
+                    use ErrorKind::{Connect, ConnectionLoss, SessionLost};
+                    if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
                         stage.accuse(format!("{error}"));
                     }
                     // Of several questions, each has its time.

@@ -1,6 +1,7 @@
 //! What is played on the [`stage`](super::stage): every recipe beside the locks.
 
 mod counter;
+mod election;
 mod group;
 
 use super::stage::{Tally, perform};
@@ -20,7 +21,7 @@ fn try_all(play: &str, perform: Perform) {
         return;
     }
     let count = setting("ZKLOCK_SEEDS").map_or(SEEDS, |seeds| seeds.div_ceil(5));
-    let totals = try_seeds(count, |seed| {
+    let totals = try_seeds(&format!(" --play {play}"), count, |seed| {
         let Tally { steps, deeds, failures, faults } = perform(seed, false)?;
         Ok([steps, deeds, failures, faults])
     });
@@ -43,4 +44,4 @@ macro_rules! plays {
     };
 }
 
-plays!(counter, group);
+plays!(counter, election, group);
