@@ -102,8 +102,8 @@
 //! come on demand and end by themselves: `zklock-open`, `zklock-dial` and `zklock-resolve` while
 //! connecting; `zklock-call`, up to 16 for a client, for calls with a deadline or a [`Cancel`];
 //! `zklock-reaper` for deletes in the background, and for the end of what is
-//! [kept](DistributedLockBuilder::keep_for); `zklock-event` for callbacks; `zklock-drop` when
-//! a session is put away. [`Client::stats`] counts them.
+//! [kept](DistributedLockBuilder::keep_for); `zklock-event` for callbacks; `zklock-member`,
+//! one for each [`Membership`]; `zklock-drop` when a session is put away. [`Client::stats`] counts them.
 //!
 //! Callbacks may block and may call the library.
 //!
@@ -111,7 +111,7 @@
 //!
 //! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
 //! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
-//! locks), `zklock::election` (rests after errors), `zklock::reaper`, `zklock::events` and
+//! locks), `zklock::election` (rests after errors), `zklock::group` (members that cannot come back), `zklock::reaper`, `zklock::events` and
 //! `zklock::testing`. Events, never single requests; never credentials.
 //!
 //! # Features
