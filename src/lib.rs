@@ -53,6 +53,11 @@
 //! here of locks holds for each. To see who holds: `contenders` and `observe`; to have a holder let
 //! go: `request_release`, and `break_lock` by force. Clients in other languages: [`NodeNaming`].
 //!
+//! # Beside the locks
+//!
+//! [`DistributedQueue`] and [`PriorityQueue`] hand items on: each to one consumer at the most, or,
+//! leased, to one after the other until it is acknowledged.
+//!
 //! # Faults
 //!
 //! | Fault | What happens |
@@ -106,7 +111,7 @@
 //!
 //! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
 //! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
-//! locks), `zklock::reaper`, `zklock::events` and `zklock::testing`. Events, never single requests; never credentials.
+//! locks), `zklock::reaper`, `zklock::events`, `zklock::queue` and `zklock::testing`. Events, never single requests; never credentials.
 //!
 //! # Features
 //!
@@ -126,7 +131,7 @@
 
 // The map. Each floor uses only those below it.
 
-// What users see: each a rule for the engine, and a guard.
+// What users see. Locks: each a rule for the engine, and a guard. Queues.
 mod recipes;
 
 // The one protocol engine: tickets, the rule, the queue, holds.
@@ -173,6 +178,9 @@ pub use contend::ticket::{Class, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
 pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
+pub use recipes::priority_queue::{PriorityQueue, PriorityQueueBuilder};
+pub use recipes::queue::lease::LeasedItem;
+pub use recipes::queue::{DistributedQueue, DistributedQueueBuilder};
 pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
 pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
 pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};
