@@ -111,8 +111,8 @@
 //!
 //! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
 //! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
-//! locks), `zklock::election` (rests after errors), `zklock::group` (members that cannot come back), `zklock::reaper`, `zklock::events` and
-//! `zklock::testing`. Events, never single requests; never credentials.
+//! locks), `zklock::election` (rests after errors), `zklock::group` (members that cannot come back),
+//! `zklock::queue`, `zklock::reaper`, `zklock::events` and `zklock::testing`. Events, never single requests; never credentials.
 //!
 //! # Features
 //!
@@ -187,6 +187,9 @@ pub use recipes::group::{Group, GroupBuilder, Member, Membership};
 pub use recipes::lead::{ElectionPhase, ElectionProgress, TermResult};
 pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
+pub use recipes::priority_queue::{PriorityQueue, PriorityQueueBuilder};
+pub use recipes::queue::lease::LeasedItem;
+pub use recipes::queue::{DistributedQueue, DistributedQueueBuilder};
 pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
 pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
 pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};

@@ -404,6 +404,15 @@ impl Hold {
         }
     }
 
+    /// Is done with it, and leaves the node to the caller, who has it deleted. An error says that
+    /// it was lost before.
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        match self.part() {
+            Parting::Lost(why) => Err(self.lost_error(why)),
+            Parting::Passed | Parting::Ours(_) => Ok(()),
+        }
+    }
+
     /// A hold of the same session with the same token, on another node.
     pub(crate) fn beside(&self, lock_node: &str, name: &str) -> Hold {
         Hold::on(&self.client, Arc::clone(&self.tenure.session), lock_node, name, self.tenure.zxid)

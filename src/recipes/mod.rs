@@ -1,5 +1,5 @@
 //! The recipes. Locks: each a form for the engine, and a guard; [`site`] and [`guard`]: what they
-//! have in common. The others stand on [`place`].
+//! have in common. The others stand on [`place`]; queues have [`queue`]'s items in common.
 
 pub(crate) mod candidates;
 pub(crate) mod changes;
@@ -10,6 +10,8 @@ pub(crate) mod lead;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 mod place;
+pub(crate) mod priority_queue;
+pub(crate) mod queue;
 pub(crate) mod reentrant;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;

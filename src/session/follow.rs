@@ -172,7 +172,24 @@ impl Follower {
 
     /// Does nothing until then, or until it is cancelled.
     pub(crate) fn rest(&self, until: Deadline) {
-        while !self.is_over(until) {
+        self.has_come(until, || false);
+    }
+
+    /// What ends a wait for something of the caller's own.
+    pub(crate) fn bell(&self) -> Signal {
+        self.waiter.bell()
+    }
+
+    /// Waits until something of the caller's own has come, for which the bell is rung; false when
+    /// that was not in time.
+    pub(crate) fn has_come(&self, until: Deadline, has_come: impl Fn() -> bool) -> bool {
+        loop {
+            if has_come() {
+                return true;
+            }
+            if self.is_over(until) {
+                return false;
+            }
             self.waiter.wait(until);
         }
     }

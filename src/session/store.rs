@@ -13,7 +13,15 @@ use crate::error::Result;
 pub(crate) use crate::link::Info;
 use crate::link::core::Notice;
 pub(crate) use crate::link::frame::Stat;
+use crate::link::frame::{MAX_REQUEST, REQUEST_HEADER};
 use crate::rt::Deadline;
+
+/// With how many bytes of data a node can be made at this path: a server takes no longer requests.
+pub(crate) fn room(path: &str, acl: &[Acl]) -> usize {
+    let entries: usize = acl.iter().map(|acl| 12 + acl.scheme.len() + acl.id.len()).sum();
+    // The lengths of the path and the data, the number of entries, and the flags.
+    MAX_REQUEST.saturating_sub(REQUEST_HEADER + 16 + path.len() + entries)
+}
 
 /// Which kind of node to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

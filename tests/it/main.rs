@@ -30,6 +30,7 @@ mod mutex; // scenarios 1–13b
 mod naming; // whose style contenders are named in
 mod observe; // going on looking who holds
 mod proxy; // the faulty network itself
+mod queue; // scenarios 79 and 80: queues
 mod retry; // how much trouble a call puts up with
 mod revocation; // scenario 68: asking holders to let go, and making them
 mod rwlock; // scenarios 46–54

@@ -1,0 +1,561 @@
+//! Putting items into a queue and getting them out, whatever their order.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::layout::Layout;
+use super::lease::LeasedItem;
+use super::stock::{Claim, Edition, On, Stock};
+use crate::contend::acquire::{Contention, Limits, acquire};
+use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::recipes::place::{Aim, Place, Wait};
+use crate::recipes::site::default_data;
+use crate::rt::Deadline;
+use crate::session::client::Client;
+use crate::session::follow::{Follower, worth_asking};
+use crate::session::make::make_parents;
+use crate::session::session::Session;
+use crate::session::store::{Answer, Created, Fault, Kind, Stat, room};
+
+const OFFER: Aim = Aim { tried: "put an item into the queue", needs: "CREATE on it" };
+const MAKE: Aim = Aim { tried: "make the queue", needs: "CREATE on its parent" };
+const LIST: Aim = Aim { tried: "list the queue's items", needs: "READ on it" };
+const READ: Aim = Aim { tried: "read an item", needs: "READ on it" };
+const TAKE: Aim =
+    Aim { tried: "take an item", needs: "READ on it, and DELETE on the queue's node" };
+
+/// A queue's node, and what is known of the items there.
+#[derive(Clone)]
+pub(crate) struct Items {
+    pub(crate) place: Place,
+    stock: Arc<Stock>,
+}
+
+/// For how long to look for an item.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search<'a> {
+    pub(crate) wait: Wait<'a>,
+    /// Whether to wait for one that is not there yet.
+    pub(crate) patient: bool,
+}
+
+impl<'a> Search<'a> {
+    pub(crate) fn waiting(wait: Wait<'a>) -> Search<'a> {
+        Search { wait, patient: true }
+    }
+}
+
+/// What came of an attempt at one item.
+enum Tried<T> {
+    Got(T),
+    /// There may be others.
+    Another,
+    NoTime,
+}
+
+/// How to get at what came too late for an earlier call.
+type Delivered<T> = fn(&Stock) -> Option<Result<T>>;
+
+/// What came of asking for an item's removal.
+enum Removed {
+    Ours(Vec<u8>),
+    Gone,
+    Leased,
+    /// It was asked for, and there was no answer.
+    Unknown,
+}
+
+impl Items {
+    pub(crate) fn new(client: Client, base: &str, name: &str, layout: Layout) -> Items {
+        Items { place: Place::new(client, base, name), stock: Stock::new(layout) }
+    }
+
+    fn layout(&self) -> Layout {
+        self.stock.layout
+    }
+
+    // ----- into the queue
+
+    pub(crate) fn offer(&self, priority: u32, data: &[u8]) -> Result<()> {
+        let node = self.place.whole()?;
+        let path = path::join(&node, &self.layout().prefix(priority));
+        let most = room(&path, &self.place.acl);
+        if data.len() > most {
+            let message = format!(
+                "an item of {} bytes was not put into the queue: there a server takes {most}",
+                data.len()
+            );
+            return Err(Error::new(ErrorKind::TooLarge, message).on(self.place.node()?));
+        }
+        let until = Deadline::after(self.place.client.core().connect_timeout());
+        let mut follower = self.place.follower(Wait::until(until));
+        loop {
+            let session = follower.session(until)?.ok_or_else(|| self.unreachable())?;
+            let (path, data, acl) = (path.clone(), data.to_vec(), self.place.acl.clone());
+            let create =
+                move |s: &Session| s.create(&path, &data, &acl, Kind::PersistentSequential);
+            match follower.ask(&session, until, create, drop)? {
+                Some(Ok(made)) => return self.accept(&follower, &session, until, made),
+                Some(Err(Fault::NoNode)) => {}
+                // As the numbers do not grow any more.
+                Some(Err(Fault::NodeExists)) => return Err(self.exhausted()),
+                None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
+                    return Err(self.unanswered_offer());
+                }
+                Some(Err(fault)) => return Err(self.place.refused(&fault, OFFER)),
+            }
+            let (whole, acl) = (node.clone(), self.place.acl.clone());
+            let make = move |s: &Session| make_parents(s, &whole, Kind::Container, &acl);
+            match follower.ask(&session, until, make, drop)? {
+                None | Some(Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
+                // It was removed again.
+                Some(Err(Fault::NoNode)) => {}
+                Some(Err(fault)) => return Err(self.place.refused(&fault, MAKE)),
+            }
+        }
+    }
+
+    /// Takes an item back whose number is too near to the end.
+    fn accept(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        until: Deadline,
+        made: Created,
+    ) -> Result<()> {
+        let item = self.layout().parse(path::last(&made.path));
+        if item.is_some_and(|item| !item.is_at_the_end()) {
+            return Ok(());
+        }
+        let node = self.place.whole()?;
+        let take_back = move |s: &Session| {
+            s.delete(&made.path)?;
+            // Its numbers start anew with the next item, unless there are others.
+            let _ = s.delete(&node);
+            Ok(())
+        };
+        match follower.ask(session, until, take_back, drop)? {
+            Some(Ok(())) => Err(self.exhausted()),
+            // Somebody has it already.
+            Some(Err(Fault::NoNode | Fault::NotEmpty)) => Ok(()),
+            None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
+                Err(self.unanswered_offer())
+            }
+            Some(Err(fault)) => Err(self.place.refused(&fault, TAKE)),
+        }
+    }
+
+    // ----- out of it
+
+    /// The first item, taken out of the queue.
+    pub(crate) fn take(&self, search: Search<'_>) -> Result<Option<Vec<u8>>> {
+        self.seek(search, Some(Stock::delivered), |follower, session, on, claim| {
+            self.remove(follower, session, on, claim, search)
+        })
+    }
+
+    /// The first item, leased.
+    pub(crate) fn lease(&self, search: Search<'_>) -> Result<Option<LeasedItem>> {
+        self.seek(search, None, |follower, session, on, claim| {
+            self.secure(follower, session, on, claim, search)
+        })
+    }
+
+    /// As `take` and `lease` without an end.
+    pub(crate) fn until_there<T>(
+        &self,
+        wait: Wait<'_>,
+        get: impl Fn(&Items, Search<'_>) -> Result<Option<T>>,
+    ) -> Result<T> {
+        loop {
+            if let Some(got) = get(self, Search::waiting(wait))? {
+                return Ok(got);
+            }
+        }
+    }
+
+    /// If there is one now; asked within the connect time-out.
+    pub(crate) fn at_once(&self) -> Search<'static> {
+        let until = Deadline::after(self.place.client.core().connect_timeout());
+        Search { wait: Wait::until(until), patient: false }
+    }
+
+    /// Tries one item after the other, the first ones first; before them comes what was delivered.
+    fn seek<T>(
+        &self,
+        search: Search<'_>,
+        delivered: Option<Delivered<T>>,
+        attempt: impl Fn(&mut Follower, &Arc<Session>, &On, Arc<Claim>) -> Result<Tried<T>>,
+    ) -> Result<Option<T>> {
+        self.place.node()?;
+        let mut follower = self.place.follower(search.wait);
+        let _news = self.stock.subscribe(follower.bell());
+        let until = worth_asking(search.wait.until);
+        // Whether all that was in the queue when the call began, or woke last, is known.
+        let mut is_certain = false;
+        loop {
+            if let Some(delivered) = delivered.and_then(|delivered| delivered(&self.stock)) {
+                return delivered.map(Some);
+            }
+            let Some(session) = follower.session(until)? else { return self.over(search) };
+            let on = On::now(&session);
+            let has_to_be = match self.layout() {
+                // Those that are not known yet come later.
+                Layout::ByAge => !search.patient && self.stock.is_out(&on),
+                Layout::ByPriority => true,
+            };
+            if has_to_be && !is_certain {
+                match self.make_certain(&mut follower, &session, &on, until)? {
+                    Tried::Got(()) => is_certain = true,
+                    Tried::Another => continue,
+                    Tried::NoTime => return self.over(search),
+                }
+            }
+            if let Some(claim) = self.stock.claim(&on) {
+                if claim.item().is_beyond() {
+                    return Err(self.exhausted().on(self.item_node(&claim)?));
+                }
+                match attempt(&mut follower, &session, &on, claim)? {
+                    Tried::Got(got) => return Ok(Some(got)),
+                    Tried::Another => continue,
+                    Tried::NoTime => return self.over(search),
+                }
+            }
+            if !search.patient {
+                if is_certain {
+                    return Ok(None);
+                }
+            } else if !self.stock.is_watched(&on) {
+                if let Tried::NoTime = self.list(&follower, &session, &on, until)? {
+                    return self.over(search);
+                }
+            } else if follower
+                .has_come(search.wait.until, || self.stock.has_news(delivered.is_some()))
+            {
+                is_certain = false;
+            } else {
+                return self.over(search);
+            }
+        }
+    }
+
+    /// Asks, through the leader, whether there are items that are not known; if so, lists all.
+    fn make_certain(
+        &self,
+        follower: &mut Follower,
+        session: &Arc<Session>,
+        on: &On,
+        until: Deadline,
+    ) -> Result<Tried<()>> {
+        let stock = Arc::clone(&self.stock);
+        let node = self.place.whole()?;
+        let look = move |s: &Session| {
+            let edition = s.confirm(&node)?.map(|stat| Edition::of(&stat));
+            if edition.is_some_and(|edition| stock.has(edition)) {
+                return Ok(None);
+            }
+            let children = s.children(&node, false)?;
+            Ok(Some((children.unwrap_or_default(), edition)))
+        };
+        self.heard(follower.ask(session, until, look, drop)?, LIST, |found| {
+            if let Some((children, edition)) = found {
+                let others = self.stock.learn(on, &children, None, edition);
+                self.warn_of(others);
+            }
+        })
+    }
+
+    /// Lists the items, and has new ones told of; be there a queue or not yet.
+    fn list(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        on: &On,
+        until: Deadline,
+    ) -> Result<Tried<()>> {
+        let node = self.place.whole()?;
+        let watch = self.stock.watch(session, &node);
+        let look = move |s: &Session| {
+            loop {
+                if let Some(children) = s.children(&node, true)? {
+                    return Ok(children);
+                }
+                if !s.await_making(&node)? {
+                    return Ok(Arc::default());
+                }
+            }
+        };
+        self.heard(follower.ask(session, until, look, drop)?, LIST, |children| {
+            let others = self.stock.learn(on, &children, Some(watch), None);
+            self.warn_of(others);
+        })
+    }
+
+    /// Reads the item and deletes it.
+    fn remove(
+        &self,
+        follower: &mut Follower,
+        session: &Arc<Session>,
+        on: &On,
+        claim: Arc<Claim>,
+        search: Search<'_>,
+    ) -> Result<Tried<Vec<u8>>> {
+        let until = worth_asking(search.wait.until);
+        let item = self.item_node(&claim)?;
+        let path = path::join(&self.place.whole()?, claim.item().name());
+        let doubt = || unanswered_take(&item);
+        let (mut session, mut is_unknown) = (Arc::clone(session), false);
+        loop {
+            let asked = path.clone();
+            let removal = move |s: &Session| {
+                if is_unknown {
+                    s.sync()?;
+                }
+                remove(s, &asked)
+            };
+            let late = {
+                let (claim, doubt) = (Arc::clone(&claim), doubt());
+                move |answer| deliver(&claim, answer, is_unknown, doubt)
+            };
+            match follower.ask(&session, until, removal, late)? {
+                Some(Ok(Removed::Ours(data))) => {
+                    claim.is_gone();
+                    return Ok(Tried::Got(data));
+                }
+                Some(Ok(Removed::Gone)) => {
+                    claim.is_gone();
+                    return if is_unknown { Err(doubt()) } else { Ok(Tried::Another) };
+                }
+                Some(Ok(Removed::Leased)) => {
+                    return self.pass_over(follower, &session, on, &claim, until);
+                }
+                Some(Ok(Removed::Unknown)) => is_unknown = true,
+                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
+                    if !is_unknown {
+                        return Ok(Tried::Another);
+                    }
+                }
+                None if is_unknown => return Err(doubt()),
+                None => return Ok(Tried::NoTime),
+                Some(Err(fault)) => return Err(self.place.refused(&fault, TAKE).on(item)),
+            }
+            // Without an answer now, it stays unknown.
+            session = match follower.session(until) {
+                Ok(Some(session)) => session,
+                Ok(None) => return Err(doubt()),
+                Err(error) => return Err(doubt().caused_by(error)),
+            };
+        }
+    }
+
+    /// Takes the lease of the item.
+    fn secure(
+        &self,
+        follower: &mut Follower,
+        session: &Arc<Session>,
+        on: &On,
+        claim: Arc<Claim>,
+        search: Search<'_>,
+    ) -> Result<Tried<LeasedItem>> {
+        let until = worth_asking(search.wait.until);
+        let node = self.item_node(&claim)?;
+        let path = path::join(&self.place.whole()?, claim.item().name());
+        // The data never change, so they may be read before it is ours.
+        let found = match follower.ask(session, until, move |s| s.read(&path, false), drop)? {
+            None => return Ok(Tried::NoTime),
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => return Ok(Tried::Another),
+            Some(answer) => answer.and_then(|found| found.map(readable).transpose()),
+        };
+        let (data, stat) = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                claim.is_gone();
+                return Ok(Tried::Another);
+            }
+            Err(fault) => return Err(self.place.refused(&fault, READ).on(node)),
+        };
+        if stat.children > 0 {
+            return self.pass_over(follower, session, on, &claim, until);
+        }
+        let contention = Contention {
+            client: self.place.client.clone(),
+            node: node.clone(),
+            data: default_data(),
+            acl: self.place.acl.clone(),
+            form: Form::new(NodeNaming::Curator, Class::Mutex),
+            must_exist: true,
+        };
+        let Wait { until: deadline, cancel } = search.wait;
+        match acquire(&contention, Limits { deadline, patient: false, cancel })? {
+            Some(hold) => Ok(Tried::Got(LeasedItem::new(hold, claim, node, data))),
+            None if follower.is_over(until) => Ok(Tried::NoTime),
+            // Somebody else was faster.
+            None => Ok(Tried::Another),
+        }
+    }
+
+    /// The item is leased; its claim is kept until that ends.
+    fn pass_over<T>(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        on: &On,
+        claim: &Claim,
+        until: Deadline,
+    ) -> Result<Tried<T>> {
+        let path = path::join(&self.place.whole()?, claim.item().name());
+        let watch = self.stock.watch(session, &path);
+        let heard = follower.ask(session, until, move |s| s.children(&path, true), drop)?;
+        let tried = self.heard(heard, READ, |children| match children {
+            None => claim.is_gone(),
+            Some(children) if children.is_empty() => {}
+            Some(_) => claim.is_leased(on, watch),
+        })?;
+        Ok(match tried {
+            Tried::NoTime => Tried::NoTime,
+            Tried::Got(()) | Tried::Another => Tried::Another,
+        })
+    }
+
+    // ----- looking
+
+    /// The data of the first item that is not leased.
+    pub(crate) fn peek(&self) -> Result<Option<Vec<u8>>> {
+        let layout = self.layout();
+        self.place.ask(READ, move |s, node| {
+            s.sync()?;
+            let Some(children) = s.children(node, false)? else { return Ok(None) };
+            for item in layout.sort(&children).0.iter().take_while(|item| !item.is_beyond()) {
+                if let Some(found) = s.read(&path::join(node, item.name()), false)?
+                    && found.1.children == 0
+                {
+                    return Ok(Some(readable(found)?.0));
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    pub(crate) fn len(&self) -> Result<usize> {
+        let layout = self.layout();
+        self.place.ask(LIST, move |s, node| {
+            s.sync()?;
+            let children = s.children(node, false)?.unwrap_or_default();
+            Ok(children.iter().filter(|name| layout.parse(name).is_some()).count())
+        })
+    }
+
+    // ----- what is told
+
+    fn heard<T>(
+        &self,
+        heard: Option<Answer<T>>,
+        aim: Aim,
+        learn: impl FnOnce(T),
+    ) -> Result<Tried<()>> {
+        match heard {
+            None => Ok(Tried::NoTime),
+            Some(Ok(found)) => {
+                learn(found);
+                Ok(Tried::Got(()))
+            }
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
+            Some(Err(fault)) => Err(self.place.refused(&fault, aim)),
+        }
+    }
+
+    /// What a call gives that has found nothing in its time.
+    fn over<T>(&self, search: Search<'_>) -> Result<Option<T>> {
+        if search.patient { search.wait.over(self.place.node()?) } else { Err(self.unreachable()) }
+    }
+
+    /// The item's node, as the client names it.
+    fn item_node(&self, claim: &Claim) -> Result<String> {
+        Ok(path::join(self.place.node()?, claim.item().name()))
+    }
+
+    fn warn_of(&self, others: usize) {
+        if others > 0 {
+            let node = self.place.node().unwrap_or_default();
+            self.place.client.core().warn_once(node, || {
+                Some(format!("there are {others} children that are no items; they are ignored"))
+            });
+        }
+    }
+
+    fn unreachable(&self) -> Error {
+        let limit = self.place.client.core().connect_timeout();
+        let message = format!("no server answered within {limit:?}; nothing was done");
+        Error::new(ErrorKind::Connect, message).on(self.place.node().unwrap_or_default())
+    }
+
+    fn unanswered_offer(&self) -> Error {
+        Error::new(
+            ErrorKind::ConnectionLoss,
+            "there was no answer to the item that was put into the queue: it may be there, or not",
+        )
+        .on(self.place.node().unwrap_or_default())
+    }
+
+    fn exhausted(&self) -> Error {
+        Error::new(
+            ErrorKind::SequenceExhausted,
+            "the sequence numbers of the queue's node are used up; they start anew when it is \
+             empty: have all items taken, and try again",
+        )
+        .on(self.place.node().unwrap_or_default())
+    }
+}
+
+/// Reads an item that nobody has leased, and deletes it.
+fn remove(session: &Session, path: &str) -> Answer<Removed> {
+    let Some(found) = session.read(path, false)? else { return Ok(Removed::Gone) };
+    if found.1.children > 0 {
+        return Ok(Removed::Leased);
+    }
+    let (data, _) = readable(found)?;
+    match session.delete(path) {
+        Ok(()) => Ok(Removed::Ours(data)),
+        Err(Fault::NoNode) => Ok(Removed::Gone),
+        Err(Fault::NotEmpty) => Ok(Removed::Leased),
+        Err(Fault::ConnectionLoss | Fault::SessionEnded) => Ok(Removed::Unknown),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// No item is taken of which the data could not be had.
+fn readable((data, stat): (Vec<u8>, Stat)) -> Answer<(Vec<u8>, Stat)> {
+    let is_whole = usize::try_from(stat.length).is_ok_and(|length| length == data.len());
+    if is_whole { Ok((data, stat)) } else { Err(Fault::NoAuth) }
+}
+
+/// The caller who had asked for the removal has gone.
+fn deliver(claim: &Claim, answer: Answer<Removed>, is_unknown: bool, doubt: Error) {
+    match answer {
+        Ok(Removed::Ours(data)) => {
+            claim.is_gone();
+            claim.stock().deliver(Ok(data));
+        }
+        Ok(Removed::Gone) => claim.is_gone(),
+        // Where it was unknown before, the caller was told.
+        Ok(Removed::Unknown) if !is_unknown => claim.stock().deliver(Err(doubt)),
+        Ok(Removed::Leased | Removed::Unknown) | Err(_) => {}
+    }
+}
+
+fn unanswered_take(item: &str) -> Error {
+    Error::new(
+        ErrorKind::ConnectionLoss,
+        "there was no answer to the deletion of an item: it may be gone from the queue, and this \
+         call does not give it; an item that is not to be lost has to be leased",
+    )
+    .on(item)
+}
+
+impl fmt::Debug for Items {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Items").field("place", &self.place).field("stock", &self.stock).finish()
+    }
+}

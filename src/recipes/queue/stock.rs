@@ -1,0 +1,300 @@
+//! What is known of a queue's items: those that wait, those that threads of ours are at, and those
+//! that are leased. The values that share it give each item to one thread at a time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use super::layout::{Item, Layout};
+use crate::error::Result;
+use crate::rt::{AtomicBool, Mutex};
+use crate::session::session::Session;
+use crate::session::store::Stat;
+use crate::session::wake::{Signal, Signals, Subscription};
+
+/// See the module.
+pub(crate) struct Stock {
+    pub(crate) layout: Layout,
+    /// Told when whoever has found nothing is to look again.
+    news: Arc<Signals>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// Where the watches were set.
+    on: Option<On>,
+    /// The one on the list of items; none if there has never been any.
+    list: Option<Watch>,
+    edition: Option<Edition>,
+    waiting: BTreeSet<Item>,
+    claimed: BTreeSet<Item>,
+    /// By others, or by an earlier session of ours.
+    leased: BTreeMap<Item, Watch>,
+    /// What came of attempts whose callers had gone.
+    late: VecDeque<Result<Vec<u8>>>,
+}
+
+/// A connection, and for how long what was seen on it is believed.
+#[derive(Clone)]
+pub(crate) struct On {
+    session: Weak<Session>,
+    connection: u64,
+    review: u64,
+}
+
+/// A watch that may have fired.
+pub(crate) struct Watch {
+    fired: Arc<AtomicBool>,
+    _subscription: Subscription,
+}
+
+/// Which items were ever made: as long as it is the same, there are no new ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edition {
+    queue: i64,
+    made: i32,
+}
+
+impl Edition {
+    pub(crate) fn of(queue: &Stat) -> Edition {
+        // The changes are those that were made and those that were deleted; the children are the
+        // ones without the others.
+        let twice = queue.child_changes.wrapping_add(queue.children);
+        Edition { queue: queue.czxid, made: twice }
+    }
+}
+
+impl On {
+    /// To be taken before what is seen on it is asked for.
+    pub(crate) fn now(session: &Arc<Session>) -> On {
+        let phase = session.status().now();
+        let (connection, review) = (phase.connection, phase.review());
+        On { session: Arc::downgrade(session), connection, review }
+    }
+
+    fn is_current(&self) -> bool {
+        self.session.upgrade().is_some_and(|session| {
+            let phase = session.status().now();
+            phase.ended.is_none()
+                && (self.connection, self.review) == (phase.connection, phase.review())
+        })
+    }
+}
+
+impl PartialEq for On {
+    fn eq(&self, other: &On) -> bool {
+        Weak::ptr_eq(&self.session, &other.session)
+            && (self.connection, self.review) == (other.connection, other.review)
+    }
+}
+
+impl Watch {
+    fn has_fired(&self) -> bool {
+        self.fired.load(Ordering::SeqCst)
+    }
+}
+
+impl Stock {
+    pub(crate) fn new(layout: Layout) -> Arc<Stock> {
+        Arc::new(Stock { layout, news: Arc::default(), kept: Mutex::default() })
+    }
+
+    /// Has a bell rung whenever [`has_news`](Stock::has_news) may have become true.
+    pub(crate) fn subscribe(&self, bell: Signal) -> Subscription {
+        self.news.subscribe(bell)
+    }
+
+    /// Whether somebody who has found nothing there may find something now, be it what was delivered.
+    pub(crate) fn has_news(&self, takes_delivered: bool) -> bool {
+        let kept = self.kept.lock();
+        !kept.waiting.is_empty()
+            || (takes_delivered && !kept.late.is_empty())
+            || kept.on.as_ref().is_none_or(|on| !on.is_current())
+            || kept.list.as_ref().is_none_or(Watch::has_fired)
+            || kept.leased.values().any(Watch::has_fired)
+    }
+
+    /// The first item that is known to wait.
+    pub(crate) fn claim(self: &Arc<Self>, on: &On) -> Option<Arc<Claim>> {
+        let mut kept = self.kept.lock();
+        kept.look_after_leases(on);
+        let item = kept.waiting.pop_first()?;
+        kept.claimed.insert(item.clone());
+        drop(kept);
+        let stock = Arc::clone(self);
+        Some(Arc::new(Claim { stock, item, over: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn is_out(&self, on: &On) -> bool {
+        let mut kept = self.kept.lock();
+        kept.look_after_leases(on);
+        kept.waiting.is_empty()
+    }
+
+    /// Whether there is a watch that tells of new items.
+    pub(crate) fn is_watched(&self, on: &On) -> bool {
+        let kept = self.kept.lock();
+        kept.on.as_ref() == Some(on) && kept.list.as_ref().is_some_and(|list| !list.has_fired())
+    }
+
+    pub(crate) fn has(&self, edition: Edition) -> bool {
+        self.kept.lock().edition == Some(edition)
+    }
+
+    /// A watch, to be registered before the server is asked to set it.
+    pub(crate) fn watch(&self, session: &Session, path: &str) -> Watch {
+        let fired = Arc::new(AtomicBool::new(false));
+        let (flag, news) = (Arc::clone(&fired), Arc::clone(&self.news));
+        let signal: Signal = Arc::new(move || {
+            flag.store(true, Ordering::SeqCst);
+            news.tell();
+        });
+        Watch { fired, _subscription: session.watches().subscribe(path, signal) }
+    }
+
+    /// These are the children of the queue's node; with the watch that was set by asking for them,
+    /// and the edition that they are at least of. Says how many are no items.
+    pub(crate) fn learn(
+        &self,
+        on: &On,
+        children: &[String],
+        watch: Option<Watch>,
+        edition: Option<Edition>,
+    ) -> usize {
+        let (mut items, others) = self.layout.sort(children);
+        let mut kept = self.kept.lock();
+        kept.look_after_leases(on);
+        kept.leased.retain(|item, _| items.remove(item));
+        items.retain(|item| !kept.claimed.contains(item));
+        (kept.waiting, kept.edition) = (items, edition);
+        kept.list = watch.or(kept.list.take());
+        let is_more = !kept.waiting.is_empty();
+        drop(kept);
+        if is_more {
+            self.news.tell();
+        }
+        others
+    }
+
+    /// What came too late for the caller who had asked for it is for the next one.
+    pub(crate) fn deliver(&self, late: Result<Vec<u8>>) {
+        self.kept.lock().late.push_back(late);
+        self.news.tell();
+    }
+
+    pub(crate) fn delivered(&self) -> Option<Result<Vec<u8>>> {
+        self.kept.lock().late.pop_front()
+    }
+
+    /// The change says whether others are to look again.
+    fn settle(&self, item: &Item, change: impl FnOnce(&mut Kept) -> bool) {
+        let mut kept = self.kept.lock();
+        kept.claimed.remove(item);
+        let is_news = change(&mut kept);
+        drop(kept);
+        if is_news {
+            self.news.tell();
+        }
+    }
+}
+
+impl Kept {
+    /// Those whose lease has ended wait again, and those whose watch is of no use any more.
+    fn look_after_leases(&mut self, on: &On) {
+        if self.on.as_ref() != Some(on) {
+            (self.on, self.list) = (Some(on.clone()), None);
+            self.waiting.extend(std::mem::take(&mut self.leased).into_keys());
+        } else if self.leased.values().any(Watch::has_fired) {
+            let (ended, leased): (BTreeMap<_, _>, _) =
+                std::mem::take(&mut self.leased).into_iter().partition(|(_, w)| w.has_fired());
+            self.leased = leased;
+            self.waiting.extend(ended.into_keys());
+        }
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        let lost = self.kept.lock().late.iter().filter(|late| late.is_ok()).count();
+        if lost > 0 {
+            log::warn!(
+                target: "zklock::queue",
+                "{lost} items were taken out of a queue too late for those who had waited, and \
+                 nobody has asked for them since"
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Stock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.kept.lock();
+        f.debug_struct("Stock")
+            .field("waiting", &kept.waiting.len())
+            .field("claimed", &kept.claimed.len())
+            .field("leased", &kept.leased.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An item that one thread of ours is at. Dropped, it waits again.
+pub(crate) struct Claim {
+    stock: Arc<Stock>,
+    item: Item,
+    over: AtomicBool,
+}
+
+impl Claim {
+    pub(crate) fn item(&self) -> &Item {
+        &self.item
+    }
+
+    pub(crate) fn stock(&self) -> &Arc<Stock> {
+        &self.stock
+    }
+
+    /// It is not there any more.
+    pub(crate) fn is_gone(&self) {
+        self.end(|_, _| false);
+    }
+
+    /// It is somebody else's for the time being; this watch tells of the end.
+    pub(crate) fn is_leased(&self, on: &On, watch: Watch) {
+        self.end(|kept, item| {
+            // Who has been told by it may have looked before.
+            if watch.has_fired() || kept.on.as_ref() != Some(on) {
+                kept.waiting.insert(item);
+                return true;
+            }
+            kept.leased.insert(item, watch);
+            false
+        });
+    }
+
+    pub(crate) fn give_back(&self) {
+        self.end(|kept, item| {
+            kept.waiting.insert(item);
+            true
+        });
+    }
+
+    fn end(&self, change: impl FnOnce(&mut Kept, Item) -> bool) {
+        if !self.over.swap(true, Ordering::SeqCst) {
+            self.stock.settle(&self.item, |kept| change(kept, self.item.clone()));
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Claim").field(&self.item.name()).finish()
+    }
+}

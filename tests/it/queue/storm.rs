@@ -1,0 +1,275 @@
+//! Many producers and consumers, while connections are cut, sessions end, and the server restarts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use zklock::{Cancel, Client, DistributedQueue, Error, ErrorKind};
+
+use super::{SOON, queue};
+use crate::support::proxy::Proxy;
+use crate::support::raw::Raw;
+use crate::support::site::Site;
+use crate::support::{eventually, skip_without_server};
+
+const ITEMS: usize = 20_000;
+/// Of each kind, with so many threads each.
+const CLIENTS: usize = 4;
+const THREADS: usize = 4;
+/// How many items are delivered between two faults.
+const PACE: usize = 400;
+const T: Duration = Duration::from_secs(4);
+/// What runs the tests stops them after three minutes.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// A server behind two proxies, and clients on both.
+struct Storm {
+    site: Site,
+    proxies: [Proxy; 2],
+    producers: Vec<Client>,
+    consumers: Vec<Client>,
+}
+
+/// What has been delivered, how often; and who waits for more.
+#[derive(Default)]
+struct Delivered {
+    items: Mutex<BTreeMap<usize, usize>>,
+    more: Condvar,
+    is_over: AtomicBool,
+}
+
+impl Storm {
+    fn new(test: &str) -> Storm {
+        let site = Site::own(test);
+        let proxies = [(); 2].map(|()| Proxy::start(site.server().addr()));
+        let connect = |number: usize| {
+            let builder = Client::builder(&proxies[number % 2].hosts()).session_timeout(T);
+            builder.connect().expect("a client")
+        };
+        let [producers, consumers] = [(); 2].map(|()| (0..CLIENTS).map(connect).collect());
+        Storm { site, proxies, producers, consumers }
+    }
+
+    /// Has everything go wrong in turn, as deliveries go on, until all is over.
+    fn rage(&self, delivered: &Delivered) -> usize {
+        for fault in 0.. {
+            if !delivered.wait_for(PACE * (fault + 1)) {
+                return fault;
+            }
+            let proxy = &self.proxies[fault % 2];
+            match fault % 6 {
+                5 => self.end_a_session(proxy, fault / 6),
+                _ if fault == 24 => self.site.server().restart(),
+                _ => proxy.cut(),
+            }
+        }
+        0
+    }
+
+    fn end_a_session(&self, proxy: &Proxy, which: usize) {
+        let sessions = proxy.sessions();
+        let (session, password) = &sessions[which % sessions.len()];
+        // It may have ended before.
+        if let Ok(stolen) = Raw::resume(self.site.hosts(), T, *session, password) {
+            let _ = stolen.close();
+        }
+        proxy.cut();
+    }
+
+    /// Runs all threads at once: producers with their share of the numbers, and consumers, which
+    /// are cancelled when the queue is empty and nothing comes any more. Says how many faults there
+    /// were.
+    fn run(
+        &self,
+        delivered: &Delivered,
+        produce: impl Fn(&DistributedQueue, usize) + Sync,
+        consume: impl Fn(&DistributedQueue, &Cancel) + Sync,
+    ) -> usize {
+        let end = Cancel::new();
+        let next = AtomicUsize::new(0);
+        let (produce, consume, next, cancel) = (&produce, &consume, &next, &end);
+        thread::scope(|scope| {
+            for zk in &self.consumers {
+                let queue = queue(zk, &self.site);
+                for _ in 0..THREADS {
+                    let queue = queue.clone();
+                    scope.spawn(move || consume(&queue, cancel));
+                }
+            }
+            let mut producing = Vec::new();
+            for zk in &self.producers {
+                let queue = queue(zk, &self.site);
+                for _ in 0..THREADS {
+                    let queue = queue.clone();
+                    producing.push(scope.spawn(move || {
+                        loop {
+                            let number = next.fetch_add(1, Ordering::Relaxed);
+                            if number >= ITEMS {
+                                return;
+                            }
+                            produce(&queue, number);
+                        }
+                    }));
+                }
+            }
+            let rage = scope.spawn(|| self.rage(delivered));
+            producing.into_iter().for_each(|thread| thread.join().unwrap());
+            let zk = self.site.client();
+            let rest = queue(&zk, &self.site);
+            eventually(LIMIT, "an empty queue", || rest.is_empty().unwrap_or(false));
+            end.cancel();
+            delivered.end();
+            rage.join().unwrap()
+        })
+    }
+
+    fn finish(self) {
+        drop(self.proxies);
+        self.site.finish(self.producers.into_iter().chain(self.consumers));
+    }
+}
+
+impl Delivered {
+    fn note(&self, item: usize) {
+        let mut items = self.items.lock().unwrap();
+        *items.entry(item).or_default() += 1;
+        if items.len().is_multiple_of(PACE) {
+            self.more.notify_all();
+        }
+    }
+
+    fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        drop(self.items.lock().unwrap());
+        self.more.notify_all();
+    }
+
+    /// False if it is over before.
+    fn wait_for(&self, items: usize) -> bool {
+        let is_over = || self.is_over.load(Ordering::SeqCst);
+        let few = |delivered: &mut BTreeMap<_, _>| delivered.len() < items && !is_over();
+        drop(self.more.wait_while(self.items.lock().unwrap(), few).unwrap());
+        !is_over()
+    }
+
+    fn into_items(self) -> BTreeMap<usize, usize> {
+        self.items.into_inner().unwrap()
+    }
+}
+
+fn number(data: &[u8]) -> usize {
+    std::str::from_utf8(data).unwrap().parse().unwrap()
+}
+
+fn is_trouble(error: &Error) -> bool {
+    let of_the_network = [ErrorKind::ConnectionLoss, ErrorKind::Connect, ErrorKind::SessionLost];
+    of_the_network.contains(&error.kind())
+}
+
+#[test]
+fn s79_in_a_storm_leasing_loses_no_item() {
+    skip_without_server!();
+    let storm = Storm::new("s79-storm-lease");
+    let delivered = Delivered::default();
+    let [repeated, unacknowledged] = [(); 2].map(|()| AtomicUsize::new(0));
+    let acknowledged = Mutex::new(BTreeSet::new());
+    let faults = storm.run(
+        &delivered,
+        |queue, number| {
+            while let Err(error) = queue.offer(number.to_string()) {
+                assert!(is_trouble(&error), "{error}");
+                repeated.fetch_add(1, Ordering::Relaxed);
+            }
+        },
+        |queue, cancel| {
+            loop {
+                let item = match queue.lease_with(cancel) {
+                    Ok(item) => item,
+                    Err(error) if error.kind() == ErrorKind::Cancelled => return,
+                    Err(error) => panic!("{error}"),
+                };
+                let number = number(item.data());
+                match item.ack() {
+                    Ok(()) => drop(acknowledged.lock().unwrap().insert(number)),
+                    Err(error) => {
+                        assert!(is_trouble(&error), "{error}");
+                        unacknowledged.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                delivered.note(number);
+            }
+        },
+    );
+    let items = delivered.into_items();
+    let more_than_once = items.values().filter(|&&times| times > 1).count();
+    let (acknowledged, repeated) = (acknowledged.into_inner().unwrap(), repeated.into_inner());
+    let unacknowledged = unacknowledged.into_inner();
+    println!(
+        "{ITEMS} items, {faults} faults: {repeated} offers repeated, {} acknowledged, \
+         {unacknowledged} leases lost, {more_than_once} delivered more than once",
+        acknowledged.len()
+    );
+    assert!(faults > 25, "{faults}");
+    assert!(items.keys().copied().eq(0..ITEMS), "{} of {ITEMS} delivered", items.len());
+    // Where nothing was said of it, it was done.
+    assert!(ITEMS - acknowledged.len() <= unacknowledged, "{}", acknowledged.len());
+    storm.finish();
+}
+
+#[test]
+fn s79_in_a_storm_taking_gives_no_item_twice() {
+    skip_without_server!();
+    let storm = Storm::new("s79-storm-take");
+    let delivered = Delivered::default();
+    let [doubtful, unknown] = [(); 2].map(|()| AtomicUsize::new(0));
+    let offered = Mutex::new(BTreeSet::new());
+    let faults = storm.run(
+        &delivered,
+        |queue, number| match queue.offer(number.to_string()) {
+            Ok(()) => drop(offered.lock().unwrap().insert(number)),
+            Err(error) => {
+                assert!(is_trouble(&error), "{error}");
+                doubtful.fetch_add(1, Ordering::Relaxed);
+            }
+        },
+        |queue, cancel| {
+            loop {
+                match queue.take_with(cancel) {
+                    Ok(data) => delivered.note(number(&data)),
+                    Err(error) if error.kind() == ErrorKind::Cancelled => break,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
+                        unknown.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            // What came too late for one call is for the next.
+            eventually(SOON, "what came late", || match queue.try_take() {
+                Ok(Some(data)) => {
+                    delivered.note(number(&data));
+                    false
+                }
+                Ok(None) => true,
+                Err(_) => false,
+            });
+        },
+    );
+    let items = delivered.into_items();
+    let (doubtful, unknown) = (doubtful.into_inner(), unknown.into_inner());
+    let offered = offered.into_inner().unwrap();
+    let lost = offered.iter().filter(|number| !items.contains_key(number)).count();
+    println!(
+        "{ITEMS} items, {faults} faults: {} offered, {doubtful} offers in doubt, {} delivered, \
+         {unknown} deletions in doubt, {lost} lost by them",
+        offered.len(),
+        items.len()
+    );
+    assert!(faults > 25, "{faults}");
+    let twice: Vec<_> = items.iter().filter(|(_, times)| **times > 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    // Each item that is missing was told of.
+    assert!(lost <= unknown, "{lost} lost, {unknown} in doubt");
+    storm.finish();
+}
