@@ -628,7 +628,7 @@ impl Attempt<'_> {
 
 /// The error of a call that was cancelled.
 pub(crate) fn cancelled(node: &str) -> Error {
-    Error::new(ErrorKind::Cancelled, "the wait for the lock was cancelled").on(node)
+    Error::new(ErrorKind::Cancelled, "the wait was cancelled").on(node)
 }
 
 /// As `delete_within`; what is not done by then is left to the reaper.

@@ -121,7 +121,7 @@ impl Site {
 }
 
 /// Host, process and thread, so that who looks at the node sees whose it is.
-fn default_data() -> Vec<u8> {
+pub(super) fn default_data() -> Vec<u8> {
     static HOST: LazyLock<String> =
         LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let thread = std::thread::current();
