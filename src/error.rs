@@ -47,10 +47,18 @@ pub enum ErrorKind {
     NotAuthorized,
     /// The lock node's sequence numbers are used up; the lock node is made anew once empty.
     SequenceExhausted,
-    /// Others take a semaphore to have another number of permits; nothing was acquired.
+    /// Others take a semaphore to have another number of permits, or a double barrier to be for
+    /// another number of participants; nothing was acquired.
     Disagreement,
     /// Somebody else has the name that was asked for.
     Taken,
+    /// More come to a double barrier than it is for; this one did not enter.
+    Full,
+    /// What the call is about does not exist, such as a round of a two-phase commit.
+    NotFound,
+    /// What the call was to make exists already, such as a round of a two-phase commit, or another
+    /// vote.
+    AlreadyExists,
     /// A [`Cancel`](crate::Cancel) token was tripped while waiting.
     Cancelled,
     /// The client was closed.
@@ -115,17 +123,17 @@ impl Error {
     /// True for what the network or the ensemble did ([`Connect`](ErrorKind::Connect),
     /// [`ConnectionLoss`](ErrorKind::ConnectionLoss), [`SessionLost`](ErrorKind::SessionLost),
     /// [`LockLost`](ErrorKind::LockLost), [`SequenceExhausted`](ErrorKind::SequenceExhausted),
-    /// [`Taken`](ErrorKind::Taken),
-    /// [`System`](ErrorKind::System));
+    /// [`Taken`](ErrorKind::Taken), [`Full`](ErrorKind::Full), [`System`](ErrorKind::System));
     /// false for bad arguments, refused credentials and permissions, answers that the server
-    /// should not have given, a cancelled wait and a closed client.
+    /// should not have given, what does not exist or exists already, a cancelled wait and a closed
+    /// client.
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::*;
         match self.0.kind {
             Connect | ConnectionLoss | SessionLost | LockLost | SequenceExhausted | Taken
-            | System => true,
+            | Full | System => true,
             InvalidName | InvalidData | TooLarge | AuthFailed | NotAuthorized | Cancelled
-            | Closed | Server | Disagreement => false,
+            | Closed | Server | Disagreement | NotFound | AlreadyExists => false,
         }
     }
 }

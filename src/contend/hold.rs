@@ -448,6 +448,19 @@ impl Hold {
         }
     }
 
+    /// A hold of the same node, for who has left it (see [`Tenure::leave`]) and comes to keep it.
+    pub(crate) fn again(mut self) -> Hold {
+        self.over = true;
+        let path = &self.tenure.path;
+        self.beside(path::parent(path), path::last(path))
+    }
+
+    /// The node is deleted already, by its owner.
+    pub(crate) fn has_gone(mut self) {
+        self.over = true;
+        self.tenure.leave();
+    }
+
     /// As dropping does, but no longer than that.
     pub(crate) fn let_go(mut self, until: Deadline) {
         self.release_by(until);

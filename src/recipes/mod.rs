@@ -1,8 +1,10 @@
 //! The recipes. Locks: each a form for the engine, and a guard; [`site`] and [`guard`]: what they
 //! have in common. The others stand on [`place`]; queues have [`queue`]'s items in common.
 
+pub(crate) mod barrier;
 pub(crate) mod candidates;
 pub(crate) mod changes;
+pub(crate) mod double_barrier;
 pub(crate) mod election;
 pub(crate) mod group;
 mod guard;
@@ -18,3 +20,4 @@ pub(crate) mod semaphore;
 pub(crate) mod shared_counter;
 pub(crate) mod shared_value;
 mod site;
+pub(crate) mod two_phase_commit;

@@ -14,10 +14,12 @@ mod support;
 
 mod acl; // scenario 70: lock nodes that others own
 mod ambiguity; // scenarios 36–43b: what happens when answers are lost
+mod barrier; // barriers
 mod borrowed; // clients of a plain handle of the zookeeper crate
 mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
+mod double_barrier; // scenarios 76–78
 mod election; // scenarios 73–75
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
 mod group; // scenario 80: who is there
@@ -39,3 +41,4 @@ mod sequence; // scenarios 44 and 45
 mod several; // scenarios 5 and 64–67: re-entrant and multi-locks
 mod shared_value; // scenario 80: configuration, and counting
 mod strangers; // hostile bytes from servers
+mod two_phase_commit; // all commit, or all abort

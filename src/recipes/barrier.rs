@@ -1,0 +1,238 @@
+//! The barrier.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::place::{Aim, Place, Wait};
+use crate::acl::Acl;
+use crate::contend::ticket::Guid;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::rt::{self, Deadline, Mutex};
+use crate::session::client::Client;
+use crate::session::follow::View;
+use crate::session::make::make_parents;
+use crate::session::session::Session;
+use crate::session::store::{Answer, Fault, Kind};
+use crate::session::wake::Cancel;
+
+/// Holds up whoever waits for it, as long as it is raised.
+///
+/// ZooKeeper's recipe: the barrier is up as long as the node `base/name` exists. It is persistent,
+/// so the barrier stays up when whoever raised it ends; anybody may lift it. Curator's
+/// `DistributedBarrier` and kazoo's `Barrier` of the same path are the same barrier.
+///
+/// The value is a description, as a [`DistributedLock`](crate::DistributedLock) is: it can be
+/// cloned and shared.
+///
+/// # Guarantees
+///
+/// Nobody passes a barrier that was raised before he came, and not lifted since, whichever server
+/// he asks: the first look goes through the ensemble's leader. Nobody misses that it is lifted; who
+/// waits goes on over lost connections and sessions. Where it is lifted and raised again at once, a
+/// waiter may see the new one only, and goes on waiting.
+///
+/// # Example
+///
+/// ```no_run
+/// use zklock::{Barrier, Client};
+///
+/// let zk = Client::connect("zk1:2181,zk2:2181")?;
+/// let barrier = Barrier::new(&zk, "/barriers", "maintenance");
+/// barrier.raise()?; // nobody passes from here on
+/// barrier.lift()?;
+/// barrier.wait()?; // at once: it is not raised
+/// # Ok::<(), zklock::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Barrier {
+    place: Place,
+}
+
+/// Waiting means to read the node.
+const WAIT: Aim = Aim { tried: "wait at the barrier", needs: "READ on it" };
+const RAISE: Aim = Aim { tried: "raise the barrier", needs: "CREATE on its parent" };
+const LIFT: Aim = Aim { tried: "lift the barrier", needs: "DELETE on its parent" };
+
+impl Barrier {
+    /// The barrier `name` under the path `base`: as
+    /// [`DistributedLock::new`](crate::DistributedLock::new).
+    pub fn new(zk: impl Into<Client>, base: impl AsRef<str>, name: impl AsRef<str>) -> Barrier {
+        Barrier::builder(zk, base, name).build()
+    }
+
+    /// As [`new`](Barrier::new), with settings.
+    pub fn builder(
+        zk: impl Into<Client>,
+        base: impl AsRef<str>,
+        name: impl AsRef<str>,
+    ) -> BarrierBuilder {
+        let place = Place::new(zk.into(), base.as_ref(), name.as_ref());
+        BarrierBuilder { barrier: Barrier { place } }
+    }
+
+    /// Raises the barrier, and says whether this call did; false if it was up already.
+    ///
+    /// It is raised once at the most. When an answer was lost, the node is looked for, and made
+    /// only if it is certain that it was not.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) or [`Connect`](ErrorKind::Connect) without an
+    /// answer within the [connect time-out](crate::ClientBuilder::connect_timeout): it may be up or
+    /// not. `ConnectionLoss` also when an answer was lost and the barrier is not up, but may have
+    /// been in the meantime. [`InvalidName`](ErrorKind::InvalidName),
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized), and what waiting cannot mend else.
+    pub fn raise(&self) -> Result<bool> {
+        let (acl, mark) = (self.place.acl.clone(), Guid::from_u128(rt::random()).to_string());
+        let before = Arc::<Mutex<Option<Stamp>>>::default();
+        let raised = self.place.ask(RAISE, move |session, whole| {
+            raise(session, whole, &acl, mark.as_bytes(), &before)
+        })?;
+        raised.ok_or_else(|| {
+            let message = "the answer to raising the barrier was lost; it is not up, but may have \
+                           been raised and lifted again by others";
+            let error = Error::new(ErrorKind::ConnectionLoss, message);
+            error.on(self.place.node().unwrap_or_default())
+        })
+    }
+
+    /// Lifts the barrier, and says whether this call did; also if it may have been this call,
+    /// because an answer was lost. False if it was not up.
+    ///
+    /// A barrier that is raised during the call, after the one that it found, is left alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`raise`](Barrier::raise): without an answer it may be up or not.
+    pub fn lift(&self) -> Result<bool> {
+        let meant = Arc::<Mutex<Option<i64>>>::default();
+        self.place.ask(LIFT, move |session, whole| lift(session, whole, &meant))
+    }
+
+    /// Whether the barrier is up: asked through the ensemble's leader.
+    ///
+    /// # Errors
+    ///
+    /// As [`raise`](Barrier::raise).
+    pub fn is_raised(&self) -> Result<bool> {
+        self.place.ask(WAIT, |session, whole| Ok(session.confirm(whole)?.is_some()))
+    }
+
+    /// Blocks as long as the barrier is up.
+    ///
+    /// # Errors
+    ///
+    /// What waiting cannot mend: [`InvalidName`](ErrorKind::InvalidName),
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the barrier's node,
+    /// [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed),
+    /// [`System`](ErrorKind::System), [`Server`](ErrorKind::Server).
+    pub fn wait(&self) -> Result<()> {
+        self.wait_by(Wait::FOREVER).map(drop)
+    }
+
+    /// As [`wait`](Barrier::wait), for so long at the most: false when it was up until then, or
+    /// when the ensemble did not answer. A request that is under way may take up to 50 ms more.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Barrier::wait).
+    pub fn wait_for(&self, limit: Duration) -> Result<bool> {
+        self.wait_by(Wait::until(Deadline::after(limit)))
+    }
+
+    /// As [`wait`](Barrier::wait), until any thread trips `cancel`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled); else as [`wait`](Barrier::wait).
+    pub fn wait_with(&self, cancel: &Cancel) -> Result<()> {
+        self.wait_by(Wait::unless(cancel)).map(drop)
+    }
+
+    fn wait_by(&self, wait: Wait<'_>) -> Result<bool> {
+        let look = |view: &mut View<'_>, whole: &str| {
+            // A server that lags behind must not be believed that there is none.
+            let passes = view.confirm(whole)?.is_none() || view.node(whole)?.is_none();
+            Ok(passes.then_some(()))
+        };
+        Ok(self.place.find(WAIT, wait, look)?.is_some())
+    }
+}
+
+/// When a node was made, and how often its children have changed since.
+type Stamp = (i64, i32);
+
+/// `None` when it cannot be known whether an earlier attempt took effect.
+fn raise(
+    session: &Session,
+    whole: &str,
+    acl: &[Acl],
+    mark: &[u8],
+    before: &Mutex<Option<Stamp>>,
+) -> Answer<Option<bool>> {
+    let parent = path::parent(whole);
+    loop {
+        let begun = *before.lock();
+        if begun.is_some() {
+            session.sync()?;
+            if let Some((data, _)) = session.read(whole, false)? {
+                return Ok(Some(data == mark));
+            }
+        }
+        let Some(stat) = session.confirm(parent)? else {
+            make_parents(session, parent, Kind::Persistent, acl)?;
+            continue;
+        };
+        let now = (stat.czxid, stat.child_changes);
+        if begun.is_some_and(|begun| begun != now) {
+            return Ok(None);
+        }
+        *before.lock() = Some(now);
+        match session.create(whole, mark, acl, Kind::Persistent) {
+            Ok(_) => return Ok(Some(true)),
+            Err(Fault::NodeExists) => return Ok(Some(false)),
+            Err(Fault::NoNode) => *before.lock() = None,
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+fn lift(session: &Session, whole: &str, meant: &Mutex<Option<i64>>) -> Answer<bool> {
+    let begun = *meant.lock();
+    let found = session.confirm(whole)?.map(|stat| stat.czxid);
+    if begun.is_some() && found != begun {
+        return Ok(true);
+    }
+    if found.is_none() {
+        return Ok(false);
+    }
+    *meant.lock() = found;
+    match session.delete(whole) {
+        Ok(()) => Ok(true),
+        Err(Fault::NoNode) => Ok(begun.is_some()),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Settings of a [`Barrier`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing before `build`"]
+pub struct BarrierBuilder {
+    barrier: Barrier,
+}
+
+impl BarrierBuilder {
+    /// The ACL of the barrier's node and of what has to be made above it. Default [`Acl::open`].
+    ///
+    /// Who waits needs READ on the node; to lift it takes DELETE on its parent.
+    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> BarrierBuilder {
+        self.barrier.place.acl = acl.into();
+        self
+    }
+
+    /// The barrier with these settings.
+    pub fn build(self) -> Barrier {
+        self.barrier
+    }
+}

@@ -1,0 +1,518 @@
+//! The double barrier.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::place::{Aim, Place, Wait};
+use super::site::default_data;
+use crate::acl::Acl;
+use crate::contend::acquire::{Contention, Limits, acquire};
+use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
+use crate::contend::rule::in_grant_order;
+use crate::contend::ticket::{Class, Form, Guid, NodeNaming};
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::rt::{self, Deadline};
+use crate::session::client::Client;
+use crate::session::follow::{GRACE, View};
+use crate::session::session::Session;
+use crate::session::store::{Answer, Fault, Step};
+use crate::session::wake::Cancel;
+
+/// The most participants: so that what decides a round stays well below the largest request that
+/// servers take, whatever the path.
+const MOST: u32 = 500;
+
+/// Lets so many participants begin together, and end together.
+///
+/// [`enter`](DoubleBarrier::enter) waits until all are there, [`leave`](Entered::leave) until all
+/// have left. Then the same barrier serves the next round; who comes early waits for the last one
+/// to end.
+///
+/// # Guarantees
+///
+/// A round is decided by one transaction, which names its participants in the data of the node
+/// `base/name`, and takes effect only while the node of each of them is there. Everybody enters by
+/// that alone. So
+///
+/// - **a participant that has given up, failed or died never counts**: it goes as if it had not
+///   come. One that dies counts until its session ends, which is when the ensemble knows of it;
+///   one that has come again in a new session counts once;
+/// - **all enter, or none**: whoever is named has entered, also when its time is just over;
+/// - **nothing stale lets anybody through or holds anybody up**: a round of which nobody is there
+///   any more is over, and children that are no participants, as Curator's and kazoo's `ready`,
+///   mean nothing. Clients of these cannot take part, nor must they use the path.
+///
+/// Nobody is woken before the round is complete, however many wait.
+///
+/// Over a handle of the program's own ([`Client`]'s `From<Arc<ZooKeeper>>`) there are no
+/// transactions: what decides a round is asked step by step, and who goes at that moment may be
+/// counted.
+///
+/// # The number of participants
+///
+/// From 1 to 500, and all must name the same: whoever names another gets the error
+/// [`Disagreement`](ErrorKind::Disagreement). One more than there may be gets
+/// [`Full`](ErrorKind::Full), and has no effect.
+///
+/// # Example
+///
+/// ```no_run
+/// use zklock::{Client, DoubleBarrier};
+///
+/// let zk = Client::connect("zk1:2181,zk2:2181")?;
+/// let barrier = DoubleBarrier::new(&zk, "/barriers", "step", 3);
+/// let entered = barrier.enter()?; // until there are three
+/// println!("all are here; {} to compute", entered.path());
+/// entered.leave()?; // until all three have finished
+/// # Ok::<(), zklock::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct DoubleBarrier {
+    place: Place,
+    participants: u32,
+}
+
+const ENTER: Aim = Aim {
+    tried: "enter the double barrier",
+    needs: "READ, WRITE, CREATE and DELETE on its node, and READ on its participants' nodes",
+};
+const LEAVE: Aim = Aim { tried: "leave the double barrier", needs: "READ on its node" };
+
+/// What became of a wait for a round.
+enum Outcome {
+    Entered(Vec<String>),
+    /// The own node is gone, or its session.
+    Lost,
+}
+
+impl DoubleBarrier {
+    /// The double barrier `name` under the path `base`, for so many participants: as
+    /// [`DistributedLock::new`](crate::DistributedLock::new). A number of them that cannot be is
+    /// reported by the first call.
+    pub fn new(
+        zk: impl Into<Client>,
+        base: impl AsRef<str>,
+        name: impl AsRef<str>,
+        participants: u32,
+    ) -> DoubleBarrier {
+        DoubleBarrier::builder(zk, base, name, participants).build()
+    }
+
+    /// As [`new`](DoubleBarrier::new), with settings.
+    pub fn builder(
+        zk: impl Into<Client>,
+        base: impl AsRef<str>,
+        name: impl AsRef<str>,
+        participants: u32,
+    ) -> DoubleBarrierBuilder {
+        let place = Place::new(zk.into(), base.as_ref(), name.as_ref());
+        DoubleBarrierBuilder { barrier: DoubleBarrier { place, participants } }
+    }
+
+    /// How many it is for.
+    pub fn participants(&self) -> u32 {
+        self.participants
+    }
+
+    /// Blocks until all participants are there.
+    ///
+    /// A participant that loses its session before that comes again in a new one. One whose session
+    /// is lost when the round is decided already has entered, and its guard says that it is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](ErrorKind::InvalidName); [`InvalidData`](ErrorKind::InvalidData) for a number
+    /// of participants that cannot be; [`Disagreement`](ErrorKind::Disagreement) if others name
+    /// another; [`Full`](ErrorKind::Full) if so many others are there;
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized); else as
+    /// [`DistributedLock::lock`](crate::DistributedLock::lock).
+    pub fn enter(&self) -> Result<Entered> {
+        self.enter_until(Wait::FOREVER)
+    }
+
+    /// As [`enter`](DoubleBarrier::enter), for so long at the most: `None` when there were not
+    /// enough by then. A request that is under way may take up to 50 ms more.
+    ///
+    /// With `None` its node is gone, and no round counts it. Only if the ensemble does not answer in
+    /// these 50 ms, as the log says then, the node is deleted in the background, and a round that is
+    /// decided before counts it, as it would count one that died a moment later.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](DoubleBarrier::enter).
+    pub fn enter_for(&self, limit: Duration) -> Result<Option<Entered>> {
+        self.enter_by(Wait::until(Deadline::after(limit)))
+    }
+
+    /// As [`enter`](DoubleBarrier::enter), until any thread trips `cancel`. If the round is decided
+    /// by then, it has entered all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled), with which the node is as gone as with the `None` of
+    /// [`enter_for`](DoubleBarrier::enter_for); else as [`enter`](DoubleBarrier::enter).
+    pub fn enter_with(&self, cancel: &Cancel) -> Result<Entered> {
+        self.enter_until(Wait::unless(cancel))
+    }
+
+    /// Without a deadline there is no giving up.
+    fn enter_until(&self, wait: Wait<'_>) -> Result<Entered> {
+        loop {
+            if let Some(entered) = self.enter_by(wait)? {
+                return Ok(entered);
+            }
+        }
+    }
+
+    fn enter_by(&self, wait: Wait<'_>) -> Result<Option<Entered>> {
+        let contention = self.contention()?;
+        loop {
+            let Some(hold) = self.take_place(&contention, wait)? else { return Ok(None) };
+            match self.await_round(&hold, wait) {
+                Ok(Some(Outcome::Entered(round))) => return Ok(Some(self.entered(hold, round))),
+                Ok(Some(Outcome::Lost)) => {}
+                Ok(None) => return self.withdraw(hold, wait),
+                Err(error) => {
+                    let entered = self.withdraw(hold, wait).ok().flatten();
+                    return entered.map(Some).ok_or(error);
+                }
+            }
+        }
+    }
+
+    fn contention(&self) -> Result<Contention> {
+        let (node, participants) = (self.place.node()?.to_owned(), self.participants);
+        if participants == 0 || participants > MOST {
+            let message = format!("a double barrier is for 1 to {MOST}, not {participants}");
+            return Err(Error::new(ErrorKind::InvalidData, message).on(node));
+        }
+        // By what the nodes of one call are known, though it may take one session after another.
+        let guid = Guid::from_u128(rt::random());
+        let mut data = default_data();
+        data.extend(format!(" entry={guid}").bytes());
+        Ok(Contention {
+            client: self.place.client.clone(),
+            node,
+            data,
+            acl: self.place.acl.clone(),
+            form: Form::of_permits(NodeNaming::Curator, 1, participants),
+            must_exist: false,
+        })
+    }
+
+    /// One of so many places; nobody waits for one that another has.
+    fn take_place(&self, contention: &Contention, wait: Wait<'_>) -> Result<Option<Hold>> {
+        let count = self.count();
+        loop {
+            let limits = Limits { deadline: wait.until, patient: false, cancel: wait.cancel };
+            if let Some(hold) = acquire(contention, limits)? {
+                return Ok(Some(hold));
+            }
+            if wait.until.has_passed() {
+                return Ok(None);
+            }
+            let own = contention.data.clone();
+            let look = move |view: &mut View<'_>, whole: &str| crowd(view, whole, &own, count);
+            match self.place.find(ENTER, wait, look)? {
+                None => return Ok(None),
+                Some(Crowd::Room) => {}
+                Some(Crowd::Full) => {
+                    let message = format!("{count} others are there, and it is for {count}");
+                    return Err(Error::new(ErrorKind::Full, message).on(&contention.node));
+                }
+            }
+        }
+    }
+
+    fn await_round(&self, hold: &Hold, wait: Wait<'_>) -> Result<Option<Outcome>> {
+        let (own, owner) = (path::last(hold.path()).to_owned(), hold.tenure().session_id());
+        let count = self.count();
+        self.place
+            .find(ENTER, wait, move |view, whole| await_round(view, whole, &own, owner, count))
+    }
+
+    /// Goes, unless a round has been decided with this participant.
+    fn withdraw(&self, hold: Hold, wait: Wait<'_>) -> Result<Option<Entered>> {
+        let (own, owner) = (path::last(hold.path()).to_owned(), hold.tenure().session_id());
+        let limit = if wait.until.is_never() { PARTING } else { GRACE };
+        let tenure = Arc::clone(hold.tenure());
+        let look = move |view: &mut View<'_>, whole: &str| {
+            if view.id() != owner {
+                return Ok(Some(None));
+            }
+            // Its going is no loss.
+            tenure.leave();
+            withdraw(view, whole, &own).map(Some)
+        };
+        match self.place.find(ENTER, Wait::until(Deadline::after(limit)), look) {
+            Ok(Some(Some(round))) => return Ok(Some(self.entered(hold.again(), round))),
+            Ok(Some(None)) => hold.has_gone(),
+            Ok(None) => {
+                log::warn!(
+                    target: "zklock::contend",
+                    "gave up at the double barrier {:?} without an answer in time; its node is \
+                     deleted in the background",
+                    self.place.node().unwrap_or_default()
+                );
+                hold.let_go(Deadline::after(Duration::ZERO));
+            }
+            Err(error) => {
+                hold.let_go(Deadline::after(Duration::ZERO));
+                return Err(error);
+            }
+        }
+        wait.over(self.place.node()?)
+    }
+
+    fn entered(&self, hold: Hold, mut round: Vec<String>) -> Entered {
+        // Each waits for the next one first, so that not all wait for the same.
+        let own = path::last(hold.path());
+        let place = round.iter().position(|name| name == own).unwrap_or_default();
+        round.rotate_left(place);
+        Entered { place: self.place.clone(), hold, round }
+    }
+
+    fn count(&self) -> usize {
+        usize::try_from(self.participants).unwrap_or(usize::MAX)
+    }
+}
+
+enum Crowd {
+    Room,
+    Full,
+}
+
+/// Why there was no place: too many others, or nodes of this very call, which will go.
+fn crowd(view: &mut View<'_>, whole: &str, own: &[u8], count: usize) -> Answer<Option<Crowd>> {
+    let children = view.list(whole)?.unwrap_or_default();
+    let members = members(view, whole, &children, count);
+    if members.len() < count {
+        return Ok(Some(Crowd::Room));
+    }
+    let others = entries(view, whole, &members)?.into_iter().filter(|entry| entry != own).count();
+    Ok((others >= count).then_some(Crowd::Full))
+}
+
+/// Looks whether there is a round with this participant, and decides it if all are there.
+fn await_round(
+    view: &mut View<'_>,
+    whole: &str,
+    own: &str,
+    owner: i64,
+    count: usize,
+) -> Answer<Option<Outcome>> {
+    loop {
+        // First, because a round that was decided names the node also when that is gone.
+        let is_here = view.id() == owner && view.node(&path::join(whole, own))?.is_some();
+        let Some((data, stat)) = view.node(whole)? else { return Ok(Some(Outcome::Lost)) };
+        let before = names(&data);
+        if before.iter().any(|name| name == own) {
+            return Ok(Some(Outcome::Entered(before)));
+        }
+        if !is_here {
+            return Ok(Some(Outcome::Lost));
+        }
+        let children = view.children(whole, false)?.unwrap_or_default();
+        let mut members = members(view, whole, &children, count);
+        // Whoever comes last sees them all.
+        if members.len() < count {
+            return Ok(None);
+        }
+        if let Some(left) = before.iter().find(|name| children.contains(name)) {
+            if view.node(&path::join(whole, left))?.is_some() {
+                return Ok(None);
+            }
+            continue;
+        }
+        members.truncate(count);
+        // Who has come again in a new session may be there twice, for a while.
+        if entries(view, whole, &members)?.len() < count {
+            return Ok(None);
+        }
+        let checks = members.iter().map(|name| check(&path::join(whole, name), None));
+        let write = Step::Write {
+            path: whole.to_owned(),
+            data: members.join("\n").into_bytes(),
+            version: Some(stat.version),
+        };
+        let steps: Vec<Step> = checks.chain([write]).collect();
+        match view.transact(&steps) {
+            Ok(()) => {}
+            // Another has decided, or somebody has gone.
+            Err(Fault::BadVersion | Fault::NoNode) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+/// Deletes the node as long as no round names it; if one does, says which.
+fn withdraw(session: &Session, whole: &str, own: &str) -> Answer<Option<Vec<String>>> {
+    let own_path = path::join(whole, own);
+    loop {
+        let Some((data, stat)) = session.read(whole, false)? else { return Ok(None) };
+        let round = names(&data);
+        if round.iter().any(|name| name == own) {
+            return Ok(Some(round));
+        }
+        let unchanged = check(whole, Some(stat.version));
+        match session.transact(&[unchanged, Step::Delete { path: own_path.clone() }]) {
+            Ok(()) | Err(Fault::NoNode) => return Ok(None),
+            Err(Fault::BadVersion) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+fn check(path: &str, version: Option<i32>) -> Step {
+    Step::Check { path: path.to_owned(), version }
+}
+
+/// The participants among the children, in the order in which they came; without those that this
+/// session has given up already.
+fn members(session: &Session, whole: &str, children: &[String], count: usize) -> Vec<String> {
+    let leaving = session.leaving(whole);
+    let ours = in_grant_order(children).into_iter().filter(|ticket| {
+        let permits = usize::try_from(ticket.permits()).unwrap_or(usize::MAX);
+        let stays = leaving.iter().all(|name| name != ticket.name());
+        ticket.class() == Class::Permits && permits == count && stays
+    });
+    ours.map(|ticket| ticket.name().to_owned()).collect()
+}
+
+/// What tells the calls apart that these nodes belong to.
+fn entries(session: &Session, whole: &str, members: &[String]) -> Answer<BTreeSet<Vec<u8>>> {
+    let mut entries = BTreeSet::new();
+    for name in members {
+        if let Some((data, _)) = session.read(&path::join(whole, name), false)? {
+            // An ACL may hide it.
+            entries.insert(if data.is_empty() { name.clone().into_bytes() } else { data });
+        }
+    }
+    Ok(entries)
+}
+
+/// The participants of a round.
+fn names(data: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(data).lines().map(str::to_owned).collect()
+}
+
+/// One that has entered a [`DoubleBarrier`]. Dropped, it has left, without waiting for the others.
+#[must_use = "if unused the participant leaves immediately"]
+#[clippy::has_significant_drop]
+pub struct Entered {
+    place: Place,
+    hold: Hold,
+    /// All of the round, this one first.
+    round: Vec<String>,
+}
+
+impl Entered {
+    /// Leaves, and blocks until all of the round have left, or died.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionLost`](ErrorKind::SessionLost), [`LockLost`](ErrorKind::LockLost) or
+    /// [`Closed`](ErrorKind::Closed) if it was not inside any more: then the others are not waited
+    /// for. [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the barrier's node, and
+    /// what waiting cannot mend else.
+    pub fn leave(self) -> Result<()> {
+        let Entered { place, hold, round } = self;
+        hold.release()?;
+        all_gone(&place, round, Wait::FOREVER).map(drop)
+    }
+
+    /// As [`leave`](Entered::leave), for so long at the most: false when others are still inside, or
+    /// when the ensemble did not answer. This one has left in any case. A request that is under way
+    /// may take up to 50 ms more.
+    ///
+    /// # Errors
+    ///
+    /// As [`leave`](Entered::leave).
+    pub fn leave_for(self, limit: Duration) -> Result<bool> {
+        let until = Deadline::after(limit);
+        let Entered { place, hold, round } = self;
+        hold.check()?;
+        hold.let_go(Deadline::after(PARTING).earlier(until));
+        Ok(all_gone(&place, round, Wait::until(until))?.is_some())
+    }
+
+    /// How many have entered together.
+    pub fn participants(&self) -> usize {
+        self.round.len()
+    }
+
+    /// Whether it is inside for all that is known here: as
+    /// [`LockGuard::is_held`](crate::LockGuard::is_held). For the others it has left when it is not.
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held()
+    }
+
+    /// A handle by which any thread can wait for the loss of its place.
+    pub fn lost(&self) -> Lost {
+        self.hold.lost()
+    }
+
+    /// Calls `callback`, once, when its place is lost: as
+    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
+    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
+        self.hold.on_lost(Box::new(callback));
+    }
+
+    /// The participant's node, as the client names it.
+    pub fn path(&self) -> &str {
+        self.hold.path()
+    }
+}
+
+fn all_gone(place: &Place, round: Vec<String>, wait: Wait<'_>) -> Result<Option<()>> {
+    place.find(LEAVE, wait, move |view, whole| {
+        loop {
+            // A new session's server may not have heard of all who entered.
+            view.sync()?;
+            let children = view.children(whole, false)?.unwrap_or_default();
+            let Some(left) = round.iter().find(|name| children.contains(name)) else {
+                return Ok(Some(()));
+            };
+            if view.node(&path::join(whole, left))?.is_some() {
+                return Ok(None);
+            }
+        }
+    })
+}
+
+impl fmt::Debug for Entered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entered")
+            .field("path", &self.path())
+            .field("participants", &self.participants())
+            .field("is_held", &self.is_held())
+            .finish()
+    }
+}
+
+/// Settings of a [`DoubleBarrier`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing before `build`"]
+pub struct DoubleBarrierBuilder {
+    barrier: DoubleBarrier,
+}
+
+impl DoubleBarrierBuilder {
+    /// The ACL of every node that the barrier makes: missing parents, its own node, and
+    /// participants. Default [`Acl::open`].
+    ///
+    /// Whoever takes part needs READ, WRITE, CREATE and DELETE on the barrier's node, and READ on
+    /// the participants'.
+    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DoubleBarrierBuilder {
+        self.barrier.place.acl = acl.into();
+        self
+    }
+
+    /// The double barrier with these settings.
+    pub fn build(self) -> DoubleBarrier {
+        self.barrier
+    }
+}

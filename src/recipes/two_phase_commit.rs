@@ -1,0 +1,281 @@
+//! Two-phase commit.
+
+pub(crate) mod coordinator;
+pub(crate) mod participant;
+pub(crate) mod round;
+
+use coordinator::Coordinator;
+use participant::Participant;
+use round::{Decision, Round, RoundState, read, size};
+
+use super::place::{Aim, Place};
+use crate::acl::Acl;
+use crate::contend::ticket::Guid;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::rt;
+use crate::session::client::Client;
+use crate::session::make::make_parents;
+use crate::session::session::Session;
+use crate::session::store::{Answer, Fault, Kind};
+
+/// One round in which all participants commit, or all abort.
+///
+/// A [`Coordinator`] begins it and names the participants; each of them [joins](Self::join), makes
+/// ready, and [votes](Participant::vote). When all have voted yes the coordinator decides to commit,
+/// else to abort; and every participant learns the [decision](Participant::decision).
+///
+/// The round is the persistent node `base/name`, whose data name the participants and, once it is
+/// there, the decision. Its children show the rest in one listing: `here-<participant>`, which is
+/// ephemeral, `yes-<participant>` or `no-<participant>`, and `commit` or `abort`. Only the
+/// coordinator watches them; participants watch the round's node, so that a vote wakes one client.
+///
+/// # Guarantees
+///
+/// - **There is one decision**, however many coordinators there are: it is made by one transaction,
+///   which nobody can make a second time.
+/// - **It is to commit only if every participant has voted yes and is alive**: that transaction
+///   takes effect only while the nodes of all are there. One who votes no, dies or does not vote in
+///   time has the round aborted.
+/// - **It stays**, until somebody [forgets](Self::forget) the round: whoever restarts can learn it.
+/// - A participant has one vote, which it cannot change, also not after a restart.
+///
+/// # When the coordinator is gone
+///
+/// Two-phase commit blocks: a participant that has voted yes must neither commit nor abort before it
+/// knows the decision, and if the coordinator dies first, there is none. Nothing decides by itself
+/// then, as the coordinator may be slow only. Anybody may [recover](Self::recover) the round, as
+/// another coordinator: to decide it as the first would have, or to [abort](Coordinator::abort) it.
+/// If both are at it, one of them decides and the other learns what. What a participant does for
+/// a decision is its own affair: it has to make its work durable before it votes yes, and to do, or
+/// undo, what was decided also after a crash.
+///
+/// Over a handle of the program's own ([`Client`]'s `From<Arc<ZooKeeper>>`) there are no
+/// transactions: the steps are taken one by one. There is still one decision; but a participant that
+/// dies at that moment may be committed without, and a vote may be half cast.
+///
+/// # Example
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use zklock::{Client, Decision, TwoPhaseCommit};
+///
+/// let zk = Client::connect("zk1:2181,zk2:2181")?;
+/// let transfer = TwoPhaseCommit::new(&zk, "/commits", "transfer-17");
+/// let coordinator = transfer.begin(&["orders", "stock"])?;
+///
+/// // Each participant, in a process of its own:
+/// let orders = transfer.join("orders")?;
+/// orders.vote_yes()?;
+/// let stock = transfer.join("stock")?;
+/// stock.vote_yes()?;
+///
+/// let decision = coordinator.decide_for(Duration::from_secs(10))?;
+/// assert_eq!(decision, Decision::Commit);
+/// assert_eq!(orders.decision()?, decision);
+/// assert_eq!(stock.decision()?, decision);
+/// transfer.forget()?; // when all have done what was decided
+/// # Ok::<(), zklock::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TwoPhaseCommit {
+    place: Place,
+}
+
+/// What the largest request of a round may take, of the 1 MiB that servers accept.
+const MOST_BYTES: usize = 900_000;
+
+const BEGIN: Aim = Aim { tried: "begin the round", needs: "CREATE on its parent" };
+const READ: Aim = Aim { tried: "read the round", needs: "READ on its node" };
+const FORGET: Aim =
+    Aim { tried: "remove the round", needs: "DELETE on its node and on the parent" };
+
+impl TwoPhaseCommit {
+    /// The round `name` under the path `base`: as
+    /// [`DistributedLock::new`](crate::DistributedLock::new). Every round needs a name of its own,
+    /// until it is forgotten.
+    pub fn new(
+        zk: impl Into<Client>,
+        base: impl AsRef<str>,
+        name: impl AsRef<str>,
+    ) -> TwoPhaseCommit {
+        TwoPhaseCommit::builder(zk, base, name).build()
+    }
+
+    /// As [`new`](TwoPhaseCommit::new), with settings.
+    pub fn builder(
+        zk: impl Into<Client>,
+        base: impl AsRef<str>,
+        name: impl AsRef<str>,
+    ) -> TwoPhaseCommitBuilder {
+        let place = Place::new(zk.into(), base.as_ref(), name.as_ref());
+        TwoPhaseCommitBuilder { commit: TwoPhaseCommit { place } }
+    }
+
+    /// Begins the round, with these participants: each a name that can be a component of a path.
+    ///
+    /// # Errors
+    ///
+    /// [`AlreadyExists`](ErrorKind::AlreadyExists) if it has begun already;
+    /// [`InvalidName`](ErrorKind::InvalidName); [`InvalidData`](ErrorKind::InvalidData) for no
+    /// participants, one that is named twice, or more than fit into a request;
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`Connect`](ErrorKind::Connect) or
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) without an answer within the
+    /// [connect time-out](crate::ClientBuilder::connect_timeout): it may have begun.
+    pub fn begin<S: AsRef<str>>(&self, participants: &[S]) -> Result<Coordinator> {
+        let node = self.place.node()?;
+        let id = Guid::from_u128(rt::random()).to_string();
+        let round = Round::new(id, participants.iter().map(S::as_ref));
+        round.check(node)?;
+        let bytes = size(&round, &self.place.whole()?);
+        if bytes > MOST_BYTES {
+            let message = format!(
+                "so many participants take requests of {bytes} bytes, and {MOST_BYTES} are allowed"
+            );
+            return Err(Error::new(ErrorKind::InvalidData, message).on(node));
+        }
+        let (begins, acl) = (round.clone(), self.place.acl.clone());
+        let begun =
+            self.place.ask(BEGIN, move |session, whole| begin(session, whole, &begins, &acl))?;
+        if !begun {
+            let message = "there is such a round; recover it, or forget it if it has ended";
+            return Err(Error::new(ErrorKind::AlreadyExists, message).on(node));
+        }
+        Ok(Coordinator::new(self.place.clone(), round))
+    }
+
+    /// Takes up a round whose coordinator may be gone, to decide it or to learn its decision.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
+    /// [`begin`](TwoPhaseCommit::begin).
+    pub fn recover(&self) -> Result<Coordinator> {
+        let found = self.place.ask(READ, |session, whole| read(session, whole))?;
+        let (round, _) = found.ok_or_else(|| no_round(&self.place))?;
+        Ok(Coordinator::new(self.place.clone(), round))
+    }
+
+    /// Takes part under one of the names that the coordinator has given; as long as the
+    /// [`Participant`] lives, and its session, the round can be committed.
+    ///
+    /// After a restart the participant joins again, and finds its vote kept; also when the round is
+    /// decided already, to learn how.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such round;
+    /// [`InvalidName`](ErrorKind::InvalidName) for a name that is none of the participants';
+    /// [`AlreadyExists`](ErrorKind::AlreadyExists) if another takes part under it, which may be
+    /// a former process whose session has not ended yet; else as [`begin`](TwoPhaseCommit::begin).
+    pub fn join(&self, participant: impl AsRef<str>) -> Result<Participant> {
+        Participant::join(&self.place, participant.as_ref())
+    }
+
+    /// Who is here, who has voted what, and the decision: by one listing, after the server has
+    /// caught up with the leader. `None` if there is no such round.
+    ///
+    /// # Errors
+    ///
+    /// As [`begin`](TwoPhaseCommit::begin).
+    pub fn state(&self) -> Result<Option<RoundState>> {
+        self.place.ask(READ, |session, whole| {
+            let Some((round, _)) = read(session, whole)? else { return Ok(None) };
+            let children = session.children(whole, false)?;
+            Ok(children.map(|children| RoundState::new(&round, &children)))
+        })
+    }
+
+    /// The decision, if there is one: for a participant that has restarted and needs no more.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
+    /// [`begin`](TwoPhaseCommit::begin).
+    pub fn decision(&self) -> Result<Option<Decision>> {
+        let found = self.place.ask(READ, |session, whole| read(session, whole))?;
+        found.map(|(round, _)| round.decision).ok_or_else(|| no_round(&self.place))
+    }
+
+    /// Removes a round that has ended, with its votes and its decision; false if it is not decided
+    /// yet, and so is left. Only when every participant has done what was decided: who comes later
+    /// learns nothing any more.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such round, which can also be because an
+    /// answer was lost; else as [`begin`](TwoPhaseCommit::begin).
+    pub fn forget(&self) -> Result<bool> {
+        let forgotten = self.place.ask(FORGET, forget)?;
+        forgotten.ok_or_else(|| no_round(&self.place))
+    }
+}
+
+/// Whether it is this very round that has begun.
+fn begin(session: &Session, whole: &str, round: &Round, acl: &[Acl]) -> Answer<bool> {
+    loop {
+        match session.create(whole, &round.write(), acl, Kind::Persistent) {
+            Ok(_) => return Ok(true),
+            Err(Fault::NoNode) => {
+                make_parents(session, path::parent(whole), Kind::Persistent, acl)?;
+            }
+            Err(Fault::NodeExists) => {
+                if let Some((data, _)) = session.read(whole, false)? {
+                    return Ok(Round::parse(&data).is_some_and(|found| found.id == round.id));
+                }
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+fn forget(session: &Session, whole: &str) -> Answer<Option<bool>> {
+    loop {
+        match read(session, whole)? {
+            None => return Ok(None),
+            Some((Round { decision: None, .. }, _)) => return Ok(Some(false)),
+            Some(_) => {}
+        }
+        // The node that says what was decided goes last.
+        for child in session.children(whole, false)?.unwrap_or_default().iter() {
+            match session.delete(&path::join(whole, child)) {
+                Ok(()) | Err(Fault::NoNode) => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        match session.delete(whole) {
+            Ok(()) | Err(Fault::NoNode) => return Ok(Some(true)),
+            // Somebody has joined meanwhile.
+            Err(Fault::NotEmpty) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+fn no_round(place: &Place) -> Error {
+    let message = "there is no such round: nobody has begun it, or it is forgotten already";
+    Error::new(ErrorKind::NotFound, message).on(place.node().unwrap_or_default())
+}
+
+/// Settings of a [`TwoPhaseCommit`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing before `build`"]
+pub struct TwoPhaseCommitBuilder {
+    commit: TwoPhaseCommit,
+}
+
+impl TwoPhaseCommitBuilder {
+    /// The ACL of every node that this value makes: missing parents, the round's node, and its
+    /// children. Default [`Acl::open`].
+    ///
+    /// Participants need READ, CREATE and DELETE on the round's node; the coordinator WRITE, too.
+    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> TwoPhaseCommitBuilder {
+        self.commit.place.acl = acl.into();
+        self
+    }
+
+    /// The round with these settings.
+    pub fn build(self) -> TwoPhaseCommit {
+        self.commit
+    }
+}

@@ -1,0 +1,224 @@
+//! Who decides.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::no_round;
+use super::round::{Decision, ParticipantState, Round, RoundState, here, vote};
+use crate::acl::Acl;
+use crate::error::Result;
+use crate::path;
+use crate::recipes::place::{Aim, Place, Wait};
+use crate::rt::{Deadline, Mutex};
+use crate::session::follow::View;
+use crate::session::store::{Answer, Fault, Kind, Step};
+use crate::session::wake::Cancel;
+
+/// Who decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit): who has begun it, or has
+/// recovered it.
+///
+/// Dropped, it decides nothing: the round waits for whoever [recovers](crate::TwoPhaseCommit::recover)
+/// it.
+#[derive(Debug)]
+pub struct Coordinator {
+    place: Place,
+    round: Round,
+    /// The participants that have been here: who is not any more has died.
+    seen: Arc<Mutex<BTreeSet<String>>>,
+}
+
+const DECIDE: Aim = Aim { tried: "decide the round", needs: "READ, WRITE and CREATE on its node" };
+
+/// What the coordinator goes by.
+#[derive(Clone, Copy)]
+enum Plan {
+    AsVoted,
+    Abort,
+}
+
+impl Coordinator {
+    pub(super) fn new(place: Place, round: Round) -> Coordinator {
+        Coordinator { place, round, seen: Arc::default() }
+    }
+
+    /// The names of the participants.
+    pub fn participants(&self) -> &[String] {
+        &self.round.participants
+    }
+
+    /// Waits until all have voted yes, and decides to commit; or until one has voted no, or has
+    /// died, and decides to abort. If the round is decided already, says what.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if the round is forgotten;
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) and what waiting cannot mend else. Then the round
+    /// may be decided or not.
+    pub fn decide(&self) -> Result<Decision> {
+        self.decide_unless_over(Wait::FOREVER)
+    }
+
+    /// As [`decide`](Coordinator::decide), and if there is no decision in time, the round is
+    /// aborted, which takes a round trip more: the connect time-out at the most.
+    ///
+    /// # Errors
+    ///
+    /// [`Connect`](crate::ErrorKind::Connect) or [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if there was
+    /// no answer to that: the round may be aborted or not decided. Ask again, or recover it later.
+    /// Else as [`decide`](Coordinator::decide).
+    pub fn decide_for(&self, limit: Duration) -> Result<Decision> {
+        match self.settle(Plan::AsVoted, Wait::until(Deadline::after(limit)))? {
+            Some(decision) => Ok(decision),
+            None => self.abort(),
+        }
+    }
+
+    /// As [`decide`](Coordinator::decide), until any thread trips `cancel`: then nothing is decided.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); else as [`decide`](Coordinator::decide).
+    pub fn decide_with(&self, cancel: &Cancel) -> Result<Decision> {
+        self.decide_unless_over(Wait::unless(cancel))
+    }
+
+    /// Decides to abort, whatever the votes; if the round is decided already, says what.
+    ///
+    /// # Errors
+    ///
+    /// As [`decide_for`](Coordinator::decide_for).
+    pub fn abort(&self) -> Result<Decision> {
+        let limit = self.place.client.core().connect_timeout();
+        let decision = self.settle(Plan::Abort, Wait::until(Deadline::after(limit)))?;
+        decision.ok_or_else(|| self.place.refused(&Fault::ConnectionLoss, DECIDE))
+    }
+
+    /// Without a deadline there is no giving up.
+    fn decide_unless_over(&self, wait: Wait<'_>) -> Result<Decision> {
+        loop {
+            if let Some(decision) = self.settle(Plan::AsVoted, wait)? {
+                return Ok(decision);
+            }
+        }
+    }
+
+    fn settle(&self, plan: Plan, wait: Wait<'_>) -> Result<Option<Decision>> {
+        let (id, seen) = (self.round.id.clone(), Arc::clone(&self.seen));
+        let acl = self.place.acl.clone();
+        let look = move |view: &mut View<'_>, whole: &str| {
+            settle(view, whole, &id, plan, &mut seen.lock(), &acl)
+        };
+        match self.place.find(DECIDE, wait, look)? {
+            None => Ok(None),
+            Some(Some(decision)) => Ok(Some(decision)),
+            Some(None) => Err(no_round(&self.place)),
+        }
+    }
+}
+
+/// What is decided, if anything; `Some(None)` if there is no such round any more.
+fn settle(
+    view: &mut View<'_>,
+    whole: &str,
+    id: &str,
+    plan: Plan,
+    seen: &mut BTreeSet<String>,
+    acl: &[Acl],
+) -> Answer<Option<Option<Decision>>> {
+    loop {
+        let Some((round, version)) = find_round(view, whole, id)? else { return Ok(Some(None)) };
+        if let Some(decision) = round.decision {
+            return Ok(Some(Some(decision)));
+        }
+        let children = view.list(whole)?.unwrap_or_default();
+        let state = RoundState::new(&round, &children);
+        let verdict = match plan {
+            Plan::Abort => Some(Decision::Abort),
+            Plan::AsVoted => judge(&state.participants, seen),
+        };
+        let Some(decision) = verdict else { return Ok(None) };
+        let mut steps = match decision {
+            Decision::Commit => ready(&round, whole),
+            Decision::Abort => Vec::new(),
+        };
+        steps.push(Step::Write {
+            path: whole.to_owned(),
+            data: round.decided(decision).write(),
+            version: Some(version),
+        });
+        // What a stranger has made shows it as well.
+        if !children.iter().any(|name| name == decision.mark()) {
+            steps.push(Step::Create {
+                path: path::join(whole, decision.mark()),
+                data: Vec::new(),
+                acl: acl.to_vec(),
+                kind: Kind::Persistent,
+            });
+        }
+        match view.transact(&steps) {
+            Ok(()) => return Ok(Some(Some(decision))),
+            // Another has decided, or somebody has gone.
+            Err(Fault::BadVersion | Fault::NoNode | Fault::NodeExists) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+/// The round as it is now, and news of it; `None` if it is not this one any more.
+pub(super) fn find_round(
+    view: &mut View<'_>,
+    whole: &str,
+    id: &str,
+) -> Answer<Option<(Round, i32)>> {
+    let mut found = view.node(whole)?;
+    if found.is_none() {
+        // A new session's server may not have heard of it.
+        view.sync()?;
+        found = view.node(whole)?;
+    }
+    Ok(Round::of(found)?.filter(|(round, _)| round.id == id))
+}
+
+/// What the votes come to; `None` as long as some are missing.
+fn judge(participants: &[ParticipantState], seen: &mut BTreeSet<String>) -> Option<Decision> {
+    let has_died = |one: &ParticipantState| {
+        !one.is_here && (one.vote.is_some() || seen.contains(one.name.as_str()))
+    };
+    if participants.iter().any(|one| one.vote == Some(false) || has_died(one)) {
+        return Some(Decision::Abort);
+    }
+    seen.extend(participants.iter().filter(|one| one.is_here).map(|one| one.name.clone()));
+    participants.iter().all(|one| one.vote == Some(true)).then_some(Decision::Commit)
+}
+
+/// That every participant is alive and has voted yes.
+fn ready(round: &Round, whole: &str) -> Vec<Step> {
+    let names = round.participants.iter().flat_map(|name| [here(name), vote(name, true)]);
+    names.map(|name| Step::Check { path: path::join(whole, &name), version: None }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_must_be_here_and_have_voted_yes() {
+        let round = Round::new("7".to_owned(), ["a", "b"].into_iter());
+        let mut seen = BTreeSet::new();
+        let mut judged = |children: &[&str]| {
+            let children: Vec<String> = children.iter().map(|&name| name.to_owned()).collect();
+            judge(&RoundState::new(&round, &children).participants, &mut seen)
+        };
+        assert_eq!(judged(&[]), None);
+        assert_eq!(judged(&["here-a", "yes-a"]), None);
+        assert_eq!(judged(&["here-a", "yes-a", "here-b", "yes-c"]), None);
+        let all = ["here-a", "yes-a", "here-b", "yes-b"];
+        assert_eq!(judged(&all), Some(Decision::Commit));
+        assert_eq!(judged(&all[..3]), None);
+        assert_eq!(judged(&["here-a", "yes-a", "here-b", "no-b"]), Some(Decision::Abort));
+        assert_eq!(judged(&["here-a", "yes-a", "yes-b"]), Some(Decision::Abort));
+        // It was here before.
+        assert_eq!(judged(&["here-a", "yes-a"]), Some(Decision::Abort));
+    }
+}

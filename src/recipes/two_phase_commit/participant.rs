@@ -1,0 +1,351 @@
+//! Who votes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::coordinator::find_round;
+use super::no_round;
+use super::round::{Decision, Round, RoundState, here, read, vote};
+use crate::acl::Acl;
+use crate::contend::hold::{Hold, LossReason, Lost};
+use crate::contend::ticket::Guid;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::recipes::place::{Aim, Place, Wait};
+use crate::recipes::site::default_data;
+use crate::rt::{self, Deadline};
+use crate::session::client::Core;
+use crate::session::session::Session;
+use crate::session::store::{Answer, Fault, Kind, Step};
+use crate::session::wake::Cancel;
+
+/// One that takes part in a [`TwoPhaseCommit`](crate::TwoPhaseCommit). Dropped, it is gone, as one
+/// that has died: so keep it until the decision is known.
+#[must_use = "if unused the participant is gone immediately"]
+#[clippy::has_significant_drop]
+pub struct Participant {
+    place: Place,
+    hold: Hold,
+    name: String,
+    round: String,
+}
+
+const JOIN: Aim = Aim { tried: "join the round", needs: "READ, CREATE and DELETE on its node" };
+const VOTE: Aim = Aim { tried: "vote", needs: "READ, CREATE and DELETE on the round's node" };
+const LEARN: Aim = Aim { tried: "learn the decision", needs: "READ on the round's node" };
+
+/// How long to wait before a node that may be ours is looked for again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+enum Joined {
+    Here {
+        round: String,
+        czxid: i64,
+    },
+    NoRound,
+    /// None of the names is this one.
+    Stranger,
+    Taken,
+}
+
+enum Cast {
+    Counts,
+    TooLate,
+    Otherwise,
+    NoRound,
+    NotHere,
+}
+
+impl Participant {
+    pub(super) fn join(place: &Place, name: &str) -> Result<Participant> {
+        let node = place.node()?;
+        path::lock_path(node, name)?;
+        let own = path::lock_path(node, &here(name))?;
+        let core = place.client.core();
+        let (whole, own, acl) = (place.whole()?, core.whole(&own), place.acl.clone());
+        // Nobody else writes this.
+        let mut data = default_data();
+        data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
+        let until = Deadline::after(core.connect_timeout());
+        let mut follower = place.follower(Wait::until(until));
+        loop {
+            let Some(session) = follower.session(until)? else {
+                let message = format!("no server could be reached in {:?}", core.connect_timeout());
+                return Err(Error::new(ErrorKind::Connect, message).on(node));
+            };
+            let question = {
+                let (whole, own, name) = (whole.clone(), own.clone(), name.to_owned());
+                let (data, acl) = (data.clone(), acl.clone());
+                move |session: &Session| join(session, &whole, &own, &name, &data, &acl)
+            };
+            let late = {
+                let (core, owner) = (Arc::clone(core), Arc::clone(&session));
+                let (own, data) = (own.clone(), data.clone());
+                move |_| discard(&core, &owner, own, data)
+            };
+            match follower.ask(&session, until, question, late)? {
+                Some(Ok(Joined::Here { round, czxid })) => {
+                    let zxid = u64::try_from(czxid).unwrap_or_default();
+                    let hold = Hold::on(&place.client, session, node, &here(name), zxid);
+                    let (place, name) = (place.clone(), name.to_owned());
+                    return Ok(Participant { place, hold, name, round });
+                }
+                Some(Ok(Joined::NoRound)) => return Err(no_round(place)),
+                Some(Ok(Joined::Stranger)) => {
+                    let message = format!("{name:?} is no participant of this round");
+                    return Err(Error::new(ErrorKind::InvalidName, message).on(node));
+                }
+                Some(Ok(Joined::Taken)) => {
+                    let message = format!(
+                        "another takes part as {name:?}, or did so, and its session has not ended"
+                    );
+                    return Err(Error::new(ErrorKind::AlreadyExists, message).on(node));
+                }
+                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if !until.has_passed() => {}
+                Some(Err(fault)) => {
+                    discard(core, &session, own, data);
+                    return Err(place.refused(&fault, JOIN));
+                }
+                None => return Err(place.refused(&Fault::ConnectionLoss, JOIN)),
+            }
+        }
+    }
+
+    /// Votes, and says whether the vote counts: false if the round was decided before, which can
+    /// only be to abort. Who votes yes must be able to commit from then on, whatever happens, and
+    /// must not commit before the [decision](Participant::decision).
+    ///
+    /// To vote the same again is no error; also not after a restart.
+    ///
+    /// # Errors
+    ///
+    /// [`AlreadyExists`](ErrorKind::AlreadyExists) if it has voted otherwise before;
+    /// [`SessionLost`](ErrorKind::SessionLost) or [`LockLost`](ErrorKind::LockLost) if it is not
+    /// here any more: whether the vote counts can then be learnt by joining again;
+    /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) and what waiting cannot mend else.
+    pub fn vote(&self, yes: bool) -> Result<bool> {
+        self.hold.check()?;
+        let node = self.place.node()?;
+        let answer = self.hold.persist(|session, whole| {
+            cast(session, &whole(node), &self.round, &self.name, yes, &self.place.acl)
+        })?;
+        match answer.map_err(|fault| self.place.refused(&fault, VOTE))? {
+            Cast::Counts => Ok(true),
+            Cast::TooLate => Ok(false),
+            Cast::Otherwise => {
+                let message = format!("{:?} has voted otherwise before", self.name);
+                Err(Error::new(ErrorKind::AlreadyExists, message).on(node))
+            }
+            Cast::NoRound => Err(no_round(&self.place)),
+            Cast::NotHere => Err(self.hold.lost_error(LossReason::NodeDeleted)),
+        }
+    }
+
+    /// [`vote(true)`](Participant::vote).
+    ///
+    /// # Errors
+    ///
+    /// As [`vote`](Participant::vote).
+    pub fn vote_yes(&self) -> Result<bool> {
+        self.vote(true)
+    }
+
+    /// [`vote(false)`](Participant::vote).
+    ///
+    /// # Errors
+    ///
+    /// As [`vote`](Participant::vote).
+    pub fn vote_no(&self) -> Result<bool> {
+        self.vote(false)
+    }
+
+    /// Blocks until the round is decided, and says how. It goes on over lost sessions: the decision
+    /// holds for this participant also when it counts as gone.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) and what waiting cannot mend else.
+    pub fn decision(&self) -> Result<Decision> {
+        self.decided_unless_over(Wait::FOREVER)
+    }
+
+    /// As [`decision`](Participant::decision), for so long at the most: `None` when it is not known
+    /// by then. A request that is under way may take up to 50 ms more.
+    ///
+    /// # Errors
+    ///
+    /// As [`decision`](Participant::decision).
+    pub fn decision_for(&self, limit: Duration) -> Result<Option<Decision>> {
+        self.decided(Wait::until(Deadline::after(limit)))
+    }
+
+    /// As [`decision`](Participant::decision), until any thread trips `cancel`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled); else as [`decision`](Participant::decision).
+    pub fn decision_with(&self, cancel: &Cancel) -> Result<Decision> {
+        self.decided_unless_over(Wait::unless(cancel))
+    }
+
+    /// Without a deadline there is no giving up.
+    fn decided_unless_over(&self, wait: Wait<'_>) -> Result<Decision> {
+        loop {
+            if let Some(decision) = self.decided(wait)? {
+                return Ok(decision);
+            }
+        }
+    }
+
+    fn decided(&self, wait: Wait<'_>) -> Result<Option<Decision>> {
+        let id = self.round.clone();
+        let decision = self.place.find(LEARN, wait, move |view, whole| {
+            // That it is not there is an answer, too.
+            Ok(match find_round(view, whole, &id)? {
+                None => Some(None),
+                Some((round, _)) => round.decision.map(Some),
+            })
+        })?;
+        match decision {
+            None => Ok(None),
+            Some(Some(decision)) => Ok(Some(decision)),
+            Some(None) => Err(no_round(&self.place)),
+        }
+    }
+
+    /// The name by which it takes part.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it counts as here for all that is known: as
+    /// [`LockGuard::is_held`](crate::LockGuard::is_held). When it does not, the round cannot be
+    /// committed any more unless it is already, or the participant joins again.
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held()
+    }
+
+    /// A handle by which any thread can wait until it counts as gone.
+    pub fn lost(&self) -> Lost {
+        self.hold.lost()
+    }
+
+    /// Calls `callback`, once, when it counts as gone: as
+    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
+    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
+        self.hold.on_lost(Box::new(callback));
+    }
+
+    /// The participant's node, as the client names it.
+    pub fn path(&self) -> &str {
+        self.hold.path()
+    }
+}
+
+/// Makes the participant's node, or finds the one that an earlier attempt has made.
+fn join(
+    session: &Session,
+    whole: &str,
+    own: &str,
+    name: &str,
+    data: &[u8],
+    acl: &[Acl],
+) -> Answer<Joined> {
+    let Some((round, _)) = read(session, whole)? else { return Ok(Joined::NoRound) };
+    if !round.participants.iter().any(|one| one == name) {
+        return Ok(Joined::Stranger);
+    }
+    loop {
+        match session.read(own, false)? {
+            Some((found, stat)) if found == data && stat.ephemeral_owner == session.id() => {
+                return Ok(Joined::Here { round: round.id, czxid: stat.czxid });
+            }
+            // Of a session that has ended here, and not yet there.
+            Some((found, _)) if found == data => match session.delete(own) {
+                Ok(()) | Err(Fault::NoNode) => {}
+                Err(fault) => return Err(fault),
+            },
+            Some(_) => return Ok(Joined::Taken),
+            None => match session.create(own, data, acl, Kind::Ephemeral) {
+                Ok(_) | Err(Fault::NodeExists) => {}
+                Err(Fault::NoNode) => return Ok(Joined::NoRound),
+                Err(fault) => return Err(fault),
+            },
+        }
+    }
+}
+
+/// Deletes the node in the background, if it is there and it is ours.
+fn discard(core: &Core, session: &Arc<Session>, own: String, data: Vec<u8>) {
+    let owner = Arc::downgrade(session);
+    let chore = move || {
+        let session = owner.upgrade()?;
+        let found = session.sync().and_then(|()| session.read(&own, false));
+        let left = match found {
+            Ok(Some((found, _))) if found == data => session.delete(&own).err(),
+            Ok(_) => None,
+            Err(fault) => Some(fault),
+        };
+        let again = left.filter(|fault| !matches!(fault, Fault::NoNode | Fault::SessionEnded));
+        again.and_then(|_| rt::now().checked_add(PAUSE))
+    };
+    core.reaper().later(session, rt::now(), Box::new(chore));
+}
+
+fn cast(
+    session: &Session,
+    whole: &str,
+    id: &str,
+    name: &str,
+    yes: bool,
+    acl: &[Acl],
+) -> Answer<Cast> {
+    let path = |child: String| path::join(whole, &child);
+    loop {
+        let found = read(session, whole)?.filter(|(round, _)| round.id == id);
+        let Some((round, version)) = found else { return Ok(Cast::NoRound) };
+        let children = session.children(whole, false)?.unwrap_or_default();
+        let own = Round { participants: vec![name.to_owned()], ..round.clone() };
+        let state = RoundState::new(&own, &children).participants;
+        // An earlier attempt, or an earlier process.
+        if let Some(voted) = state.iter().find_map(|one| one.vote) {
+            return Ok(if voted == yes { Cast::Counts } else { Cast::Otherwise });
+        }
+        if round.decision.is_some() {
+            return Ok(Cast::TooLate);
+        }
+        let create = |child: String| Step::Create {
+            path: path(child),
+            data: Vec::new(),
+            acl: acl.to_vec(),
+            kind: Kind::Persistent,
+        };
+        // The other vote is made and unmade: two threads cannot vote both.
+        let steps = [
+            Step::Check { path: whole.to_owned(), version: Some(version) },
+            Step::Check { path: path(here(name)), version: None },
+            create(vote(name, !yes)),
+            Step::Delete { path: path(vote(name, !yes)) },
+            create(vote(name, yes)),
+        ];
+        match session.transact(&steps) {
+            Ok(()) => return Ok(Cast::Counts),
+            Err(Fault::BadVersion | Fault::NodeExists) => {}
+            Err(Fault::NoNode) => return Ok(Cast::NotHere),
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+impl fmt::Debug for Participant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Participant")
+            .field("name", &self.name)
+            .field("path", &self.path())
+            .field("is_held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}

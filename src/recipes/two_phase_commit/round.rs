@@ -1,0 +1,211 @@
+//! What a round's nodes say.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::session::session::Session;
+use crate::session::store::{Answer, Fault, Stat};
+
+/// What a two-phase commit comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// All participants commit.
+    Commit,
+    /// All participants abort.
+    Abort,
+}
+
+impl Decision {
+    /// The name of the child that shows it, and how the data say it.
+    pub(super) fn mark(self) -> &'static str {
+        match self {
+            Decision::Commit => "commit",
+            Decision::Abort => "abort",
+        }
+    }
+
+    fn parse(mark: &str) -> Option<Decision> {
+        [Decision::Commit, Decision::Abort].into_iter().find(|decision| decision.mark() == mark)
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.mark())
+    }
+}
+
+/// What is to be seen of a round: see [`TwoPhaseCommit::state`](crate::TwoPhaseCommit::state).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RoundState {
+    /// In the order in which the coordinator named them.
+    pub participants: Vec<ParticipantState>,
+    /// The decision, if there is one.
+    pub decision: Option<Decision>,
+}
+
+/// One of the participants of a [`RoundState`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParticipantState {
+    /// The name by which it takes part.
+    pub name: String,
+    /// Whether it takes part, and its session lives.
+    pub is_here: bool,
+    /// Its vote, if it has voted: whether that is yes.
+    pub vote: Option<bool>,
+}
+
+impl RoundState {
+    pub(super) fn new(round: &Round, children: &[String]) -> RoundState {
+        let children: BTreeSet<&str> = children.iter().map(String::as_str).collect();
+        let has = |name: String| children.contains(name.as_str());
+        let state = |name: &String| ParticipantState {
+            name: name.clone(),
+            is_here: has(here(name)),
+            vote: if has(vote(name, false)) {
+                Some(false)
+            } else {
+                has(vote(name, true)).then_some(true)
+            },
+        };
+        // The children may be seen later than the data.
+        let shown = || children.iter().find_map(|name| Decision::parse(name));
+        RoundState {
+            participants: round.participants.iter().map(state).collect(),
+            decision: round.decision.or_else(shown),
+        }
+    }
+}
+
+/// The name of the child that shows that a participant is alive.
+pub(super) fn here(participant: &str) -> String {
+    format!("here-{participant}")
+}
+
+/// The name of the child that is a participant's vote.
+pub(super) fn vote(participant: &str, yes: bool) -> String {
+    format!("{}-{participant}", if yes { "yes" } else { "no" })
+}
+
+/// What the data of the round's node say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Round {
+    /// Tells it from others that had the same name before, or will have.
+    pub(super) id: String,
+    pub(super) participants: Vec<String>,
+    pub(super) decision: Option<Decision>,
+}
+
+impl Round {
+    pub(super) fn new<'a>(id: String, participants: impl Iterator<Item = &'a str>) -> Round {
+        Round { id, participants: participants.map(str::to_owned).collect(), decision: None }
+    }
+
+    /// What nobody needs to be asked for.
+    pub(super) fn check(&self, node: &str) -> Result<()> {
+        let refused = |why: String| Err(Error::new(ErrorKind::InvalidData, why).on(node));
+        if self.participants.is_empty() {
+            return refused("a round without participants has nothing to decide".to_owned());
+        }
+        let mut seen = BTreeSet::new();
+        for name in &self.participants {
+            path::lock_path(node, name)?;
+            path::lock_path(node, &here(name))?;
+            if !seen.insert(name) {
+                return refused(format!("the participant {name:?} is named twice"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn decided(&self, decision: Decision) -> Round {
+        Round { decision: Some(decision), ..self.clone() }
+    }
+
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut text = format!("round {}\n", self.id);
+        for name in &self.participants {
+            text.push_str(&format!("participant {name}\n"));
+        }
+        if let Some(decision) = self.decision {
+            text.push_str(&format!("decision {decision}\n"));
+        }
+        text.into_bytes()
+    }
+
+    /// `None` for data that are not a round's.
+    pub(super) fn parse(data: &[u8]) -> Option<Round> {
+        let mut lines = std::str::from_utf8(data).ok()?.lines();
+        let id = lines.next()?.strip_prefix("round ")?.to_owned();
+        let mut round = Round { id, participants: Vec::new(), decision: None };
+        for line in lines {
+            match (line.split_once(' ')?, round.decision) {
+                (("participant", name), None) => round.participants.push(name.to_owned()),
+                (("decision", mark), None) => round.decision = Some(Decision::parse(mark)?),
+                _ => return None,
+            }
+        }
+        Some(round)
+    }
+
+    /// What was read of the round's node, and the version of its data.
+    pub(super) fn of(found: Option<(Vec<u8>, Stat)>) -> Answer<Option<(Round, i32)>> {
+        let Some((data, stat)) = found else { return Ok(None) };
+        match Round::parse(&data) {
+            Some(round) => Ok(Some((round, stat.version))),
+            // Neither is there anything to be read where an ACL hides it.
+            None => Err(Fault::Refused("the node's data are not those of a round".to_owned())),
+        }
+    }
+}
+
+/// How large the largest request is that a round takes: the one that decides to commit.
+pub(super) fn size(round: &Round, whole: &str) -> usize {
+    let step = |name: &String| whole.len() + name.len() + "/here-".len() + 20;
+    round.write().len() + round.participants.iter().map(|name| 2 * step(name)).sum::<usize>()
+}
+
+/// The round as the leader knows it.
+pub(super) fn read(session: &Session, whole: &str) -> Answer<Option<(Round, i32)>> {
+    session.sync()?;
+    Round::of(session.read(whole, false)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        let round = Round::new("7".to_owned(), ["a", "b c", "participant d"].into_iter());
+        for round in [round.decided(Decision::Commit), round.decided(Decision::Abort), round] {
+            assert_eq!(Round::parse(&round.write()), Some(round));
+        }
+        for other in [
+            "",
+            "participant a\n",
+            "round 7\nabort\n",
+            "round 7\ndecision perhaps\n",
+            "round 7\ndecision abort\ndecision abort\n",
+            "round 7\ndecision abort\nparticipant a\n",
+        ] {
+            assert_eq!(Round::parse(other.as_bytes()), None, "{other:?}");
+        }
+        assert_eq!(Round::parse(b"round \xff\n"), None);
+    }
+
+    #[test]
+    fn participants_are_names_and_each_is_named_once() {
+        let check = |names: &[&str]| Round::new(String::new(), names.iter().copied()).check("/r");
+        assert!(check(&["a", "b"]).is_ok());
+        assert_eq!(check(&[]).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(check(&["a", "b", "a"]).unwrap_err().kind(), ErrorKind::InvalidData);
+        for bad in ["", "a/b", "a\nb", ".."] {
+            assert_eq!(check(&["a", bad]).unwrap_err().kind(), ErrorKind::InvalidName, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,492 @@
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use zklock::zookeeper::{WatchedEvent, ZooKeeper};
+use zklock::{Acl, Cancel, Client, DoubleBarrier, Entered, ErrorKind, LossReason, Result};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::raw::{self, Kind, Raw};
+use crate::support::site::Site;
+use crate::support::{
+    QUIET, eventually, kind, last, skip_without_server, skip_without_zookeeper, timed,
+};
+
+const T: Duration = Duration::from_secs(4);
+const SOON: Duration = Duration::from_secs(15);
+const BRIEF: Duration = Duration::from_millis(100);
+
+fn barrier(zk: &Client, site: &Site, participants: u32) -> DoubleBarrier {
+    DoubleBarrier::new(zk, &site.base, "a", participants)
+}
+
+fn in_background<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(call()));
+    told
+}
+
+fn enter(zk: &Client, site: &Site, participants: u32) -> Receiver<Result<Entered>> {
+    let barrier = barrier(zk, site, participants);
+    in_background(move || barrier.enter())
+}
+
+/// Ends the client's session at the server, and has the client find out.
+fn expire(site: &Site, proxy: &Proxy) {
+    let (session, password) = proxy.sessions().pop().expect("a session");
+    proxy.refuse();
+    Raw::resume(site.hosts(), T, session, &password).unwrap().close().unwrap();
+    proxy.pass();
+}
+
+#[test]
+fn s76_as_many_as_it_is_for_enter_together_and_leave_together() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s76-enter");
+    let clients = [site.client(), site.client(), site.client()];
+    for round in 0..3 {
+        let mut calls: Vec<_> = clients[..2].iter().map(|zk| enter(zk, &site, 3)).collect();
+        site.wait_for_children("a", 2);
+        assert!(calls.iter().all(|call| call.try_recv().is_err()), "round {round}");
+        calls.push(enter(&clients[2], &site, 3));
+        let inside: Vec<Entered> =
+            calls.iter().map(|call| call.recv_timeout(SOON).unwrap().unwrap()).collect();
+        assert_eq!(site.children("a").len(), 3);
+        for entered in &inside {
+            assert!(entered.is_held() && entered.participants() == 3);
+            assert!(site.children("a").contains(&last(entered.path()).to_owned()));
+        }
+        let mut inside = inside.into_iter();
+        let last_one = inside.next().unwrap();
+        let leaving: Vec<_> =
+            inside.map(|entered| in_background(move || entered.leave())).collect();
+        site.wait_for_children("a", 1);
+        assert!(leaving.iter().all(|call| call.try_recv().is_err()), "round {round}");
+        last_one.leave().unwrap();
+        for call in leaving {
+            call.recv_timeout(SOON).unwrap().unwrap();
+        }
+        assert_eq!(site.children("a").len(), 0);
+    }
+    site.finish(clients);
+}
+
+#[test]
+fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s76-limits");
+    let zk = site.client();
+    let three = barrier(&zk, &site, 3);
+    for limit in [Duration::ZERO, BRIEF] {
+        let calls = [(); 2].map(|()| {
+            let barrier = three.clone();
+            in_background(move || timed(|| barrier.enter_for(limit)))
+        });
+        for call in calls {
+            let (entered, took) = call.recv_timeout(SOON).unwrap();
+            assert!(entered.unwrap().is_none());
+            assert!(took >= limit && took < SOON);
+        }
+        site.wait_for_children("a", 0);
+    }
+    let cancel = Cancel::new();
+    let calls = [(); 2].map(|()| {
+        let (barrier, cancel) = (three.clone(), cancel.clone());
+        in_background(move || barrier.enter_with(&cancel))
+    });
+    site.wait_for_children("a", 2);
+    cancel.cancel();
+    for call in calls {
+        assert_eq!(kind(call.recv_timeout(SOON).unwrap()), ErrorKind::Cancelled);
+    }
+    assert_eq!(kind(three.enter_with(&cancel)), ErrorKind::Cancelled);
+    site.wait_for_children("a", 0);
+
+    // One more than were there before, but not enough.
+    assert!(three.enter_for(BRIEF).unwrap().is_none());
+    let calls = [(); 3].map(|()| enter(&zk, &site, 3));
+    let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    drop(inside);
+    site.wait_for_children("a", 0);
+    drop(three);
+    site.finish([zk]);
+}
+
+/// However the end of a wait and the coming of the last one meet: all enter, or none.
+#[test]
+fn s76_all_enter_or_none_does_when_one_gives_up_at_that_moment() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s76-race");
+    let clients = [site.client(), site.client()];
+    let (mut both, mut neither) = (0, 0);
+    for round in 0..60_u64 {
+        let cancel = Cancel::new();
+        let first = {
+            let (barrier, cancel) = (barrier(&clients[0], &site, 2), cancel.clone());
+            in_background(move || barrier.enter_with(&cancel))
+        };
+        site.wait_for_children("a", 1);
+        let second = enter(&clients[1], &site, 2);
+        thread::sleep(Duration::from_micros(round * 100));
+        cancel.cancel();
+        match first.recv_timeout(SOON).unwrap() {
+            Ok(ours) => {
+                let theirs = second.recv_timeout(SOON).unwrap().unwrap();
+                assert!(ours.is_held() && theirs.is_held(), "round {round}");
+                let leaving = in_background(move || theirs.leave());
+                ours.leave().unwrap();
+                leaving.recv_timeout(SOON).unwrap().unwrap();
+                both += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Cancelled);
+                site.wait_for_children("a", 1);
+                assert!(second.try_recv().is_err(), "round {round}: it entered alone");
+                // It waits still, and for one that counts.
+                let ours = barrier(&clients[0], &site, 2).enter().unwrap();
+                let theirs = second.recv_timeout(SOON).unwrap().unwrap();
+                drop((ours, theirs));
+                site.wait_for_children("a", 0);
+                neither += 1;
+            }
+        }
+    }
+    assert!(both > 0 && neither > 0, "{both} together, {neither} not");
+    site.finish(clients);
+}
+
+#[test]
+fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s76-full");
+    let zk = site.client();
+    let two = barrier(&zk, &site, 2);
+    let calls = [(); 2].map(|()| enter(&zk, &site, 2));
+    let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    for error in [
+        two.enter().unwrap_err(),
+        two.enter_for(SOON).unwrap_err(),
+        two.enter_with(&Cancel::new()).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
+        assert!(error.is_retryable());
+    }
+    assert_eq!(kind(barrier(&zk, &site, 3).enter()), ErrorKind::Disagreement);
+    assert_eq!(kind(barrier(&zk, &site, 1).enter()), ErrorKind::Disagreement);
+    site.wait_for_children("a", 2);
+    assert!(inside.iter().all(Entered::is_held));
+    // One that comes for the next round waits for this one to end.
+    let [first, second] = inside;
+    drop(first);
+    let early = enter(&zk, &site, 2);
+    site.wait_for_children("a", 2);
+    assert!(early.try_recv().is_err());
+    drop(second);
+    let late = enter(&zk, &site, 2);
+    let inside = [early, late].map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    drop(inside);
+    site.wait_for_children("a", 0);
+    drop(two);
+    site.finish([zk]);
+}
+
+#[test]
+fn s77_stale_ready_nodes_and_stale_data_neither_let_through_nor_hold_up() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s77");
+    let zk = site.client();
+    let mut raw = site.raw();
+    let node = format!("{}/a", site.base);
+    raw.create_all(&node).unwrap();
+    let gone = "_c_11111111-2222-3333-4444-555555555555-lease-1-of-3-0000000007";
+    for (number, data) in ["", "ready", gone, "\n\n", "a\nb\nc"].into_iter().enumerate() {
+        raw.create(&format!("{node}/ready"), b"", Kind::Persistent).unwrap();
+        raw.set_data(&node, if number == 0 { b"\xff\xfe\0" } else { data.as_bytes() }).unwrap();
+        let three = barrier(&zk, &site, 3);
+        assert!(three.enter_for(BRIEF).unwrap().is_none(), "one of three entered: {data:?}");
+        let calls = [(); 2].map(|()| enter(&zk, &site, 3));
+        site.wait_for_children("a", 3);
+        // Also planted while they wait.
+        raw.set_data(&node, data.as_bytes()).unwrap();
+        assert!(calls.iter().all(|call| call.try_recv().is_err()));
+        let inside = [three.enter().unwrap()].into_iter();
+        let inside: Vec<Entered> =
+            inside.chain(calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap())).collect();
+        // Nor do they hold up who leaves.
+        let leaving: Vec<_> =
+            inside.into_iter().map(|one| in_background(move || one.leave_for(SOON))).collect();
+        for call in leaving {
+            assert!(call.recv_timeout(SOON).unwrap().unwrap());
+        }
+        assert_eq!(site.children("a"), ["ready"]);
+        raw.delete(&format!("{node}/ready")).unwrap();
+        // As a container the node may be gone, as soon as it is empty.
+        raw.create_all(&node).unwrap();
+    }
+    raw.close().unwrap();
+    site.finish([zk]);
+}
+
+#[test]
+fn s78_leaving_waits_neither_for_the_dead_nor_beyond_its_time() {
+    skip_without_server!();
+    let site = Site::own("s78");
+    let (proxy, dies) = site.proxied(T);
+    let zk = site.client();
+    let calls = [enter(&zk, &site, 3), enter(&zk, &site, 3), enter(&dies, &site, 3)];
+    let [first, second, crashes] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    let (done, took) = timed(|| first.leave_for(BRIEF).unwrap());
+    assert!(!done && took >= BRIEF && took < SOON, "{took:?}");
+    site.wait_for_children("a", 2);
+    let leaving = in_background(move || second.leave());
+    site.wait_for_children("a", 1);
+    assert!(leaving.try_recv().is_err());
+    let lost = crashes.lost();
+    expire(&site, &proxy);
+    leaving.recv_timeout(SOON).unwrap().unwrap();
+    assert!(matches!(
+        lost.wait_for(SOON),
+        Some(LossReason::SessionExpired | LossReason::LeaseExpired)
+    ));
+    assert!(!crashes.is_held());
+    assert_eq!(kind(crashes.leave_for(SOON)), ErrorKind::SessionLost);
+    site.finish([zk, dies]);
+}
+
+#[test]
+fn s78_dropping_leaves_without_waiting() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s78-drop");
+    let zk = site.client();
+    let calls = [(); 2].map(|()| enter(&zk, &site, 2));
+    let [first, second] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    drop(first);
+    site.wait_for_children("a", 1);
+    second.leave().unwrap();
+    assert_eq!(site.children("a").len(), 0);
+    site.finish([zk]);
+}
+
+#[test]
+fn who_loses_its_session_before_the_round_comes_again_and_counts_once() {
+    skip_without_server!();
+    let site = Site::own("double-expired");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.client();
+    for sessions_end in [true, false] {
+        let call = enter(&zk, &site, 2);
+        site.wait_for_children("a", 1);
+        let before = site.children("a");
+        match sessions_end {
+            true => expire(&site, &proxy),
+            // A stranger's doing.
+            false => site.raw().delete(&format!("{}/a/{}", site.base, before[0])).unwrap(),
+        }
+        eventually(SOON, "another node", || {
+            let now = site.children("a");
+            now.len() == 1 && now != before
+        });
+        assert!(call.try_recv().is_err(), "it entered with itself");
+        let theirs = barrier(&other, &site, 2).enter().unwrap();
+        let ours = call.recv_timeout(SOON).unwrap().unwrap();
+        assert!(ours.is_held() && theirs.is_held());
+        drop((ours, theirs));
+        site.wait_for_children("a", 0);
+    }
+    site.finish([zk, other]);
+}
+
+#[test]
+fn who_has_come_again_waits_for_its_former_node_to_go() {
+    skip_without_server!();
+    let site = Site::own("double-ghost");
+    let (proxy, zk) = site.proxied(T);
+    let (other, mut raw) = (site.client(), site.raw());
+    let call = enter(&zk, &site, 2);
+    site.wait_for_children("a", 1);
+    let node = format!("{}/a", site.base);
+    let own = format!("{node}/{}", site.children("a")[0]);
+    let (data, _) = raw.get_data(&own).unwrap();
+    // As if its session were over here, and not yet there.
+    let ghost = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-");
+    let ghost = raw.create(&ghost, &data, Kind::EphemeralSequential).unwrap();
+    expire(&site, &proxy);
+    eventually(SOON, "a new node beside", || {
+        let now = site.children("a");
+        now.len() == 2 && !now.contains(&last(&own).to_owned())
+    });
+    let theirs = enter(&other, &site, 2);
+    assert_eq!(call.recv_timeout(BRIEF * 5).ok().map(|_| ()), None, "it entered with itself");
+    assert!(theirs.try_recv().is_err());
+    raw.delete(&ghost).unwrap();
+    let inside = [call, theirs].map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    assert!(inside.iter().all(Entered::is_held));
+    drop(inside);
+    raw.close().unwrap();
+    site.finish([zk, other]);
+}
+
+#[test]
+fn one_that_died_does_not_count() {
+    skip_without_server!();
+    let site = Site::own("double-dead");
+    let (dies, zk) = (site.client(), site.client());
+    let call = enter(&dies, &site, 2);
+    site.wait_for_children("a", 1);
+    dies.close();
+    assert_eq!(kind(call.recv_timeout(SOON).unwrap()), ErrorKind::Closed);
+    site.wait_for_children("a", 0);
+    assert!(barrier(&zk, &site, 2).enter_for(BRIEF).unwrap().is_none());
+    site.finish([dies, zk]);
+}
+
+#[test]
+fn lost_answers_leave_one_round_and_one_node_each() {
+    skip_without_server!();
+    let site = Site::own("double-ambiguous");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.client();
+    for reply in [true, false] {
+        for operation in [opcode::CREATE, opcode::MULTI, opcode::GET_DATA, opcode::GET_CHILDREN] {
+            let case = format!("{operation} {reply}");
+            let theirs = enter(&other, &site, 2);
+            site.wait_for_children("a", 1);
+            let before = proxy.connections();
+            match reply {
+                true => proxy.drop_reply(operation, 1),
+                false => proxy.drop_request(operation, 1),
+            }
+            let ours = barrier(&zk, &site, 2).enter().unwrap();
+            assert!(proxy.connections() > before, "{case}: nothing was lost");
+            let theirs = theirs.recv_timeout(SOON).unwrap().unwrap();
+            assert!(ours.is_held() && theirs.is_held());
+            assert_eq!(site.children("a").len(), 2, "{case}");
+            let leaving = in_background(move || theirs.leave());
+            proxy.drop_reply(opcode::DELETE, 1);
+            ours.leave().unwrap();
+            leaving.recv_timeout(SOON).unwrap().unwrap();
+            assert_eq!(site.children("a").len(), 0, "{case}");
+        }
+    }
+    // Giving up, too.
+    for reply in [true, false] {
+        match reply {
+            true => proxy.drop_reply(opcode::MULTI, 1),
+            false => proxy.drop_request(opcode::MULTI, 1),
+        }
+        assert!(barrier(&zk, &site, 2).enter_for(BRIEF).unwrap().is_none());
+        site.wait_for_children("a", 0);
+    }
+    site.finish([zk, other]);
+}
+
+#[test]
+fn limits_are_kept_when_nothing_answers() {
+    skip_without_server!();
+    let site = Site::own("double-silence");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.client();
+    let two = barrier(&zk, &site, 2);
+    let call = in_background(move || timed(|| two.enter_for(BRIEF * 5)));
+    site.wait_for_children("a", 1);
+    proxy.hold();
+    let (entered, took) = call.recv_timeout(SOON).unwrap();
+    assert!(entered.unwrap().is_none());
+    assert!(took < BRIEF * 5 + Duration::from_secs(1), "{took:?}");
+    proxy.pass();
+    site.wait_for_children("a", 0);
+
+    let calls = [enter(&zk, &site, 2), enter(&other, &site, 2)];
+    let [ours, theirs] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    proxy.hold();
+    let (left, took) = timed(|| ours.leave_for(BRIEF));
+    assert!(!left.unwrap() && took < BRIEF + Duration::from_secs(1), "{took:?}");
+    proxy.pass();
+    theirs.leave().unwrap();
+    site.finish([zk, other]);
+}
+
+#[test]
+fn nobody_is_woken_before_the_round_is_complete() {
+    skip_without_server!();
+    let site = Site::own("double-herd");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.client();
+    let first = enter(&zk, &site, 4);
+    // The own node, and the barrier's.
+    assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
+    let mut calls = vec![first];
+    for count in 2..4 {
+        let asked = proxy.requests();
+        calls.push(enter(&other, &site, 4));
+        site.wait_for_children("a", count);
+        // What watches the guard's node comes a few milliseconds late.
+        let more = proxy.requests().len() - asked.len();
+        assert!(more <= 3, "{count}: {:?}", proxy.requests());
+    }
+    calls.push(enter(&other, &site, 4));
+    let inside: Vec<Entered> =
+        calls.into_iter().map(|call| call.recv_timeout(SOON).unwrap().unwrap()).collect();
+    drop(inside);
+    site.wait_for_children("a", 0);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn bad_names_numbers_and_refusals_are_clear_errors() {
+    skip_without_zookeeper!();
+    let site = Site::shared("double-refused");
+    let zk = site.client();
+    let bad = DoubleBarrier::new(&zk, &site.base, "a/b", 1);
+    assert_eq!(kind(bad.enter()), ErrorKind::InvalidName);
+    for participants in [0, 501, u32::MAX] {
+        assert_eq!(kind(barrier(&zk, &site, participants).enter_for(SOON)), ErrorKind::InvalidData);
+    }
+    let owned = DoubleBarrier::builder(&zk, &site.base, "a", 1).acl(Acl::creator_only()).build();
+    assert_eq!(kind(owned.enter()), ErrorKind::InvalidData, "a client without credentials");
+    let mut raw = site.raw();
+    raw.create_all(&site.base).unwrap();
+    raw.add_auth("digest", b"owner:secret").unwrap();
+    // All but to write.
+    let acl = [raw::Acl::new(raw::ALL, "auth", ""), raw::Acl::new(1 | 4 | 8, "world", "anyone")];
+    let node = format!("{}/a", site.base);
+    raw.create_with_acl(&node, b"", Kind::Persistent, &acl).unwrap();
+    let error = barrier(&zk, &site, 1).enter().unwrap_err();
+    assert_eq!((error.kind(), error.path()), (ErrorKind::NotAuthorized, Some(&*node)), "{error}");
+    assert!(error.to_string().contains("WRITE"), "{error}");
+    site.wait_for_children("a", 0);
+    raw.delete(&node).unwrap();
+    let owner = site.builder().auth("digest", b"owner:secret").connect().unwrap();
+    let owned = DoubleBarrier::builder(&owner, &site.base, "a", 1).acl(Acl::creator_only()).build();
+    let entered = owned.enter().unwrap();
+    assert_eq!(raw.get_acl(&node).unwrap()[0].scheme, "digest");
+    assert_eq!(raw.get_acl(entered.path()).unwrap()[0].scheme, "digest");
+    entered.leave().unwrap();
+    raw.delete(&node).unwrap();
+    drop((bad, owned, raw));
+    site.finish([zk, owner]);
+}
+
+#[test]
+fn over_a_handle_of_the_programs_it_works_too() {
+    skip_without_server!();
+    let site = Site::own("double-borrowed");
+    let handle = ZooKeeper::connect(site.hosts(), T, |_: WatchedEvent| ()).unwrap();
+    let handle = std::sync::Arc::new(handle);
+    let zk = Client::from(&handle);
+    let other = site.client();
+    for _ in 0..3 {
+        let calls = [enter(&zk, &site, 2), enter(&other, &site, 2)];
+        let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+        let leaving = inside.map(|one| in_background(move || one.leave()));
+        for call in leaving {
+            call.recv_timeout(SOON).unwrap().unwrap();
+        }
+    }
+    assert!(barrier(&zk, &site, 2).enter_for(BRIEF).unwrap().is_none());
+    site.wait_for_children("a", 0);
+    zk.close();
+    drop((zk, handle));
+    site.finish([other]);
+}

@@ -1,0 +1,520 @@
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use zklock::zookeeper::{WatchedEvent, ZooKeeper};
+use zklock::{
+    Acl, Cancel, Client, Coordinator, Decision, ErrorKind, Participant, Result, TwoPhaseCommit,
+};
+
+use crate::support::proxy::opcode;
+use crate::support::raw::{self, Kind, Raw};
+use crate::support::site::Site;
+use crate::support::{QUIET, eventually, kind, skip_without_server, skip_without_zookeeper, timed};
+
+const T: Duration = Duration::from_secs(4);
+const SOON: Duration = Duration::from_secs(15);
+const BRIEF: Duration = Duration::from_millis(100);
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn round(zk: &Client, site: &Site) -> TwoPhaseCommit {
+    TwoPhaseCommit::new(zk, &site.base, "r")
+}
+
+fn in_background<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(call()));
+    told
+}
+
+fn decide(coordinator: Coordinator) -> Receiver<Result<Decision>> {
+    in_background(move || coordinator.decide())
+}
+
+/// A round of three that all have joined.
+fn begun(zk: &Client, site: &Site) -> (TwoPhaseCommit, Coordinator, Vec<Participant>) {
+    let round = round(zk, site);
+    let coordinator = round.begin(&NAMES).unwrap();
+    let participants = NAMES.map(|name| round.join(name).unwrap()).into();
+    (round, coordinator, participants)
+}
+
+/// Everybody learns it, whoever was there or comes later, and it shows.
+fn assert_decided(round: &TwoPhaseCommit, participants: &[Participant], decision: Decision) {
+    for participant in participants {
+        assert_eq!(participant.decision().unwrap(), decision, "{participant:?}");
+        assert_eq!(participant.decision_for(Duration::ZERO).unwrap(), Some(decision));
+    }
+    assert_eq!(round.decision().unwrap(), Some(decision));
+    assert_eq!(round.state().unwrap().unwrap().decision, Some(decision));
+    let again = round.recover().unwrap();
+    assert_eq!(again.decide().unwrap(), decision);
+    assert_eq!(again.abort().unwrap(), decision);
+    assert_eq!(again.decide_for(Duration::ZERO).unwrap(), decision);
+}
+
+/// The marks of decisions among the round's children.
+fn marks(site: &Site) -> Vec<String> {
+    let mut children = site.children("r");
+    children.retain(|name| name == "commit" || name == "abort");
+    children
+}
+
+#[test]
+fn when_all_vote_yes_everybody_commits() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-commit");
+    let clients = [site.client(), site.client(), site.client(), site.client()];
+    let round = round(&clients[0], &site);
+    let coordinator = round.begin(&NAMES).unwrap();
+    assert_eq!(coordinator.participants(), NAMES);
+    let decision = decide(coordinator);
+    let participants: Vec<Participant> = (NAMES.iter().zip(&clients[1..]))
+        .map(|(name, zk)| self::round(zk, &site).join(name).unwrap())
+        .collect();
+    for participant in &participants {
+        assert!(participant.is_held());
+        assert_eq!(round.decision().unwrap(), None);
+        assert!(decision.try_recv().is_err());
+        assert!(participant.vote_yes().unwrap());
+    }
+    assert_eq!(decision.recv_timeout(SOON).unwrap().unwrap(), Decision::Commit);
+    assert_decided(&round, &participants, Decision::Commit);
+    assert_eq!(marks(&site), ["commit"]);
+    // The same again changes nothing.
+    assert!(participants[0].vote_yes().unwrap());
+    drop((participants, round));
+    site.finish(clients);
+}
+
+#[test]
+fn a_no_aborts() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-no");
+    let zk = site.client();
+    let (round, coordinator, participants) = begun(&zk, &site);
+    let decision = decide(coordinator);
+    assert!(participants[0].vote_yes().unwrap());
+    assert!(participants[1].vote_no().unwrap());
+    assert_eq!(decision.recv_timeout(SOON).unwrap().unwrap(), Decision::Abort);
+    assert_decided(&round, &participants, Decision::Abort);
+    assert!(!participants[2].vote_yes().unwrap(), "a vote that comes too late");
+    assert_eq!(kind(participants[0].vote_no()), ErrorKind::AlreadyExists);
+    assert_eq!(marks(&site), ["abort"]);
+    drop((participants, round));
+    site.finish([zk]);
+}
+
+#[test]
+fn a_death_aborts_before_and_after_the_vote() {
+    skip_without_server!();
+    let site = Site::own("2pc-death");
+    let zk = site.client();
+    for votes in [false, true] {
+        let (proxy, dies) = site.proxied(T);
+        let round = round(&zk, &site);
+        let decision = decide(round.begin(&NAMES).unwrap());
+        let participants = ["a", "b"].map(|name| round.join(name).unwrap());
+        let doomed = self::round(&dies, &site).join("c").unwrap();
+        for participant in &participants {
+            participant.vote_yes().unwrap();
+        }
+        if votes {
+            // The others' votes are still missing where all but one have voted.
+            drop(decision);
+            let recovered = round.recover().unwrap();
+            let (session, password) = proxy.sessions().pop().unwrap();
+            proxy.stall_reply(opcode::MULTI);
+            let vote = in_background(move || (doomed.vote_yes(), doomed));
+            eventually(SOON, "the vote or the decision", || {
+                let children = site.children("r");
+                children.contains(&"yes-c".to_owned()) || !marks(&site).is_empty()
+            });
+            proxy.refuse();
+            let _ = Raw::resume(site.hosts(), T, session, &password).and_then(Raw::close);
+            proxy.pass();
+            // Whichever came first; but one of them, for all.
+            let decision = recovered.decide().unwrap();
+            assert_decided(&round, &participants, decision);
+            assert_eq!(marks(&site), [decision.to_string()]);
+            drop(vote.recv_timeout(SOON).unwrap());
+        } else {
+            eventually(SOON, "the coordinator to see it", || {
+                round.state().unwrap().unwrap().participants.iter().all(|one| one.is_here)
+            });
+            dies.close();
+            // Never having voted, it is missed only by who has seen it; else by the limit.
+            let recovered = round.recover().unwrap();
+            assert_eq!(recovered.decide_for(BRIEF).unwrap(), Decision::Abort);
+            assert_eq!(decision.recv_timeout(SOON).unwrap().unwrap(), Decision::Abort);
+            assert_decided(&round, &participants, Decision::Abort);
+            drop(doomed);
+        }
+        drop(participants);
+        dies.close();
+        assert!(round.forget().unwrap());
+    }
+    site.finish([zk]);
+}
+
+#[test]
+fn one_that_voted_yes_and_died_is_not_committed_without() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-yes-and-dead");
+    let (zk, dies) = (site.client(), site.client());
+    let round = round(&zk, &site);
+    let coordinator = round.begin(&["a", "b"]).unwrap();
+    let survivor = round.join("a").unwrap();
+    let doomed = self::round(&dies, &site).join("b").unwrap();
+    survivor.vote_yes().unwrap();
+    doomed.vote_yes().unwrap();
+    dies.close();
+    assert_eq!(coordinator.decide().unwrap(), Decision::Abort);
+    assert_eq!(survivor.decision().unwrap(), Decision::Abort);
+    assert_eq!(kind(doomed.vote_yes()), ErrorKind::Closed);
+    drop((survivor, doomed, coordinator, round));
+    site.finish([zk, dies]);
+}
+
+#[test]
+fn the_end_of_the_time_aborts() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-limit");
+    let zk = site.client();
+    let (round, coordinator, participants) = begun(&zk, &site);
+    participants[0].vote_yes().unwrap();
+    let (none, took) = timed(|| participants[0].decision_for(BRIEF).unwrap());
+    assert!(none.is_none() && took >= BRIEF && took < SOON);
+    let cancel = Cancel::new();
+    cancel.cancel();
+    assert_eq!(kind(participants[0].decision_with(&cancel)), ErrorKind::Cancelled);
+    assert_eq!(kind(coordinator.decide_with(&cancel)), ErrorKind::Cancelled);
+    assert_eq!(round.decision().unwrap(), None, "nothing is decided by that");
+    let (decision, took) = timed(|| coordinator.decide_for(BRIEF).unwrap());
+    assert!(decision == Decision::Abort && took >= BRIEF && took < SOON);
+    assert_decided(&round, &participants, Decision::Abort);
+    drop((participants, coordinator, round));
+    site.finish([zk]);
+}
+
+#[test]
+fn who_restarts_learns_the_decision_and_keeps_its_vote() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-restart");
+    let (zk, restarts) = (site.client(), site.client());
+    let (round, coordinator, mut participants) = begun(&zk, &site);
+    let theirs = self::round(&restarts, &site);
+    let last = participants.pop().unwrap();
+    assert!(last.vote_yes().unwrap());
+    assert_eq!(kind(theirs.join("c")), ErrorKind::AlreadyExists, "it is here still");
+    drop(last);
+    eventually(SOON, "its node to go", || !site.children("r").contains(&"here-c".to_owned()));
+    // Before the decision: what it has promised holds.
+    let again = theirs.join("c").unwrap();
+    assert_eq!(kind(again.vote_no()), ErrorKind::AlreadyExists);
+    assert!(again.vote_yes().unwrap());
+    participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+    assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
+    drop((again, participants));
+    restarts.close();
+    // And after it.
+    let restarted = site.client();
+    let later = self::round(&restarted, &site);
+    assert_eq!(later.decision().unwrap(), Some(Decision::Commit));
+    let again = later.join("c").unwrap();
+    assert_eq!(again.decision().unwrap(), Decision::Commit);
+    assert!(again.vote_yes().unwrap());
+    drop((again, later, theirs, round, coordinator));
+    site.finish([zk, restarts, restarted]);
+}
+
+#[test]
+fn a_participant_waits_on_over_a_lost_session() {
+    skip_without_server!();
+    let site = Site::own("2pc-expired");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.client();
+    let round = round(&other, &site);
+    let coordinator = round.begin(&["a", "b"]).unwrap();
+    let participant = self::round(&zk, &site).join("a").unwrap();
+    participant.vote_yes().unwrap();
+    let lost = participant.lost();
+    let learns = in_background(move || (participant.decision(), participant.vote_yes()));
+    let (session, password) = proxy.sessions().pop().unwrap();
+    proxy.refuse();
+    Raw::resume(site.hosts(), T, session, &password).unwrap().close().unwrap();
+    proxy.pass();
+    assert!(lost.wait_for(SOON).is_some());
+    assert_eq!(coordinator.decide().unwrap(), Decision::Abort);
+    let (decision, vote) = learns.recv_timeout(SOON).unwrap();
+    assert_eq!(decision.unwrap(), Decision::Abort);
+    assert_eq!(kind(vote), ErrorKind::SessionLost);
+    drop((coordinator, round));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_round_whose_coordinator_is_gone_can_be_recovered() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-recover");
+    let (gone, zk) = (site.client(), site.client());
+    for votes in [2, 3] {
+        let coordinator = round(&gone, &site).begin(&NAMES).unwrap();
+        let round = round(&zk, &site);
+        let participants = NAMES.map(|name| round.join(name).unwrap());
+        participants[..votes].iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+        drop(coordinator);
+        assert_eq!(participants[0].decision_for(BRIEF).unwrap(), None, "it blocks");
+        let recovered = round.recover().unwrap();
+        assert_eq!(recovered.participants(), NAMES);
+        let (decision, expected) = match votes {
+            2 => (recovered.abort().unwrap(), Decision::Abort),
+            _ => (recovered.decide().unwrap(), Decision::Commit),
+        };
+        assert_eq!(decision, expected);
+        assert_decided(&round, &participants, expected);
+        assert!(round.forget().unwrap());
+    }
+    site.finish([gone, zk]);
+}
+
+#[test]
+fn two_coordinators_come_to_one_decision() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-exclusive");
+    let clients = [site.client(), site.client()];
+    let mut seen = [0, 0];
+    for number in 0..40_u64 {
+        let (round, first, participants) = begun(&clients[0], &site);
+        let second = self::round(&clients[1], &site).recover().unwrap();
+        participants[..2].iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+        let commits = decide(first);
+        let aborts = in_background(move || {
+            thread::sleep(Duration::from_micros(number * 100));
+            second.abort()
+        });
+        participants[2].vote_yes().unwrap();
+        let decision = commits.recv_timeout(SOON).unwrap().unwrap();
+        assert_eq!(aborts.recv_timeout(SOON).unwrap().unwrap(), decision);
+        assert_decided(&round, &participants, decision);
+        assert_eq!(marks(&site), [decision.to_string()]);
+        assert!(round.forget().unwrap());
+        seen[usize::from(decision == Decision::Commit)] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 0), "aborted and committed: {seen:?}");
+    site.finish(clients);
+}
+
+#[test]
+fn lost_answers_begin_join_vote_and_decide_once() {
+    skip_without_server!();
+    let site = Site::own("2pc-ambiguous");
+    let (proxy, zk) = site.proxied(T);
+    let round = round(&zk, &site);
+    for reply in [true, false] {
+        let lose = |operation| {
+            match reply {
+                true => proxy.drop_reply(operation, 1),
+                false => proxy.drop_request(operation, 1),
+            }
+            proxy.connections()
+        };
+        site.raw().create_all(&site.base).unwrap();
+        let before = lose(opcode::CREATE);
+        let coordinator = round.begin(&["a", "b"]).unwrap();
+        assert!(proxy.connections() > before);
+        let before = lose(opcode::CREATE);
+        let a = round.join("a").unwrap();
+        assert!(proxy.connections() > before && a.is_held());
+        let owner = site.raw().exists(a.path()).unwrap().unwrap().ephemeral_owner;
+        assert_eq!(Some(owner), zk.session_id());
+        let before = lose(opcode::MULTI);
+        assert!(a.vote_yes().unwrap());
+        assert!(proxy.connections() > before);
+        let b = round.join("b").unwrap();
+        b.vote_yes().unwrap();
+        let before = lose(opcode::MULTI);
+        assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
+        assert!(proxy.connections() > before);
+        assert_eq!(site.children("r"), ["commit", "here-a", "here-b", "yes-a", "yes-b"]);
+        drop((a, b));
+        assert!(round.forget().unwrap());
+    }
+    drop(round);
+    site.finish([zk]);
+}
+
+#[test]
+fn one_listing_shows_every_state() {
+    skip_without_server!();
+    let site = Site::own("2pc-state");
+    let (proxy, zk) = site.proxied(QUIET);
+    let round = round(&zk, &site);
+    assert_eq!(round.state().unwrap(), None);
+    let coordinator = round.begin(&NAMES).unwrap();
+    let [a, b] = ["a", "b"].map(|name| round.join(name).unwrap());
+    a.vote_yes().unwrap();
+    b.vote_no().unwrap();
+    drop(b);
+    eventually(SOON, "its node to go", || !site.children("r").contains(&"here-b".to_owned()));
+    proxy.reset_counts();
+    let state = round.state().unwrap().unwrap();
+    assert_eq!(proxy.count(opcode::GET_CHILDREN), 1);
+    let seen: Vec<_> =
+        state.participants.iter().map(|one| (&*one.name, one.is_here, one.vote)).collect();
+    assert_eq!(seen, [("a", true, Some(true)), ("b", false, Some(false)), ("c", false, None)]);
+    assert_eq!(state.decision, None);
+    assert!(!round.forget().unwrap(), "it is not decided");
+    assert_eq!(coordinator.decide().unwrap(), Decision::Abort);
+    assert_eq!(round.state().unwrap().unwrap().decision, Some(Decision::Abort));
+    assert!(round.forget().unwrap());
+    assert_eq!(round.state().unwrap(), None);
+    drop((a, round, coordinator));
+    site.finish([zk]);
+}
+
+#[test]
+fn a_vote_wakes_no_participant() {
+    skip_without_server!();
+    let site = Site::own("2pc-herd");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.client();
+    let round = round(&other, &site);
+    let coordinator = round.begin(&NAMES).unwrap();
+    let waits = self::round(&zk, &site).join("a").unwrap();
+    assert!(waits.vote_yes().unwrap());
+    proxy.reset_counts();
+    let learns = in_background(move || waits.decision());
+    assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
+    let others = ["b", "c"].map(|name| round.join(name).unwrap());
+    for one in &others {
+        one.vote_yes().unwrap();
+    }
+    // The own node's watch may be set late.
+    let asked = proxy.requests();
+    assert!(asked.iter().all(|seen| seen.opcode == opcode::GET_DATA), "{asked:?}");
+    assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
+    assert_eq!(learns.recv_timeout(SOON).unwrap().unwrap(), Decision::Commit);
+    drop((others, round, coordinator));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn what_cannot_be_is_a_clear_error() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-errors");
+    let zk = site.client();
+    let round = round(&zk, &site);
+    assert_eq!(kind(round.recover()), ErrorKind::NotFound);
+    assert_eq!(kind(round.join("a")), ErrorKind::NotFound);
+    assert_eq!(kind(round.decision()), ErrorKind::NotFound);
+    assert_eq!(kind(round.forget()), ErrorKind::NotFound);
+    assert_eq!(kind(round.begin::<&str>(&[])), ErrorKind::InvalidData);
+    assert_eq!(kind(round.begin(&["a", "a"])), ErrorKind::InvalidData);
+    assert_eq!(kind(round.begin(&["a", "b/c"])), ErrorKind::InvalidName);
+    let many: Vec<String> = (0..20_000).map(|number| format!("participant-{number}")).collect();
+    assert_eq!(kind(round.begin(&many)), ErrorKind::InvalidData);
+    let bad = TwoPhaseCommit::new(&zk, "relative", "r");
+    assert_eq!(kind(bad.begin(&["a"])), ErrorKind::InvalidName);
+    assert_eq!(kind(bad.state()), ErrorKind::InvalidName);
+
+    let coordinator = round.begin(&["a"]).unwrap();
+    let error = round.begin(&["a"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(error.path(), Some(&*format!("{}/r", site.base)));
+    assert_eq!(kind(round.join("b")), ErrorKind::InvalidName);
+    assert_eq!(kind(round.join("../a")), ErrorKind::InvalidName);
+    let a = round.join("a").unwrap();
+    assert_eq!(kind(round.join("a")), ErrorKind::AlreadyExists);
+    assert_eq!(coordinator.abort().unwrap(), Decision::Abort);
+    assert!(round.forget().unwrap());
+    // Another round of that name is not theirs.
+    let next = round.begin(&["a"]).unwrap();
+    assert_eq!(kind(coordinator.decide()), ErrorKind::NotFound);
+    assert_eq!(kind(a.decision()), ErrorKind::NotFound);
+    drop(a);
+    next.abort().unwrap();
+    assert!(round.forget().unwrap());
+
+    // What is there is no round.
+    site.raw().create_all(&format!("{}/r", site.base)).unwrap();
+    assert_eq!(kind(round.recover()), ErrorKind::Server);
+    assert_eq!(kind(round.begin(&["a"])), ErrorKind::AlreadyExists);
+    drop((round, bad, coordinator, next));
+    site.finish([zk]);
+}
+
+#[test]
+fn acls_are_kept_and_refusals_said() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-acl");
+    let (zk, owner) =
+        (site.client(), site.builder().auth("digest", b"owner:secret").connect().unwrap());
+    let owned = TwoPhaseCommit::builder(&owner, &site.base, "r").acl(Acl::creator_only()).build();
+    let coordinator = owned.begin(&["a"]).unwrap();
+    let a = owned.join("a").unwrap();
+    a.vote_yes().unwrap();
+    assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
+    let mut raw = site.raw();
+    raw.add_auth("digest", b"owner:secret").unwrap();
+    for child in ["", "/here-a", "/yes-a", "/commit"] {
+        let acl = raw.get_acl(&format!("{}/r{child}", site.base)).unwrap();
+        assert_eq!((acl.len(), &*acl[0].scheme), (1, "digest"), "{child}");
+    }
+    drop(a);
+    owned.forget().unwrap();
+
+    // All but to write: others can vote, and not decide.
+    let round = round(&zk, &site);
+    let coordinator = round.begin(&["a"]).unwrap();
+    let acl = [raw::Acl::new(raw::ALL, "auth", ""), raw::Acl::new(1 | 4 | 8, "world", "anyone")];
+    raw.set_acl(&format!("{}/r", site.base), &acl).unwrap();
+    let a = round.join("a").unwrap();
+    assert!(a.vote_yes().unwrap());
+    let error = coordinator.decide().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotAuthorized);
+    assert!(error.to_string().contains("WRITE"), "{error}");
+    assert_eq!(round.decision().unwrap(), None);
+    raw.set_acl(&format!("{}/r", site.base), &acl[..1]).unwrap();
+    assert_eq!(kind(a.vote_yes()), ErrorKind::NotAuthorized);
+    assert_eq!(kind(a.decision()), ErrorKind::NotAuthorized);
+    raw.delete_recursive(&format!("{}/r", site.base)).unwrap();
+    drop((a, round, owned, coordinator, raw));
+    site.finish([zk, owner]);
+}
+
+#[test]
+fn a_decision_that_a_stranger_shows_decides_nothing() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-stranger");
+    let zk = site.client();
+    let (round, coordinator, participants) = begun(&zk, &site);
+    let mut raw = site.raw();
+    raw.create(&format!("{}/r/commit", site.base), b"", Kind::Persistent).unwrap();
+    assert_eq!(participants[0].decision_for(BRIEF).unwrap(), None);
+    participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+    assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
+    assert_decided(&round, &participants, Decision::Commit);
+    raw.close().unwrap();
+    drop((participants, round, coordinator));
+    site.finish([zk]);
+}
+
+#[test]
+fn over_a_handle_of_the_programs_it_works_too() {
+    skip_without_server!();
+    let site = Site::own("2pc-borrowed");
+    let handle = ZooKeeper::connect(site.hosts(), T, |_: WatchedEvent| ()).unwrap();
+    let handle = std::sync::Arc::new(handle);
+    let zk = Client::from(&handle);
+    let (round, coordinator, participants) = begun(&zk, &site);
+    assert_eq!(kind(round.join("a")), ErrorKind::AlreadyExists);
+    participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+    assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
+    assert_decided(&round, &participants, Decision::Commit);
+    drop(participants);
+    assert!(round.forget().unwrap());
+    zk.close();
+    drop((round, coordinator, zk, handle));
+    site.finish([]);
+}
