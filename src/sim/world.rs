@@ -1135,6 +1135,20 @@ impl Inner {
     }
 
     /// Which transaction has made the node, and what it said of itself.
+    /// What was written to a node, in a transaction, and has this in it.
+    pub(super) fn written_with(&self, node: &str, text: &str) -> Option<Vec<u8>> {
+        let changes = self.log.iter().filter_map(|transaction| match &transaction.change {
+            Change::Several(changes) => Some(changes),
+            _ => None,
+        });
+        changes.flatten().find_map(|change| match change {
+            Change::Write { path, data } if path == node => {
+                String::from_utf8_lossy(data).contains(text).then(|| data.clone())
+            }
+            _ => None,
+        })
+    }
+
     pub(super) fn making(&self, path: &str) -> Option<(i64, &[u8])> {
         self.log.iter().rev().find_map(|transaction| match &transaction.change {
             Change::Create { path: made, data, .. } if made == path => {

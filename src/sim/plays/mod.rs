@@ -1,8 +1,13 @@
 //! What is played on the [`stage`](super::stage): every recipe beside the locks.
 
+mod barrier;
+mod commit;
 mod counter;
+mod double_barrier;
 mod election;
 mod group;
+mod priority;
+mod queue;
 
 use super::stage::{Tally, perform};
 use super::{setting, try_seeds};
@@ -44,4 +49,4 @@ macro_rules! plays {
     };
 }
 
-plays!(counter, election, group);
+plays!(barrier, commit, counter, double_barrier, election, group, priority, queue);

@@ -1,0 +1,145 @@
+//! All learn the same decision; to commit it takes the yes of all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::super::stage::{Play, Role, Stage, Tally};
+use crate::rt::Mutex;
+use crate::rt::schedule::current;
+use crate::{Client, Decision, Error, ErrorKind, TwoPhaseCommit};
+
+const ROUNDS: usize = 2;
+
+struct Committing {
+    names: Vec<String>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    /// By round.
+    learnt: BTreeMap<usize, BTreeSet<&'static str>>,
+    /// Rounds in which a no counts.
+    refused: BTreeSet<usize>,
+}
+
+pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
+    super::perform(seed, verbose, |chance| {
+        // The first one coordinates.
+        let mut actors: Vec<usize> = (0..chance.below(3)).map(|_| 1 + chance.below(2)).collect();
+        actors.insert(0, 2);
+        let names = (1..actors.iter().sum()).map(|number| format!("p{number}")).collect();
+        (actors, Arc::new(Committing { names, books: Mutex::default() }))
+    })
+}
+
+fn round(client: &Client, number: usize) -> TwoPhaseCommit {
+    TwoPhaseCommit::new(client, "/commits", format!("round-{number}"))
+}
+
+fn known(stage: &Stage, error: &Error) {
+    use ErrorKind::{AlreadyExists, Connect, ConnectionLoss, LockLost, NotFound, SessionLost};
+    let kinds = [AlreadyExists, Connect, ConnectionLoss, LockLost, NotFound, SessionLost];
+    if !kinds.contains(&error.kind()) {
+        stage.accuse(format!("{error}"));
+    }
+}
+
+impl Committing {
+    fn learn(&self, stage: &Stage, number: usize, decision: Decision) {
+        let mut books = self.books.lock();
+        let learnt = books.learnt.entry(number).or_default();
+        learnt.insert(if decision == Decision::Commit { "commit" } else { "abort" });
+        if learnt.len() > 1 {
+            stage.accuse(format!("round {number} was decided both ways"));
+        }
+        stage.count(true);
+    }
+
+    fn coordinate(&self, stage: &Stage, role: Role<'_>, number: usize) {
+        let Some(schedule) = current() else { return };
+        let limit = schedule.some(stage.habits.session_timeout * 2);
+        let coordinator = match round(role.client, number).begin(&self.names) {
+            Ok(coordinator) => coordinator,
+            Err(error) => return known(stage, &error),
+        };
+        if schedule.chance(20) {
+            // It dies on the way.
+            return;
+        }
+        match coordinator.decide_for(limit) {
+            Ok(decision) => self.learn(stage, number, decision),
+            Err(error) => known(stage, &error),
+        }
+    }
+
+    fn take_part(&self, stage: &Stage, role: Role<'_>, number: usize, name: &str) {
+        let Some(schedule) = current() else { return };
+        let round = round(role.client, number);
+        schedule.pause(schedule.some(stage.habits.session_timeout / 2));
+        let participant = match round.join(name) {
+            Ok(participant) => participant,
+            Err(error) => {
+                stage.count(false);
+                return known(stage, &error);
+            }
+        };
+        let yes = schedule.chance(90);
+        match participant.vote(yes) {
+            Ok(true) if !yes => drop(self.books.lock().refused.insert(number)),
+            Ok(_) => {}
+            Err(error) => known(stage, &error),
+        }
+        if schedule.chance(20) {
+            return;
+        }
+        match participant.decision_for(schedule.some(stage.habits.session_timeout * 3)) {
+            Ok(Some(decision)) => self.learn(stage, number, decision),
+            Ok(None) => {}
+            Err(error) => known(stage, &error),
+        }
+    }
+}
+
+impl Play for Committing {
+    fn act(&self, stage: &Stage, role: Role<'_>) {
+        for number in 0..ROUNDS {
+            match role.number.checked_sub(1) {
+                None => self.coordinate(stage, role, number),
+                Some(index) => self.take_part(stage, role, number, &self.names[index]),
+            }
+        }
+    }
+
+    /// A round whose coordinator has gone is recovered, and then all is known, and can be removed.
+    fn end(&self, stage: &Stage, client: &Client) {
+        for number in 0..ROUNDS {
+            let round = round(client, number);
+            let coordinator = match round.recover() {
+                Ok(coordinator) => coordinator,
+                Err(error) => {
+                    known(stage, &error);
+                    continue;
+                }
+            };
+            match coordinator.abort() {
+                Ok(decision) => {
+                    self.learn(stage, number, decision);
+                    let books = self.books.lock();
+                    if decision == Decision::Commit && books.refused.contains(&number) {
+                        stage.accuse(format!("round {number} was committed against a vote"));
+                    }
+                }
+                Err(error) => known(stage, &error),
+            }
+            match round.state() {
+                Ok(Some(state)) if state.decision.is_some() => {}
+                Err(error) => known(stage, &error),
+                other => stage.accuse(format!("round {number} in the end: {other:?}")),
+            }
+            if !matches!(round.forget(), Ok(true)) {
+                stage.accuse(format!("round {number} cannot be forgotten"));
+            }
+        }
+    }
+}

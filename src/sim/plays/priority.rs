@@ -1,0 +1,95 @@
+//! The lowest number comes first, the oldest of it; each to one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::stage::{Play, Role, Stage, Tally};
+use crate::rt::Mutex;
+use crate::rt::schedule::current;
+use crate::{Client, ErrorKind, PriorityQueue};
+
+const NODE: &str = "/queues/urgent";
+
+#[derive(Default)]
+struct Urging {
+    next: Mutex<u32>,
+    taken: Mutex<BTreeSet<String>>,
+}
+
+pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
+    super::perform(seed, verbose, |chance| {
+        let actors = (0..1 + chance.below(3)).map(|_| 1 + chance.below(2)).collect();
+        (actors, Arc::new(Urging::default()))
+    })
+}
+
+/// The nodes of a queue with the priorities that their data say.
+fn items(stage: &Stage) -> BTreeSet<(u32, String)> {
+    let names = stage.world.look(|world| world.children(NODE));
+    let of = |name: &String| {
+        let path = format!("{NODE}/{name}");
+        let data = stage.world.look(|world| world.making(&path).map(|(_, data)| data.to_vec()))?;
+        Some((priority(&data)?, name.clone()))
+    };
+    names.iter().filter_map(of).collect()
+}
+
+fn priority(data: &[u8]) -> Option<u32> {
+    std::str::from_utf8(data).ok()?.split_once('/')?.0.parse().ok()
+}
+
+impl Play for Urging {
+    fn act(&self, stage: &Stage, role: Role<'_>) {
+        let Some(schedule) = current() else { return };
+        let queue = PriorityQueue::new(role.client, "/queues", "urgent");
+        for _ in 0..8 {
+            schedule.pause(schedule.some(stage.habits.session_timeout / 8));
+            if schedule.chance(60) {
+                *self.next.lock() += 1;
+                let (priority, number) = (schedule.below(3) as u32, *self.next.lock());
+                let offered = queue.offer(priority, format!("{priority}/{number}"));
+                stage.count(offered.is_ok());
+                continue;
+            }
+            let before = items(stage);
+            let limit = schedule.some(stage.habits.session_timeout / 2);
+            let taken = queue.take_for(limit);
+            stage.count(matches!(taken, Ok(Some(_))));
+            let after = items(stage);
+            match taken {
+                Ok(Some(data)) => {
+                    let text = String::from_utf8_lossy(&data).into_owned();
+                    // What was there all the time had to come first, if it is more urgent.
+                    let urgent = priority(&data).and_then(|taken| {
+                        before.intersection(&after).find(|(other, _)| *other < taken)
+                    });
+                    if let Some(other) = urgent {
+                        stage.accuse(format!("{text} was taken, and not {other:?}"));
+                    }
+                    if !self.taken.lock().insert(text.clone()) {
+                        stage.accuse(format!("{text} was taken twice"));
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    use ErrorKind::{Connect, ConnectionLoss, SessionLost};
+                    if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
+                        stage.accuse(format!("{error}"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(&self, stage: &Stage, client: &Client) {
+        let queue = PriorityQueue::new(client, "/queues", "urgent");
+        let there = items(stage);
+        let mut order = Vec::new();
+        while let Ok(Some(data)) = queue.try_take() {
+            order.extend(priority(&data));
+        }
+        if order.len() != there.len() || !order.is_sorted() {
+            stage.accuse(format!("{there:?} came as {order:?}"));
+        }
+    }
+}

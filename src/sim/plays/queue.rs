@@ -1,0 +1,167 @@
+//! What is taken is given to one; what is leased is acknowledged in the end; nothing else appears.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::stage::{Play, Role, Stage, Tally};
+use crate::rt::Mutex;
+use crate::rt::schedule::{Schedule, current};
+use crate::{Client, DistributedQueue, Error, ErrorKind};
+
+const NODE: &str = "/queues/one";
+
+struct Queueing {
+    leased: bool,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    /// How many were thought of.
+    next: u32,
+    /// Those that are certain to have been in the queue, and those that may have been.
+    offered: BTreeSet<String>,
+    perhaps: BTreeSet<String>,
+    /// Taken, or acknowledged.
+    done: BTreeSet<String>,
+    /// How many may have been, of which nobody knows.
+    unsure: usize,
+}
+
+pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
+    super::perform(seed, verbose, |chance| {
+        let actors = (0..1 + chance.below(3)).map(|_| 1 + chance.below(3)).collect();
+        let leased = chance.chance(50);
+        (actors, Arc::new(Queueing { leased, books: Mutex::default() }))
+    })
+}
+
+fn queue(client: &Client) -> DistributedQueue {
+    DistributedQueue::new(client, "/queues", "one")
+}
+
+impl Queueing {
+    fn offer(&self, stage: &Stage, queue: &DistributedQueue) {
+        let mut books = self.books.lock();
+        books.next += 1;
+        let item = format!("item-{}", books.next);
+        books.perhaps.insert(item.clone());
+        drop(books);
+        let offered = queue.offer(item.as_bytes());
+        stage.count(offered.is_ok());
+        match offered {
+            Ok(()) => drop(self.books.lock().offered.insert(item)),
+            Err(error) => known(stage, &error),
+        }
+    }
+
+    fn take(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>, queue: &DistributedQueue) {
+        let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout));
+        let taken = match schedule.below(3) {
+            0 => queue.try_take(),
+            _ => {
+                let taken = queue.take_for(limit);
+                stage.check_on_time(role.process, began, limit);
+                taken
+            }
+        };
+        stage.count(matches!(taken, Ok(Some(_))));
+        match taken {
+            Ok(Some(data)) => self.note(stage, &data),
+            Ok(None) => {}
+            Err(error) => {
+                self.books.lock().unsure += 1;
+                known(stage, &error);
+            }
+        }
+    }
+
+    fn note(&self, stage: &Stage, data: &[u8]) {
+        let (item, mut books) = (String::from_utf8_lossy(data).into_owned(), self.books.lock());
+        if !books.perhaps.contains(&item) {
+            stage.accuse(format!("{item:?} was never offered"));
+        }
+        if !books.done.insert(item.clone()) && !self.leased {
+            stage.accuse(format!("{item:?} was taken twice"));
+        }
+    }
+
+    fn lease(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>, queue: &DistributedQueue) {
+        let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout));
+        let leased = match schedule.below(3) {
+            0 => queue.try_lease(),
+            _ => {
+                let leased = queue.lease_for(limit);
+                stage.check_on_time(role.process, began, limit);
+                leased
+            }
+        };
+        stage.count(matches!(leased, Ok(Some(_))));
+        let item = match leased {
+            Ok(Some(item)) => item,
+            Ok(None) => return,
+            Err(error) => return known(stage, &error),
+        };
+        schedule.pause(schedule.some(stage.habits.session_timeout / 2));
+        if schedule.chance(30) {
+            return drop(item);
+        }
+        let data = item.data().to_owned();
+        match item.ack() {
+            Ok(()) => self.note(stage, &data),
+            Err(error) => {
+                self.books.lock().unsure += 1;
+                let kinds = [ErrorKind::LockLost, ErrorKind::SessionLost];
+                if !kinds.contains(&error.kind()) {
+                    stage.accuse(format!("acknowledging: {error}"));
+                }
+            }
+        }
+    }
+}
+
+fn known(stage: &Stage, error: &Error) {
+    use ErrorKind::{Connect, ConnectionLoss, SessionLost};
+    if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
+        stage.accuse(format!("{error}"));
+    }
+}
+
+impl Play for Queueing {
+    fn act(&self, stage: &Stage, role: Role<'_>) {
+        let Some(schedule) = current() else { return };
+        let queue = queue(role.client);
+        for _ in 0..8 {
+            schedule.pause(schedule.some(stage.habits.session_timeout / 8));
+            match (schedule.chance(50), self.leased) {
+                (true, _) => self.offer(stage, &queue),
+                (false, false) => self.take(stage, &schedule, role, &queue),
+                (false, true) => self.lease(stage, &schedule, role, &queue),
+            }
+        }
+    }
+
+    /// All that is left is there to be taken, in its order.
+    fn end(&self, stage: &Stage, client: &Client) {
+        let queue = queue(client);
+        let names = stage.world.look(|world| world.children(NODE));
+        let mut left = 0;
+        loop {
+            match queue.try_take() {
+                Ok(Some(data)) => self.note(stage, &data),
+                Ok(None) => break,
+                Err(error) => stage.accuse(format!("in the end: {error}")),
+            }
+            left += 1;
+            if left > names.len() {
+                return stage.accuse(format!("more than {names:?}"));
+            }
+        }
+        let books = self.books.lock();
+        let missing: Vec<_> = books.offered.difference(&books.done).collect();
+        if left != names.len() || missing.len() > books.unsure {
+            let unsure = books.unsure;
+            stage.accuse(format!("{left} of {names:?}; {missing:?} are missing, {unsure} unsure"));
+        }
+    }
+}
