@@ -53,6 +53,11 @@
 //! here of locks holds for each. To see who holds: `contenders` and `observe`; to have a holder let
 //! go: `request_release`, and `break_lock` by force. Clients in other languages: [`NodeNaming`].
 //!
+//! # Beside the locks
+//!
+//! [`Barrier`] to hold up whoever comes; [`DoubleBarrier`] for so many that begin and end together;
+//! [`TwoPhaseCommit`] for several that all commit, or all abort.
+//!
 //! # Faults
 //!
 //! | Fault | What happens |

@@ -11,7 +11,7 @@ use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire};
 use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
 use crate::contend::rule::in_grant_order;
-use crate::contend::ticket::{Class, Form, Guid, NodeNaming};
+use crate::contend::ticket::{Class, Form, Guid, NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
@@ -394,9 +394,12 @@ fn entries(session: &Session, whole: &str, members: &[String]) -> Answer<BTreeSe
     Ok(entries)
 }
 
-/// The participants of a round.
+/// The participants of a round. What else the data may say is nobody of ours.
 fn names(data: &[u8]) -> Vec<String> {
-    String::from_utf8_lossy(data).lines().map(str::to_owned).collect()
+    let text = String::from_utf8_lossy(data);
+    let is_ours = |ticket: &Ticket<'_>| ticket.class() == Class::Permits;
+    let ours = text.lines().filter(|name| Ticket::parse(name).as_ref().is_some_and(is_ours));
+    ours.map(str::to_owned).collect()
 }
 
 /// One that has entered a [`DoubleBarrier`]. Dropped, it has left, without waiting for the others.

@@ -195,8 +195,8 @@ fn bad_names_and_refusals_are_clear_errors() {
         assert_eq!(kind(barrier.is_raised()), ErrorKind::InvalidName);
         assert_eq!(kind(barrier.wait_for(BRIEF)), ErrorKind::InvalidName);
     }
-    let owned = Barrier::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
-    assert_eq!(kind(owned.raise()), ErrorKind::InvalidData, "a client without credentials");
+    let nobodys = Barrier::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    assert_eq!(kind(nobodys.raise()), ErrorKind::InvalidData, "a client without credentials");
 
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
@@ -221,6 +221,6 @@ fn bad_names_and_refusals_are_clear_errors() {
     assert_eq!(kind(Barrier::new(&zk, &site.base, "b").wait()), ErrorKind::NotAuthorized);
     assert!(owned.lift().unwrap());
     raw.delete_recursive(&base).unwrap();
-    drop((owned, theirs, raw));
+    drop((nobodys, owned, theirs, raw));
     site.finish([zk, owner]);
 }
