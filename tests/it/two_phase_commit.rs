@@ -48,7 +48,7 @@ fn begun(zk: &Client, site: &Site) -> (TwoPhaseCommit, Coordinator, Vec<Particip
 fn assert_decided(round: &TwoPhaseCommit, participants: &[Participant], decision: Decision) {
     for participant in participants {
         assert_eq!(participant.decision().unwrap(), decision, "{participant:?}");
-        assert_eq!(participant.decision_for(Duration::ZERO).unwrap(), Some(decision));
+        assert_eq!(participant.decision_for(SOON).unwrap(), Some(decision));
     }
     assert_eq!(round.decision().unwrap(), Some(decision));
     assert_eq!(round.state().unwrap().unwrap().decision, Some(decision));
