@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::place::{Aim, Place, Wait};
@@ -11,10 +12,10 @@ use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire};
 use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
 use crate::contend::rule::in_grant_order;
-use crate::contend::ticket::{Class, Form, Guid, NodeNaming};
+use crate::contend::ticket::{Class, Form, Guid, NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, Deadline};
+use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::Client;
 use crate::session::follow::{GRACE, View};
 use crate::session::session::Session;
@@ -45,7 +46,9 @@ const MOST: u32 = 500;
 ///   any more is over, and children that are no participants, as Curator's and kazoo's `ready`,
 ///   mean nothing. Clients of these cannot take part, nor must they use the path.
 ///
-/// Nobody is woken before the round is complete, however many wait.
+/// Nobody is woken before the round is complete, however many wait. To come takes one round trip to
+/// take a place, one to say that it counts from then on, and four to look; the last one
+/// reads the others' nodes, and decides.
 ///
 /// Over a handle of the program's own ([`Client`]'s `From<Arc<ZooKeeper>>`) there are no
 /// transactions: what decides a round is asked step by step, and who goes at that moment may be
@@ -77,9 +80,23 @@ pub struct DoubleBarrier {
 
 const ENTER: Aim = Aim {
     tried: "enter the double barrier",
-    needs: "READ, WRITE, CREATE and DELETE on its node, and READ on its participants' nodes",
+    needs: "READ, WRITE, CREATE and DELETE on its node, and READ and WRITE on its participants'",
 };
 const LEAVE: Aim = Aim { tried: "leave the double barrier", needs: "READ on its node" };
+
+/// Who waits for a round.
+#[derive(Clone)]
+struct Waiting {
+    /// Its node's name.
+    own: String,
+    /// The session of that.
+    owner: i64,
+    /// What its node says.
+    data: Vec<u8>,
+    /// Whether it has said that it counts.
+    declared: Arc<AtomicBool>,
+    count: usize,
+}
 
 /// What became of a wait for a round.
 enum Outcome {
@@ -171,7 +188,7 @@ impl DoubleBarrier {
         let contention = self.contention()?;
         loop {
             let Some(hold) = self.take_place(&contention, wait)? else { return Ok(None) };
-            match self.await_round(&hold, wait) {
+            match self.await_round(&hold, &contention.data, wait) {
                 Ok(Some(Outcome::Entered(round))) => return Ok(Some(self.entered(hold, round))),
                 Ok(Some(Outcome::Lost)) => {}
                 Ok(None) => return self.withdraw(hold, wait),
@@ -227,11 +244,15 @@ impl DoubleBarrier {
         }
     }
 
-    fn await_round(&self, hold: &Hold, wait: Wait<'_>) -> Result<Option<Outcome>> {
-        let (own, owner) = (path::last(hold.path()).to_owned(), hold.tenure().session_id());
-        let count = self.count();
-        self.place
-            .find(ENTER, wait, move |view, whole| await_round(view, whole, &own, owner, count))
+    fn await_round(&self, hold: &Hold, data: &[u8], wait: Wait<'_>) -> Result<Option<Outcome>> {
+        let waiting = Waiting {
+            own: path::last(hold.path()).to_owned(),
+            owner: hold.tenure().session_id(),
+            data: data.to_vec(),
+            declared: Arc::default(),
+            count: self.count(),
+        };
+        self.place.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
     }
 
     /// Goes, unless a round has been decided with this participant.
@@ -292,59 +313,77 @@ fn crowd(view: &mut View<'_>, whole: &str, own: &[u8], count: usize) -> Answer<O
     if members.len() < count {
         return Ok(Some(Crowd::Room));
     }
-    let others = entries(view, whole, &members)?.into_iter().filter(|entry| entry != own).count();
-    Ok((others >= count).then_some(Crowd::Full))
+    let mut others = BTreeSet::new();
+    for name in members {
+        if let Some((data, _)) = view.read(&path::join(whole, &name), false)?
+            && data != own
+        {
+            others.insert(entry(&name, data));
+        }
+    }
+    Ok((others.len() >= count).then_some(Crowd::Full))
 }
 
-/// Looks whether there is a round with this participant, and decides it if all are there.
-fn await_round(
-    view: &mut View<'_>,
-    whole: &str,
-    own: &str,
-    owner: i64,
-    count: usize,
-) -> Answer<Option<Outcome>> {
-    loop {
-        // First, because a round that was decided names the node also when that is gone.
-        let is_here = view.id() == owner && view.node(&path::join(whole, own))?.is_some();
-        let Some((data, stat)) = view.node(whole)? else { return Ok(Some(Outcome::Lost)) };
-        let before = names(&data);
-        if before.iter().any(|name| name == own) {
-            return Ok(Some(Outcome::Entered(before)));
-        }
-        if !is_here {
-            return Ok(Some(Outcome::Lost));
-        }
-        let children = view.children(whole, false)?.unwrap_or_default();
-        let mut members = members(view, whole, &children, count);
-        // Whoever comes last sees them all.
-        if members.len() < count {
-            return Ok(None);
-        }
-        if let Some(left) = before.iter().find(|name| children.contains(name)) {
-            if view.node(&path::join(whole, left))?.is_some() {
+impl Waiting {
+    /// Looks whether there is a round with this participant, and decides it if all are there.
+    fn look(&self, view: &mut View<'_>, whole: &str) -> Answer<Option<Outcome>> {
+        let own_path = path::join(whole, &self.own);
+        loop {
+            // First, because a round that was decided names the node also when that is gone.
+            let is_here = self.declare(view, &own_path)? && view.node(&own_path)?.is_some();
+            let Some((data, stat)) = view.node(whole)? else { return Ok(Some(Outcome::Lost)) };
+            let before = names(&data);
+            if before.contains(&self.own) {
+                return Ok(Some(Outcome::Entered(before)));
+            }
+            if !is_here {
+                return Ok(Some(Outcome::Lost));
+            }
+            let children = view.children(whole, false)?.unwrap_or_default();
+            let mut members = members(view, whole, &children, self.count);
+            if members.len() < self.count {
                 return Ok(None);
             }
-            continue;
+            if let Some(left) = before.iter().find(|name| children.contains(name)) {
+                if view.node(&path::join(whole, left))?.is_some() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            members.truncate(self.count);
+            // Whoever is the last to declare itself sees them all.
+            if !are_complete(view, whole, &members)? {
+                return Ok(None);
+            }
+            let checks = members.iter().map(|name| check(&path::join(whole, name), None));
+            let write = Step::Write {
+                path: whole.to_owned(),
+                data: members.join("\n").into_bytes(),
+                version: Some(stat.version),
+            };
+            let steps: Vec<Step> = checks.chain([write]).collect();
+            match view.transact(&steps) {
+                // Or another has decided, or somebody has gone.
+                Ok(()) | Err(Fault::BadVersion | Fault::NoNode) => {}
+                Err(fault) => return Err(fault),
+            }
         }
-        members.truncate(count);
-        // Who has come again in a new session may be there twice, for a while.
-        if entries(view, whole, &members)?.len() < count {
-            return Ok(None);
+    }
+
+    /// Writes over the own node, which counts from then on: before, who gives up has it deleted by
+    /// whoever gets to it. False if it is gone, or its session.
+    fn declare(&self, session: &Session, own_path: &str) -> Answer<bool> {
+        if session.id() != self.owner {
+            return Ok(false);
         }
-        let checks = members.iter().map(|name| check(&path::join(whole, name), None));
-        let write = Step::Write {
-            path: whole.to_owned(),
-            data: members.join("\n").into_bytes(),
-            version: Some(stat.version),
-        };
-        let steps: Vec<Step> = checks.chain([write]).collect();
-        match view.transact(&steps) {
-            Ok(()) => {}
-            // Another has decided, or somebody has gone.
-            Err(Fault::BadVersion | Fault::NoNode) => {}
-            Err(fault) => return Err(fault),
+        if !self.declared.load(Ordering::SeqCst) {
+            match session.write(own_path, &self.data) {
+                Ok(()) => self.declared.store(true, Ordering::SeqCst),
+                Err(Fault::NoNode) => return Ok(false),
+                Err(fault) => return Err(fault),
+            }
         }
+        Ok(true)
     }
 }
 
@@ -382,21 +421,31 @@ fn members(session: &Session, whole: &str, children: &[String], count: usize) ->
     ours.map(|ticket| ticket.name().to_owned()).collect()
 }
 
-/// What tells the calls apart that these nodes belong to.
-fn entries(session: &Session, whole: &str, members: &[String]) -> Answer<BTreeSet<Vec<u8>>> {
+/// Whether these are as many participants, and each of them counts.
+fn are_complete(session: &Session, whole: &str, members: &[String]) -> Answer<bool> {
     let mut entries = BTreeSet::new();
-    for name in members {
-        if let Some((data, _)) = session.read(&path::join(whole, name), false)? {
-            // An ACL may hide it.
-            entries.insert(if data.is_empty() { name.clone().into_bytes() } else { data });
-        }
+    // The last to come are the last to count.
+    for name in members.iter().rev() {
+        match session.read(&path::join(whole, name), false)? {
+            Some((data, stat)) if stat.version > 0 => entries.insert(entry(name, data)),
+            _ => return Ok(false),
+        };
     }
-    Ok(entries)
+    // Who has come again in a new session may be there twice, for a while.
+    Ok(entries.len() == members.len())
 }
 
-/// The participants of a round.
+/// What tells the calls apart that nodes belong to. An ACL may hide it.
+fn entry(name: &str, data: Vec<u8>) -> Vec<u8> {
+    if data.is_empty() { name.as_bytes().to_vec() } else { data }
+}
+
+/// The participants of a round. What else the data may say is nobody of ours.
 fn names(data: &[u8]) -> Vec<String> {
-    String::from_utf8_lossy(data).lines().map(str::to_owned).collect()
+    let text = String::from_utf8_lossy(data);
+    let is_ours = |ticket: &Ticket<'_>| ticket.class() == Class::Permits;
+    let ours = text.lines().filter(|name| Ticket::parse(name).as_ref().is_some_and(is_ours));
+    ours.map(str::to_owned).collect()
 }
 
 /// One that has entered a [`DoubleBarrier`]. Dropped, it has left, without waiting for the others.
@@ -504,8 +553,8 @@ impl DoubleBarrierBuilder {
     /// The ACL of every node that the barrier makes: missing parents, its own node, and
     /// participants. Default [`Acl::open`].
     ///
-    /// Whoever takes part needs READ, WRITE, CREATE and DELETE on the barrier's node, and READ on
-    /// the participants'.
+    /// Whoever takes part needs READ, WRITE, CREATE and DELETE on the barrier's node, and READ
+    /// and WRITE on the participants'.
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DoubleBarrierBuilder {
         self.barrier.place.acl = acl.into();
         self

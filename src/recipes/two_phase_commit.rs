@@ -151,7 +151,7 @@ impl TwoPhaseCommit {
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn recover(&self) -> Result<Coordinator> {
-        let found = self.place.ask(READ, |session, whole| read(session, whole))?;
+        let found = self.place.ask(READ, read)?;
         let (round, _) = found.ok_or_else(|| no_round(&self.place))?;
         Ok(Coordinator::new(self.place.clone(), round))
     }
@@ -180,9 +180,10 @@ impl TwoPhaseCommit {
     /// As [`begin`](TwoPhaseCommit::begin).
     pub fn state(&self) -> Result<Option<RoundState>> {
         self.place.ask(READ, |session, whole| {
-            let Some((round, _)) = read(session, whole)? else { return Ok(None) };
-            let children = session.children(whole, false)?;
-            Ok(children.map(|children| RoundState::new(&round, &children)))
+            session.sync()?;
+            let Some(children) = session.children(whole, false)? else { return Ok(None) };
+            let found = Round::of(session.read(whole, false)?)?;
+            Ok(found.map(|(round, _)| RoundState::new(&round, &children)))
         })
     }
 
@@ -193,7 +194,7 @@ impl TwoPhaseCommit {
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn decision(&self) -> Result<Option<Decision>> {
-        let found = self.place.ask(READ, |session, whole| read(session, whole))?;
+        let found = self.place.ask(READ, read)?;
         found.map(|(round, _)| round.decision).ok_or_else(|| no_round(&self.place))
     }
 
