@@ -5,13 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use super::layout::{Item, Layout};
 use crate::error::Result;
-use crate::rt::{AtomicBool, Mutex};
+use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::session::Session;
 use crate::session::store::Stat;
 use crate::session::wake::{Signal, Signals, Subscription};
+
+/// After so long, at the latest, a leased item that was passed is looked at again.
+const PASSING: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Stock {
@@ -32,6 +36,13 @@ struct Kept {
     claimed: BTreeSet<Item>,
     /// By others, or by an earlier session of ours.
     leased: BTreeMap<Item, Watch>,
+    /// They were leased when they were met, and most such leases do not last: nothing tells of
+    /// their end.
+    passed: BTreeSet<Item>,
+    /// When the first of them was met.
+    passed_since: Option<Instant>,
+    /// They had been passed and are still there: from now on their leases are watched.
+    lasting: BTreeSet<Item>,
     /// What came of attempts whose callers had gone.
     late: VecDeque<Result<Vec<u8>>>,
 }
@@ -113,6 +124,7 @@ impl Stock {
             || (takes_delivered && !kept.late.is_empty())
             || kept.on.as_ref().is_none_or(|on| !on.is_current())
             || kept.list.as_ref().is_none_or(Watch::has_fired)
+            || !kept.passed.is_empty()
             || kept.leased.values().any(Watch::has_fired)
     }
 
@@ -133,14 +145,24 @@ impl Stock {
         kept.waiting.is_empty()
     }
 
-    /// Whether there is a watch that tells of new items.
+    /// Whether watches tell of whatever may come.
     pub(crate) fn is_watched(&self, on: &On) -> bool {
         let kept = self.kept.lock();
-        kept.on.as_ref() == Some(on) && kept.list.as_ref().is_some_and(|list| !list.has_fired())
+        kept.on.as_ref() == Some(on)
+            && kept.passed.is_empty()
+            && kept.list.as_ref().is_some_and(|list| !list.has_fired())
     }
 
+    /// Whether it is time to look at what was passed, though there are others.
+    pub(crate) fn is_due(&self) -> bool {
+        let since = self.kept.lock().passed_since;
+        since.is_some_and(|since| rt::now().saturating_duration_since(since) >= PASSING)
+    }
+
+    /// Whether all items of this edition are known, but for those that are gone.
     pub(crate) fn has(&self, edition: Edition) -> bool {
-        self.kept.lock().edition == Some(edition)
+        let kept = self.kept.lock();
+        kept.passed.is_empty() && kept.edition == Some(edition)
     }
 
     /// A watch, to be registered before the server is asked to set it.
@@ -168,6 +190,10 @@ impl Stock {
         kept.look_after_leases(on);
         kept.leased.retain(|item, _| items.remove(item));
         items.retain(|item| !kept.claimed.contains(item));
+        let mut lasting = std::mem::take(&mut kept.lasting);
+        lasting.append(&mut kept.passed);
+        lasting.retain(|item| items.contains(item));
+        (kept.lasting, kept.passed_since) = (lasting, None);
         (kept.waiting, kept.edition) = (items, edition);
         kept.list = watch.or(kept.list.take());
         let is_more = !kept.waiting.is_empty();
@@ -206,6 +232,8 @@ impl Kept {
         if self.on.as_ref() != Some(on) {
             (self.on, self.list) = (Some(on.clone()), None);
             self.waiting.extend(std::mem::take(&mut self.leased).into_keys());
+            self.waiting.append(&mut self.passed);
+            self.passed_since = None;
         } else if self.leased.values().any(Watch::has_fired) {
             let (ended, leased): (BTreeMap<_, _>, _) =
                 std::mem::take(&mut self.leased).into_iter().partition(|(_, w)| w.has_fired());
@@ -260,6 +288,20 @@ impl Claim {
         self.end(|_, _| false);
     }
 
+    /// It is somebody else's for the time being. False if that is to be watched.
+    pub(crate) fn is_passed(&self) -> bool {
+        if self.stock.kept.lock().lasting.contains(&self.item) {
+            return false;
+        }
+        self.end(|kept, item| {
+            kept.passed.insert(item);
+            kept.passed_since.get_or_insert_with(rt::now);
+            // Who waits for whatever may come has to know of it before we go.
+            true
+        });
+        true
+    }
+
     /// It is somebody else's for the time being; this watch tells of the end.
     pub(crate) fn is_leased(&self, on: &On, watch: Watch) {
         self.end(|kept, item| {
@@ -268,6 +310,7 @@ impl Claim {
                 kept.waiting.insert(item);
                 return true;
             }
+            kept.lasting.remove(&item);
             kept.leased.insert(item, watch);
             false
         });
