@@ -341,3 +341,142 @@ impl fmt::Debug for Claim {
         f.debug_tuple("Claim").field(&self.item.name()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::wake::Waiter;
+
+    fn stock(names: &[&str]) -> (Arc<Stock>, On) {
+        let (stock, on) = (Stock::new(Layout::ByAge), on(1));
+        learn(&stock, &on, names);
+        (stock, on)
+    }
+
+    fn on(connection: u64) -> On {
+        On { session: Weak::new(), connection, review: 0 }
+    }
+
+    fn learn(stock: &Stock, on: &On, names: &[&str]) -> usize {
+        let children: Vec<String> =
+            names.iter().map(|name| format!("qn-000000000{name}")).collect();
+        stock.learn(on, &children, Some(watch()), None)
+    }
+
+    fn watch() -> Watch {
+        let subscription = Arc::<Signals>::default().subscribe(Waiter::new().bell());
+        Watch { fired: Arc::default(), _subscription: subscription }
+    }
+
+    fn claim(stock: &Arc<Stock>, on: &On) -> Option<(i32, Arc<Claim>)> {
+        stock.claim(on).map(|claim| (claim.item().sequence(), claim))
+    }
+
+    #[test]
+    fn each_is_claimed_by_one_and_waits_again_when_it_is_given_back() {
+        let (stock, on) = stock(&["2", "1", "3"]);
+        let (one, first) = claim(&stock, &on).unwrap();
+        let (two, second) = claim(&stock, &on).unwrap();
+        assert_eq!((one, two), (1, 2));
+        // A list that still has them.
+        assert_eq!(learn(&stock, &on, &["1", "2", "3", "x"]), 1);
+        assert_eq!(claim(&stock, &on).map(|(three, _)| three), Some(3));
+        drop(first);
+        assert_eq!(claim(&stock, &on).map(|(one, _)| one), Some(1));
+        second.is_gone();
+        drop(second);
+        let (again, _one) = claim(&stock, &on).unwrap();
+        assert_eq!(again, 1);
+        assert_eq!(claim(&stock, &on).map(|(three, _)| three), Some(3));
+    }
+
+    #[test]
+    fn a_claim_ends_once() {
+        let (stock, on) = stock(&["1"]);
+        let (_, lost) = claim(&stock, &on).unwrap();
+        lost.give_back();
+        let (_, next) = claim(&stock, &on).unwrap();
+        // As the guard whose lease was lost is dropped, another has the item.
+        drop(lost);
+        assert!(claim(&stock, &on).is_none());
+        drop(next);
+        assert!(claim(&stock, &on).is_some());
+    }
+
+    #[test]
+    fn a_leased_item_is_passed_once_and_then_watched() {
+        let (stock, on) = stock(&["1"]);
+        assert!(stock.is_watched(&on));
+        let (_, met) = claim(&stock, &on).unwrap();
+        assert!(met.is_passed());
+        assert!(claim(&stock, &on).is_none());
+        // Whoever would wait lists first.
+        assert!(!stock.is_watched(&on) && stock.has_news(false));
+        learn(&stock, &on, &["1"]);
+        let (_, met) = claim(&stock, &on).unwrap();
+        assert!(!met.is_passed());
+        let lease = watch();
+        let fired = Arc::clone(&lease.fired);
+        met.is_leased(&on, lease);
+        assert!(stock.is_watched(&on) && stock.is_out(&on));
+        learn(&stock, &on, &["1"]);
+        assert!(claim(&stock, &on).is_none());
+        fired.store(true, Ordering::SeqCst);
+        assert!(stock.has_news(false));
+        assert_eq!(claim(&stock, &on).map(|(one, _)| one), Some(1));
+    }
+
+    #[test]
+    fn a_watch_that_fired_before_it_was_kept_is_heeded() {
+        let (stock, on) = stock(&["1"]);
+        let (_, met) = claim(&stock, &on).unwrap();
+        let lease = watch();
+        lease.fired.store(true, Ordering::SeqCst);
+        met.is_leased(&on, lease);
+        assert!(claim(&stock, &on).is_some());
+    }
+
+    #[test]
+    fn another_connection_has_everything_looked_at_again() {
+        let (stock, first) = stock(&["1", "2"]);
+        let (_, leased) = claim(&stock, &first).unwrap();
+        leased.is_leased(&first, watch());
+        let (_, passed) = claim(&stock, &first).unwrap();
+        assert!(passed.is_passed());
+        let second = on(2);
+        assert!(!stock.is_watched(&second));
+        let both = [claim(&stock, &second), claim(&stock, &second)];
+        assert_eq!(both.map(|one| one.unwrap().0), [1, 2]);
+    }
+
+    #[test]
+    fn a_value_that_ends_with_items_nobody_asked_for_is_no_harm() {
+        let (stock, on) = stock(&["1"]);
+        assert!(!stock.has_news(true) || claim(&stock, &on).is_some());
+        stock.deliver(Ok(b"late".to_vec()));
+        assert!(stock.has_news(true));
+        assert_eq!(stock.delivered().unwrap().unwrap(), b"late");
+        assert!(stock.delivered().is_none());
+        stock.deliver(Ok(Vec::new()));
+        drop(stock);
+    }
+
+    /// As a server counts: what is deleted changes nothing, and what is made does.
+    #[test]
+    fn an_edition_ends_with_an_item_that_is_made() {
+        let stat = |made: i32, deleted: i32| Stat {
+            czxid: 7,
+            mzxid: 7,
+            ctime: 0,
+            version: 0,
+            child_changes: made.wrapping_add(deleted),
+            length: 0,
+            children: made.wrapping_sub(deleted),
+            ephemeral_owner: 0,
+        };
+        assert_eq!(Edition::of(&stat(5, 0)), Edition::of(&stat(5, 4)));
+        assert_ne!(Edition::of(&stat(5, 0)), Edition::of(&stat(6, 1)));
+        assert_ne!(Edition::of(&stat(5, 0)), Edition::of(&Stat { czxid: 8, ..stat(5, 0) }));
+        assert_eq!(Edition::of(&stat(i32::MAX, 1)), Edition::of(&stat(i32::MAX, i32::MAX)));
+    }
+}

@@ -43,7 +43,7 @@ fn s71_a_queue_is_shared_with_curator() {
                         data
                     }
                 };
-                assert!(taken == self::item(number), "other bytes at {number}");
+                assert!(taken == item(number), "other bytes at {number}");
             }
         };
         if waits {
