@@ -46,8 +46,8 @@ use crate::session::wake::Cancel;
 ///
 /// # Order
 ///
-/// Items are taken in the order of their numbers. One that is leased is passed over, and when it
-/// returns it is the first again; who has worked on later ones meanwhile has not waited for it.
+/// Items are taken in the order of their numbers. One that is leased is passed over; when it returns
+/// it is the first again, for whoever waits at once, and for whoever passed it within a second.
 ///
 /// # Costs
 ///

@@ -213,11 +213,18 @@ impl Items {
                     Tried::NoTime => return self.over(search),
                 }
             }
+            if self.stock.is_due()
+                && let Tried::NoTime = self.list(&follower, &session, &on, until)?
+            {
+                return self.over(search);
+            }
             if let Some(claim) = self.stock.claim(&on) {
-                if claim.item().is_beyond() {
-                    return Err(self.exhausted().on(self.item_node(&claim)?));
-                }
-                match attempt(&mut follower, &session, &on, claim)? {
+                let tried = if claim.item().is_beyond() {
+                    self.refuse(&follower, &session, &claim, until)?
+                } else {
+                    attempt(&mut follower, &session, &on, claim)?
+                };
+                match tried {
                     Tried::Got(got) => return Ok(Some(got)),
                     Tried::Another => continue,
                     Tried::NoTime => return self.over(search),
@@ -291,6 +298,27 @@ impl Items {
             let others = self.stock.learn(on, &children, Some(watch), None);
             self.warn_of(others);
         })
+    }
+
+    /// Nobody can say whether it is this item's turn, if it is there.
+    fn refuse<T>(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        claim: &Claim,
+        until: Deadline,
+    ) -> Result<Tried<T>> {
+        let path = path::join(&self.place.whole()?, claim.item().name());
+        match follower.ask(session, until, move |s| s.confirm(&path), drop)? {
+            None => Ok(Tried::NoTime),
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
+            Some(Ok(None)) => {
+                claim.is_gone();
+                Ok(Tried::Another)
+            }
+            Some(Ok(Some(_))) => Err(self.exhausted().on(self.item_node(claim)?)),
+            Some(Err(fault)) => Err(self.place.refused(&fault, READ)),
+        }
     }
 
     /// Reads the item and deletes it.
@@ -396,7 +424,7 @@ impl Items {
         }
     }
 
-    /// The item is leased; its claim is kept until that ends.
+    /// The item is leased, and left to whoever has it until that ends.
     fn pass_over<T>(
         &self,
         follower: &Follower,
@@ -405,6 +433,9 @@ impl Items {
         claim: &Claim,
         until: Deadline,
     ) -> Result<Tried<T>> {
+        if claim.is_passed() {
+            return Ok(Tried::Another);
+        }
         let path = path::join(&self.place.whole()?, claim.item().name());
         let watch = self.stock.watch(session, &path);
         let heard = follower.ask(session, until, move |s| s.children(&path, true), drop)?;

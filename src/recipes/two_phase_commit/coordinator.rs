@@ -106,9 +106,8 @@ impl Coordinator {
     fn settle(&self, plan: Plan, wait: Wait<'_>) -> Result<Option<Decision>> {
         let (id, seen) = (self.round.id.clone(), Arc::clone(&self.seen));
         let acl = self.place.acl.clone();
-        let look = move |view: &mut View<'_>, whole: &str| {
-            settle(view, whole, &id, plan, &seen, &acl)
-        };
+        let look =
+            move |view: &mut View<'_>, whole: &str| settle(view, whole, &id, plan, &seen, &acl);
         match self.place.find(DECIDE, wait, look)? {
             None => Ok(None),
             Some(Some(decision)) => Ok(Some(decision)),
