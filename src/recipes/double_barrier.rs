@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::Client;
-use crate::session::follow::{GRACE, View};
+use crate::session::follow::View;
 use crate::session::session::Session;
 use crate::session::store::{Answer, Fault, Step};
 use crate::session::wake::Cancel;
@@ -258,7 +258,6 @@ impl DoubleBarrier {
     /// Goes, unless a round has been decided with this participant.
     fn withdraw(&self, hold: Hold, wait: Wait<'_>) -> Result<Option<Entered>> {
         let (own, owner) = (path::last(hold.path()).to_owned(), hold.tenure().session_id());
-        let limit = if wait.until.is_never() { PARTING } else { GRACE };
         let tenure = Arc::clone(hold.tenure());
         let look = move |view: &mut View<'_>, whole: &str| {
             if view.id() != owner {
@@ -268,7 +267,7 @@ impl DoubleBarrier {
             tenure.leave();
             withdraw(view, whole, &own).map(Some)
         };
-        match self.place.find(ENTER, Wait::until(Deadline::after(limit)), look) {
+        match self.place.find(ENTER, wait.parting(), look) {
             Ok(Some(Some(round))) => return Ok(Some(self.entered(hold.again(), round))),
             Ok(Some(None)) => hold.has_gone(),
             Ok(None) => {

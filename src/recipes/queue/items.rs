@@ -14,7 +14,7 @@ use crate::recipes::place::{Aim, Place, Wait};
 use crate::recipes::site::default_data;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::follow::{Follower, worth_asking};
+use crate::session::follow::Follower;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
 use crate::session::store::{Answer, Created, Fault, Kind, Stat, room};
@@ -192,7 +192,7 @@ impl Items {
         self.place.node()?;
         let mut follower = self.place.follower(search.wait);
         let _news = self.stock.subscribe(follower.bell());
-        let until = worth_asking(search.wait.until);
+        let until = search.wait.ask_until;
         // Whether all that was in the queue when the call began, or woke last, is known.
         let mut is_certain = false;
         loop {
@@ -330,7 +330,7 @@ impl Items {
         claim: Arc<Claim>,
         search: Search<'_>,
     ) -> Result<Tried<Vec<u8>>> {
-        let until = worth_asking(search.wait.until);
+        let until = search.wait.ask_until;
         let item = self.item_node(&claim)?;
         let path = path::join(&self.place.whole()?, claim.item().name());
         let doubt = || unanswered_take(&item);
@@ -387,7 +387,7 @@ impl Items {
         claim: Arc<Claim>,
         search: Search<'_>,
     ) -> Result<Tried<LeasedItem>> {
-        let until = worth_asking(search.wait.until);
+        let until = search.wait.ask_until;
         let node = self.item_node(&claim)?;
         let path = path::join(&self.place.whole()?, claim.item().name());
         // The data never change, so they may be read before it is ours.
@@ -415,7 +415,7 @@ impl Items {
             form: Form::new(NodeNaming::Curator, Class::Mutex),
             must_exist: true,
         };
-        let Wait { until: deadline, cancel } = search.wait;
+        let Wait { until: deadline, cancel, .. } = search.wait;
         match acquire(&contention, Limits { deadline, patient: false, cancel })? {
             Some(hold) => Ok(Tried::Got(LeasedItem::new(hold, claim, node, data))),
             None if follower.is_over(until) => Ok(Tried::NoTime),

@@ -23,6 +23,14 @@ pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
     })
 }
 
+impl Urging {
+    fn data_of(&self, stage: &Stage, name: &str) -> Vec<u8> {
+        let path = format!("{NODE}/{name}");
+        let data = stage.world.look(|world| world.making(&path).map(|(_, data)| data.to_vec()));
+        data.unwrap_or_default()
+    }
+}
+
 /// The nodes of a queue with the priorities that their data say.
 fn items(stage: &Stage) -> BTreeSet<(u32, String)> {
     let names = stage.world.look(|world| world.children(NODE));
@@ -59,8 +67,11 @@ impl Play for Urging {
             match taken {
                 Ok(Some(data)) => {
                     let text = String::from_utf8_lossy(&data).into_owned();
-                    // What was there all the time had to come first, if it is more urgent.
-                    let urgent = priority(&data).and_then(|taken| {
+                    // What was there all the time had to come first, if it is more urgent. But what
+                    // an earlier call has taken too late to give it is given by this one.
+                    let own = |one: &&(u32, String)| self.data_of(stage, &one.1) == data;
+                    let taken = before.iter().find(own).map(|(priority, _)| *priority);
+                    let urgent = taken.and_then(|taken| {
                         before.intersection(&after).find(|(other, _)| *other < taken)
                     });
                     if let Some(other) = urgent {

@@ -68,7 +68,8 @@ impl Queueing {
         stage.count(matches!(taken, Ok(Some(_))));
         match taken {
             Ok(Some(data)) => self.note(stage, &data),
-            Ok(None) => {}
+            // What comes too late is for the next call on this value, if there is one.
+            Ok(None) => self.books.lock().unsure += 1,
             Err(error) => {
                 self.books.lock().unsure += 1;
                 known(stage, &error);
