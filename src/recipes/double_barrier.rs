@@ -1,30 +1,25 @@
 //! The double barrier.
 
-use std::collections::BTreeSet;
+mod round;
+
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use round::{Crowd, Outcome, Waiting, all_gone, crowd, withdraw};
 
 use super::place::{Aim, Place, Wait};
 use super::site::default_data;
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire};
 use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
-use crate::contend::rule::in_grant_order;
-use crate::contend::ticket::{Class, Form, Guid, NodeNaming, Ticket};
+use crate::contend::ticket::{Form, Guid, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, AtomicBool, Deadline};
+use crate::rt::{self, Deadline};
 use crate::session::client::Client;
 use crate::session::follow::View;
-use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Step};
 use crate::session::wake::Cancel;
-
-/// The most participants: so that what decides a round stays well below the largest request that
-/// servers take, whatever the path.
-const MOST: u32 = 500;
 
 /// Lets so many participants begin together, and end together.
 ///
@@ -78,32 +73,15 @@ pub struct DoubleBarrier {
     participants: u32,
 }
 
+/// The most participants: so that what decides a round stays well below the largest request that
+/// servers take, whatever the path.
+const MOST: u32 = 500;
+
 const ENTER: Aim = Aim {
     tried: "enter the double barrier",
     needs: "READ, WRITE, CREATE and DELETE on its node, and READ and WRITE on its participants'",
 };
 const LEAVE: Aim = Aim { tried: "leave the double barrier", needs: "READ on its node" };
-
-/// Who waits for a round.
-#[derive(Clone)]
-struct Waiting {
-    /// Its node's name.
-    own: String,
-    /// The session of that.
-    owner: i64,
-    /// What its node says.
-    data: Vec<u8>,
-    /// Whether it has said that it counts.
-    declared: Arc<AtomicBool>,
-    count: usize,
-}
-
-/// What became of a wait for a round.
-enum Outcome {
-    Entered(Vec<String>),
-    /// The own node is gone, or its session.
-    Lost,
-}
 
 impl DoubleBarrier {
     /// The double barrier `name` under the path `base`, for so many participants: as
@@ -245,13 +223,7 @@ impl DoubleBarrier {
     }
 
     fn await_round(&self, hold: &Hold, data: &[u8], wait: Wait<'_>) -> Result<Option<Outcome>> {
-        let waiting = Waiting {
-            own: path::last(hold.path()).to_owned(),
-            owner: hold.tenure().session_id(),
-            data: data.to_vec(),
-            declared: Arc::default(),
-            count: self.count(),
-        };
+        let waiting = Waiting::new(hold, data, self.count());
         self.place.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
     }
 
@@ -300,153 +272,6 @@ impl DoubleBarrier {
     }
 }
 
-enum Crowd {
-    Room,
-    Full,
-}
-
-/// Why there was no place: too many others, or nodes of this very call, which will go.
-fn crowd(view: &mut View<'_>, whole: &str, own: &[u8], count: usize) -> Answer<Option<Crowd>> {
-    let children = view.list(whole)?.unwrap_or_default();
-    let members = members(view, whole, &children, count);
-    if members.len() < count {
-        return Ok(Some(Crowd::Room));
-    }
-    let mut others = BTreeSet::new();
-    for name in members {
-        if let Some((data, _)) = view.read(&path::join(whole, &name), false)?
-            && data != own
-        {
-            others.insert(entry(&name, data));
-        }
-    }
-    Ok((others.len() >= count).then_some(Crowd::Full))
-}
-
-impl Waiting {
-    /// Looks whether there is a round with this participant, and decides it if all are there.
-    fn look(&self, view: &mut View<'_>, whole: &str) -> Answer<Option<Outcome>> {
-        let own_path = path::join(whole, &self.own);
-        loop {
-            // First, because a round that was decided names the node also when that is gone.
-            let is_here = self.declare(view, &own_path)? && view.node(&own_path)?.is_some();
-            let Some((data, stat)) = view.node(whole)? else { return Ok(Some(Outcome::Lost)) };
-            let before = names(&data);
-            if before.contains(&self.own) {
-                return Ok(Some(Outcome::Entered(before)));
-            }
-            if !is_here {
-                return Ok(Some(Outcome::Lost));
-            }
-            let children = view.children(whole, false)?.unwrap_or_default();
-            let mut members = members(view, whole, &children, self.count);
-            if members.len() < self.count {
-                return Ok(None);
-            }
-            if let Some(left) = before.iter().find(|name| children.contains(name)) {
-                if view.node(&path::join(whole, left))?.is_some() {
-                    return Ok(None);
-                }
-                continue;
-            }
-            members.truncate(self.count);
-            // Whoever is the last to declare itself sees them all.
-            if !are_complete(view, whole, &members)? {
-                return Ok(None);
-            }
-            let checks = members.iter().map(|name| check(&path::join(whole, name), None));
-            let write = Step::Write {
-                path: whole.to_owned(),
-                data: members.join("\n").into_bytes(),
-                version: Some(stat.version),
-            };
-            let steps: Vec<Step> = checks.chain([write]).collect();
-            match view.transact(&steps) {
-                // Or another has decided, or somebody has gone.
-                Ok(()) | Err(Fault::BadVersion | Fault::NoNode) => {}
-                Err(fault) => return Err(fault),
-            }
-        }
-    }
-
-    /// Writes over the own node, which counts from then on: before, who gives up has it deleted by
-    /// whoever gets to it. False if it is gone, or its session.
-    fn declare(&self, session: &Session, own_path: &str) -> Answer<bool> {
-        if session.id() != self.owner {
-            return Ok(false);
-        }
-        if !self.declared.load(Ordering::SeqCst) {
-            match session.write(own_path, &self.data) {
-                Ok(()) => self.declared.store(true, Ordering::SeqCst),
-                Err(Fault::NoNode) => return Ok(false),
-                Err(fault) => return Err(fault),
-            }
-        }
-        Ok(true)
-    }
-}
-
-/// Deletes the node as long as no round names it; if one does, says which.
-fn withdraw(session: &Session, whole: &str, own: &str) -> Answer<Option<Vec<String>>> {
-    let own_path = path::join(whole, own);
-    loop {
-        let Some((data, stat)) = session.read(whole, false)? else { return Ok(None) };
-        let round = names(&data);
-        if round.iter().any(|name| name == own) {
-            return Ok(Some(round));
-        }
-        let unchanged = check(whole, Some(stat.version));
-        match session.transact(&[unchanged, Step::Delete { path: own_path.clone() }]) {
-            Ok(()) | Err(Fault::NoNode) => return Ok(None),
-            Err(Fault::BadVersion) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-}
-
-fn check(path: &str, version: Option<i32>) -> Step {
-    Step::Check { path: path.to_owned(), version }
-}
-
-/// The participants among the children, in the order in which they came; without those that this
-/// session has given up already.
-fn members(session: &Session, whole: &str, children: &[String], count: usize) -> Vec<String> {
-    let leaving = session.leaving(whole);
-    let ours = in_grant_order(children).into_iter().filter(|ticket| {
-        let permits = usize::try_from(ticket.permits()).unwrap_or(usize::MAX);
-        let stays = leaving.iter().all(|name| name != ticket.name());
-        ticket.class() == Class::Permits && permits == count && stays
-    });
-    ours.map(|ticket| ticket.name().to_owned()).collect()
-}
-
-/// Whether these are as many participants, and each of them counts.
-fn are_complete(session: &Session, whole: &str, members: &[String]) -> Answer<bool> {
-    let mut entries = BTreeSet::new();
-    // The last to come are the last to count.
-    for name in members.iter().rev() {
-        match session.read(&path::join(whole, name), false)? {
-            Some((data, stat)) if stat.version > 0 => entries.insert(entry(name, data)),
-            _ => return Ok(false),
-        };
-    }
-    // Who has come again in a new session may be there twice, for a while.
-    Ok(entries.len() == members.len())
-}
-
-/// What tells the calls apart that nodes belong to. An ACL may hide it.
-fn entry(name: &str, data: Vec<u8>) -> Vec<u8> {
-    if data.is_empty() { name.as_bytes().to_vec() } else { data }
-}
-
-/// The participants of a round. What else the data may say is nobody of ours.
-fn names(data: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(data);
-    let is_ours = |ticket: &Ticket<'_>| ticket.class() == Class::Permits;
-    let ours = text.lines().filter(|name| Ticket::parse(name).as_ref().is_some_and(is_ours));
-    ours.map(str::to_owned).collect()
-}
-
 /// One that has entered a [`DoubleBarrier`]. Dropped, it has left, without waiting for the others.
 #[must_use = "if unused the participant leaves immediately"]
 #[clippy::has_significant_drop]
@@ -469,7 +294,8 @@ impl Entered {
     pub fn leave(self) -> Result<()> {
         let Entered { place, hold, round } = self;
         hold.release()?;
-        all_gone(&place, round, Wait::FOREVER).map(drop)
+        let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
+        place.find(LEAVE, Wait::FOREVER, look).map(drop)
     }
 
     /// As [`leave`](Entered::leave), for so long at the most: false when others are still inside, or
@@ -484,7 +310,8 @@ impl Entered {
         let Entered { place, hold, round } = self;
         hold.check()?;
         hold.let_go(Deadline::after(PARTING).earlier(until));
-        Ok(all_gone(&place, round, Wait::until(until))?.is_some())
+        let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
+        Ok(place.find(LEAVE, Wait::until(until), look)?.is_some())
     }
 
     /// How many have entered together.
@@ -513,22 +340,6 @@ impl Entered {
     pub fn path(&self) -> &str {
         self.hold.path()
     }
-}
-
-fn all_gone(place: &Place, round: Vec<String>, wait: Wait<'_>) -> Result<Option<()>> {
-    place.find(LEAVE, wait, move |view, whole| {
-        loop {
-            // A new session's server may not have heard of all who entered.
-            view.sync()?;
-            let children = view.children(whole, false)?.unwrap_or_default();
-            let Some(left) = round.iter().find(|name| children.contains(name)) else {
-                return Ok(Some(()));
-            };
-            if view.node(&path::join(whole, left))?.is_some() {
-                return Ok(None);
-            }
-        }
-    })
 }
 
 impl fmt::Debug for Entered {

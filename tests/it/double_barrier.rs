@@ -170,6 +170,35 @@ fn s76_all_enter_or_none_does_when_one_gives_up_at_that_moment() {
 }
 
 #[test]
+fn s76_whoever_is_named_has_entered_though_it_gives_up() {
+    skip_without_server!();
+    let site = Site::own("s76-named");
+    let (proxy, zk) = site.proxied(QUIET);
+    let (cancel, mut raw) = (Cancel::new(), site.raw());
+    let call = {
+        let (barrier, cancel) = (barrier(&zk, &site, 2), cancel.clone());
+        in_background(move || barrier.enter_with(&cancel))
+    };
+    // The own node, and the barrier's; then the children.
+    assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
+    site.wait_for_children("a", 1);
+    let own = site.children("a").remove(0);
+    // Decided, and not yet heard of, when it gives up.
+    proxy.hold();
+    raw.set_data(&format!("{}/a", site.base), own.as_bytes()).unwrap();
+    cancel.cancel();
+    proxy.release();
+    let entered = call.recv_timeout(SOON).unwrap().unwrap();
+    assert_eq!(last(entered.path()), own);
+    assert!(entered.is_held());
+    // Its own leaving and coming back is no loss.
+    assert_eq!(entered.lost().reason(), None);
+    entered.leave().unwrap();
+    raw.close().unwrap();
+    site.finish([zk]);
+}
+
+#[test]
 fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     skip_without_zookeeper!();
     let site = Site::shared("s76-full");
@@ -325,6 +354,7 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
     // As if its session were over here, and not yet there.
     let ghost = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-");
     let ghost = raw.create(&ghost, &data, Kind::EphemeralSequential).unwrap();
+    raw.set_data(&ghost, &data).unwrap();
     expire(&site, &proxy);
     eventually(SOON, "a new node beside", || {
         let now = site.children("a");
@@ -339,6 +369,32 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
     drop(inside);
     raw.close().unwrap();
     site.finish([zk, other]);
+}
+
+/// Whoever gives up before that has its node deleted by the engine, which looks at no round.
+#[test]
+fn a_place_counts_only_when_its_owner_has_said_so() {
+    skip_without_zookeeper!();
+    let site = Site::shared("double-place");
+    let (zk, mut raw) = (client(&site), site.raw());
+    raw.create_all(&format!("{}/a", site.base)).unwrap();
+    let place = format!("{}/a/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-", site.base);
+    let place = raw.create(&place, b"theirs", Kind::EphemeralSequential).unwrap();
+    assert!(barrier(&zk, &site, 2).enter_for(BRIEF).unwrap().is_none());
+    raw.set_data(&place, b"theirs").unwrap();
+    let entered = barrier(&zk, &site, 2).enter().unwrap();
+    let (round, _) = raw.get_data(&format!("{}/a", site.base)).unwrap();
+    assert_eq!(String::from_utf8(round).unwrap(), [last(&place), last(entered.path())].join("\n"));
+    assert!(!entered.leave_for(BRIEF).unwrap(), "the other is inside");
+    raw.close().unwrap();
+    site.finish([zk]);
+}
+
+#[test]
+fn guards_are_owned_and_can_be_sent() {
+    fn owned<T: Send + Sync + 'static>() {}
+    owned::<Entered>();
+    owned::<DoubleBarrier>();
 }
 
 #[test]

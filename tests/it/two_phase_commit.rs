@@ -93,6 +93,14 @@ fn when_all_vote_yes_everybody_commits() {
 }
 
 #[test]
+fn guards_are_owned_and_can_be_sent() {
+    fn owned<T: Send + Sync + 'static>() {}
+    owned::<Participant>();
+    owned::<Coordinator>();
+    owned::<TwoPhaseCommit>();
+}
+
+#[test]
 fn a_no_aborts() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-no");
