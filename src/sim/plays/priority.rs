@@ -23,14 +23,6 @@ pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
     })
 }
 
-impl Urging {
-    fn data_of(&self, stage: &Stage, name: &str) -> Vec<u8> {
-        let path = format!("{NODE}/{name}");
-        let data = stage.world.look(|world| world.making(&path).map(|(_, data)| data.to_vec()));
-        data.unwrap_or_default()
-    }
-}
-
 /// The nodes of a queue with the priorities that their data say.
 fn items(stage: &Stage) -> BTreeSet<(u32, String)> {
     let names = stage.world.look(|world| world.children(NODE));
@@ -50,6 +42,7 @@ impl Play for Urging {
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
         let queue = PriorityQueue::new(role.client, "/queues", "urgent");
+        let mut all_in_time = true;
         for _ in 0..8 {
             schedule.pause(schedule.some(stage.habits.session_timeout / 8));
             if schedule.chance(60) {
@@ -69,8 +62,7 @@ impl Play for Urging {
                     let text = String::from_utf8_lossy(&data).into_owned();
                     // What was there all the time had to come first, if it is more urgent. But what
                     // an earlier call has taken too late to give it is given by this one.
-                    let own = |one: &&(u32, String)| self.data_of(stage, &one.1) == data;
-                    let taken = before.iter().find(own).map(|(priority, _)| *priority);
+                    let taken = priority(&data).filter(|_| all_in_time);
                     let urgent = taken.and_then(|taken| {
                         before.intersection(&after).find(|(other, _)| *other < taken)
                     });
@@ -81,8 +73,9 @@ impl Play for Urging {
                         stage.accuse(format!("{text} was taken twice"));
                     }
                 }
-                Ok(None) => {}
+                Ok(None) => all_in_time = false,
                 Err(error) => {
+                    all_in_time = false;
                     use ErrorKind::{Connect, ConnectionLoss, SessionLost};
                     if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
                         stage.accuse(format!("{error}"));
