@@ -61,7 +61,9 @@ impl Play for Raising {
                 }
             }
         }
-        // However it ends, the last ones are let through.
+        // However it ends, the last ones are let through: once what was asked for in vain, and is
+        // still under way, has come.
+        schedule.pause(stage.habits.session_timeout);
         stage.eventually("the barrier to be lifted", || barrier.lift().is_ok());
         if barrier.wait().is_err() {
             stage.accuse("waiting for ever has ended with an error".to_owned());
