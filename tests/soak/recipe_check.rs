@@ -179,29 +179,47 @@ fn acknowledged(run: &Run) -> HashSet<&str> {
         .collect()
 }
 
-/// Who takes all that is left is given it in order: by priority, and then by age.
+/// No item is delivered while another is there that comes before it: by priority, and then by age.
 fn order(run: &Run, recipe: &str) -> Wrong {
-    let offered: HashMap<&str, Span> = deeds(run, recipe, "offer")
+    let offers: HashMap<&str, (Nanos, Nanos)> = deeds(run, recipe, "offer")
         .map(|offer| (offer, offer.done.filter(|_| !offer.is_unsure()).unwrap_or(Nanos::MAX)))
         .filter_map(|(offer, done)| Some((offer.about.first()?.as_str(), (offer.begun, done))))
         .collect();
-    let mut wrong = Wrong::new();
-    let left = run.deeds.iter().filter(|deed| deed.who == FINISHER && deed.recipe == recipe);
-    // Of the item before: its priority; and of all of that priority, the last that an offer began.
-    let mut before: Option<(&str, Nanos)> = None;
-    for item in
-        left.filter(|deed| deed.deed == "take" || deed.deed == "lease").filter_map(Deed::fine)
-    {
-        let Some((begun, done)) = offered.get(item).copied() else { continue };
-        let priority = item.split_once('/').map_or("", |(priority, _)| priority);
-        let wrongly = before.is_some_and(|(earlier, latest)| {
-            earlier > priority || (earlier == priority && done < latest)
-        });
-        if wrongly {
-            wrong.push((run.end, format!("{recipe} gave {item} too late")));
+    // Who was told that there was nothing may be given next what came too late for that call; and
+    // of items that are leased only those are known to be there that are left at the end.
+    let mut in_time: HashMap<Who, bool> = HashMap::new();
+    let mut deliveries = Vec::new();
+    for deed in run.deeds.iter().filter(|deed| deed.recipe == recipe) {
+        let counts = match deed.deed.as_str() {
+            "take" => in_time.insert(deed.who, deed.fine().is_some()).unwrap_or(true),
+            "lease" => deed.who == FINISHER,
+            _ => false,
+        };
+        let Some(item) = deed.fine().filter(|_| counts) else { continue };
+        if let Some(offer) = offers.get(item) {
+            let priority = item.split_once('/').map_or("", |(priority, _)| priority);
+            deliveries.push((deed, item, priority, *offer));
         }
-        let latest = before.filter(|(earlier, _)| *earlier == priority).map_or(0, |(_, at)| at);
-        before = Some((priority, latest.max(begun)));
+    }
+    // By priority: when each was asked for, and the first end of an offer of all from there on.
+    let mut later: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
+    deliveries.sort_unstable_by_key(|(deed, ..)| std::cmp::Reverse(deed.begun));
+    for (deed, _, priority, (_, offered)) in &deliveries {
+        let later = later.entry(priority).or_default();
+        let first = later.last().map_or(Nanos::MAX, |(_, first)| *first);
+        later.push((deed.begun, first.min(*offered)));
+    }
+    let mut wrong = Wrong::new();
+    for (deed, item, priority, (offered, _)) in &deliveries {
+        let done = deed.done.unwrap_or(run.end);
+        for (before, later) in later.iter().filter(|(before, _)| *before <= priority) {
+            let known = if before == priority { deed.begun.min(*offered) } else { deed.begun };
+            let since = later.partition_point(|(begun, _)| *begun > done);
+            if since.checked_sub(1).is_some_and(|last| later[last].1 < known) {
+                let what = format!("{recipe} gave {item} to {} too early", deed.who);
+                wrong.push((deed.begun, what));
+            }
+        }
     }
     wrong
 }

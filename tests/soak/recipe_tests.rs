@@ -113,25 +113,45 @@ fn items_that_are_taken() {
 }
 
 #[test]
-fn what_is_left_comes_in_order() {
-    for recipe in ["queue", "priority"] {
-        let name = |what: &str| -> &'static str { format!("{recipe} {what}").leak() };
-        let offers = [
-            (7000, 7010, name("offer 1/a"), "ok done"),
-            (7020, 7030, name("offer 1/b"), "ok done"),
-        ];
-        let other = [(7000, 7010, name("offer 0/c"), "ok done")];
-        let takes = |items: [&str; 3]| -> Vec<(u64, u64, &'static str, &'static str)> {
-            let take = |(at, item): (u64, &&str)| -> (u64, u64, &'static str, &'static str) {
-                (at, at + 1, name("take"), format!("ok {item}").leak())
-            };
-            [16000, 16010, 16020].into_iter().zip(&items).map(take).collect()
+fn items_that_come_in_order() {
+    for (recipe, take) in [("queue", "take"), ("priority", "take"), ("leased", "lease")] {
+        let word = |text: String| -> &'static str { text.leak() };
+        let by_priority = recipe == "priority";
+        // The last one has a higher priority, where there is one.
+        let [a, b, c] = if by_priority { ["1/a", "1/b", "0/c"] } else { ["a", "b", "c"] };
+        let offer =
+            |from, to, item: &str| (from, to, word(format!("{recipe} offer {item}")), "ok done");
+        let (first, last) = ([offer(7000, 7010, a), offer(7020, 7030, b)], offer(7032, 7034, c));
+        let takes = |items: [&str; 3]| {
+            let mut all = Vec::new();
+            for (at, item) in [16010, 16020, 16030].into_iter().zip(items) {
+                let came = word(format!("ok {item}"));
+                all.push((at, at + 1, word(format!("{recipe} {take}")), came));
+                if recipe == "leased" {
+                    all.push((at + 2, at + 3, word(format!("leased ack {item} -")), "ok done"));
+                }
+            }
+            all
         };
-        accepted(&finishing(&offers, &other, &takes(["0/c", "1/a", "1/b"])));
-        let late = finishing(&offers, &other, &takes(["0/c", "1/b", "1/a"]));
-        rejected(&late, &format!("{recipe} gave 1/a too late"));
-        let late = finishing(&offers, &other, &takes(["1/a", "1/b", "0/c"]));
-        rejected(&late, &format!("{recipe} gave 0/c too late"));
+        let (right, wrong) = match by_priority {
+            true => ([c, a, b], [a, b, c]),
+            false => ([a, b, c], [c, a, b]),
+        };
+        let too_early = format!("{recipe} gave {} to 999.0.0 too early", wrong[0]);
+        accepted(&finishing(&first, &[last], &takes(right)));
+        rejected(&finishing(&first, &[last], &takes(wrong)), &too_early);
+        rejected(&finishing(&first, &[last], &takes([right[0], right[2], right[1]])), "too early");
+        if recipe == "leased" {
+            continue;
+        }
+        // Also before the end, unless it was offered at that time only, or may have come late.
+        let take = |from, to, item| (from, to, word(format!("{recipe} take")), item);
+        let (offered, second) = (offer(6990, 6995, c), take(7060, 7070, word(format!("ok {c}"))));
+        let first = [offer(7000, 7010, a), take(7040, 7050, word(format!("ok {a}")))];
+        let why = format!("{recipe} gave {a} to 0.0.4 too early");
+        rejected(&two(&first, &[offered, second]), &why);
+        accepted(&two(&first, &[offer(7000, 7041, c), second]));
+        accepted(&two(&first, &[offered, take(7020, 7030, "nothing"), second]));
     }
 }
 
