@@ -141,7 +141,7 @@ impl SharedValue {
     /// the ensemble does not answer within the
     /// [connect time-out](crate::ClientBuilder::connect_timeout); what waiting cannot mend else.
     pub fn get(&self) -> Result<Option<Versioned>> {
-        self.place.ask(GET, |session, node| read(session, node))
+        self.place.ask(GET, read)
     }
 
     /// As [`get`](SharedValue::get), of all that was set before this call, by whomever: asks the

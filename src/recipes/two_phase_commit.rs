@@ -151,7 +151,7 @@ impl TwoPhaseCommit {
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn recover(&self) -> Result<Coordinator> {
-        let found = self.place.ask(READ, |session, whole| read(session, whole))?;
+        let found = self.place.ask(READ, read)?;
         let (round, _) = found.ok_or_else(|| no_round(&self.place))?;
         Ok(Coordinator::new(self.place.clone(), round))
     }
@@ -193,7 +193,7 @@ impl TwoPhaseCommit {
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn decision(&self) -> Result<Option<Decision>> {
-        let found = self.place.ask(READ, |session, whole| read(session, whole))?;
+        let found = self.place.ask(READ, read)?;
         found.map(|(round, _)| round.decision).ok_or_else(|| no_round(&self.place))
     }
 
