@@ -387,12 +387,13 @@ fn commit(run: &Run) -> Wrong {
         let Some(name) = deed.about.first() else { continue };
         let round = rounds.entry(name).or_default();
         match (deed.deed.as_str(), &deed.about[1..]) {
-            ("vote", [who, vote]) if vote == "yes" => {
-                if deed.is_unsure() || deed.fine() == Some("true") {
+            ("vote", [who, vote]) => {
+                let (counts, may_count) = (deed.fine() == Some("true"), deed.is_unsure());
+                round.no |= vote == "no" && counts;
+                if vote == "yes" && (counts || may_count) {
                     round.yes.insert(who);
                 }
             }
-            ("vote", _) => round.no |= deed.fine() == Some("true"),
             ("decide" | "learn", _) => {
                 let Some(said) = deed.fine() else { continue };
                 if round.decision.is_some_and(|(before, _)| before != said) {
