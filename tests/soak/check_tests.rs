@@ -139,7 +139,7 @@ fn run(files: &Files) -> Run {
     Run::read(&files.iter().map(whole).collect()).unwrap()
 }
 
-fn judge(files: &Files) -> Verdict {
+pub(crate) fn judge(files: &Files) -> Verdict {
     check(&run(files))
 }
 

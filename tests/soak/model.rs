@@ -171,6 +171,9 @@ pub(crate) struct Deed {
     /// When the call returned.
     pub(crate) done: Option<Nanos>,
     pub(crate) came: Came,
+    /// It was answered when a server was about to be taken away. ZooKeeper is known to forget what
+    /// it has acknowledged just then, up to some versions (ZOOKEEPER-4712, ZOOKEEPER-4785).
+    pub(crate) shaky: bool,
 }
 
 /// What came of it.
@@ -185,6 +188,11 @@ pub(crate) enum Came {
 impl Deed {
     pub(crate) fn is(&self, recipe: &str, deed: &str) -> bool {
         self.recipe == recipe && self.deed == deed
+    }
+
+    /// What it was told, if all was fine, and that is to last.
+    pub(crate) fn firm(&self) -> Option<&str> {
+        self.fine().filter(|_| !self.shaky)
     }
 
     /// What it was told, if all was fine.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
-use super::history::{Line, Nanos, Who, lines};
+use super::history::{Line, MILLISECOND, Nanos, Who, lines};
 use super::model::{Attempt, Came, Decision, Deed, Fault, Hold, Outcome, Run, Sample, Share};
 
 /// What the files of a run say, by their names.
@@ -16,6 +16,9 @@ pub(crate) const REGISTER: &str = "register.log";
 pub(crate) const SAMPLES: &str = "samples.log";
 /// What was found in the recipes' nodes at the end.
 pub(crate) const FINISH: &str = "finish.log";
+
+/// For how long after the beginning of a fault what is answered may not last.
+const SHAKY: Nanos = 500 * MILLISECOND;
 
 pub(crate) fn worker_name(slot: usize, generation: usize) -> String {
     format!("worker-{slot}-{generation}.log")
@@ -151,6 +154,7 @@ impl Run {
                     begun: line.at,
                     done: None,
                     came: Came::Pending,
+                    shaky: false,
                 });
                 return Some(());
             }
@@ -163,6 +167,9 @@ impl Run {
         };
         let deed = &mut self.deeds[current.remove(&who)?];
         (deed.done, deed.came) = (Some(line.at), came);
+        deed.shaky = self.faults.iter().any(|fault| {
+            takes_a_server(&fault.kind) && (fault.from..fault.from + SHAKY).contains(&line.at)
+        });
         Some(())
     }
 
@@ -257,6 +264,12 @@ impl Run {
             _ => self.odd(SAMPLES, line),
         }
     }
+}
+
+/// Whether a server is killed, stopped or parted from the others by that.
+fn takes_a_server(kind: &str) -> bool {
+    ["kill-all", "rolling-restart"].contains(&kind)
+        || ["-server", "-leader", "-follower"].iter().any(|end| kind.ends_with(end))
 }
 
 impl Attempt {

@@ -82,7 +82,7 @@ fn counter(run: &Run) -> Wrong {
     let (mut counted, mut unsure) = (0, 0);
     let mut by_end = Vec::new();
     for add in deeds(run, COUNTER, "add") {
-        match add.fine().and_then(|sum| sum.parse::<i64>().ok()) {
+        match add.firm().and_then(|sum| sum.parse::<i64>().ok()) {
             Some(sum) => {
                 counted += 1;
                 by_end.push((add.done.unwrap_or(add.begun), sum));
@@ -104,7 +104,7 @@ fn counter(run: &Run) -> Wrong {
         .collect();
     for add in deeds(run, COUNTER, "add") {
         let before = by_end.partition_point(|(done, _)| *done < add.begun);
-        let sum = add.fine().and_then(|sum| sum.parse::<i64>().ok());
+        let sum = add.firm().and_then(|sum| sum.parse::<i64>().ok());
         if let (Some(sum), Some(before)) = (sum, before.checked_sub(1).map(|at| most[at]))
             && sum <= before
         {
@@ -136,7 +136,7 @@ fn queue(run: &Run, recipe: &str) -> Wrong {
         .filter_map(|offer| Some((offer.about.first()?.as_str(), offer)))
         .collect();
     let is_leased = recipe == LEASED;
-    let mut delivered = HashSet::new();
+    let (mut delivered, mut firmly) = (HashSet::new(), HashSet::new());
     for taken in deeds(run, recipe, if is_leased { "lease" } else { "take" }) {
         let Some(item) = taken.fine() else { continue };
         let offer = offers.get(item).filter(|offer| offer.begun <= taken.done.unwrap_or(run.end));
@@ -148,7 +148,8 @@ fn queue(run: &Run, recipe: &str) -> Wrong {
         if offer.is_none_or(in_vain) {
             wrong.push((taken.begun, format!("{recipe} has {item}, which was never offered")));
         }
-        if !delivered.insert(item) && !is_leased {
+        delivered.insert(item);
+        if taken.firm().is_some() && !firmly.insert(item) && !is_leased {
             wrong.push((taken.begun, format!("{recipe} has delivered {item} twice")));
         }
     }
@@ -158,7 +159,7 @@ fn queue(run: &Run, recipe: &str) -> Wrong {
         deeds(run, recipe, "take").map(|take| (take.who.slot, take.who.generation)).collect();
     let allowed = if is_leased { 0 } else { unanswered + takers.len() };
     let gone: HashSet<&str> = if is_leased { acknowledged(run) } else { delivered };
-    let known = offers.iter().filter(|(_, offer)| offer.fine().is_some());
+    let known = offers.iter().filter(|(_, offer)| offer.firm().is_some());
     let lost: Vec<_> = known.filter(|(item, _)| !gone.contains(*item)).collect();
     if lost.len() > allowed {
         for (item, offer) in lost {
@@ -179,47 +180,29 @@ fn acknowledged(run: &Run) -> HashSet<&str> {
         .collect()
 }
 
-/// No item is delivered while another is there that comes before it: by priority, and then by age.
+/// Who takes all that is left is given it in order: by priority, and then by age. (Before that, an
+/// item may be passed over because another is asked for it.)
 fn order(run: &Run, recipe: &str) -> Wrong {
-    let offers: HashMap<&str, (Nanos, Nanos)> = deeds(run, recipe, "offer")
-        .map(|offer| (offer, offer.done.filter(|_| !offer.is_unsure()).unwrap_or(Nanos::MAX)))
+    let offers: HashMap<&str, Span> = deeds(run, recipe, "offer")
+        .map(|offer| (offer, offer.done.filter(|_| offer.firm().is_some()).unwrap_or(Nanos::MAX)))
         .filter_map(|(offer, done)| Some((offer.about.first()?.as_str(), (offer.begun, done))))
         .collect();
-    // Who was told that there was nothing may be given next what came too late for that call; and
-    // of items that are leased only those are known to be there that are left at the end.
-    let mut in_time: HashMap<Who, bool> = HashMap::new();
-    let mut deliveries = Vec::new();
-    for deed in run.deeds.iter().filter(|deed| deed.recipe == recipe) {
-        let counts = match deed.deed.as_str() {
-            "take" => in_time.insert(deed.who, deed.fine().is_some()).unwrap_or(true),
-            "lease" => deed.who == FINISHER,
-            _ => false,
-        };
-        let Some(item) = deed.fine().filter(|_| counts) else { continue };
-        if let Some(offer) = offers.get(item) {
-            let priority = item.split_once('/').map_or("", |(priority, _)| priority);
-            deliveries.push((deed, item, priority, *offer));
-        }
-    }
-    // By priority: when each was asked for, and the first end of an offer of all from there on.
-    let mut later: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
-    deliveries.sort_unstable_by_key(|(deed, ..)| std::cmp::Reverse(deed.begun));
-    for (deed, _, priority, (_, offered)) in &deliveries {
-        let later = later.entry(priority).or_default();
-        let first = later.last().map_or(Nanos::MAX, |(_, first)| *first);
-        later.push((deed.begun, first.min(*offered)));
-    }
+    let left = run.deeds.iter().filter(|deed| deed.who == FINISHER && deed.recipe == recipe);
+    let left = left.filter(|deed| deed.deed == "take" || deed.deed == "lease");
     let mut wrong = Wrong::new();
-    for (deed, item, priority, (offered, _)) in &deliveries {
-        let done = deed.done.unwrap_or(run.end);
-        for (before, later) in later.iter().filter(|(before, _)| *before <= priority) {
-            let known = if before == priority { deed.begun.min(*offered) } else { deed.begun };
-            let since = later.partition_point(|(begun, _)| *begun > done);
-            if since.checked_sub(1).is_some_and(|last| later[last].1 < known) {
-                let what = format!("{recipe} gave {item} to {} too early", deed.who);
-                wrong.push((deed.begun, what));
-            }
+    // The priority of the one before, and the last beginning of an offer of those with that.
+    let mut before: Option<(&str, Nanos)> = None;
+    for item in left.filter_map(Deed::fine) {
+        let Some((begun, done)) = offers.get(item).copied() else { continue };
+        let priority = item.split_once('/').map_or("", |(priority, _)| priority);
+        let too_late = before.is_some_and(|(earlier, latest)| {
+            earlier > priority || (earlier == priority && done < latest)
+        });
+        if too_late {
+            wrong.push((run.end, format!("{recipe} gave {item} too late")));
         }
+        let latest = before.filter(|(earlier, _)| *earlier == priority).map_or(0, |(_, at)| at);
+        before = Some((priority, latest.max(begun)));
     }
     wrong
 }
@@ -268,7 +251,7 @@ fn leases(run: &Run) -> Wrong {
         }
     }
     let mut gone: HashMap<&str, Nanos> = HashMap::new();
-    for ack in deeds(run, LEASED, "ack").filter(|ack| ack.fine().is_some()) {
+    for ack in deeds(run, LEASED, "ack").filter(|ack| ack.firm().is_some()) {
         let (Some(item), Some(done)) = (ack.about.first(), ack.done) else { continue };
         if gone.insert(item, done).is_some() {
             wrong.push((ack.begun, format!("{item} was acknowledged twice")));
@@ -305,7 +288,7 @@ fn barrier(run: &Run) -> Wrong {
     };
     // When it was up: some time from the first to the second.
     let mut up: Vec<Span> = deeds(run, BARRIER, "raise")
-        .filter(|raise| raise.fine().is_some())
+        .filter(|raise| raise.firm().is_some())
         .filter_map(|raise| Some((raise.done?, raise.begun)))
         .collect();
     up.sort_unstable();
@@ -395,7 +378,7 @@ fn commit(run: &Run) -> Wrong {
                 }
             }
             ("decide" | "learn", _) => {
-                let Some(said) = deed.fine() else { continue };
+                let Some(said) = deed.firm() else { continue };
                 if round.decision.is_some_and(|(before, _)| before != said) {
                     wrong.push((deed.begun, format!("{name} was decided to {said}, and not")));
                 }

@@ -1,6 +1,6 @@
 //! The judge is shown what recipes beside the locks must not do.
 
-use super::check_tests::{W0, W2, accepted, doctored, rejected};
+use super::check_tests::{W0, W2, accepted, doctored, judge, rejected};
 use super::reading::{FINISH, Files, NEMESIS};
 
 /// The good run, in which two workers do this, too, from 7 s on, and that is found at the end.
@@ -137,22 +137,40 @@ fn items_that_come_in_order() {
             true => ([c, a, b], [a, b, c]),
             false => ([a, b, c], [c, a, b]),
         };
-        let too_early = format!("{recipe} gave {} to 999.0.0 too early", wrong[0]);
+        let why = format!("{recipe} gave {} too late", if by_priority { c } else { a });
         accepted(&finishing(&first, &[last], &takes(right)));
-        rejected(&finishing(&first, &[last], &takes(wrong)), &too_early);
-        rejected(&finishing(&first, &[last], &takes([right[0], right[2], right[1]])), "too early");
-        if recipe == "leased" {
-            continue;
-        }
-        // Also before the end, unless it was offered at that time only, or may have come late.
-        let take = |from, to, item| (from, to, word(format!("{recipe} take")), item);
-        let (offered, second) = (offer(6990, 6995, c), take(7060, 7070, word(format!("ok {c}"))));
-        let first = [offer(7000, 7010, a), take(7040, 7050, word(format!("ok {a}")))];
-        let why = format!("{recipe} gave {a} to 0.0.4 too early");
-        rejected(&two(&first, &[offered, second]), &why);
-        accepted(&two(&first, &[offer(7000, 7041, c), second]));
-        accepted(&two(&first, &[offered, take(7020, 7030, "nothing"), second]));
+        rejected(&finishing(&first, &[last], &takes(wrong)), &why);
+        rejected(&finishing(&first, &[last], &takes([right[0], right[2], right[1]])), "too late");
+        // Those that were offered at once come in any order.
+        let second = [offer(7005, 7020, b), last];
+        let any = if by_priority { [c, b, a] } else { [b, a, c] };
+        accepted(&finishing(&first[..1], &second, &takes(any)));
     }
+}
+
+/// What is acknowledged when a server goes may not last.
+#[test]
+fn what_a_server_that_goes_has_acknowledged() {
+    let goes = |mut files: Files| {
+        let fault = "6900 - round 1\n6900 - fault isolate-leader server 0\n7100 - heal \
+                     isolate-leader\n7100 - healthy 1\n15000 - ending";
+        let nemesis = files[NEMESIS].replace("15000 - ending", fault);
+        files.insert(NEMESIS.to_owned(), nemesis);
+        files
+    };
+    let forgotten = |deed, came| two(&[(7000, 7010, deed, came)], &[]);
+    for (deed, came) in [("counter add", "ok 2"), ("leased offer 0.0.1", "ok done")] {
+        assert!(!judge(&forgotten(deed, came)).violations.is_empty());
+        accepted(&goes(forgotten(deed, came)));
+    }
+    let up = (7000, 7010, "barrier raise", "ok true");
+    accepted(&goes(two(&[up], &[(7050, 7060, "barrier wait", "ok passed")])));
+    let take = |from, to| (from, to, "queue take", "ok 0.0.1");
+    let offer = (6800, 6810, "queue offer 0.0.1", "ok done");
+    accepted(&goes(two(&[offer, take(7020, 7030)], &[take(7600, 7610)])));
+    rejected(&goes(two(&[offer, take(7420, 7430)], &[take(7600, 7610)])), "0.0.1 twice");
+    let decide = |from, said| (from, from + 10, "commit decide r", said);
+    accepted(&goes(two(&[decide(7000, "ok abort")], &[decide(7700, "ok abort")])));
 }
 
 #[test]
