@@ -322,7 +322,11 @@ fn double(run: &Run) -> Wrong {
         let done = enter.done.unwrap_or(run.end);
         let counts = |other: &&&Deed| {
             let given_up = other.done.filter(|_| matches!(other.came, Came::Nothing));
-            let unsure = given_up.is_none_or(|at| at >= other.begun + other.limit + GRACE);
+            // Without a connection its node may stay for a while.
+            let unsure = given_up.is_none_or(|at| {
+                let healthy = |span: &Span| span.0 <= other.begun && at <= span.1;
+                at >= other.begun + other.limit + GRACE || !run.healthy.iter().any(healthy)
+            });
             let mut end = effective(run, other);
             if given_up.is_some() {
                 end += run.session_timeout() + AFTERMATH;

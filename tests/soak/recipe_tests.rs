@@ -231,6 +231,7 @@ fn a_double_barrier_that_is_entered_alone() {
     // It gave up, and knew that it does not count; or did not know.
     rejected(&two(&[together], &[enter(6940, 7041, "nothing")]), "alone");
     accepted(&two(&[together], &[enter(6900, 7049, "nothing")]));
+    accepted(&broken(two(&[together], &[enter(6940, 7041, "nothing")]), 6950, 7000));
     let failed = two(&[together], &[enter(6940, 6990, "failed ConnectionLoss x")]);
     accepted(&broken(failed, 6900, 7000));
 }
