@@ -86,8 +86,9 @@ impl Barrier {
     pub fn raise(&self) -> Result<bool> {
         let (acl, mark) = (self.place.acl.clone(), Guid::from_u128(rt::random()).to_string());
         let before = Arc::<Mutex<Option<Stamp>>>::default();
+        let until = Deadline::after(self.place.client.core().connect_timeout());
         let raised = self.place.ask(RAISE, move |session, whole| {
-            raise(session, whole, &acl, mark.as_bytes(), &before)
+            raise(session, whole, &acl, mark.as_bytes(), &before, until)
         })?;
         raised.ok_or_else(|| {
             let message = "the answer to raising the barrier was lost; it is not up, but may have \
@@ -170,6 +171,7 @@ fn raise(
     acl: &[Acl],
     mark: &[u8],
     before: &Mutex<Option<Stamp>>,
+    until: Deadline,
 ) -> Answer<Option<bool>> {
     let parent = path::parent(whole);
     loop {
@@ -187,6 +189,10 @@ fn raise(
         let now = (stat.czxid, stat.child_changes);
         if begun.is_some_and(|begun| begun != now) {
             return Ok(None);
+        }
+        // Nobody waits for it any more, and may lift the barrier meanwhile.
+        if until.has_passed() {
+            return Err(Fault::ConnectionLoss);
         }
         *before.lock() = Some(now);
         match session.create(whole, mark, acl, Kind::Persistent) {

@@ -1,29 +1,25 @@
 //! The double barrier.
 
-use std::collections::BTreeSet;
+mod round;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use round::{Crowd, Outcome, Waiting, all_gone, crowd, withdraw};
 
 use super::place::{Aim, Place, Wait};
 use super::site::default_data;
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire};
 use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
-use crate::contend::rule::in_grant_order;
-use crate::contend::ticket::{Class, Form, Guid, NodeNaming};
+use crate::contend::ticket::{Form, Guid, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::client::Client;
-use crate::session::follow::{GRACE, View};
-use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Step};
+use crate::session::follow::View;
 use crate::session::wake::Cancel;
-
-/// The most participants: so that what decides a round stays well below the largest request that
-/// servers take, whatever the path.
-const MOST: u32 = 500;
 
 /// Lets so many participants begin together, and end together.
 ///
@@ -45,7 +41,9 @@ const MOST: u32 = 500;
 ///   any more is over, and children that are no participants, as Curator's and kazoo's `ready`,
 ///   mean nothing. Clients of these cannot take part, nor must they use the path.
 ///
-/// Nobody is woken before the round is complete, however many wait.
+/// Nobody is woken before the round is complete, however many wait. To come takes one round trip to
+/// take a place, one to say that it counts from then on, and four to look; the last one
+/// reads the others' nodes, and decides.
 ///
 /// Over a handle of the program's own ([`Client`]'s `From<Arc<ZooKeeper>>`) there are no
 /// transactions: what decides a round is asked step by step, and who goes at that moment may be
@@ -75,18 +73,15 @@ pub struct DoubleBarrier {
     participants: u32,
 }
 
+/// The most participants: so that what decides a round stays well below the largest request that
+/// servers take, whatever the path.
+const MOST: u32 = 500;
+
 const ENTER: Aim = Aim {
     tried: "enter the double barrier",
-    needs: "READ, WRITE, CREATE and DELETE on its node, and READ on its participants' nodes",
+    needs: "READ, WRITE, CREATE and DELETE on its node, and READ and WRITE on its participants'",
 };
 const LEAVE: Aim = Aim { tried: "leave the double barrier", needs: "READ on its node" };
-
-/// What became of a wait for a round.
-enum Outcome {
-    Entered(Vec<String>),
-    /// The own node is gone, or its session.
-    Lost,
-}
 
 impl DoubleBarrier {
     /// The double barrier `name` under the path `base`, for so many participants: as
@@ -171,7 +166,7 @@ impl DoubleBarrier {
         let contention = self.contention()?;
         loop {
             let Some(hold) = self.take_place(&contention, wait)? else { return Ok(None) };
-            match self.await_round(&hold, wait) {
+            match self.await_round(&hold, &contention.data, wait) {
                 Ok(Some(Outcome::Entered(round))) => return Ok(Some(self.entered(hold, round))),
                 Ok(Some(Outcome::Lost)) => {}
                 Ok(None) => return self.withdraw(hold, wait),
@@ -227,17 +222,14 @@ impl DoubleBarrier {
         }
     }
 
-    fn await_round(&self, hold: &Hold, wait: Wait<'_>) -> Result<Option<Outcome>> {
-        let (own, owner) = (path::last(hold.path()).to_owned(), hold.tenure().session_id());
-        let count = self.count();
-        self.place
-            .find(ENTER, wait, move |view, whole| await_round(view, whole, &own, owner, count))
+    fn await_round(&self, hold: &Hold, data: &[u8], wait: Wait<'_>) -> Result<Option<Outcome>> {
+        let waiting = Waiting::new(hold, data, self.count());
+        self.place.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
     }
 
     /// Goes, unless a round has been decided with this participant.
     fn withdraw(&self, hold: Hold, wait: Wait<'_>) -> Result<Option<Entered>> {
         let (own, owner) = (path::last(hold.path()).to_owned(), hold.tenure().session_id());
-        let limit = if wait.until.is_never() { PARTING } else { GRACE };
         let tenure = Arc::clone(hold.tenure());
         let look = move |view: &mut View<'_>, whole: &str| {
             if view.id() != owner {
@@ -247,7 +239,7 @@ impl DoubleBarrier {
             tenure.leave();
             withdraw(view, whole, &own).map(Some)
         };
-        match self.place.find(ENTER, Wait::until(Deadline::after(limit)), look) {
+        match self.place.find(ENTER, wait.parting(), look) {
             Ok(Some(Some(round))) => return Ok(Some(self.entered(hold.again(), round))),
             Ok(Some(None)) => hold.has_gone(),
             Ok(None) => {
@@ -280,125 +272,6 @@ impl DoubleBarrier {
     }
 }
 
-enum Crowd {
-    Room,
-    Full,
-}
-
-/// Why there was no place: too many others, or nodes of this very call, which will go.
-fn crowd(view: &mut View<'_>, whole: &str, own: &[u8], count: usize) -> Answer<Option<Crowd>> {
-    let children = view.list(whole)?.unwrap_or_default();
-    let members = members(view, whole, &children, count);
-    if members.len() < count {
-        return Ok(Some(Crowd::Room));
-    }
-    let others = entries(view, whole, &members)?.into_iter().filter(|entry| entry != own).count();
-    Ok((others >= count).then_some(Crowd::Full))
-}
-
-/// Looks whether there is a round with this participant, and decides it if all are there.
-fn await_round(
-    view: &mut View<'_>,
-    whole: &str,
-    own: &str,
-    owner: i64,
-    count: usize,
-) -> Answer<Option<Outcome>> {
-    loop {
-        // First, because a round that was decided names the node also when that is gone.
-        let is_here = view.id() == owner && view.node(&path::join(whole, own))?.is_some();
-        let Some((data, stat)) = view.node(whole)? else { return Ok(Some(Outcome::Lost)) };
-        let before = names(&data);
-        if before.iter().any(|name| name == own) {
-            return Ok(Some(Outcome::Entered(before)));
-        }
-        if !is_here {
-            return Ok(Some(Outcome::Lost));
-        }
-        let children = view.children(whole, false)?.unwrap_or_default();
-        let mut members = members(view, whole, &children, count);
-        // Whoever comes last sees them all.
-        if members.len() < count {
-            return Ok(None);
-        }
-        if let Some(left) = before.iter().find(|name| children.contains(name)) {
-            if view.node(&path::join(whole, left))?.is_some() {
-                return Ok(None);
-            }
-            continue;
-        }
-        members.truncate(count);
-        // Who has come again in a new session may be there twice, for a while.
-        if entries(view, whole, &members)?.len() < count {
-            return Ok(None);
-        }
-        let checks = members.iter().map(|name| check(&path::join(whole, name), None));
-        let write = Step::Write {
-            path: whole.to_owned(),
-            data: members.join("\n").into_bytes(),
-            version: Some(stat.version),
-        };
-        let steps: Vec<Step> = checks.chain([write]).collect();
-        match view.transact(&steps) {
-            Ok(()) => {}
-            // Another has decided, or somebody has gone.
-            Err(Fault::BadVersion | Fault::NoNode) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-}
-
-/// Deletes the node as long as no round names it; if one does, says which.
-fn withdraw(session: &Session, whole: &str, own: &str) -> Answer<Option<Vec<String>>> {
-    let own_path = path::join(whole, own);
-    loop {
-        let Some((data, stat)) = session.read(whole, false)? else { return Ok(None) };
-        let round = names(&data);
-        if round.iter().any(|name| name == own) {
-            return Ok(Some(round));
-        }
-        let unchanged = check(whole, Some(stat.version));
-        match session.transact(&[unchanged, Step::Delete { path: own_path.clone() }]) {
-            Ok(()) | Err(Fault::NoNode) => return Ok(None),
-            Err(Fault::BadVersion) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-}
-
-fn check(path: &str, version: Option<i32>) -> Step {
-    Step::Check { path: path.to_owned(), version }
-}
-
-/// The participants among the children, in the order in which they came; without those that this
-/// session has given up already.
-fn members(session: &Session, whole: &str, children: &[String], count: usize) -> Vec<String> {
-    let leaving = session.leaving(whole);
-    let ours = in_grant_order(children).into_iter().filter(|ticket| {
-        let permits = usize::try_from(ticket.permits()).unwrap_or(usize::MAX);
-        let stays = leaving.iter().all(|name| name != ticket.name());
-        ticket.class() == Class::Permits && permits == count && stays
-    });
-    ours.map(|ticket| ticket.name().to_owned()).collect()
-}
-
-/// What tells the calls apart that these nodes belong to.
-fn entries(session: &Session, whole: &str, members: &[String]) -> Answer<BTreeSet<Vec<u8>>> {
-    let mut entries = BTreeSet::new();
-    for name in members {
-        if let Some((data, _)) = session.read(&path::join(whole, name), false)? {
-            // An ACL may hide it.
-            entries.insert(if data.is_empty() { name.clone().into_bytes() } else { data });
-        }
-    }
-    Ok(entries)
-}
-
-/// The participants of a round.
-fn names(data: &[u8]) -> Vec<String> {
-    String::from_utf8_lossy(data).lines().map(str::to_owned).collect()
-}
-
 /// One that has entered a [`DoubleBarrier`]. Dropped, it has left, without waiting for the others.
 #[must_use = "if unused the participant leaves immediately"]
 #[clippy::has_significant_drop]
@@ -421,7 +294,8 @@ impl Entered {
     pub fn leave(self) -> Result<()> {
         let Entered { place, hold, round } = self;
         hold.release()?;
-        all_gone(&place, round, Wait::FOREVER).map(drop)
+        let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
+        place.find(LEAVE, Wait::FOREVER, look).map(drop)
     }
 
     /// As [`leave`](Entered::leave), for so long at the most: false when others are still inside, or
@@ -436,7 +310,8 @@ impl Entered {
         let Entered { place, hold, round } = self;
         hold.check()?;
         hold.let_go(Deadline::after(PARTING).earlier(until));
-        Ok(all_gone(&place, round, Wait::until(until))?.is_some())
+        let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
+        Ok(place.find(LEAVE, Wait::until(until), look)?.is_some())
     }
 
     /// How many have entered together.
@@ -467,22 +342,6 @@ impl Entered {
     }
 }
 
-fn all_gone(place: &Place, round: Vec<String>, wait: Wait<'_>) -> Result<Option<()>> {
-    place.find(LEAVE, wait, move |view, whole| {
-        loop {
-            // A new session's server may not have heard of all who entered.
-            view.sync()?;
-            let children = view.children(whole, false)?.unwrap_or_default();
-            let Some(left) = round.iter().find(|name| children.contains(name)) else {
-                return Ok(Some(()));
-            };
-            if view.node(&path::join(whole, left))?.is_some() {
-                return Ok(None);
-            }
-        }
-    })
-}
-
 impl fmt::Debug for Entered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entered")
@@ -504,8 +363,8 @@ impl DoubleBarrierBuilder {
     /// The ACL of every node that the barrier makes: missing parents, its own node, and
     /// participants. Default [`Acl::open`].
     ///
-    /// Whoever takes part needs READ, WRITE, CREATE and DELETE on the barrier's node, and READ on
-    /// the participants'.
+    /// Whoever takes part needs READ, WRITE, CREATE and DELETE on the barrier's node, and READ
+    /// and WRITE on the participants'.
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DoubleBarrierBuilder {
         self.barrier.place.acl = acl.into();
         self

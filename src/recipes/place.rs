@@ -2,15 +2,17 @@
 //! ask about it.
 
 use std::fmt;
+use std::time::Instant;
 
 use crate::acl::Acl;
 use crate::contend::acquire::{cancelled, refusal};
 use crate::contend::ask::{Question, ask};
+use crate::contend::hold::PARTING;
 use crate::error::{Error, Result};
 use crate::path;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::follow::{Follower, View};
+use crate::session::follow::{Follower, GRACE, View, worth_asking};
 use crate::session::session::Session;
 use crate::session::store::{Answer, Fault};
 use crate::session::wake::Cancel;
@@ -35,18 +37,28 @@ pub(crate) struct Aim {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait<'a> {
     pub(crate) until: Deadline,
+    /// By when requests must have their answers, however many there are.
+    pub(crate) ask_until: Deadline,
     pub(crate) cancel: Option<&'a Cancel>,
 }
 
 impl<'a> Wait<'a> {
-    pub(crate) const FOREVER: Wait<'static> = Wait { until: Deadline::NEVER, cancel: None };
+    pub(crate) const FOREVER: Wait<'static> =
+        Wait { until: Deadline::NEVER, ask_until: Deadline::NEVER, cancel: None };
 
     pub(crate) fn until(until: Deadline) -> Wait<'static> {
-        Wait { until, cancel: None }
+        Wait { until, ask_until: worth_asking(until), cancel: None }
     }
 
     pub(crate) fn unless(cancel: &'a Cancel) -> Wait<'a> {
-        Wait { until: Deadline::NEVER, cancel: Some(cancel) }
+        Wait { cancel: Some(cancel), ..Wait::FOREVER }
+    }
+
+    /// To clean up after a wait like this one, by when all has to be over.
+    pub(crate) fn parting(self) -> Wait<'static> {
+        let grace = |end: Instant| end.checked_add(GRACE).map_or(Deadline::NEVER, Deadline::at);
+        let until = self.until.instant().map_or_else(|| Deadline::after(PARTING), grace);
+        Wait { until, ask_until: until, cancel: None }
     }
 
     /// What a call gives that has waited in vain.
@@ -93,7 +105,7 @@ impl Place {
     ) -> Result<Option<T>> {
         let whole = self.whole()?;
         let mut follower = self.follower(wait);
-        match follower.find(wait.until, move |view| look(view, &whole))? {
+        match follower.find(wait.until, wait.ask_until, move |view| look(view, &whole))? {
             Some(found) => found.map(Some).map_err(|fault| self.refused(&fault, aim)),
             None => wait.over(self.node()?),
         }

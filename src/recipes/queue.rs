@@ -46,15 +46,16 @@ use crate::session::wake::Cancel;
 ///
 /// # Order
 ///
-/// Items are taken in the order of their numbers. One that is leased is passed over, and when it
-/// returns it is the first again; who has worked on later ones meanwhile has not waited for it.
+/// Items are taken in the order of their numbers. One that is leased is passed over; when it returns
+/// it is the first again, for whoever waits at once, and for whoever passed it within a second.
 ///
 /// # Costs
 ///
 /// A value and its clones share a list of the items, which is fetched anew when it is used up: to
 /// take an item costs two requests (read, delete), to lease and acknowledge one four (read, make the
 /// lease, watch it, a transaction), however long the queue is. Consumers that are not clones of one
-/// value meet at the same items, and read what another then takes.
+/// value meet at the same items: each reads what another then takes, and those who would lease may
+/// contend for it. So threads of one process should use clones.
 ///
 /// # Example
 ///

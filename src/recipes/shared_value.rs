@@ -169,8 +169,13 @@ impl SharedValue {
     /// be set all the same.
     pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<()> {
         let (data, acl) = (data.into(), self.place.acl.clone());
+        let until = Deadline::after(self.place.client.core().connect_timeout());
         self.place.ask(SET, move |session, node| {
             loop {
+                // Nobody waits for it any more, and may set something else meanwhile.
+                if until.has_passed() {
+                    return Err(Fault::ConnectionLoss);
+                }
                 match session.write(node, &data) {
                     Err(Fault::NoNode) => match make(session, node, &data, &acl) {
                         Err(Fault::NodeExists) => {}

@@ -180,9 +180,10 @@ impl TwoPhaseCommit {
     /// As [`begin`](TwoPhaseCommit::begin).
     pub fn state(&self) -> Result<Option<RoundState>> {
         self.place.ask(READ, |session, whole| {
-            let Some((round, _)) = read(session, whole)? else { return Ok(None) };
-            let children = session.children(whole, false)?;
-            Ok(children.map(|children| RoundState::new(&round, &children)))
+            session.sync()?;
+            let Some(children) = session.children(whole, false)? else { return Ok(None) };
+            let found = Round::of(session.read(whole, false)?)?;
+            Ok(found.map(|(round, _)| RoundState::new(&round, &children)))
         })
     }
 

@@ -128,13 +128,14 @@ impl Follower {
         })))
     }
 
-    /// Looks, again after each change of what it has watched, until it finds something.
+    /// Looks, again after each change of what it has watched, until it finds something. Changes
+    /// are waited for until the deadline, answers until `ask_until`.
     pub(crate) fn find<T: Send + 'static>(
         &mut self,
         until: Deadline,
+        ask_until: Deadline,
         look: impl Fn(&mut View<'_>) -> Answer<Option<T>> + Clone + Send + 'static,
     ) -> Result<Option<Answer<T>>> {
-        let ask_until = worth_asking(until);
         loop {
             let Some(session) = self.session(ask_until)? else { return Ok(None) };
             match self.look(&session, ask_until, look.clone())? {

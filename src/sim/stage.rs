@@ -169,7 +169,7 @@ impl Stage {
     pub(super) fn check_on_time(&self, process: Process, began: Duration, limit: Duration) {
         let Some(schedule) = current() else { return };
         let resumed = self.world.look(|world| world.resumed_at(process));
-        let due = (began + limit).max(resumed) + GRACE + self.habits.hesitation * 4;
+        let due = (began + limit.max(GRACE)).max(resumed) + GRACE + self.habits.hesitation * 4;
         if schedule.time() > due + Duration::from_millis(20) {
             let now = schedule.time();
             self.accuse(format!("process {process}: {limit:?} from {began:?}, and it is {now:?}"));

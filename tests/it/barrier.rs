@@ -49,7 +49,7 @@ fn waiting_ends_in_time_and_when_it_is_cancelled() {
     let site = Site::shared("barrier-limits");
     let zk = site.client();
     let barrier = Barrier::new(&zk, &site.base, "a");
-    assert!(barrier.wait_for(Duration::ZERO).unwrap());
+    assert!(barrier.wait_for(SOON).unwrap());
     barrier.raise().unwrap();
     for limit in [Duration::ZERO, BRIEF] {
         let (passed, took) = timed(|| barrier.wait_for(limit).unwrap());
@@ -195,8 +195,8 @@ fn bad_names_and_refusals_are_clear_errors() {
         assert_eq!(kind(barrier.is_raised()), ErrorKind::InvalidName);
         assert_eq!(kind(barrier.wait_for(BRIEF)), ErrorKind::InvalidName);
     }
-    let owned = Barrier::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
-    assert_eq!(kind(owned.raise()), ErrorKind::InvalidData, "a client without credentials");
+    let nobodys = Barrier::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    assert_eq!(kind(nobodys.raise()), ErrorKind::InvalidData, "a client without credentials");
 
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
@@ -221,6 +221,6 @@ fn bad_names_and_refusals_are_clear_errors() {
     assert_eq!(kind(Barrier::new(&zk, &site.base, "b").wait()), ErrorKind::NotAuthorized);
     assert!(owned.lift().unwrap());
     raw.delete_recursive(&base).unwrap();
-    drop((owned, theirs, raw));
+    drop((nobodys, owned, theirs, raw));
     site.finish([zk, owner]);
 }

@@ -3,6 +3,7 @@
 
 mod ours;
 mod peer;
+mod queues;
 
 use std::env;
 use std::fs::{self, OpenOptions};

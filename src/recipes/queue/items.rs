@@ -14,7 +14,7 @@ use crate::recipes::place::{Aim, Place, Wait};
 use crate::recipes::site::default_data;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::follow::{Follower, worth_asking};
+use crate::session::follow::Follower;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
 use crate::session::store::{Answer, Created, Fault, Kind, Stat, room};
@@ -192,7 +192,7 @@ impl Items {
         self.place.node()?;
         let mut follower = self.place.follower(search.wait);
         let _news = self.stock.subscribe(follower.bell());
-        let until = worth_asking(search.wait.until);
+        let until = search.wait.ask_until;
         // Whether all that was in the queue when the call began, or woke last, is known.
         let mut is_certain = false;
         loop {
@@ -213,11 +213,18 @@ impl Items {
                     Tried::NoTime => return self.over(search),
                 }
             }
+            if self.stock.is_due()
+                && let Tried::NoTime = self.list(&follower, &session, &on, until)?
+            {
+                return self.over(search);
+            }
             if let Some(claim) = self.stock.claim(&on) {
-                if claim.item().is_beyond() {
-                    return Err(self.exhausted().on(self.item_node(&claim)?));
-                }
-                match attempt(&mut follower, &session, &on, claim)? {
+                let tried = if claim.item().is_beyond() {
+                    self.refuse(&follower, &session, &claim, until)?
+                } else {
+                    attempt(&mut follower, &session, &on, claim)?
+                };
+                match tried {
                     Tried::Got(got) => return Ok(Some(got)),
                     Tried::Another => continue,
                     Tried::NoTime => return self.over(search),
@@ -293,6 +300,27 @@ impl Items {
         })
     }
 
+    /// Nobody can say whether it is this item's turn, if it is there.
+    fn refuse<T>(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        claim: &Claim,
+        until: Deadline,
+    ) -> Result<Tried<T>> {
+        let path = path::join(&self.place.whole()?, claim.item().name());
+        match follower.ask(session, until, move |s| s.confirm(&path), drop)? {
+            None => Ok(Tried::NoTime),
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
+            Some(Ok(None)) => {
+                claim.is_gone();
+                Ok(Tried::Another)
+            }
+            Some(Ok(Some(_))) => Err(self.exhausted().on(self.item_node(claim)?)),
+            Some(Err(fault)) => Err(self.place.refused(&fault, READ)),
+        }
+    }
+
     /// Reads the item and deletes it.
     fn remove(
         &self,
@@ -302,7 +330,7 @@ impl Items {
         claim: Arc<Claim>,
         search: Search<'_>,
     ) -> Result<Tried<Vec<u8>>> {
-        let until = worth_asking(search.wait.until);
+        let until = search.wait.ask_until;
         let item = self.item_node(&claim)?;
         let path = path::join(&self.place.whole()?, claim.item().name());
         let doubt = || unanswered_take(&item);
@@ -359,7 +387,7 @@ impl Items {
         claim: Arc<Claim>,
         search: Search<'_>,
     ) -> Result<Tried<LeasedItem>> {
-        let until = worth_asking(search.wait.until);
+        let until = search.wait.ask_until;
         let node = self.item_node(&claim)?;
         let path = path::join(&self.place.whole()?, claim.item().name());
         // The data never change, so they may be read before it is ours.
@@ -387,7 +415,7 @@ impl Items {
             form: Form::new(NodeNaming::Curator, Class::Mutex),
             must_exist: true,
         };
-        let Wait { until: deadline, cancel } = search.wait;
+        let Wait { until: deadline, cancel, .. } = search.wait;
         match acquire(&contention, Limits { deadline, patient: false, cancel })? {
             Some(hold) => Ok(Tried::Got(LeasedItem::new(hold, claim, node, data))),
             None if follower.is_over(until) => Ok(Tried::NoTime),
@@ -396,7 +424,7 @@ impl Items {
         }
     }
 
-    /// The item is leased; its claim is kept until that ends.
+    /// The item is leased, and left to whoever has it until that ends.
     fn pass_over<T>(
         &self,
         follower: &Follower,
@@ -405,6 +433,9 @@ impl Items {
         claim: &Claim,
         until: Deadline,
     ) -> Result<Tried<T>> {
+        if claim.is_passed() {
+            return Ok(Tried::Another);
+        }
         let path = path::join(&self.place.whole()?, claim.item().name());
         let watch = self.stock.watch(session, &path);
         let heard = follower.ask(session, until, move |s| s.children(&path, true), drop)?;

@@ -5,13 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use super::layout::{Item, Layout};
 use crate::error::Result;
-use crate::rt::{AtomicBool, Mutex};
+use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::session::Session;
 use crate::session::store::Stat;
 use crate::session::wake::{Signal, Signals, Subscription};
+
+/// After so long, at the latest, a leased item that was passed is looked at again.
+const PASSING: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Stock {
@@ -32,6 +36,13 @@ struct Kept {
     claimed: BTreeSet<Item>,
     /// By others, or by an earlier session of ours.
     leased: BTreeMap<Item, Watch>,
+    /// They were leased when they were met, and most such leases do not last: nothing tells of
+    /// their end.
+    passed: BTreeSet<Item>,
+    /// When the first of them was met.
+    passed_since: Option<Instant>,
+    /// They had been passed and are still there: from now on their leases are watched.
+    lasting: BTreeSet<Item>,
     /// What came of attempts whose callers had gone.
     late: VecDeque<Result<Vec<u8>>>,
 }
@@ -113,6 +124,7 @@ impl Stock {
             || (takes_delivered && !kept.late.is_empty())
             || kept.on.as_ref().is_none_or(|on| !on.is_current())
             || kept.list.as_ref().is_none_or(Watch::has_fired)
+            || !kept.passed.is_empty()
             || kept.leased.values().any(Watch::has_fired)
     }
 
@@ -133,14 +145,24 @@ impl Stock {
         kept.waiting.is_empty()
     }
 
-    /// Whether there is a watch that tells of new items.
+    /// Whether watches tell of whatever may come.
     pub(crate) fn is_watched(&self, on: &On) -> bool {
         let kept = self.kept.lock();
-        kept.on.as_ref() == Some(on) && kept.list.as_ref().is_some_and(|list| !list.has_fired())
+        kept.on.as_ref() == Some(on)
+            && kept.passed.is_empty()
+            && kept.list.as_ref().is_some_and(|list| !list.has_fired())
     }
 
+    /// Whether it is time to look at what was passed, though there are others.
+    pub(crate) fn is_due(&self) -> bool {
+        let since = self.kept.lock().passed_since;
+        since.is_some_and(|since| rt::now().saturating_duration_since(since) >= PASSING)
+    }
+
+    /// Whether all items of this edition are known, but for those that are gone.
     pub(crate) fn has(&self, edition: Edition) -> bool {
-        self.kept.lock().edition == Some(edition)
+        let kept = self.kept.lock();
+        kept.passed.is_empty() && kept.edition == Some(edition)
     }
 
     /// A watch, to be registered before the server is asked to set it.
@@ -168,6 +190,10 @@ impl Stock {
         kept.look_after_leases(on);
         kept.leased.retain(|item, _| items.remove(item));
         items.retain(|item| !kept.claimed.contains(item));
+        let mut lasting = std::mem::take(&mut kept.lasting);
+        lasting.append(&mut kept.passed);
+        lasting.retain(|item| items.contains(item));
+        (kept.lasting, kept.passed_since) = (lasting, None);
         (kept.waiting, kept.edition) = (items, edition);
         kept.list = watch.or(kept.list.take());
         let is_more = !kept.waiting.is_empty();
@@ -206,6 +232,8 @@ impl Kept {
         if self.on.as_ref() != Some(on) {
             (self.on, self.list) = (Some(on.clone()), None);
             self.waiting.extend(std::mem::take(&mut self.leased).into_keys());
+            self.waiting.append(&mut self.passed);
+            self.passed_since = None;
         } else if self.leased.values().any(Watch::has_fired) {
             let (ended, leased): (BTreeMap<_, _>, _) =
                 std::mem::take(&mut self.leased).into_iter().partition(|(_, w)| w.has_fired());
@@ -260,6 +288,20 @@ impl Claim {
         self.end(|_, _| false);
     }
 
+    /// It is somebody else's for the time being. False if that is to be watched.
+    pub(crate) fn is_passed(&self) -> bool {
+        if self.stock.kept.lock().lasting.contains(&self.item) {
+            return false;
+        }
+        self.end(|kept, item| {
+            kept.passed.insert(item);
+            kept.passed_since.get_or_insert_with(rt::now);
+            // Who waits for whatever may come has to know of it before we go.
+            true
+        });
+        true
+    }
+
     /// It is somebody else's for the time being; this watch tells of the end.
     pub(crate) fn is_leased(&self, on: &On, watch: Watch) {
         self.end(|kept, item| {
@@ -268,6 +310,7 @@ impl Claim {
                 kept.waiting.insert(item);
                 return true;
             }
+            kept.lasting.remove(&item);
             kept.leased.insert(item, watch);
             false
         });
@@ -296,5 +339,144 @@ impl Drop for Claim {
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Claim").field(&self.item.name()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::wake::Waiter;
+
+    fn stock(names: &[&str]) -> (Arc<Stock>, On) {
+        let (stock, on) = (Stock::new(Layout::ByAge), on(1));
+        learn(&stock, &on, names);
+        (stock, on)
+    }
+
+    fn on(connection: u64) -> On {
+        On { session: Weak::new(), connection, review: 0 }
+    }
+
+    fn learn(stock: &Stock, on: &On, names: &[&str]) -> usize {
+        let children: Vec<String> =
+            names.iter().map(|name| format!("qn-000000000{name}")).collect();
+        stock.learn(on, &children, Some(watch()), None)
+    }
+
+    fn watch() -> Watch {
+        let subscription = Arc::<Signals>::default().subscribe(Waiter::new().bell());
+        Watch { fired: Arc::default(), _subscription: subscription }
+    }
+
+    fn claim(stock: &Arc<Stock>, on: &On) -> Option<(i32, Arc<Claim>)> {
+        stock.claim(on).map(|claim| (claim.item().sequence(), claim))
+    }
+
+    #[test]
+    fn each_is_claimed_by_one_and_waits_again_when_it_is_given_back() {
+        let (stock, on) = stock(&["2", "1", "3"]);
+        let (one, first) = claim(&stock, &on).unwrap();
+        let (two, second) = claim(&stock, &on).unwrap();
+        assert_eq!((one, two), (1, 2));
+        // A list that still has them.
+        assert_eq!(learn(&stock, &on, &["1", "2", "3", "x"]), 1);
+        assert_eq!(claim(&stock, &on).map(|(three, _)| three), Some(3));
+        drop(first);
+        assert_eq!(claim(&stock, &on).map(|(one, _)| one), Some(1));
+        second.is_gone();
+        drop(second);
+        let (again, _one) = claim(&stock, &on).unwrap();
+        assert_eq!(again, 1);
+        assert_eq!(claim(&stock, &on).map(|(three, _)| three), Some(3));
+    }
+
+    #[test]
+    fn a_claim_ends_once() {
+        let (stock, on) = stock(&["1"]);
+        let (_, lost) = claim(&stock, &on).unwrap();
+        lost.give_back();
+        let (_, next) = claim(&stock, &on).unwrap();
+        // As the guard whose lease was lost is dropped, another has the item.
+        drop(lost);
+        assert!(claim(&stock, &on).is_none());
+        drop(next);
+        assert!(claim(&stock, &on).is_some());
+    }
+
+    #[test]
+    fn a_leased_item_is_passed_once_and_then_watched() {
+        let (stock, on) = stock(&["1"]);
+        assert!(stock.is_watched(&on));
+        let (_, met) = claim(&stock, &on).unwrap();
+        assert!(met.is_passed());
+        assert!(claim(&stock, &on).is_none());
+        // Whoever would wait lists first.
+        assert!(!stock.is_watched(&on) && stock.has_news(false));
+        learn(&stock, &on, &["1"]);
+        let (_, met) = claim(&stock, &on).unwrap();
+        assert!(!met.is_passed());
+        let lease = watch();
+        let fired = Arc::clone(&lease.fired);
+        met.is_leased(&on, lease);
+        assert!(stock.is_watched(&on) && stock.is_out(&on));
+        learn(&stock, &on, &["1"]);
+        assert!(claim(&stock, &on).is_none());
+        fired.store(true, Ordering::SeqCst);
+        assert!(stock.has_news(false));
+        assert_eq!(claim(&stock, &on).map(|(one, _)| one), Some(1));
+    }
+
+    #[test]
+    fn a_watch_that_fired_before_it_was_kept_is_heeded() {
+        let (stock, on) = stock(&["1"]);
+        let (_, met) = claim(&stock, &on).unwrap();
+        let lease = watch();
+        lease.fired.store(true, Ordering::SeqCst);
+        met.is_leased(&on, lease);
+        assert!(claim(&stock, &on).is_some());
+    }
+
+    #[test]
+    fn another_connection_has_everything_looked_at_again() {
+        let (stock, first) = stock(&["1", "2"]);
+        let (_, leased) = claim(&stock, &first).unwrap();
+        leased.is_leased(&first, watch());
+        let (_, passed) = claim(&stock, &first).unwrap();
+        assert!(passed.is_passed());
+        let second = on(2);
+        assert!(!stock.is_watched(&second));
+        let both = [claim(&stock, &second), claim(&stock, &second)];
+        assert_eq!(both.map(|one| one.unwrap().0), [1, 2]);
+    }
+
+    #[test]
+    fn a_value_that_ends_with_items_nobody_asked_for_is_no_harm() {
+        let (stock, on) = stock(&["1"]);
+        assert!(!stock.has_news(true) || claim(&stock, &on).is_some());
+        stock.deliver(Ok(b"late".to_vec()));
+        assert!(stock.has_news(true));
+        assert_eq!(stock.delivered().unwrap().unwrap(), b"late");
+        assert!(stock.delivered().is_none());
+        stock.deliver(Ok(Vec::new()));
+        drop(stock);
+    }
+
+    /// As a server counts: what is deleted changes nothing, and what is made does.
+    #[test]
+    fn an_edition_ends_with_an_item_that_is_made() {
+        let stat = |made: i32, deleted: i32| Stat {
+            czxid: 7,
+            mzxid: 7,
+            ctime: 0,
+            version: 0,
+            child_changes: made.wrapping_add(deleted),
+            length: 0,
+            children: made.wrapping_sub(deleted),
+            ephemeral_owner: 0,
+        };
+        assert_eq!(Edition::of(&stat(5, 0)), Edition::of(&stat(5, 4)));
+        assert_ne!(Edition::of(&stat(5, 0)), Edition::of(&stat(6, 1)));
+        assert_ne!(Edition::of(&stat(5, 0)), Edition::of(&Stat { czxid: 8, ..stat(5, 0) }));
+        assert_eq!(Edition::of(&stat(i32::MAX, 1)), Edition::of(&stat(i32::MAX, i32::MAX)));
     }
 }

@@ -106,9 +106,8 @@ impl Coordinator {
     fn settle(&self, plan: Plan, wait: Wait<'_>) -> Result<Option<Decision>> {
         let (id, seen) = (self.round.id.clone(), Arc::clone(&self.seen));
         let acl = self.place.acl.clone();
-        let look = move |view: &mut View<'_>, whole: &str| {
-            settle(view, whole, &id, plan, &mut seen.lock(), &acl)
-        };
+        let look =
+            move |view: &mut View<'_>, whole: &str| settle(view, whole, &id, plan, &seen, &acl);
         match self.place.find(DECIDE, wait, look)? {
             None => Ok(None),
             Some(Some(decision)) => Ok(Some(decision)),
@@ -123,7 +122,7 @@ fn settle(
     whole: &str,
     id: &str,
     plan: Plan,
-    seen: &mut BTreeSet<String>,
+    seen: &Mutex<BTreeSet<String>>,
     acl: &[Acl],
 ) -> Answer<Option<Option<Decision>>> {
     loop {
@@ -135,7 +134,7 @@ fn settle(
         let state = RoundState::new(&round, &children);
         let verdict = match plan {
             Plan::Abort => Some(Decision::Abort),
-            Plan::AsVoted => judge(&state.participants, seen),
+            Plan::AsVoted => judge(&state.participants, &mut seen.lock()),
         };
         let Some(decision) = verdict else { return Ok(None) };
         let mut steps = match decision {

@@ -72,11 +72,9 @@ impl RoundState {
                 has(vote(name, true)).then_some(true)
             },
         };
-        // The children may be seen later than the data.
-        let shown = || children.iter().find_map(|name| Decision::parse(name));
         RoundState {
             participants: round.participants.iter().map(state).collect(),
-            decision: round.decision.or_else(shown),
+            decision: round.decision,
         }
     }
 }
@@ -157,7 +155,6 @@ impl Round {
         let Some((data, stat)) = found else { return Ok(None) };
         match Round::parse(&data) {
             Some(round) => Ok(Some((round, stat.version))),
-            // Neither is there anything to be read where an ACL hides it.
             None => Err(Fault::Refused("the node's data are not those of a round".to_owned())),
         }
     }
@@ -172,7 +169,12 @@ pub(super) fn size(round: &Round, whole: &str) -> usize {
 /// The round as the leader knows it.
 pub(super) fn read(session: &Session, whole: &str) -> Answer<Option<(Round, i32)>> {
     session.sync()?;
-    Round::of(session.read(whole, false)?)
+    let found = session.read(whole, false)?;
+    if found.as_ref().is_some_and(|(data, _)| data.is_empty()) {
+        // Perhaps an ACL hides them, which the list of children tells.
+        session.children(whole, false)?;
+    }
+    Round::of(found)
 }
 
 #[cfg(test)]

@@ -115,31 +115,34 @@ impl Play for Committing {
     fn end(&self, stage: &Stage, client: &Client) {
         for number in 0..ROUNDS {
             let round = round(client, number);
-            let coordinator = match round.recover() {
-                Ok(coordinator) => coordinator,
-                Err(error) => {
-                    known(stage, &error);
-                    continue;
+            // It never began.
+            let gone = |error: &Error| error.kind() == ErrorKind::NotFound;
+            let mut decision = None;
+            stage.eventually("a decision", || match round.recover() {
+                Ok(coordinator) => {
+                    decision = coordinator.abort().ok();
+                    decision.is_some()
                 }
-            };
-            match coordinator.abort() {
-                Ok(decision) => {
-                    self.learn(stage, number, decision);
-                    let books = self.books.lock();
-                    if decision == Decision::Commit && books.refused.contains(&number) {
-                        stage.accuse(format!("round {number} was committed against a vote"));
+                Err(error) => gone(&error),
+            });
+            let Some(decision) = decision else { continue };
+            self.learn(stage, number, decision);
+            if decision == Decision::Commit && self.books.lock().refused.contains(&number) {
+                stage.accuse(format!("round {number} was committed against a vote"));
+            }
+            stage.eventually("the state of the round", || match round.state() {
+                Ok(state) => {
+                    if state.clone().is_none_or(|state| state.decision != Some(decision)) {
+                        stage.accuse(format!("{decision}, and then {state:?}"));
                     }
+                    true
                 }
-                Err(error) => known(stage, &error),
-            }
-            match round.state() {
-                Ok(Some(state)) if state.decision.is_some() => {}
-                Err(error) => known(stage, &error),
-                other => stage.accuse(format!("round {number} in the end: {other:?}")),
-            }
-            if !matches!(round.forget(), Ok(true)) {
-                stage.accuse(format!("round {number} cannot be forgotten"));
-            }
+                Err(_) => false,
+            });
+            stage.eventually("the round to be forgotten", || match round.forget() {
+                Ok(forgotten) => forgotten,
+                Err(error) => gone(&error),
+            });
         }
     }
 }

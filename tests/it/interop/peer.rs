@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) enum Whose {
     Zklock,
     Curator,
+    /// Not its locks, but its queue.
+    CuratorQueue,
     Kazoo,
     ZookeeperClient,
 }
@@ -27,6 +29,7 @@ impl Whose {
         match self {
             Whose::Zklock => "zklock",
             Whose::Curator => "curator",
+            Whose::CuratorQueue => "curator-queue",
             Whose::Kazoo => "kazoo",
             Whose::ZookeeperClient => "zookeeper-client",
         }

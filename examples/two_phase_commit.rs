@@ -1,0 +1,78 @@
+//! Two services that both take an order, or both refuse it; also when one of them dies.
+//!
+//! ```text
+//! cargo run --example two_phase_commit
+//! ```
+//!
+//! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one. The exit code is 0 if
+//! every order ended as it should, 1 if not, 2 if it could not run.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use support::{Checks, Result, ZooKeeper, say, unique};
+use zklock::{Client, Decision, TwoPhaseCommit};
+
+const SERVICES: [&str; 2] = ["orders", "stock"];
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    env_logger::init();
+    support::exit(story())
+}
+
+fn story() -> Result<bool> {
+    let zookeeper = ZooKeeper::find()?;
+    let zk = Client::connect(zookeeper.hosts())?;
+    let order = |name: &str| TwoPhaseCommit::new(&zk, "/zklock-examples", unique(name));
+    let mut checks = Checks::default();
+
+    say("1. Both services can take the order");
+    let round = order("taken");
+    let coordinator = round.begin(&SERVICES)?;
+    let (orders, stock) = (round.join("orders")?, round.join("stock")?);
+    orders.vote_yes()?;
+    stock.vote_yes()?;
+    checks.that("the coordinator commits", coordinator.decide_for(LIMIT)? == Decision::Commit);
+    checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Commit));
+    checks.that("stock learns it", stock.decision_for(LIMIT)? == Some(Decision::Commit));
+    drop((orders, stock));
+    checks.that("the round is forgotten when all is done", round.forget()?);
+
+    say("2. One of them cannot");
+    let round = order("refused");
+    let coordinator = round.begin(&SERVICES)?;
+    let (orders, stock) = (round.join("orders")?, round.join("stock")?);
+    orders.vote_yes()?;
+    stock.vote_no()?;
+    checks.that("the coordinator aborts", coordinator.decide_for(LIMIT)? == Decision::Abort);
+    checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Abort));
+    drop((orders, stock));
+    round.forget()?;
+
+    say("3. One of them dies when it has voted, and its coordinator, too");
+    let round = order("died");
+    let coordinator = round.begin(&SERVICES)?;
+    let (orders, stock) = (round.join("orders")?, round.join("stock")?);
+    orders.vote_yes()?;
+    stock.vote_yes()?;
+    drop((stock, coordinator));
+    let soon = Duration::from_millis(200);
+    checks.that("orders knows nothing yet, and waits", orders.decision_for(soon)?.is_none());
+    for one in round.state()?.ok_or("the round is gone")?.participants {
+        say(format!("         {}: here {}, vote {:?}", one.name, one.is_here, one.vote));
+    }
+    let recovered = round.recover()?.decide_for(LIMIT)?;
+    checks.that("who recovers the round aborts it", recovered == Decision::Abort);
+    checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Abort));
+    checks.that("stock learns it after its restart", round.decision()? == Some(Decision::Abort));
+    let again = round.join("stock")?;
+    checks.that("and its vote is kept", again.vote_no().is_err());
+    drop((orders, again));
+    round.forget()?;
+    Ok(checks.all_passed)
+}
