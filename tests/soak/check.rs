@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use zklock::FencingToken;
 
 use super::growth::Growth;
-use super::history::{MILLISECOND, Nanos, SECOND, seconds};
+use super::history::{MILLISECOND, Nanos, SECOND, Who, seconds};
 use super::losses;
-use super::model::{Attempt, Hold, Outcome, Run, Share, Span, common};
+use super::model::{Attempt, Deed, Hold, Outcome, Run, Share, Span, common};
+use super::recipe_check;
 use super::work::DOWNGRADE;
 
 /// How long after what is certain to end a claim it may still be made: for the tick that the
@@ -44,7 +45,7 @@ pub(crate) fn check(run: &Run) -> Verdict {
     verdict.register(run);
     verdict.free(run);
     verdict.outcomes(run);
-    for (at, what) in losses::unfounded(run) {
+    for (at, what) in losses::unfounded(run).into_iter().chain(recipe_check::wrongs(run)) {
         verdict.violation(run, at, what);
     }
     verdict.completeness(run);
@@ -264,34 +265,39 @@ impl Verdict {
                 self.release(run, attempt, hold);
             }
             if let Some((limit, done)) = attempt.limit.zip(attempt.done) {
-                self.limit(run, attempt, limit, done);
+                // For the one that was waited for, and for those that were taken.
+                let partings = 1 + u64::from(attempt.lock.contains('+'));
+                let parting = if attempt.how == "lock_with" { PARTING * partings } else { 0 };
+                let span = (attempt.want, done);
+                self.limit(run, attempt.who, &attempt.how, (limit, parting), span);
+            }
+        }
+        for deed in &run.deeds {
+            if let Deed { who, limit, begun, done: Some(done), .. } = *deed {
+                let what = format!("{} {}", deed.recipe, deed.deed);
+                self.limit(run, who, &what, (limit, 0), (begun, done));
             }
         }
     }
 
-    fn limit(&mut self, run: &Run, attempt: &Attempt, limit: Nanos, done: Nanos) {
-        let span = (attempt.want, done);
-        let slot = attempt.who.slot;
+    /// A call with a limit, and what it may take besides.
+    fn limit(&mut self, run: &Run, who: Who, call: &str, limit: (Nanos, Nanos), span: Span) {
+        let slot = who.slot;
         if run.stops.iter().any(|(stopped, stop)| *stopped == slot && common(*stop, span) > 0) {
             return;
         }
-        let starved = run.starved.get(&(slot, attempt.who.generation));
+        let starved = run.starved.get(&(slot, who.generation));
         let starved: Nanos =
             starved.into_iter().flatten().map(|starved| common(*starved, span)).sum();
-        // For the one that was waited for, and for those that were taken.
-        let partings = 1 + u64::from(attempt.lock.contains('+'));
-        let parting = if attempt.how == "lock_with" { PARTING * partings } else { 0 };
-        let late = (done - attempt.want).saturating_sub(limit + parting + starved);
+        let late = (span.1 - span.0).saturating_sub(limit.0 + limit.1 + starved);
         self.latest = self.latest.max(late);
         if late > LATE {
             let what = format!(
-                "{} of {} with {:.3} s came back {:.3} s too late",
-                attempt.how,
-                attempt.who,
-                seconds(limit),
+                "{call} of {who} with {:.3} s came back {:.3} s too late",
+                seconds(limit.0),
                 seconds(late)
             );
-            self.violation(run, attempt.want, what);
+            self.violation(run, span.0, what);
         }
     }
 

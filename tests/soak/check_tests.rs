@@ -2,13 +2,13 @@
 
 use super::check::{Verdict, check};
 use super::model::Run;
-use super::reading::{Files, NEMESIS, REGISTER, SAMPLES, SETTINGS};
+use super::reading::{FINISH, Files, NEMESIS, REGISTER, SAMPLES, SETTINGS};
 use super::summary::summary;
 use super::timeline::timeline;
 
-const W0: &str = "worker-0-0.log";
+pub(crate) const W0: &str = "worker-0-0.log";
 const W1: &str = "worker-1-0.log";
-const W2: &str = "worker-1-1.log";
+pub(crate) const W2: &str = "worker-1-1.log";
 
 /// Two workers. The lock goes from 0.0.0 to 1.0.0, back to 0.0.0, and, after worker 1 was killed
 /// and replaced, to 1.1.0. In milliseconds, with the token's number.
@@ -16,6 +16,8 @@ const SETTINGS_TEXT: &str = "plan=all\nworkers=2\nsession_ms=2000\n";
 
 const WORKER_0: &str = "\
 0 0.0.99 begin 17
+50 0.0.4 do counter add 1000000000
+52 0.0.4 did ok 1
 100 0.0.0 want a lock -
 110 0.0.0 got T1 a1 /a/one
 120 0.0.0 held 119
@@ -68,6 +70,11 @@ const NEMESIS_TEXT: &str = "\
 15000 - ending
 ";
 
+const FINISH_TEXT: &str = "\
+16000 999.0.0 do counter get 1000000000
+16001 999.0.0 did ok 1
+";
+
 const REGISTER_TEXT: &str = "\
 129 0.0.0 accepted a T1
 169 1.0.0 accepted a T2
@@ -80,6 +87,7 @@ fn good() -> Files {
         (NEMESIS.to_owned(), NEMESIS_TEXT.to_owned()),
         (REGISTER.to_owned(), REGISTER_TEXT.to_owned()),
         (SAMPLES.to_owned(), String::new()),
+        (FINISH.to_owned(), FINISH_TEXT.to_owned()),
         (W0.to_owned(), WORKER_0.to_owned()),
         (W1.to_owned(), WORKER_1.to_owned()),
         (W2.to_owned(), WORKER_1_1.to_owned()),
@@ -87,7 +95,7 @@ fn good() -> Files {
 }
 
 /// The good run, in whose histories some words are replaced, and lines put in order again.
-fn doctored(changes: &[(&str, &str, &str)]) -> Files {
+pub(crate) fn doctored(changes: &[(&str, &str, &str)]) -> Files {
     let mut files = good();
     for (file, old, new) in changes {
         let text = files.get_mut(*file).unwrap();
@@ -131,18 +139,18 @@ fn run(files: &Files) -> Run {
     Run::read(&files.iter().map(whole).collect()).unwrap()
 }
 
-fn judge(files: &Files) -> Verdict {
+pub(crate) fn judge(files: &Files) -> Verdict {
     check(&run(files))
 }
 
 #[track_caller]
-fn rejected(files: &Files, why: &str) {
+pub(crate) fn rejected(files: &Files, why: &str) {
     let found = judge(files).violations;
     assert!(found.iter().any(|violation| violation.contains(why)), "not {why:?}: {found:#?}");
 }
 
 #[track_caller]
-fn accepted(files: &Files) {
+pub(crate) fn accepted(files: &Files) {
     let found = judge(files).violations;
     assert!(found.is_empty(), "{found:#?}");
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::crew::Crew;
+use super::finish;
 use super::history::Journal;
 use super::nemesis::Nemesis;
 use super::network::{self, Ground};
@@ -59,6 +60,12 @@ pub(crate) fn lead(options: &Options, stop: &Arc<AtomicBool>) -> Result<PathBuf,
             end: Instant::now() + options.length.saturating_sub(LAST_QUIET),
         };
         run(&nemesis, options, &out)?;
+    }
+    for what in forgotten(&ground) {
+        journal.note("-", format_args!("left {what}"));
+    }
+    for what in finish::finish(&ground.ensemble.hosts(), &out)? {
+        journal.note("-", format_args!("left {what}"));
     }
     for what in forgotten(&ground) {
         journal.note("-", format_args!("left {what}"));
@@ -154,7 +161,7 @@ fn remembered(ground: &Ground) -> Vec<String> {
         Ok(mut raw) => {
             for lock in NODES {
                 let node = format!("{BASE}/{lock}");
-                left.extend(contenders(&node, raw.get_children(&node)));
+                left.extend(children_left("contender", &node, raw.get_children(&node)));
             }
             if let Err(failure) = raw.close() {
                 left.push(format!("no session could be closed: {failure}"));
@@ -191,10 +198,15 @@ fn remembered(ground: &Ground) -> Vec<String> {
     left
 }
 
-fn contenders(node: &str, answer: raw::Result<Vec<String>>) -> Vec<String> {
+/// `what` they are, in a word.
+pub(crate) fn children_left(
+    what: &str,
+    node: &str,
+    answer: raw::Result<Vec<String>>,
+) -> Vec<String> {
     match answer {
-        Ok(names) => names.iter().map(|name| format!("contender {node}/{name}")).collect(),
-        // The lock node itself is a container, and may be gone.
+        Ok(names) => names.iter().map(|name| format!("{what} {node}/{name}")).collect(),
+        // The node itself may be a container, and gone.
         Err(failure) if failure.code() == Some(raw::NO_NODE) => Vec::new(),
         Err(failure) => vec![format!("whatever is in {node}: {failure}")],
     }
@@ -217,10 +229,11 @@ mod tests {
 
     #[test]
     fn only_a_lock_node_that_is_gone_is_known_to_be_empty() {
-        let failed = |code| contenders("/a", Err(raw::Failure::Server(code)));
+        let left = |answer| children_left("contender", "/a", answer);
+        let failed = |code| left(Err(raw::Failure::Server(code)));
         assert!(failed(raw::NO_NODE).is_empty());
-        assert!(contenders("/a", Ok(Vec::new())).is_empty());
-        assert_eq!(contenders("/a", Ok(vec!["x".to_owned()])), ["contender /a/x"]);
+        assert!(left(Ok(Vec::new())).is_empty());
+        assert_eq!(left(Ok(vec!["x".to_owned()])), ["contender /a/x"]);
         assert_eq!(failed(-4).len(), 1);
     }
 }

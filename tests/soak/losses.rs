@@ -39,7 +39,7 @@ fn lost(hold: &Hold) -> Option<Nanos> {
 }
 
 /// Whether the process got no processor for as long as is between two heartbeats.
-fn was_starved(run: &Run, process: (usize, usize), time: Span) -> bool {
+pub(crate) fn was_starved(run: &Run, process: (usize, usize), time: Span) -> bool {
     let starved = run.starved.get(&process).into_iter().flatten();
     starved.map(|starved| common(*starved, time)).sum::<Nanos>() >= run.session_timeout() / 3
 }

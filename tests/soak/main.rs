@@ -19,6 +19,7 @@ mod check; // what must not have been
 #[cfg(test)]
 mod check_tests;
 mod crew; // the worker processes
+mod finish; // what is left in the recipes' nodes
 mod growth; // what a worker's memory grows by
 mod history; // what happened, line by line
 mod lead; // a whole run
@@ -29,6 +30,10 @@ mod network; // servers in namespaces, or on loopback
 mod options;
 mod plan; // which harm, and when
 mod reading; // makes a run of histories
+mod recipe_check; // what must not have been with the recipes beside the locks
+#[cfg(test)]
+mod recipe_tests;
+mod recipes; // does something with them
 mod register; // what the lock protects
 mod rng;
 mod summary;

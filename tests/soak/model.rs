@@ -20,6 +20,8 @@ pub(crate) struct Run {
     /// What is in `run.txt`.
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) attempts: Vec<Attempt>,
+    /// What was done with the recipes that are no locks; of each thread in its order.
+    pub(crate) deeds: Vec<Deed>,
     pub(crate) states: Vec<(Nanos, Who, usize, String)>,
     /// What workers and the machine had left at the end, in words.
     pub(crate) left: Vec<String>,
@@ -153,6 +155,57 @@ impl Attempt {
             Outcome::Held(hold) => Some(hold),
             _ => None,
         }
+    }
+}
+
+/// A thread did something with a recipe that is no lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Deed {
+    pub(crate) who: Who,
+    pub(crate) recipe: String,
+    pub(crate) deed: String,
+    pub(crate) limit: Nanos,
+    /// What is said of it besides.
+    pub(crate) about: Vec<String>,
+    pub(crate) begun: Nanos,
+    /// When the call returned.
+    pub(crate) done: Option<Nanos>,
+    pub(crate) came: Came,
+    /// It was answered when a server was about to be taken away. ZooKeeper is known to forget what
+    /// it has acknowledged just then, up to some versions (ZOOKEEPER-4712, ZOOKEEPER-4785).
+    pub(crate) shaky: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Came {
+    Pending,
+    Nothing,
+    Fine(String),
+    Failed { kind: String, message: String },
+}
+
+impl Deed {
+    pub(crate) fn is(&self, recipe: &str, deed: &str) -> bool {
+        self.recipe == recipe && self.deed == deed
+    }
+
+    /// What it was told, if all was fine, and that is to last.
+    pub(crate) fn firm(&self) -> Option<&str> {
+        self.fine().filter(|_| !self.shaky)
+    }
+
+    /// What it was told, if all was fine.
+    pub(crate) fn fine(&self) -> Option<&str> {
+        match &self.came {
+            Came::Fine(said) => Some(said),
+            _ => None,
+        }
+    }
+
+    /// Whether it is not known what has become of it.
+    pub(crate) fn is_unsure(&self) -> bool {
+        matches!(self.came, Came::Pending | Came::Failed { .. })
     }
 }
 

@@ -165,6 +165,7 @@ impl Nemesis<'_> {
             | Kind::Delay
             | Kind::LoseCreateReply
             | Kind::LoseDeleteReply
+            | Kind::LoseWriteReply
             | Kind::LoseRequest => {
                 let (what, ways) = self.ways(fault);
                 tell(what);
@@ -214,6 +215,11 @@ impl Nemesis<'_> {
             }
             Kind::LoseCreateReply => way.drop_reply_on(opcode::CREATE, BASE, fault.count),
             Kind::LoseDeleteReply => way.drop_reply_on(opcode::DELETE, BASE, fault.count),
+            // Counts, and what is decided or acknowledged by a transaction.
+            Kind::LoseWriteReply => {
+                way.drop_reply_on(opcode::SET_DATA, BASE, fault.count);
+                way.drop_reply(opcode::MULTI, fault.count);
+            }
             Kind::LoseRequest => {
                 let kinds = [opcode::CREATE, opcode::DELETE, opcode::GET_CHILDREN, opcode::EXISTS];
                 let kind = kinds[(fault.choice / 4) as usize % kinds.len()];

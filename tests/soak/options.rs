@@ -18,7 +18,8 @@ usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
                       servers in network namespaces of their own, which takes root and ip,
                       or processes on loopback (namespaces where that is possible)
   --workers N         worker processes (4)
-  --threads N         threads in each (4); the last one works under a second lock
+  --threads N         threads in each (4); the last one works under a second lock. One more
+                      does something with the recipes that are no locks
   --session SECONDS   session time-out (2; with --plan rolling 10)
   --break-it          give each worker locks of its own: what if they did not work?
   --check DIR         only read the histories of an earlier run

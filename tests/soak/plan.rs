@@ -26,6 +26,7 @@ pub(crate) enum Kind {
     Delay,
     LoseCreateReply,
     LoseDeleteReply,
+    LoseWriteReply,
     LoseRequest,
     CloseSession,
     DeleteHolder,
@@ -53,7 +54,7 @@ enum Needs {
 type Entry = (Kind, &'static str, Group, Needs, u64, u64);
 
 /// Each kind with its name, and from how many to how many milliseconds it lasts.
-const KINDS: [Entry; 23] = {
+const KINDS: [Entry; 24] = {
     use Group::*;
     use Kind::*;
     use Needs::*;
@@ -77,6 +78,7 @@ const KINDS: [Entry; 23] = {
         (Delay, "delay", Connections, Nothing, 500, 3000),
         (LoseCreateReply, "lose-create-reply", Connections, Nothing, 500, 1500),
         (LoseDeleteReply, "lose-delete-reply", Connections, Nothing, 500, 1500),
+        (LoseWriteReply, "lose-write-reply", Connections, Nothing, 500, 1500),
         (LoseRequest, "lose-request", Connections, Nothing, 500, 1500),
         (CloseSession, "close-session", Data, Nothing, 0, 500),
         (DeleteHolder, "delete-holder", Data, Nothing, 0, 300),

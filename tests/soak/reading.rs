@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
-use super::history::{Line, Nanos, Who, lines};
-use super::model::{Attempt, Decision, Fault, Hold, Outcome, Run, Sample, Share};
+use super::history::{Line, MILLISECOND, Nanos, Who, lines};
+use super::model::{Attempt, Came, Decision, Deed, Fault, Hold, Outcome, Run, Sample, Share};
 
 /// What the files of a run say, by their names.
 pub(crate) type Files = BTreeMap<String, String>;
@@ -14,6 +14,11 @@ pub(crate) const SETTINGS: &str = "run.txt";
 pub(crate) const NEMESIS: &str = "nemesis.log";
 pub(crate) const REGISTER: &str = "register.log";
 pub(crate) const SAMPLES: &str = "samples.log";
+/// What was found in the recipes' nodes at the end.
+pub(crate) const FINISH: &str = "finish.log";
+
+/// For how long after the beginning of a fault what is answered may not last.
+const SHAKY: Nanos = 500 * MILLISECOND;
 
 pub(crate) fn worker_name(slot: usize, generation: usize) -> String {
     format!("worker-{slot}-{generation}.log")
@@ -42,6 +47,13 @@ impl Run {
         for (name, text) in files.iter().filter(|(name, _)| name.starts_with("worker-")) {
             run.worker(name, &lines(name, text)?);
         }
+        let mut current = HashMap::new();
+        for line in lines(FINISH, files.get(FINISH).map_or("", String::as_str))? {
+            let who = line.who.parse().ok();
+            if who.and_then(|who| run.deed(who, &line, &mut current)).is_none() {
+                run.odd(FINISH, &line);
+            }
+        }
         run.register(&lines(REGISTER, text(REGISTER)?)?);
         for line in lines(SAMPLES, text(SAMPLES)?)? {
             run.sample(&line);
@@ -57,6 +69,7 @@ impl Run {
         // The attempt that each thread is at, and all by token, for what is told late.
         let mut current: HashMap<Who, usize> = HashMap::new();
         let mut tokens: HashMap<String, usize> = HashMap::new();
+        let mut deeds: HashMap<Who, usize> = HashMap::new();
         for line in lines {
             let Ok(who) = line.who.parse::<Who>() else {
                 self.odd(file, line);
@@ -96,6 +109,11 @@ impl Run {
                         outcome: Outcome::Pending,
                     });
                 }
+                ["do" | "did", ..] => {
+                    if self.deed(who, line, &mut deeds).is_none() {
+                        self.odd(file, line);
+                    }
+                }
                 ["lost", token, reason] => {
                     let attempt = tokens.get(token).map(|index| &mut self.attempts[*index]);
                     match attempt.map(|attempt| &mut attempt.outcome) {
@@ -120,6 +138,39 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// `current`: what each thread is at. `None` if the line does not fit there.
+    fn deed(&mut self, who: Who, line: &Line, current: &mut HashMap<Who, usize>) -> Option<()> {
+        let came = match line.words()[..] {
+            ["do", recipe, deed, limit, ref about @ ..] => {
+                current.insert(who, self.deeds.len());
+                self.deeds.push(Deed {
+                    who,
+                    recipe: recipe.to_owned(),
+                    deed: deed.to_owned(),
+                    limit: limit.parse().ok()?,
+                    about: about.iter().map(|word| (*word).to_owned()).collect(),
+                    begun: line.at,
+                    done: None,
+                    came: Came::Pending,
+                    shaky: false,
+                });
+                return Some(());
+            }
+            ["did", "nothing"] => Came::Nothing,
+            ["did", "ok", said] => Came::Fine(said.to_owned()),
+            ["did", "failed", kind, message] => {
+                Came::Failed { kind: kind.to_owned(), message: message.to_owned() }
+            }
+            _ => return None,
+        };
+        let deed = &mut self.deeds[current.remove(&who)?];
+        (deed.done, deed.came) = (Some(line.at), came);
+        deed.shaky = self.faults.iter().any(|fault| {
+            takes_a_server(&fault.kind) && (fault.from..fault.from + SHAKY).contains(&line.at)
+        });
+        Some(())
     }
 
     fn nemesis(&mut self, lines: &[Line]) {
@@ -213,6 +264,12 @@ impl Run {
             _ => self.odd(SAMPLES, line),
         }
     }
+}
+
+/// Whether a server is killed, stopped or parted from the others by that.
+fn takes_a_server(kind: &str) -> bool {
+    ["kill-all", "rolling-restart"].contains(&kind)
+        || ["-server", "-leader", "-follower"].iter().any(|end| kind.ends_with(end))
 }
 
 impl Attempt {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::check::Verdict;
 use super::growth::Growth;
 use super::history::{Nanos, seconds};
-use super::model::{Hold, Outcome, Run};
+use super::model::{Came, Hold, Outcome, Run};
 
 pub(crate) fn summary(run: &Run, verdict: &Verdict) -> String {
     let mut page = Page::default();
@@ -26,6 +26,7 @@ pub(crate) fn summary(run: &Run, verdict: &Verdict) -> String {
         ),
     );
     operations(&mut page, run, length);
+    recipes(&mut page, run);
     hand_overs(&mut page, run);
     faults(&mut page, run);
     losses(&mut page, run);
@@ -83,6 +84,32 @@ fn operations(page: &mut Page, run: &Run, length: Nanos) {
             "{} writes accepted, {} stale ones refused; ensure_held {checked}",
             accepted.len(),
             refused.len()
+        ),
+    );
+}
+
+fn recipes(page: &mut Page, run: &Run) {
+    let fine = run.deeds.iter().filter(|deed| deed.fine().is_some());
+    page.line("recipes", counts(fine.map(|deed| deed.recipe.as_str())));
+    let others = run.deeds.iter().filter_map(|deed| match &deed.came {
+        Came::Fine(_) => None,
+        Came::Nothing => Some("nothing"),
+        Came::Pending => Some("unanswered (killed)"),
+        Came::Failed { kind, .. } => Some(kind.as_str()),
+    });
+    let told = |deed: &str, said: &str| {
+        let all = run.deeds.iter().filter(|one| one.deed == deed && one.fine() == Some(said));
+        all.count()
+    };
+    page.line(
+        "",
+        format!(
+            "not done: {}; {} passed a barrier, {} entered two by two, {} learnt to commit and {} to abort",
+            counts(others),
+            told("wait", "passed"),
+            told("enter", "2"),
+            told("learn", "commit"),
+            told("learn", "abort")
         ),
     );
 }

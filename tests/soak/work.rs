@@ -4,14 +4,16 @@ use std::time::{Duration, Instant};
 
 use zklock::{
     Cancel, Client, DistributedLock, DistributedRwLock, DistributedSemaphore, FencingToken,
-    HandOver, LockGuard, LossReason, MultiGuard, MultiLock, Permit, ReadGuard, Result, WriteGuard,
+    HandOver, LeaderElection, Leadership, LockGuard, LossReason, MultiGuard, MultiLock, Permit,
+    ReadGuard, Result, WriteGuard,
 };
 
 use super::history::Who;
 use super::rng::Rng;
 
-/// The lock nodes: of mutexes, a read/write lock, a semaphore, and those of the multi-locks.
-pub(crate) const NODES: [&str; 6] = ["a", "b", "readwrite", "semaphore", "one", "two"];
+/// The lock nodes: of mutexes, a read/write lock, a semaphore, those of the multi-locks, and of an
+/// election, which is a lock to all who look on.
+pub(crate) const NODES: [&str; 7] = ["a", "b", "readwrite", "semaphore", "one", "two", "election"];
 /// How a writer becomes a reader.
 pub(crate) const DOWNGRADE: &str = "downgrade";
 
@@ -24,6 +26,7 @@ pub(crate) enum Work {
     Write(DistributedRwLock),
     Permits(DistributedSemaphore, u32),
     Several(MultiLock),
+    Lead(LeaderElection),
 }
 
 /// All that a thread may take.
@@ -33,6 +36,7 @@ pub(crate) struct Works {
     semaphore: DistributedSemaphore,
     one: DistributedLock,
     two: DistributedLock,
+    election: LeaderElection,
 }
 
 /// How to take it.
@@ -51,6 +55,7 @@ pub(crate) enum Guard {
     Write(WriteGuard),
     Permits(Permit),
     Several(MultiGuard),
+    Lead(Leadership),
 }
 
 /// How long a worker keeps a lock that nobody else wants.
@@ -72,7 +77,7 @@ impl Works {
                 _ => shared.hand_over(BRIEF).build(),
             }
         };
-        let [_, _, read_write, semaphore, one, two] = NODES;
+        let [_, _, read_write, semaphore, one, two, election] = NODES;
         let read_write =
             DistributedRwLock::builder(zk, base, read_write).data(data.as_str()).build();
         let semaphore = DistributedSemaphore::builder(zk, base, semaphore, PERMITS);
@@ -82,13 +87,15 @@ impl Works {
             semaphore: semaphore.data(data.as_str()).build(),
             one: lock(one),
             two: lock(two),
+            election: LeaderElection::builder(zk, base, election).id(data.as_str()).build(),
         }
     }
 
     /// Mostly the mutex.
     pub(crate) fn draw(&self, rng: &mut Rng) -> Work {
         match rng.below(100) {
-            0..60 => Work::Mutex(self.mutex.1.clone()),
+            0..55 => Work::Mutex(self.mutex.1.clone()),
+            55..60 => Work::Lead(self.election.clone()),
             60..75 => Work::Read(self.read_write.clone()),
             75..80 => Work::Write(self.read_write.clone()),
             80..90 => Work::Permits(self.semaphore.clone(), 1 + rng.below(PERMITS.into()) as u32),
@@ -100,12 +107,13 @@ impl Works {
 
     /// As histories name it; of several, in the order in which they are taken.
     pub(crate) fn name(&self, work: &Work) -> String {
-        let [_, _, read_write, semaphore, one, two] = NODES;
+        let [_, _, read_write, semaphore, one, two, election] = NODES;
         match work {
             Work::Mutex(_) => self.mutex.0.to_owned(),
             Work::Read(_) | Work::Write(_) => read_write.to_owned(),
             Work::Permits(..) => semaphore.to_owned(),
             Work::Several(_) => format!("{one}+{two}"),
+            Work::Lead(_) => election.to_owned(),
         }
     }
 }
@@ -116,7 +124,7 @@ impl Work {
         match self {
             Work::Read(_) => "read".to_owned(),
             Work::Permits(semaphore, weight) => format!("{weight}/{}", semaphore.permits()),
-            Work::Mutex(_) | Work::Write(_) | Work::Several(_) => "alone".to_owned(),
+            _ => "alone".to_owned(),
         }
     }
 
@@ -163,33 +171,42 @@ impl Work {
                 How::With(cancel) => Some(lock.lock_with(cancel)?),
             }
             .map(Guard::Several)),
+            Work::Lead(election) => Ok(match how {
+                How::Lock => Some(election.campaign()?),
+                How::TryFor(limit) => election.campaign_for(*limit)?,
+                How::TryUntil(limit) => election.campaign_until(end(limit))?,
+                How::TryNow => election.try_campaign()?,
+                How::With(cancel) => Some(election.campaign_with(cancel)?),
+            }
+            .map(Guard::Lead)),
         }
     }
 }
 
 macro_rules! each {
-    ($guard:expr, $one:ident => $of_one:expr) => {
+    ($guard:expr, $method:ident or $leaders:ident($($argument:expr)?)) => {
         match $guard {
-            Guard::Mutex($one) => $of_one,
-            Guard::Read($one) => $of_one,
-            Guard::Write($one) => $of_one,
-            Guard::Permits($one) => $of_one,
-            Guard::Several($one) => $of_one,
+            Guard::Mutex(guard) => guard.$method($($argument)?),
+            Guard::Read(guard) => guard.$method($($argument)?),
+            Guard::Write(guard) => guard.$method($($argument)?),
+            Guard::Permits(permit) => permit.$method($($argument)?),
+            Guard::Several(guard) => guard.$method($($argument)?),
+            Guard::Lead(leadership) => leadership.$leaders($($argument)?),
         }
     };
 }
 
 impl Guard {
     pub(crate) fn is_held(&self) -> bool {
-        each!(self, guard => guard.is_held())
+        each!(self, is_held or is_leader())
     }
 
     pub(crate) fn ensure_held(&self) -> Result<()> {
-        each!(self, guard => guard.ensure_held())
+        each!(self, ensure_held or ensure_leader())
     }
 
     pub(crate) fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        each!(self, guard => guard.on_lost(callback));
+        each!(self, on_lost or on_lost(callback));
     }
 
     pub(crate) fn unlock(self) -> Result<()> {
@@ -199,6 +216,7 @@ impl Guard {
             Guard::Write(guard) => guard.unlock(),
             Guard::Permits(permit) => permit.release(),
             Guard::Several(guard) => guard.unlock(),
+            Guard::Lead(leadership) => leadership.resign(),
         }
     }
 
@@ -208,6 +226,9 @@ impl Guard {
             Guard::Mutex(guard) => vec![(guard.fencing_token(), guard.path().to_owned())],
             Guard::Read(guard) => vec![(guard.fencing_token(), guard.path().to_owned())],
             Guard::Write(guard) => vec![(guard.fencing_token(), guard.path().to_owned())],
+            Guard::Lead(leadership) => {
+                vec![(leadership.fencing_token(), leadership.path().to_owned())]
+            }
             Guard::Permits(permit) => {
                 let path = permit.path();
                 let number: u64 = path[path.len() - 10..].parse().expect("a number at the end");

@@ -16,6 +16,7 @@ use zklock::{Cancel, Client, ErrorKind, WriteGuard};
 use super::history::{Journal, MILLISECOND, Nanos, Who, nanos, now, word as word_of};
 use super::options::{Options, Worker};
 use super::reading::worker_name;
+use super::recipes::Deeds;
 use super::register::Writer;
 use super::rng::Rng;
 use super::support::threads_named;
@@ -57,17 +58,29 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
         clients.push(connect(worker, options, index, process, &journal));
     }
     let canceller = canceller();
+    let seed = |thread| options.seed ^ ((slot * 100 + thread) * 1000 + generation) as u64;
+    let mut deeds = Deeds::new(
+        &clients[slot % CLIENTS],
+        Who { slot, generation, thread: options.threads },
+        Rng::new(seed(options.threads)),
+        Arc::clone(&journal),
+    );
+    let until = Arc::clone(&ending);
+    let doer = thread::spawn(move || {
+        while !until.load(Ordering::SeqCst) {
+            deeds.one();
+        }
+    });
     let threads: Vec<_> = (0..options.threads)
         .map(|thread| {
             let who = Who { slot, generation, thread };
             let lock = LOCKS[usize::from(thread + 1 == options.threads)];
             let zk = clients[thread % CLIENTS].clone();
-            let seed = options.seed ^ ((slot * 100 + thread) * 1000 + generation) as u64;
             let mut hand = Hand {
                 who,
                 works: Works::new(&zk, &base, lock, &who),
                 zk,
-                rng: Rng::new(seed),
+                rng: Rng::new(seed(thread)),
                 journal: Arc::clone(&journal),
                 register: Writer::connect(&out.join(SOCKET)).expect("the register is there"),
                 canceller: canceller.clone(),
@@ -82,7 +95,7 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
             })
         })
         .collect();
-    for thread in threads {
+    for thread in threads.into_iter().chain([doer]) {
         if thread.join().is_err() {
             return Err("a thread panicked".into());
         }

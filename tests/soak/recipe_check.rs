@@ -1,0 +1,417 @@
+//! What must not have been with the recipes beside the locks. (An election is a lock to the judge.)
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::finish::FINISHER;
+use super::history::{MILLISECOND, Nanos, SECOND, Who};
+use super::losses::was_starved;
+use super::model::{Came, Deed, Run, Span};
+use super::recipes::{BARRIER, COMMIT, COUNTER, DOUBLE, GROUP, LEASED, PRIORITY, QUEUE};
+
+/// How long after the end of what is not known it may still take effect, besides a session time-out.
+const AFTERMATH: Nanos = SECOND;
+/// What a request that is under way may take besides a limit: who needs all of it was not answered.
+const GRACE: Nanos = 45 * MILLISECOND;
+
+/// What was wrong, and when.
+type Wrong = Vec<(Nanos, String)>;
+
+pub(crate) fn wrongs(run: &Run) -> Wrong {
+    let mut wrong = failures(run);
+    wrong.extend(counter(run));
+    wrong.extend(group(run));
+    for recipe in [QUEUE, PRIORITY, LEASED] {
+        wrong.extend(queue(run, recipe));
+        wrong.extend(order(run, recipe));
+    }
+    wrong.extend(leases(run));
+    wrong.extend(barrier(run));
+    wrong.extend(double(run));
+    wrong.extend(commit(run));
+    wrong.extend(completeness(run));
+    wrong
+}
+
+fn deeds<'a>(run: &'a Run, recipe: &'a str, deed: &'a str) -> impl Iterator<Item = &'a Deed> {
+    run.deeds.iter().filter(move |one| one.is(recipe, deed))
+}
+
+/// Until when something may have taken effect.
+fn effective(run: &Run, deed: &Deed) -> Nanos {
+    let killed = run.killed.get(&(deed.who.slot, deed.who.generation)).copied();
+    let end = deed.done.or(killed).unwrap_or(run.end);
+    if deed.is_unsure() { end + run.session_timeout() + AFTERMATH } else { end }
+}
+
+/// Whether a stranger ended a session so shortly before that its owner may not have known.
+fn some_session_was_closed(run: &Run, span: Span) -> bool {
+    run.closed.values().any(|(from, to)| {
+        *from <= span.1 && span.0 <= to.unwrap_or(*from) + run.session_timeout() + AFTERMATH
+    })
+}
+
+/// What is asked for fails only for the network or a session, and only while something is broken.
+fn failures(run: &Run) -> Wrong {
+    let mut wrong = Wrong::new();
+    for deed in &run.deeds {
+        let (Came::Failed { kind, message }, Some(done)) = (&deed.came, deed.done) else {
+            continue;
+        };
+        // Until the aftermath of an earlier fault, or of a process that was killed, is over.
+        let before = deed.begun.saturating_sub(run.session_timeout() + AFTERMATH).max(run.start);
+        let process = (deed.who.slot, deed.who.generation);
+        let healthy = run.healthy.iter().any(|span| span.0 <= before && done <= span.1)
+            && !was_starved(run, process, (before, done));
+        let fine = match kind.as_str() {
+            "Connect" | "ConnectionLoss" | "SessionLost" | "Taken" => !healthy,
+            "LockLost" => some_session_was_closed(run, (deed.begun, done)),
+            _ => false,
+        };
+        if !fine {
+            let Deed { who, recipe, deed: name, .. } = deed;
+            wrong.push((deed.begun, format!("{recipe} {name} of {who} failed: {kind}: {message}")));
+        }
+    }
+    wrong
+}
+
+/// Each count counts once, and none is forgotten.
+fn counter(run: &Run) -> Wrong {
+    let mut wrong = Wrong::new();
+    let mut sums = HashSet::new();
+    let (mut counted, mut unsure) = (0, 0);
+    let mut by_end = Vec::new();
+    for add in deeds(run, COUNTER, "add") {
+        match add.firm().and_then(|sum| sum.parse::<i64>().ok()) {
+            Some(sum) => {
+                counted += 1;
+                by_end.push((add.done.unwrap_or(add.begun), sum));
+                if !sums.insert(sum) {
+                    wrong.push((add.begun, format!("the counter was counted to {sum} twice")));
+                }
+            }
+            None => unsure += 1,
+        }
+    }
+    by_end.sort_unstable();
+    let mut highest = 0;
+    let most: Vec<i64> = by_end
+        .iter()
+        .map(|(_, sum)| {
+            highest = highest.max(*sum);
+            highest
+        })
+        .collect();
+    for add in deeds(run, COUNTER, "add") {
+        let before = by_end.partition_point(|(done, _)| *done < add.begun);
+        let sum = add.firm().and_then(|sum| sum.parse::<i64>().ok());
+        if let (Some(sum), Some(before)) = (sum, before.checked_sub(1).map(|at| most[at]))
+            && sum <= before
+        {
+            wrong.push((add.begun, format!("the counter was counted to {sum} after {before}")));
+        }
+    }
+    let last = deeds(run, COUNTER, "get").find(|get| get.who == FINISHER).and_then(Deed::fine);
+    match last.and_then(|count| count.parse::<i64>().ok()) {
+        Some(count) if (counted..=counted + unsure).contains(&count) => {}
+        Some(count) => {
+            let what = format!("the counter is at {count} after {counted} counts, {unsure} unsure");
+            wrong.push((run.end, what));
+        }
+        None => wrong.push((run.end, "what the counter came to is not known".to_owned())),
+    }
+    wrong
+}
+
+/// Who is a member is seen.
+fn group(run: &Run) -> Wrong {
+    let unseen = deeds(run, GROUP, "look").filter(|look| look.fine() == Some("unseen"));
+    unseen.map(|look| (look.begun, format!("{} is a member, and was not seen", look.who))).collect()
+}
+
+/// Only what was offered is delivered; each item once, if it is taken; and none vanishes.
+fn queue(run: &Run, recipe: &str) -> Wrong {
+    let mut wrong = Wrong::new();
+    let offers: HashMap<&str, &Deed> = deeds(run, recipe, "offer")
+        .filter_map(|offer| Some((offer.about.first()?.as_str(), offer)))
+        .collect();
+    let is_leased = recipe == LEASED;
+    let (mut delivered, mut firmly) = (HashSet::new(), HashSet::new());
+    for taken in deeds(run, recipe, if is_leased { "lease" } else { "take" }) {
+        let Some(item) = taken.fine() else { continue };
+        let offer = offers.get(item).filter(|offer| offer.begun <= taken.done.unwrap_or(run.end));
+        // Who reached no server has offered nothing.
+        let in_vain = |offer: &&Deed| match &offer.came {
+            Came::Failed { kind, .. } => kind == "Connect",
+            _ => false,
+        };
+        if offer.is_none_or(in_vain) {
+            wrong.push((taken.begun, format!("{recipe} has {item}, which was never offered")));
+        }
+        delivered.insert(item);
+        if taken.firm().is_some() && !firmly.insert(item) && !is_leased {
+            wrong.push((taken.begun, format!("{recipe} has delivered {item} twice")));
+        }
+    }
+    // Who got no answer may have deleted an item, and one may have come too late for each process.
+    let unanswered = deeds(run, recipe, "take").filter(|take| take.is_unsure()).count();
+    let takers: HashSet<(usize, usize)> =
+        deeds(run, recipe, "take").map(|take| (take.who.slot, take.who.generation)).collect();
+    let allowed = if is_leased { 0 } else { unanswered + takers.len() };
+    let gone: HashSet<&str> = if is_leased { acknowledged(run) } else { delivered };
+    let known = offers.iter().filter(|(_, offer)| offer.firm().is_some());
+    let lost: Vec<_> = known.filter(|(item, _)| !gone.contains(*item)).collect();
+    if lost.len() > allowed {
+        for (item, offer) in lost {
+            wrong.push((offer.begun, format!("{recipe} has lost {item}")));
+        }
+    }
+    wrong
+}
+
+/// What was acknowledged, or may have been.
+fn acknowledged(run: &Run) -> HashSet<&str> {
+    deeds(run, LEASED, "ack")
+        .filter(|ack| match &ack.came {
+            Came::Failed { kind, .. } => kind == "SessionLost",
+            _ => true,
+        })
+        .filter_map(|ack| Some(ack.about.first()?.as_str()))
+        .collect()
+}
+
+/// Who takes all that is left is given it in order: by priority, and then by age. (Before that, an
+/// item may be passed over because another is asked for it.)
+fn order(run: &Run, recipe: &str) -> Wrong {
+    let offers: HashMap<&str, Span> = deeds(run, recipe, "offer")
+        .map(|offer| (offer, offer.done.filter(|_| offer.firm().is_some()).unwrap_or(Nanos::MAX)))
+        .filter_map(|(offer, done)| Some((offer.about.first()?.as_str(), (offer.begun, done))))
+        .collect();
+    let left = run.deeds.iter().filter(|deed| deed.who == FINISHER && deed.recipe == recipe);
+    let left = left.filter(|deed| deed.deed == "take" || deed.deed == "lease");
+    let mut wrong = Wrong::new();
+    // The priority of the one before, and the last beginning of an offer of those with that.
+    let mut before: Option<(&str, Nanos)> = None;
+    for item in left.filter_map(Deed::fine) {
+        let Some((begun, done)) = offers.get(item).copied() else { continue };
+        let priority = item.split_once('/').map_or("", |(priority, _)| priority);
+        let too_late = before.is_some_and(|(earlier, latest)| {
+            earlier > priority || (earlier == priority && done < latest)
+        });
+        if too_late {
+            wrong.push((run.end, format!("{recipe} gave {item} too late")));
+        }
+        let latest = before.filter(|(earlier, _)| *earlier == priority).map_or(0, |(_, at)| at);
+        before = Some((priority, latest.max(begun)));
+    }
+    wrong
+}
+
+/// A time in which a thread was sure of something by its own account.
+#[derive(Clone, Copy)]
+struct Claim<'a> {
+    span: Span,
+    entry: &'a Deed,
+    exit: &'a Deed,
+}
+
+/// From what was got to what ends it, which says up to when it was sure.
+fn claims<'a>(run: &'a Run, recipe: &str, entry: &str, exits: [&str; 2]) -> Vec<Claim<'a>> {
+    let mut current: HashMap<Who, &Deed> = HashMap::new();
+    let mut claims = Vec::new();
+    for deed in run.deeds.iter().filter(|deed| deed.recipe == recipe) {
+        if deed.deed == entry && deed.fine().is_some() {
+            current.insert(deed.who, deed);
+        } else if exits.contains(&deed.deed.as_str())
+            && let Some(entry) = current.remove(&deed.who)
+            && let Some(from) = entry.done
+            && let Some(until) = deed.about.last().and_then(|asked| asked.parse().ok())
+        {
+            claims.push(Claim { span: (from, until), entry, exit: deed });
+        }
+    }
+    claims.sort_unstable_by_key(|claim| claim.span);
+    claims
+}
+
+/// One has an item at a time, and nobody any more once it is acknowledged.
+fn leases(run: &Run) -> Wrong {
+    let mut wrong = Wrong::new();
+    let mut last: HashMap<&str, Claim<'_>> = HashMap::new();
+    for claim in claims(run, LEASED, "lease", ["ack", "return"]) {
+        let item = claim.entry.fine().unwrap_or_default();
+        if let Some(before) = last.get(item).filter(|before| before.span.1 > claim.span.0)
+            && !some_session_was_closed(run, (claim.span.0, before.span.1))
+        {
+            let what = format!("{item} was leased by {} and {}", before.entry.who, claim.entry.who);
+            wrong.push((claim.span.0, what));
+        }
+        if last.get(item).is_none_or(|before| before.span.1 < claim.span.1) {
+            last.insert(item, claim);
+        }
+    }
+    let mut gone: HashMap<&str, Nanos> = HashMap::new();
+    for ack in deeds(run, LEASED, "ack").filter(|ack| ack.firm().is_some()) {
+        let (Some(item), Some(done)) = (ack.about.first(), ack.done) else { continue };
+        if gone.insert(item, done).is_some() {
+            wrong.push((ack.begun, format!("{item} was acknowledged twice")));
+        }
+    }
+    for lease in deeds(run, LEASED, "lease") {
+        let gone = lease.fine().and_then(|item| gone.get(item));
+        if gone.is_some_and(|gone| *gone < lease.begun) {
+            let item = lease.fine().unwrap_or_default();
+            wrong.push((lease.begun, format!("{item} was leased after it was acknowledged")));
+        }
+    }
+    wrong
+}
+
+/// Nobody passes a barrier that was up when he came, and raises one that is up, unless it may have
+/// been lifted.
+fn barrier(run: &Run) -> Wrong {
+    let mut lifts: Vec<Span> =
+        deeds(run, BARRIER, "lift").map(|lift| (lift.begun, effective(run, lift))).collect();
+    lifts.sort_unstable();
+    let mut latest = 0;
+    // Of all up to that one.
+    let ends: Vec<Nanos> = lifts
+        .iter()
+        .map(|(_, end)| {
+            latest = latest.max(*end);
+            latest
+        })
+        .collect();
+    let may_be_lifted = |span: Span| {
+        let begun = lifts.partition_point(|lift| lift.0 <= span.1);
+        begun.checked_sub(1).is_some_and(|last| ends[last] >= span.0)
+    };
+    // When it was up: some time from the first to the second.
+    let mut up: Vec<Span> = deeds(run, BARRIER, "raise")
+        .filter(|raise| raise.firm().is_some())
+        .filter_map(|raise| Some((raise.done?, raise.begun)))
+        .collect();
+    up.sort_unstable();
+    let mut from = 0;
+    let from: Vec<Nanos> = up
+        .iter()
+        .map(|(_, begun)| {
+            from = from.max(*begun);
+            from
+        })
+        .collect();
+    let mut wrong = Wrong::new();
+    let passed = deeds(run, BARRIER, "wait").filter(|wait| wait.fine().is_some());
+    let raised = deeds(run, BARRIER, "raise").filter(|raise| raise.fine() == Some("true"));
+    for deed in passed.chain(raised) {
+        let before = up.partition_point(|(done, _)| *done < deed.begun).checked_sub(1);
+        let (Some(before), Some(done)) = (before, deed.done) else { continue };
+        if !may_be_lifted((from[before], done)) {
+            let did = if deed.deed == "wait" { "passed" } else { "raised" };
+            wrong.push((deed.begun, format!("{} {did} a barrier that was up", deed.who)));
+        }
+    }
+    wrong
+}
+
+/// Two enter together, or none; and nobody is told that all have left while one is inside.
+fn double(run: &Run) -> Wrong {
+    let mut wrong = Wrong::new();
+    let enters: Vec<&Deed> = deeds(run, DOUBLE, "enter").collect();
+    for enter in enters.iter().filter(|enter| enter.fine().is_some()) {
+        let done = enter.done.unwrap_or(run.end);
+        let counts = |other: &&&Deed| {
+            let given_up = other.done.filter(|_| matches!(other.came, Came::Nothing));
+            // Without a connection its node may stay for a while.
+            let unsure = given_up.is_none_or(|at| {
+                let healthy = |span: &Span| span.0 <= other.begun && at <= span.1;
+                at >= other.begun + other.limit + GRACE || !run.healthy.iter().any(healthy)
+            });
+            let mut end = effective(run, other);
+            if given_up.is_some() {
+                end += run.session_timeout() + AFTERMATH;
+            }
+            other.who != enter.who && unsure && other.begun <= done && enter.begun <= end
+        };
+        if enter.fine() != Some("2") || !enters.iter().any(|other| counts(&other)) {
+            wrong.push((done, format!("{} entered a double barrier alone", enter.who)));
+        }
+    }
+    let inside = claims(run, DOUBLE, "enter", ["leave", "leave"]);
+    for (index, claim) in inside.iter().enumerate() {
+        let others = inside[..index].iter().filter(|other| other.span.1 > claim.span.0);
+        if others.clone().count() > 1 && !some_session_was_closed(run, claim.span) {
+            wrong.push((claim.span.0, "more than two are inside a double barrier".to_owned()));
+        }
+        // Who is inside together; the one that left may be either of them.
+        for other in others {
+            for (left, stays) in [(claim, other), (other, claim)] {
+                let told = left.exit.done.filter(|_| left.exit.fine().is_some());
+                if told.is_some_and(|told| told < stays.span.1)
+                    && !some_session_was_closed(run, stays.span)
+                {
+                    let what =
+                        format!("{} left while {} was inside", left.entry.who, stays.entry.who);
+                    wrong.push((stays.span.1, what));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+/// All of a round are told the same, and to commit only if all have voted yes.
+fn commit(run: &Run) -> Wrong {
+    #[derive(Default)]
+    struct Round<'a> {
+        decision: Option<(&'a str, Nanos)>,
+        yes: HashSet<&'a str>,
+        no: bool,
+    }
+    let mut wrong = Wrong::new();
+    let mut rounds: BTreeMap<&str, Round<'_>> = BTreeMap::new();
+    for deed in run.deeds.iter().filter(|deed| deed.recipe == COMMIT) {
+        let Some(name) = deed.about.first() else { continue };
+        let round = rounds.entry(name).or_default();
+        match (deed.deed.as_str(), &deed.about[1..]) {
+            ("vote", [who, vote]) => {
+                let (counts, may_count) = (deed.fine() == Some("true"), deed.is_unsure());
+                round.no |= vote == "no" && counts;
+                if vote == "yes" && (counts || may_count) {
+                    round.yes.insert(who);
+                }
+            }
+            ("decide" | "learn", _) => {
+                let Some(said) = deed.firm() else { continue };
+                if round.decision.is_some_and(|(before, _)| before != said) {
+                    wrong.push((deed.begun, format!("{name} was decided to {said}, and not")));
+                }
+                round.decision = Some((said, deed.begun));
+            }
+            _ => {}
+        }
+    }
+    for (name, round) in rounds {
+        if let Some(("commit", at)) = round.decision
+            && (round.no || round.yes.len() < 2)
+        {
+            wrong.push((at, format!("{name} was committed, and not all had voted yes")));
+        }
+    }
+    wrong
+}
+
+/// Whoever was not killed had an answer.
+fn completeness(run: &Run) -> Wrong {
+    let mut wrong = Wrong::new();
+    for deed in run.deeds.iter().filter(|deed| deed.done.is_none()) {
+        if !run.killed.contains_key(&(deed.who.slot, deed.who.generation)) {
+            let what = format!("{} is stuck in {} {}", deed.who, deed.recipe, deed.deed);
+            wrong.push((deed.begun, what));
+        }
+    }
+    if !run.deeds.iter().any(|deed| deed.who != FINISHER && deed.fine().is_some()) {
+        wrong.push((run.end, "nothing was done with the recipes: this shows nothing".to_owned()));
+    }
+    wrong
+}

@@ -1,0 +1,345 @@
+//! A worker's thread that does one thing after another with the recipes beside the locks, and writes
+//! down what it was told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use zklock::{
+    Barrier, Client, DistributedQueue, DoubleBarrier, ErrorKind, Group, LeasedItem, PriorityQueue,
+    Result, SharedCounter, TwoPhaseCommit,
+};
+
+use super::history::{Journal, Nanos, SECOND, Who, nanos, now, word};
+use super::rng::Rng;
+use super::worker::{BASE, CONNECT};
+
+/// How long a call may take that has no limit of its own, but ends when the connection comes back,
+/// or the session is lost.
+const LONG: Duration = Duration::from_secs(30);
+/// Who looks for a round of a two-phase commit at the same time looks for the same one.
+const ROUND: Nanos = 2 * SECOND;
+const PRIORITIES: u64 = 3;
+
+/// The nodes of the recipes, below this.
+pub(crate) fn base() -> String {
+    format!("{BASE}/recipes")
+}
+
+pub(crate) const COUNTER: &str = "counter";
+pub(crate) const GROUP: &str = "group";
+pub(crate) const QUEUE: &str = "queue";
+pub(crate) const LEASED: &str = "leased";
+pub(crate) const PRIORITY: &str = "priority";
+pub(crate) const BARRIER: &str = "barrier";
+pub(crate) const DOUBLE: &str = "double";
+pub(crate) const COMMIT: &str = "commit";
+
+/// What there is to do it with.
+pub(crate) struct Recipes {
+    pub(crate) zk: Client,
+    pub(crate) counter: SharedCounter,
+    group: Group,
+    pub(crate) queue: DistributedQueue,
+    pub(crate) leased: DistributedQueue,
+    pub(crate) priority: PriorityQueue,
+    pub(crate) barrier: Barrier,
+    double: DoubleBarrier,
+}
+
+impl Recipes {
+    pub(crate) fn new(zk: &Client) -> Recipes {
+        let base = base();
+        Recipes {
+            zk: zk.clone(),
+            counter: SharedCounter::new(zk, &base, COUNTER),
+            group: Group::new(zk, &base, GROUP),
+            queue: DistributedQueue::new(zk, &base, QUEUE),
+            leased: DistributedQueue::new(zk, &base, LEASED),
+            priority: PriorityQueue::new(zk, &base, PRIORITY),
+            barrier: Barrier::new(zk, &base, BARRIER),
+            double: DoubleBarrier::new(zk, &base, DOUBLE, 2),
+        }
+    }
+
+    pub(crate) fn round(&self, name: &str) -> TwoPhaseCommit {
+        TwoPhaseCommit::new(&self.zk, format!("{}/{COMMIT}", base()), name)
+    }
+}
+
+/// Writes down what is asked for, and what came of it.
+pub(crate) struct Scribe {
+    pub(crate) who: Who,
+    pub(crate) journal: Arc<Journal>,
+}
+
+impl Scribe {
+    /// Says what has come, in one word; `None` for nothing.
+    pub(crate) fn deed<T>(
+        &self,
+        deed: &str,
+        limit: Duration,
+        about: &str,
+        call: impl FnOnce() -> Result<T>,
+        say: impl FnOnce(&T) -> Option<String>,
+    ) -> Option<T> {
+        let space = if about.is_empty() { "" } else { " " };
+        self.journal.note(self.who, format_args!("do {deed} {}{space}{about}", nanos(limit)));
+        let outcome = call();
+        let returned = now();
+        let what = match &outcome {
+            Ok(found) => {
+                say(found).map_or("did nothing".to_owned(), |found| format!("did ok {found}"))
+            }
+            Err(error) => format!("did failed {:?} {}", error.kind(), word(error)),
+        };
+        self.journal.note_at(returned, self.who, what);
+        outcome.ok()
+    }
+}
+
+/// The thread.
+pub(crate) struct Deeds {
+    recipes: Recipes,
+    scribe: Scribe,
+    rng: Rng,
+    /// How many items it has offered, and how often it has left the group without being told that.
+    items: u64,
+    lives: u64,
+}
+
+impl Deeds {
+    pub(crate) fn new(zk: &Client, who: Who, rng: Rng, journal: Arc<Journal>) -> Deeds {
+        let (recipes, scribe) = (Recipes::new(zk), Scribe { who, journal });
+        Deeds { recipes, scribe, rng, items: 0, lives: 0 }
+    }
+
+    pub(crate) fn one(&mut self) {
+        match self.rng.below(100) {
+            0..15 => self.count(),
+            15..25 => self.join(),
+            25..40 => self.hand_on(),
+            40..60 => self.lease(),
+            60..75 => self.hand_on_by_priority(),
+            75..90 => self.pass(),
+            90..95 => self.meet(),
+            _ => self.commit(),
+        }
+        std::thread::sleep(self.rng.milliseconds(2, 20));
+    }
+
+    fn do_it<T>(
+        &self,
+        deed: &str,
+        limit: Duration,
+        about: &str,
+        call: impl FnOnce(&Recipes) -> Result<T>,
+        say: impl FnOnce(&T) -> Option<String>,
+    ) -> Option<T> {
+        self.scribe.deed(deed, limit, about, || call(&self.recipes), say)
+    }
+
+    fn count(&self) {
+        self.do_it("counter add", LONG, "", |on| on.counter.add(1), |sum| Some(sum.to_string()));
+    }
+
+    fn join(&mut self) {
+        let id = format!("{}-{}", self.scribe.who.slot, self.lives);
+        let joined = self.do_it("group join", CONNECT, &id, |on| on.group.join(&id, ""), done);
+        let Some(membership) = joined else { return };
+        let stay = self.rng.milliseconds(0, 20);
+        std::thread::sleep(stay);
+        let session = self.recipes.zk.session_id();
+        let looked = self.do_it(
+            "group look",
+            CONNECT,
+            &id,
+            |on| {
+                let sure = membership.is_member() && session.is_some();
+                let seen = on.group.members()?.iter().any(|member| member.id == id);
+                let sure = sure && membership.is_member() && on.zk.session_id() == session;
+                Ok(if seen {
+                    "seen"
+                } else if sure {
+                    "unseen"
+                } else {
+                    "unsure"
+                })
+            },
+            |said| Some((*said).to_owned()),
+        );
+        if looked.is_some() && self.rng.per_mille(700) {
+            self.do_it("group leave", LONG, &id, |_| membership.leave(), done);
+        } else {
+            // The node may go later, and must not take the next one of that name with it.
+            self.lives += 1;
+            let drop = |_: &Recipes| {
+                drop(membership);
+                Ok(())
+            };
+            self.do_it("group drop", Duration::from_millis(500), &id, drop, done);
+        }
+    }
+
+    /// Names what nobody else offers.
+    fn item(&mut self) -> String {
+        self.items += 1;
+        let Who { slot, generation, .. } = self.scribe.who;
+        format!("{slot}.{generation}.{}", self.items)
+    }
+
+    /// More is taken than offered, so that the queues stay short.
+    fn hand_on(&mut self) {
+        if self.rng.per_mille(450) {
+            let item = self.item();
+            self.do_it("queue offer", CONNECT, &item, |on| on.queue.offer(&item), done);
+        } else if self.rng.per_mille(300) {
+            let limit = self.rng.milliseconds(0, 100);
+            self.do_it("queue take", limit, "", |on| on.queue.take_for(limit), taken);
+        } else {
+            self.do_it("queue take", CONNECT, "", |on| on.queue.try_take(), taken);
+        }
+    }
+
+    fn hand_on_by_priority(&mut self) {
+        if self.rng.per_mille(450) {
+            let (item, priority) = (self.item(), self.rng.below(PRIORITIES) as u32);
+            let item = format!("{priority}/{item}");
+            let offer = |on: &Recipes| on.priority.offer(priority, &item);
+            self.do_it("priority offer", CONNECT, &item, offer, done);
+        } else if self.rng.per_mille(300) {
+            let limit = self.rng.milliseconds(0, 100);
+            self.do_it("priority take", limit, "", |on| on.priority.take_for(limit), taken);
+        } else {
+            self.do_it("priority take", CONNECT, "", |on| on.priority.try_take(), taken);
+        }
+    }
+
+    fn lease(&mut self) {
+        if self.rng.per_mille(400) {
+            let item = self.item();
+            self.do_it("leased offer", CONNECT, &item, |on| on.leased.offer(&item), done);
+            return;
+        }
+        let limit = self.rng.milliseconds(0, 100);
+        let say = |item: &Option<LeasedItem>| text(item.as_ref().map(LeasedItem::data));
+        let leased = match self.rng.per_mille(300) {
+            true => self.do_it("leased lease", limit, "", |on| on.leased.lease_for(limit), say),
+            false => self.do_it("leased lease", CONNECT, "", |on| on.leased.try_lease(), say),
+        };
+        let Some(leased) = leased.flatten() else { return };
+        std::thread::sleep(self.rng.milliseconds(0, 20));
+        let about =
+            format!("{} {}", String::from_utf8_lossy(leased.data()), claim(|| leased.is_held()));
+        if self.rng.per_mille(800) {
+            self.do_it("leased ack", LONG, &about, |_| leased.ack(), done);
+        } else {
+            let give_back = |_: &Recipes| {
+                drop(leased);
+                Ok(())
+            };
+            self.do_it("leased return", LONG, &about, give_back, done);
+        }
+    }
+
+    fn pass(&mut self) {
+        let yes_or_no = |did: &bool| Some(did.to_string());
+        match self.rng.below(4) {
+            0 => drop(self.do_it("barrier raise", CONNECT, "", |on| on.barrier.raise(), yes_or_no)),
+            1 => drop(self.do_it("barrier lift", CONNECT, "", |on| on.barrier.lift(), yes_or_no)),
+            _ => {
+                let limit = self.rng.milliseconds(0, 100);
+                let passed = |passed: &bool| passed.then(|| "passed".to_owned());
+                self.do_it("barrier wait", limit, "", |on| on.barrier.wait_for(limit), passed);
+            }
+        }
+    }
+
+    fn meet(&mut self) {
+        let limit = self.rng.milliseconds(100, 1000);
+        let entered = self.do_it(
+            "double enter",
+            limit,
+            "",
+            |on| match on.double.enter_for(limit) {
+                Err(error) if error.kind() == ErrorKind::Full => Ok(None),
+                entered => entered,
+            },
+            |entered| entered.as_ref().map(|entered| entered.participants().to_string()),
+        );
+        let Some(entered) = entered.flatten() else { return };
+        std::thread::sleep(self.rng.milliseconds(0, 20));
+        let (about, limit) = (claim(|| entered.is_held()), self.rng.milliseconds(0, 500));
+        let all_left = |left: &bool| left.then(|| "all".to_owned());
+        self.do_it("double leave", limit, &about, |_| entered.leave_for(limit), all_left);
+    }
+
+    /// Two take part, by whether the worker's number is even; any of them may decide, or both.
+    fn commit(&mut self) {
+        let name = format!("round-{:010}", now() / ROUND);
+        let participant = (self.scribe.who.slot % 2).to_string();
+        let (yes, decides) = (self.rng.per_mille(900), self.rng.per_mille(600));
+        let limit = self.rng.milliseconds(100, 1500);
+        let round = self.recipes.round(&name);
+        let found = |deed, call: &dyn Fn() -> Result<_>| {
+            // That there is one, or none, is an answer.
+            let call = || match call() {
+                Ok(found) => Ok(Some(found)),
+                Err(error) => match error.kind() {
+                    ErrorKind::AlreadyExists | ErrorKind::NotFound => Ok(None),
+                    _ => Err(error),
+                },
+            };
+            self.scribe.deed(deed, CONNECT, &name, call, |found| found.as_ref().and_then(done))
+        };
+        let begun = found("commit begin", &|| round.begin(&["0", "1"])).flatten();
+        let coordinator = begun.or_else(|| found("commit recover", &|| round.recover()).flatten());
+        let Some(coordinator) = coordinator else { return };
+        let join = || match round.join(&participant) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+            joined => joined.map(Some),
+        };
+        let joined = self
+            .scribe
+            .deed("commit join", CONNECT, &name, join, |joined| joined.as_ref().and_then(done));
+        let joined = joined.flatten();
+        if let Some(joined) = &joined {
+            let about = format!("{name} {participant} {}", if yes { "yes" } else { "no" });
+            let counts = |counts: &Option<bool>| counts.map(|counts| counts.to_string());
+            let vote = || match joined.vote(yes) {
+                // In an earlier life.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+                counts => counts.map(Some),
+            };
+            self.scribe.deed("commit vote", LONG, &about, vote, counts);
+        }
+        if decides {
+            let limits = limit + CONNECT;
+            let decide = || coordinator.decide_for(limit);
+            self.scribe.deed("commit decide", limits, &name, decide, |said| Some(said.to_string()));
+        }
+        if let Some(joined) = &joined {
+            let learn = || joined.decision_for(limit);
+            self.scribe.deed("commit learn", limit, &name, learn, |said| {
+                said.map(|said| said.to_string())
+            });
+        }
+    }
+}
+
+/// When it was asked whether it is held still, if it was: it was held up to then.
+fn claim(is_held: impl FnOnce() -> bool) -> String {
+    let asked = now();
+    if is_held() { asked.to_string() } else { "-".to_owned() }
+}
+
+pub(crate) fn done<T>(_: &T) -> Option<String> {
+    Some("done".to_owned())
+}
+
+pub(crate) fn text(found: Option<&[u8]>) -> Option<String> {
+    found.map(|found| String::from_utf8_lossy(found).into_owned())
+}
+
+pub(crate) fn taken(found: &Option<Vec<u8>>) -> Option<String> {
+    text(found.as_deref())
+}
