@@ -331,7 +331,11 @@ impl From<&Client> for Client {
 ///   default watcher, is not told where this client watches too. A watcher or listener of the
 ///   program's that panics ends the handle.
 /// - **An [observer](crate::Observer) needs a lock node** that is there: without one it fails with
-///   [`Server`](crate::ErrorKind::Server).
+///   [`Server`](crate::ErrorKind::Server). So does whatever else waits for a node to be made:
+///   observers of values and groups, and consumers of a queue that is not there yet.
+/// - **No transactions**: what the recipes beside the locks do as one (acknowledging a leased item,
+///   deciding a double barrier's round, or a commit) is done step by step; who dies in between leaves it
+///   half done.
 /// - **Not known**: the [session time-out](Client::session_timeout), which is zero; the [session's
 ///   id](Client::session_id), before the first contender was made; and before the first call,
 ///   the [state](Client::state), which is [`Lost`](SessionState::Lost).
