@@ -407,19 +407,9 @@ impl Seat {
 
     /// Deletes in the background what a request that nobody waits for may have made.
     fn withdraw(&self, session: &Arc<Session>) {
-        let (owner, whole) = (Arc::downgrade(session), self.whole.clone());
-        let chore = move || {
-            let session = owner.upgrade()?;
-            let own = |session: &Session| {
-                session.sync()?;
-                let found = session.read(&whole, false)?;
-                Ok(found.is_some_and(|(_, stat)| stat.ephemeral_owner == session.id()))
-            };
-            match own(&session).and_then(|own| if own { session.delete(&whole) } else { Ok(()) }) {
-                Err(Fault::ConnectionLoss) => rt::now().checked_add(REST),
-                _ => None,
-            }
-        };
-        self.place.client.core().reaper().later(session, rt::now(), Box::new(chore));
+        let reaper = self.place.client.core().reaper();
+        reaper.disown(session, self.whole.clone(), |session, _, stat| {
+            stat.ephemeral_owner == session.id()
+        });
     }
 }

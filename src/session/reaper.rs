@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::session::Session;
-use super::store::{Answer, Fault};
+use super::store::{Answer, Fault, Stat};
 use super::wake::Subscription;
 use crate::error::Result;
 use crate::path;
@@ -15,6 +15,8 @@ use crate::rt::{self, Condvar, Deadline, Mutex};
 
 /// How long the thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long to wait before a node that may be ours is looked for again.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// See the module.
 #[derive(Clone, Default)]
@@ -123,6 +125,31 @@ impl Reaper {
     /// before. Without a thread for it, it comes late.
     pub(crate) fn later(&self, session: &Arc<Session>, due: Instant, chore: Chore) {
         self.add(session, What::Chore(chore), due);
+    }
+
+    /// Has a node deleted that may have been made, if it is there and is ours: others may have one of
+    /// the same name.
+    pub(crate) fn disown(
+        &self,
+        session: &Arc<Session>,
+        path: String,
+        is_ours: impl Fn(&Session, &[u8], &Stat) -> bool + Send + 'static,
+    ) {
+        let owner = Arc::downgrade(session);
+        let chore = move || {
+            let session = owner.upgrade()?;
+            let found = session.sync().and_then(|()| session.read(&path, false));
+            let left = match found {
+                Ok(Some((data, stat))) if is_ours(&session, &data, &stat) => session.delete(&path),
+                Ok(_) => Ok(()),
+                Err(fault) => Err(fault),
+            };
+            match left {
+                Ok(()) | Err(Fault::NoNode | Fault::SessionEnded) => None,
+                Err(_) => rt::now().checked_add(PAUSE),
+            }
+        };
+        self.later(session, rt::now(), Box::new(chore));
     }
 
     /// How many tasks are left.

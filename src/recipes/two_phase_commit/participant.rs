@@ -35,9 +35,6 @@ const JOIN: Aim = Aim { tried: "join the round", needs: "READ, CREATE and DELETE
 const VOTE: Aim = Aim { tried: "vote", needs: "READ, CREATE and DELETE on the round's node" };
 const LEARN: Aim = Aim { tried: "learn the decision", needs: "READ on the round's node" };
 
-/// How long to wait before a node that may be ours is looked for again.
-const PAUSE: Duration = Duration::from_millis(500);
-
 enum Joined {
     Here {
         round: String,
@@ -280,19 +277,7 @@ fn join(
 
 /// Deletes the node in the background, if it is there and it is ours.
 fn discard(core: &Core, session: &Arc<Session>, own: String, data: Vec<u8>) {
-    let owner = Arc::downgrade(session);
-    let chore = move || {
-        let session = owner.upgrade()?;
-        let found = session.sync().and_then(|()| session.read(&own, false));
-        let left = match found {
-            Ok(Some((found, _))) if found == data => session.delete(&own).err(),
-            Ok(_) => None,
-            Err(fault) => Some(fault),
-        };
-        let again = left.filter(|fault| !matches!(fault, Fault::NoNode | Fault::SessionEnded));
-        again.and_then(|_| rt::now().checked_add(PAUSE))
-    };
-    core.reaper().later(session, rt::now(), Box::new(chore));
+    core.reaper().disown(session, own, move |_, found, _| found == data);
 }
 
 fn cast(
