@@ -52,7 +52,6 @@ fn stat() -> Stat {
         ctime: 0,
         version: 0,
         child_changes: 0,
-        length: 0,
         children: 0,
         ephemeral_owner: 1,
     }

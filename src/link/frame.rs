@@ -222,9 +222,9 @@ impl<'a> Fields<'a> {
         let _mtime = self.long()?;
         let [version, child_changes, _aversion] = [self.int()?, self.int()?, self.int()?];
         let ephemeral_owner = self.long()?;
-        let [length, children] = [self.int()?, self.int()?];
+        let [_data_length, children] = [self.int()?, self.int()?];
         let _pzxid = self.long()?;
-        Ok(Stat { czxid, mzxid, ctime, version, child_changes, length, children, ephemeral_owner })
+        Ok(Stat { czxid, mzxid, ctime, version, child_changes, children, ephemeral_owner })
     }
 }
 
@@ -239,8 +239,6 @@ pub(crate) struct Stat {
     pub(crate) version: i32,
     /// How many children were made and deleted.
     pub(crate) child_changes: i32,
-    /// Of its data.
-    pub(crate) length: i32,
     pub(crate) children: i32,
     pub(crate) ephemeral_owner: i64,
 }

@@ -318,7 +318,6 @@ fn stat_of(stat: &zookeeper::Stat) -> Stat {
         ctime: stat.ctime,
         version: stat.version,
         child_changes: stat.cversion,
-        length: stat.data_length,
         children: stat.num_children,
         ephemeral_owner: stat.ephemeral_owner,
     }

@@ -268,7 +268,6 @@ impl Server {
             ctime: 0,
             version: 0,
             child_changes: 0,
-            length: 0,
             children: 0,
             ephemeral_owner: node.owner,
         };

@@ -117,7 +117,6 @@ impl Node {
             ctime: self.ctime,
             version: self.version,
             child_changes: self.child_changes,
-            length: i32::try_from(self.data.len()).unwrap_or(i32::MAX),
             children: i32::try_from(self.children.len()).unwrap_or(i32::MAX),
             ephemeral_owner: self.owner,
         }

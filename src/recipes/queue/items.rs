@@ -17,7 +17,7 @@ use crate::session::client::Client;
 use crate::session::follow::Follower;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Created, Fault, Kind, Stat, room};
+use crate::session::store::{Answer, Created, Fault, Kind, room};
 
 const OFFER: Aim = Aim { tried: "put an item into the queue", needs: "CREATE on it" };
 const MAKE: Aim = Aim { tried: "make the queue", needs: "CREATE on its parent" };
@@ -391,10 +391,10 @@ impl Items {
         let node = self.item_node(&claim)?;
         let path = path::join(&self.place.whole()?, claim.item().name());
         // The data never change, so they may be read before it is ours.
-        let found = match follower.ask(session, until, move |s| s.read(&path, false), drop)? {
+        let found = match follower.ask(session, until, move |s| s.data(&path, false), drop)? {
             None => return Ok(Tried::NoTime),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => return Ok(Tried::Another),
-            Some(answer) => answer.and_then(|found| found.map(readable).transpose()),
+            Some(answer) => answer,
         };
         let (data, stat) = match found {
             Ok(Some(found)) => found,
@@ -459,10 +459,10 @@ impl Items {
             s.sync()?;
             let Some(children) = s.children(node, false)? else { return Ok(None) };
             for item in layout.sort(&children).0.iter().take_while(|item| !item.is_beyond()) {
-                if let Some(found) = s.read(&path::join(node, item.name()), false)?
-                    && found.1.children == 0
+                if let Some((data, stat)) = s.data(&path::join(node, item.name()), false)?
+                    && stat.children == 0
                 {
-                    return Ok(Some(readable(found)?.0));
+                    return Ok(Some(data));
                 }
             }
             Ok(None)
@@ -542,11 +542,11 @@ impl Items {
 
 /// Reads an item that nobody has leased, and deletes it.
 fn remove(session: &Session, path: &str) -> Answer<Removed> {
-    let Some(found) = session.read(path, false)? else { return Ok(Removed::Gone) };
-    if found.1.children > 0 {
+    // No item is taken of which the data cannot be had.
+    let Some((data, stat)) = session.data(path, false)? else { return Ok(Removed::Gone) };
+    if stat.children > 0 {
         return Ok(Removed::Leased);
     }
-    let (data, _) = readable(found)?;
     match session.delete(path) {
         Ok(()) => Ok(Removed::Ours(data)),
         Err(Fault::NoNode) => Ok(Removed::Gone),
@@ -554,12 +554,6 @@ fn remove(session: &Session, path: &str) -> Answer<Removed> {
         Err(Fault::ConnectionLoss | Fault::SessionEnded) => Ok(Removed::Unknown),
         Err(fault) => Err(fault),
     }
-}
-
-/// No item is taken of which the data could not be had.
-fn readable((data, stat): (Vec<u8>, Stat)) -> Answer<(Vec<u8>, Stat)> {
-    let is_whole = usize::try_from(stat.length).is_ok_and(|length| length == data.len());
-    if is_whole { Ok((data, stat)) } else { Err(Fault::NoAuth) }
 }
 
 /// The caller who had asked for the removal has gone.

@@ -470,7 +470,6 @@ mod tests {
             ctime: 0,
             version: 0,
             child_changes: made.wrapping_add(deleted),
-            length: 0,
             children: made.wrapping_sub(deleted),
             ephemeral_owner: 0,
         };
