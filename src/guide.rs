@@ -36,7 +36,9 @@
 //! |---|---|
 //! | whatever makes a node of the session: locks, leadership, leases, places, memberships | looked for, and kept or deleted |
 //! | releases, leaving, acknowledging | asked again, until it is certain, or the session has ended |
-//! | `set`, `raise`, `lift` | asked again: once more makes no difference |
+//! | [`SharedValue::set`](crate::SharedValue::set) | asked again, perhaps over what somebody else has set meanwhile |
+//! | [`Barrier::raise`](crate::Barrier::raise), [`lift`](crate::Barrier::lift), [`TwoPhaseCommit::begin`](crate::TwoPhaseCommit::begin), votes and decisions | found out, as far as can be; else `ConnectionLoss` says that it is not known |
+//! | [`DistributedQueue::take`](crate::DistributedQueue::take) | looked for; if the item is gone, `ConnectionLoss` says so, and names it |
 //! | [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set), `update`, [`SharedCounter::add`](crate::SharedCounter::add) | asked again, as only one of both can succeed; if somebody else may have been in between, [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) says that it is not known |
 //! | [`DistributedQueue::offer`](crate::DistributedQueue::offer) | `ConnectionLoss` says that the item may be in the queue: whoever offers it again may have it there twice |
 //!

@@ -58,11 +58,6 @@
 //! [`TwoPhaseCommit`], [`Group`], [`SharedValue`] and [`SharedCounter`]. The [`guide`] says which to
 //! use when, and how sure their calls are.
 //!
-//! # Beside the locks
-//!
-//! [`Barrier`] to hold up whoever comes; [`DoubleBarrier`] for so many that begin and end together;
-//! [`TwoPhaseCommit`] for several that all commit, or all abort.
-//!
 //! # Faults
 //!
 //! | Fault | What happens |

@@ -278,8 +278,8 @@ fn judge(
     }
     due.pop_front();
     outcome.last_zxid = outcome.last_zxid.max(zxid);
-    // Create, delete, set data, set ACL, sync, create a container.
-    let written = [1, 2, 5, 7, 9, 19].contains(&seen.operation);
+    // Create, delete, set data, set ACL, sync, a transaction, create a container.
+    let written = [1, 2, 5, 7, 9, 14, 19].contains(&seen.operation);
     outcome.renewed |= written && [0, -101, -110, -111].contains(&error);
     outcome.give(asker, Told { xid: 0, zxid, error, body: body.to_vec() });
     Ok(())

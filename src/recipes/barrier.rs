@@ -101,14 +101,15 @@ impl Barrier {
     /// Lifts the barrier, and says whether this call did; also if it may have been this call,
     /// because an answer was lost. False if it was not up.
     ///
-    /// A barrier that is raised during the call, after the one that it found, is left alone.
+    /// If an answer is lost, and it has to ask again, it leaves alone what was raised since.
     ///
     /// # Errors
     ///
     /// As [`raise`](Barrier::raise): without an answer it may be up or not.
     pub fn lift(&self) -> Result<bool> {
         let meant = Arc::<Mutex<Option<i64>>>::default();
-        self.place.ask(LIFT, move |session, whole| lift(session, whole, &meant))
+        let until = Deadline::after(self.place.client.core().connect_timeout());
+        self.place.ask(LIFT, move |session, whole| lift(session, whole, &meant, until))
     }
 
     /// Whether the barrier is up: asked through the ensemble's leader.
@@ -204,7 +205,12 @@ fn raise(
     }
 }
 
-fn lift(session: &Session, whole: &str, meant: &Mutex<Option<i64>>) -> Answer<bool> {
+fn lift(
+    session: &Session,
+    whole: &str,
+    meant: &Mutex<Option<i64>>,
+    until: Deadline,
+) -> Answer<bool> {
     let begun = *meant.lock();
     let found = session.confirm(whole)?.map(|stat| stat.czxid);
     if begun.is_some() && found != begun {
@@ -212,6 +218,10 @@ fn lift(session: &Session, whole: &str, meant: &Mutex<Option<i64>>) -> Answer<bo
     }
     if found.is_none() {
         return Ok(false);
+    }
+    // Nobody waits for it any more, and may raise another one meanwhile.
+    if until.has_passed() {
+        return Err(Fault::ConnectionLoss);
     }
     *meant.lock() = found;
     match session.delete(whole) {

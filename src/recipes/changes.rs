@@ -22,6 +22,8 @@ pub struct Changes<T> {
     aim: Aim,
     look: Look<T>,
     follower: Follower,
+    /// In which it was looked at last.
+    session: i64,
     told: Option<T>,
     over: bool,
 }
@@ -38,6 +40,7 @@ impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
             aim,
             look: Arc::new(look),
             follower: Follower::new(&place.client, None),
+            session: 0,
             told: None,
             over: false,
         }
@@ -68,10 +71,18 @@ impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
                 return Ok(None);
             }
             let (look, whole) = (Arc::clone(&self.look), whole.clone());
-            let look = move |view: &mut View<'_>| look(view, &whole);
+            // Another session's server may lag behind the one that was asked last.
+            let is_new = self.session != session.id();
+            let look = move |view: &mut View<'_>| {
+                if is_new {
+                    view.sync()?;
+                }
+                look(view, &whole)
+            };
             match self.follower.look(&session, ask_until, look)? {
                 None => return Ok(None),
                 Some(Ok(found)) => {
+                    self.session = session.id();
                     if self.told.as_ref() != Some(&found) {
                         self.told = Some(found.clone());
                         return Ok(Some(found));

@@ -281,7 +281,10 @@ impl Seat {
             let whole = self.whole.clone();
             let found = follower.look(&session, ask_until, move |view| view.node(&whole))?;
             match found {
-                Some(Ok(Some((_, stat)))) if stat.ephemeral_owner == session.id() => {
+                // One that this client has for somebody else is another's.
+                Some(Ok(Some((_, stat))))
+                    if stat.ephemeral_owner == session.id() && self.may_stand(&session, unsure) =>
+                {
                     return Ok(Settled::Standing(session));
                 }
                 Some(Ok(Some(_))) => {
@@ -310,8 +313,14 @@ impl Seat {
         }
     }
 
+    /// Whether this seat has asked for a node in this session.
+    fn may_stand(&self, session: &Arc<Session>, unsure: &Option<Arc<Session>>) -> bool {
+        unsure.as_ref().is_some_and(|one| Arc::ptr_eq(one, session))
+            || self.part.lock().standing.ptr_eq(&Arc::downgrade(session))
+    }
+
     fn make(&self, session: &Session) -> Answer<()> {
-        let create = || session.create(&self.whole, &self.data, &self.place.acl, Kind::Ephemeral);
+        let create = || session.create(&self.whole, &self.data, &self.place.acl, Kind::Named);
         match create() {
             Err(Fault::NoNode) => {
                 let group = path::parent(&self.whole);

@@ -118,7 +118,8 @@ impl DistributedQueue {
 
     /// Takes the first item, if there is one; at most once, as [`take`](DistributedQueue::take).
     ///
-    /// `None` only when the queue was empty, or all its items leased, at some time during the call.
+    /// `None` only when the queue was empty, or all its items leased, or being taken by other threads
+    /// of this value, at some time during the call.
     ///
     /// # Errors
     ///

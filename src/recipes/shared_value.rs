@@ -132,7 +132,7 @@ impl SharedValue {
     ///
     /// That server may lag behind the others, as all reads of ZooKeeper's may, by what is usually
     /// milliseconds: use [`latest`](SharedValue::latest) to see what others have set before. What
-    /// this client has set itself, it sees.
+    /// this client has set itself in this session, it sees.
     ///
     /// # Errors
     ///
@@ -306,7 +306,12 @@ impl SharedValue {
         let mut follower = self.place.follower(Wait::FOREVER);
         let mut lost = false;
         loop {
-            let Some(session) = follower.session(until)? else {
+            let session = follower.session(until);
+            let session = session.map_err(|error| match lost {
+                true => self.unknown().caused_by(error),
+                false => error,
+            })?;
+            let Some(session) = session else {
                 let fault = Fault::ConnectionLoss;
                 return Err(if lost { self.unknown() } else { self.place.refused(&fault, aim) });
             };

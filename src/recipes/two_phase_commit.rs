@@ -4,6 +4,8 @@ pub(crate) mod coordinator;
 pub(crate) mod participant;
 pub(crate) mod round;
 
+use std::sync::Arc;
+
 use coordinator::Coordinator;
 use participant::Participant;
 use round::{Decision, Round, RoundState, read, size};
@@ -13,11 +15,11 @@ use crate::acl::Acl;
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt;
+use crate::rt::{self, Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Kind};
+use crate::session::store::{Answer, Fault, Kind, Step};
 
 /// One round in which all participants commit, or all abort.
 ///
@@ -166,7 +168,7 @@ impl TwoPhaseCommit {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round;
     /// [`InvalidName`](ErrorKind::InvalidName) for a name that is none of the participants';
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists) if another takes part under it, which may be
+    /// [`Taken`](ErrorKind::Taken) if another takes part under it, which may be
     /// a former process whose session has not ended yet; else as [`begin`](TwoPhaseCommit::begin).
     pub fn join(&self, participant: impl AsRef<str>) -> Result<Participant> {
         Participant::join(&self.place, participant.as_ref())
@@ -207,7 +209,10 @@ impl TwoPhaseCommit {
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round, which can also be because an
     /// answer was lost; else as [`begin`](TwoPhaseCommit::begin).
     pub fn forget(&self) -> Result<bool> {
-        let forgotten = self.place.ask(FORGET, forget)?;
+        let until = Deadline::after(self.place.client.core().connect_timeout());
+        let meant = Arc::<Mutex<Option<String>>>::default();
+        let forgotten =
+            self.place.ask(FORGET, move |session, whole| forget(session, whole, &meant, until))?;
         forgotten.ok_or_else(|| no_round(&self.place))
     }
 }
@@ -230,27 +235,44 @@ fn begin(session: &Session, whole: &str, round: &Round, acl: &[Acl]) -> Answer<b
     }
 }
 
-fn forget(session: &Session, whole: &str) -> Answer<Option<bool>> {
-    loop {
-        match read(session, whole)? {
-            None => return Ok(None),
-            Some((Round { decision: None, .. }, _)) => return Ok(Some(false)),
-            Some(_) => {}
-        }
-        // The node that says what was decided goes last.
-        for child in session.children(whole, false)?.unwrap_or_default().iter() {
-            match session.delete(&path::join(whole, child)) {
-                Ok(()) | Err(Fault::NoNode) => {}
-                Err(fault) => return Err(fault),
+/// Removes the round that was found first, and none that has begun under its name since.
+fn forget(
+    session: &Session,
+    whole: &str,
+    meant: &Mutex<Option<String>>,
+    until: Deadline,
+) -> Answer<Option<bool>> {
+    // Nobody waits for it any more.
+    while !until.has_passed() {
+        let found = read(session, whole)?;
+        let mut meant = meant.lock();
+        let is_first = meant.is_none();
+        let (round, version) = match found {
+            Some((round, version)) if is_first || meant.as_ref() == Some(&round.id) => {
+                (round, version)
             }
+            // An earlier attempt has removed it.
+            _ => return Ok((!is_first).then_some(true)),
+        };
+        if round.decision.is_none() {
+            return Ok(Some(false));
         }
-        match session.delete(whole) {
-            Ok(()) | Err(Fault::NoNode) => return Ok(Some(true)),
-            // Somebody has joined meanwhile.
-            Err(Fault::NotEmpty) => {}
+        *meant = Some(round.id);
+        drop(meant);
+        let children = session.children(whole, false)?.unwrap_or_default();
+        let paths = children.iter().map(|child| path::join(whole, child));
+        // One that has begun since is of another version: nobody has decided it yet.
+        let same = Step::Check { path: whole.to_owned(), version: Some(version) };
+        let deletes = paths.chain([whole.to_owned()]).map(|path| Step::Delete { path });
+        let steps: Vec<Step> = [same].into_iter().chain(deletes).collect();
+        match session.transact(&steps) {
+            Ok(()) => return Ok(Some(true)),
+            // Somebody has come or gone, or it has been removed.
+            Err(Fault::NotEmpty | Fault::NoNode | Fault::BadVersion) => {}
             Err(fault) => return Err(fault),
         }
     }
+    Err(Fault::ConnectionLoss)
 }
 
 fn no_round(place: &Place) -> Error {

@@ -118,11 +118,21 @@ impl Drop for Plain {
 impl Store for Plain {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
         let lookout = &self.lookout;
-        if !matches!(kind, Kind::Ephemeral | Kind::EphemeralSequential) {
+        if matches!(kind, Kind::Persistent | Kind::PersistentSequential | Kind::Container) {
             // What the crate sends for a container is none.
             let kind = if kind == Kind::Container { Kind::Persistent } else { kind };
             let made = lookout.call(|handle| handle.create(path, data, acl, kind));
             return made.map(|path| Created { path, czxid: None });
+        }
+        if kind == Kind::Named {
+            // Who wants it sees to it: by its name alone it might be another's.
+            let made = lookout.call(|handle| handle.create(path, data, acl, kind))?;
+            if made != path {
+                return Err(Fault::ConnectionLoss);
+            }
+            let stat = lookout.call(|handle| handle.exists(path, false))?;
+            stat.iter().for_each(|stat| lookout.meet(stat));
+            return Ok(Created { path: made, czxid: stat.map(|stat| stat.czxid) });
         }
         let path = lookout.make(path, |handle| match handle.create(path, data, acl, kind) {
             // The crate gives answers to the wrong callers while credentials are added.
@@ -161,18 +171,36 @@ impl Store for Plain {
     /// half done. What only looks comes first.
     fn transact(&self, steps: &[Step]) -> Answer<()> {
         let lookout = &self.lookout;
+        // What is made only to be deleted again: that it is not there is what counts.
+        let passes = |made: &str| {
+            steps.iter().any(|step| matches!(step, Step::Delete { path } if path == made))
+        };
         for step in steps {
-            if let Step::Check { path, version } = step {
-                let found = lookout.call(|handle| handle.exists(path, false))?;
-                let stat = found.ok_or(Fault::NoNode)?;
-                if version.is_some_and(|version| version != stat.version) {
-                    return Err(Fault::BadVersion);
+            let path = match step {
+                Step::Check { path, .. } => path,
+                Step::Create { path, .. } if passes(path) => path,
+                _ => continue,
+            };
+            let found = lookout.call(|handle| handle.exists(path, false))?;
+            match (step, found) {
+                (Step::Check { version, .. }, Some(stat)) => {
+                    if version.is_some_and(|version| version != stat.version) {
+                        return Err(Fault::BadVersion);
+                    }
                 }
+                (Step::Check { .. }, None) => return Err(Fault::NoNode),
+                (_, Some(_)) => return Err(Fault::NodeExists),
+                (_, None) => {}
             }
         }
+        let made = |gone: &str| {
+            steps.iter().any(|step| matches!(step, Step::Create { path, .. } if path == gone))
+        };
         for step in steps {
             match step {
                 Step::Check { .. } => {}
+                Step::Create { path, .. } if passes(path) => {}
+                Step::Delete { path } if made(path) => {}
                 Step::Create { path, data, acl, kind } => {
                     self.create(path, data, acl, *kind)?;
                 }

@@ -107,7 +107,7 @@ impl Handle {
         let mode = match kind {
             Kind::Persistent => CreateMode::Persistent,
             Kind::Container => CreateMode::Container,
-            Kind::Ephemeral => CreateMode::Ephemeral,
+            Kind::Ephemeral | Kind::Named => CreateMode::Ephemeral,
             Kind::PersistentSequential => CreateMode::PersistentSequential,
             Kind::EphemeralSequential => CreateMode::EphemeralSequential,
         };

@@ -192,6 +192,15 @@ impl Lookout {
         Err(Fault::SessionEnded)
     }
 
+    /// A node that was made just now, whosever it may become: whose the session is, if that is not
+    /// known yet.
+    pub(super) fn meet(&self, stat: &Stat) {
+        let mut state = self.state.lock();
+        if state.owner == 0 && state.ended.is_none() {
+            state.owner = stat.ephemeral_owner;
+        }
+    }
+
     pub(super) fn owner(&self) -> i64 {
         self.state.lock().owner
     }

@@ -30,7 +30,10 @@ pub(crate) enum Kind {
     /// Removed by the server when it has been empty for long; a plain persistent node on
     /// servers that know no containers.
     Container,
+    /// Under a name that nobody else knows.
     Ephemeral,
+    /// An ephemeral node under a name that others may want, too.
+    Named,
     PersistentSequential,
     EphemeralSequential,
 }

@@ -357,7 +357,7 @@ fn flags(kind: Kind) -> i32 {
     match kind {
         Kind::Persistent => 0,
         Kind::Container => FLAG_CONTAINER,
-        Kind::Ephemeral => FLAG_EPHEMERAL,
+        Kind::Ephemeral | Kind::Named => FLAG_EPHEMERAL,
         Kind::PersistentSequential => FLAG_SEQUENTIAL,
         Kind::EphemeralSequential => FLAG_EPHEMERAL_SEQUENTIAL,
     }

@@ -94,7 +94,9 @@ impl Store for Wire {
     fn create(&self, path: &str, _data: &[u8], _acl: &[Acl], kind: Kind) -> Answer<Created> {
         let (path, czxid) = self.world.ask(self.session, |server| match kind {
             Kind::Persistent | Kind::Container => Ok((path.to_owned(), server.create(path, 0)?)),
-            Kind::Ephemeral => Ok((path.to_owned(), server.create(path, self.session)?)),
+            Kind::Ephemeral | Kind::Named => {
+                Ok((path.to_owned(), server.create(path, self.session)?))
+            }
             Kind::PersistentSequential => server.create_numbered(path, 0),
             Kind::EphemeralSequential => server.create_numbered(path, self.session),
         })?;

@@ -171,7 +171,7 @@ impl Tree {
             return Err(Fault::Refused("ephemeral nodes have no children".to_owned()));
         }
         let owner = match kind {
-            Kind::Ephemeral | Kind::EphemeralSequential => session,
+            Kind::Ephemeral | Kind::Named | Kind::EphemeralSequential => session,
             Kind::Persistent | Kind::PersistentSequential | Kind::Container => 0,
         };
         Ok(Change::Create { path, data: data.to_vec(), permissions, owner, time })

@@ -613,8 +613,9 @@ impl Inner {
                 let path = path.clone();
                 let zxid = self.commit(change);
                 // The handle does not say.
-                let known = matches!(kind, Kind::Ephemeral | Kind::EphemeralSequential)
-                    && !schedule().chance(self.habits.forgetful);
+                let known =
+                    matches!(kind, Kind::Ephemeral | Kind::Named | Kind::EphemeralSequential)
+                        && !schedule().chance(self.habits.forgetful);
                 let czxid = known.then_some(zxid as i64);
                 Ok(Reply::Created(Created { path, czxid }))
             }

@@ -497,9 +497,9 @@ fn nobody_is_woken_before_the_round_is_complete() {
         let asked = proxy.requests();
         calls.push(enter(&other, &site, 4));
         site.wait_for_children("a", count);
-        // What watches the guard's node comes a few milliseconds late.
+        // Who is woken asks three times; what watches the guard's node comes a few milliseconds late.
         let more = proxy.requests().len() - asked.len();
-        assert!(more <= 3, "{count}: {:?}", proxy.requests());
+        assert!(more < 3, "{count}: {:?}", proxy.requests());
     }
     calls.push(enter(&other, &site, 4));
     let inside: Vec<Entered> =

@@ -125,7 +125,7 @@ fn s80_a_counter_loses_nothing_when_answers_are_lost() {
     site.finish([zk, other]);
 }
 
-/// With nobody else about, a lost answer is found out.
+/// What can be known of a lost answer is found out, and what cannot is said.
 #[test]
 fn a_change_whose_answer_was_lost_is_not_made_twice() {
     skip_without_server!();

@@ -219,7 +219,7 @@ fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     let theirs = self::round(&restarts, &site);
     let last = participants.pop().unwrap();
     assert!(last.vote_yes().unwrap());
-    assert_eq!(kind(theirs.join("c")), ErrorKind::AlreadyExists, "it is here still");
+    assert_eq!(kind(theirs.join("c")), ErrorKind::Taken, "it is here still");
     drop(last);
     eventually(SOON, "its node to go", || !site.children("r").contains(&"here-c".to_owned()));
     // Before the decision: what it has promised holds.
@@ -399,16 +399,15 @@ fn a_vote_wakes_no_participant() {
     let coordinator = round.begin(&NAMES).unwrap();
     let waits = self::round(&zk, &site).join("a").unwrap();
     assert!(waits.vote_yes().unwrap());
-    proxy.reset_counts();
     let learns = in_background(move || waits.decision());
-    assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
+    // Of its own node, and of the round's.
+    eventually(SOON, "its watches", || site.server().counter("zk_watch_count") == 2);
+    let before = proxy.total_requests();
     let others = ["b", "c"].map(|name| round.join(name).unwrap());
     for one in &others {
         one.vote_yes().unwrap();
     }
-    // The own node's watch may be set late.
-    let asked = proxy.requests();
-    assert!(asked.iter().all(|seen| seen.opcode == opcode::GET_DATA), "{asked:?}");
+    assert_eq!(proxy.total_requests(), before, "{:?}", proxy.requests());
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     assert_eq!(learns.recv_timeout(SOON).unwrap().unwrap(), Decision::Commit);
     drop((others, round, coordinator));
@@ -441,7 +440,7 @@ fn what_cannot_be_is_a_clear_error() {
     assert_eq!(kind(round.join("b")), ErrorKind::InvalidName);
     assert_eq!(kind(round.join("../a")), ErrorKind::InvalidName);
     let a = round.join("a").unwrap();
-    assert_eq!(kind(round.join("a")), ErrorKind::AlreadyExists);
+    assert_eq!(kind(round.join("a")), ErrorKind::Taken);
     assert_eq!(coordinator.abort().unwrap(), Decision::Abort);
     assert!(round.forget().unwrap());
     // Another round of that name is not theirs.
@@ -526,7 +525,7 @@ fn over_a_handle_of_the_programs_it_works_too() {
     let handle = std::sync::Arc::new(handle);
     let zk = Client::from(&handle);
     let (round, coordinator, participants) = begun(&zk, &site);
-    assert_eq!(kind(round.join("a")), ErrorKind::AlreadyExists);
+    assert_eq!(kind(round.join("a")), ErrorKind::Taken);
     participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     assert_decided(&round, &participants, Decision::Commit);

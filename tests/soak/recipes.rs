@@ -295,7 +295,7 @@ impl Deeds {
         let coordinator = begun.or_else(|| found("commit recover", &|| round.recover()).flatten());
         let Some(coordinator) = coordinator else { return };
         let join = || match round.join(&participant) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Taken => Ok(None),
             joined => joined.map(Some),
         };
         let joined = self

@@ -47,6 +47,10 @@ pub(super) fn crowd(
     count: usize,
 ) -> Answer<Option<Crowd>> {
     let children = view.list(whole)?.unwrap_or_default();
+    // As long as there are locks on the node, which do not belong there, nobody gets a place.
+    if in_grant_order(&children).iter().any(|ticket| ticket.class() != Class::Permits) {
+        return Ok(None);
+    }
     let members = members(view, whole, &children, count);
     if members.len() < count {
         return Ok(Some(Crowd::Room));

@@ -499,7 +499,12 @@ impl Items {
 
     /// What a call gives that has found nothing in its time.
     fn over<T>(&self, search: Search<'_>) -> Result<Option<T>> {
-        if search.patient { search.wait.over(self.place.node()?) } else { Err(self.unreachable()) }
+        if search.patient {
+            return search.wait.over(self.place.node()?);
+        }
+        let limit = self.place.client.core().connect_timeout();
+        let message = format!("there was no answer within {limit:?}; try again");
+        Err(Error::new(ErrorKind::Connect, message).on(self.place.node()?))
     }
 
     /// The item's node, as the client names it.

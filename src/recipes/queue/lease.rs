@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::stock::Claim;
 use crate::contend::acquire::refusal;
 use crate::contend::hold::{Hold, LossReason, Lost};
+use crate::contend::ticket::Ticket;
 use crate::error::{Error, Result};
 use crate::path;
 use crate::session::session::Session;
@@ -141,6 +142,10 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -
             // nothing anyway.
             Err(Fault::NotEmpty) => {
                 let children = session.children(item, false)?.ok_or(Fault::NoNode)?;
+                // A stranger's nodes are not ours to delete.
+                if children.iter().any(|name| Ticket::parse(name).is_none()) {
+                    return Err(Fault::NotEmpty);
+                }
                 let others_of = children.iter().map(|name| path::join(item, name));
                 others = others_of.filter(|path| path != lease).collect();
             }

@@ -47,8 +47,9 @@ impl Coordinator {
         &self.round.participants
     }
 
-    /// Waits until all have voted yes, and decides to commit; or until one has voted no, or has
-    /// died, and decides to abort. If the round is decided already, says what.
+    /// Waits until all have voted yes, and decides to commit; or until one has voted no, or was seen
+    /// here and has died, and decides to abort. Who never comes is waited for; so is, by who has
+    /// recovered the round, who had died before without a vote. If the round is decided already, says what.
     ///
     /// # Errors
     ///
@@ -74,7 +75,8 @@ impl Coordinator {
         }
     }
 
-    /// As [`decide`](Coordinator::decide), until any thread trips `cancel`: then nothing is decided.
+    /// As [`decide`](Coordinator::decide), until any thread trips `cancel`. A decision that is under
+    /// way just then may take effect all the same: ask the [state](crate::TwoPhaseCommit::state).
     ///
     /// # Errors
     ///

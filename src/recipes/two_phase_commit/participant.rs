@@ -56,6 +56,20 @@ enum Cast {
 
 impl Participant {
     pub(super) fn join(place: &Place, name: &str) -> Result<Participant> {
+        let mut unsure = None;
+        let joined = Participant::try_to_join(place, name, &mut unsure);
+        if let (Err(_), Some((session, own, data))) = (&joined, unsure) {
+            discard(place.client.core(), &session, own, data);
+        }
+        joined
+    }
+
+    /// `unsure` is where the node may have been made, and was not found.
+    fn try_to_join(
+        place: &Place,
+        name: &str,
+        unsure: &mut Option<(Arc<Session>, String, Vec<u8>)>,
+    ) -> Result<Participant> {
         let node = place.node()?;
         path::lock_path(node, name)?;
         let own = path::lock_path(node, &here(name))?;
@@ -97,12 +111,14 @@ impl Participant {
                     let message = format!(
                         "another takes part as {name:?}, or did so, and its session has not ended"
                     );
-                    return Err(Error::new(ErrorKind::AlreadyExists, message).on(node));
+                    return Err(Error::new(ErrorKind::Taken, message).on(node));
                 }
-                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if !until.has_passed() => {}
                 Some(Err(fault)) => {
-                    discard(core, &session, own, data);
-                    return Err(place.refused(&fault, JOIN));
+                    *unsure = Some((session, own.clone(), data.clone()));
+                    let may_go_on = matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded);
+                    if !may_go_on || until.has_passed() {
+                        return Err(place.refused(&fault, JOIN));
+                    }
                 }
                 None => return Err(place.refused(&Fault::ConnectionLoss, JOIN)),
             }
@@ -266,7 +282,7 @@ fn join(
                 Err(fault) => return Err(fault),
             },
             Some(_) => return Ok(Joined::Taken),
-            None => match session.create(own, data, acl, Kind::Ephemeral) {
+            None => match session.create(own, data, acl, Kind::Named) {
                 Ok(_) | Err(Fault::NodeExists) => {}
                 Err(Fault::NoNode) => return Ok(Joined::NoRound),
                 Err(fault) => return Err(fault),

@@ -38,8 +38,10 @@ fn round(client: &Client, number: usize) -> TwoPhaseCommit {
 }
 
 fn known(stage: &Stage, error: &Error) {
-    use ErrorKind::{AlreadyExists, Connect, ConnectionLoss, LockLost, NotFound, SessionLost};
-    let kinds = [AlreadyExists, Connect, ConnectionLoss, LockLost, NotFound, SessionLost];
+    use ErrorKind::{
+        AlreadyExists, Connect, ConnectionLoss, LockLost, NotFound, SessionLost, Taken,
+    };
+    let kinds = [AlreadyExists, Connect, ConnectionLoss, LockLost, NotFound, SessionLost, Taken];
     if !kinds.contains(&error.kind()) {
         stage.accuse(format!("{error}"));
     }
