@@ -114,6 +114,15 @@ impl Limits<'_> {
     }
 }
 
+/// Tries until there is something to give: for limits without a deadline, by which nobody gives up.
+pub(crate) fn insist<T>(mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    loop {
+        if let Some(got) = attempt()? {
+            return Ok(got);
+        }
+    }
+}
+
 /// Contends until admitted; `None` when it was not to be within the limits.
 pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Option<Hold>> {
     pursue(contention, limits, None, Some)

@@ -11,7 +11,7 @@ use round::{Crowd, Outcome, Waiting, all_gone, crowd, withdraw};
 use super::place::{Aim, Place, Wait};
 use super::site::default_data;
 use crate::acl::Acl;
-use crate::contend::acquire::{Contention, Limits, acquire};
+use crate::contend::acquire::{Contention, Limits, acquire, insist};
 use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
 use crate::contend::ticket::{Form, Guid, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
@@ -125,7 +125,7 @@ impl DoubleBarrier {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized); else as
     /// [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn enter(&self) -> Result<Entered> {
-        self.enter_until(Wait::FOREVER)
+        insist(|| self.enter_by(Wait::FOREVER))
     }
 
     /// As [`enter`](DoubleBarrier::enter), for so long at the most: `None` when there were not
@@ -150,16 +150,7 @@ impl DoubleBarrier {
     /// [`Cancelled`](ErrorKind::Cancelled), with which the node is as gone as with the `None` of
     /// [`enter_for`](DoubleBarrier::enter_for); else as [`enter`](DoubleBarrier::enter).
     pub fn enter_with(&self, cancel: &Cancel) -> Result<Entered> {
-        self.enter_until(Wait::unless(cancel))
-    }
-
-    /// Without a deadline there is no giving up.
-    fn enter_until(&self, wait: Wait<'_>) -> Result<Entered> {
-        loop {
-            if let Some(entered) = self.enter_by(wait)? {
-                return Ok(entered);
-            }
-        }
+        insist(|| self.enter_by(Wait::unless(cancel)))
     }
 
     fn enter_by(&self, wait: Wait<'_>) -> Result<Option<Entered>> {

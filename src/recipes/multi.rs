@@ -9,7 +9,7 @@ use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
 use super::semaphore::DistributedSemaphore;
 use super::site::Site;
-use crate::contend::acquire::Limits;
+use crate::contend::acquire::{Limits, insist};
 use crate::contend::hold::{FencingToken, Hold, LossReason, PARTING};
 use crate::contend::ticket::{Class, Form};
 use crate::error::{Error, ErrorKind, Result};
@@ -165,13 +165,8 @@ impl MultiLock {
     }
 
     fn wait(&self, cancel: Option<&Cancel>) -> Result<MultiGuard> {
-        loop {
-            let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
-            // Without a deadline there is no giving up.
-            if let Some(guard) = self.acquire(limits)? {
-                return Ok(guard);
-            }
-        }
+        let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
+        insist(|| self.acquire(limits))
     }
 
     fn acquire(&self, limits: Limits<'_>) -> Result<Option<MultiGuard>> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::guard::guard;
 use super::site::{Site, looking_on, settings};
 use crate::acl::Acl;
-use crate::contend::acquire::Limits;
+use crate::contend::acquire::{Limits, insist};
 use crate::contend::contenders::Contender;
 use crate::contend::hold::{FencingToken, Hold, LossReason, Lost};
 use crate::contend::local::{HandOver, Key, Member, Policy};
@@ -193,13 +193,8 @@ impl DistributedLock {
     }
 
     fn wait(&self, cancel: Option<&Cancel>) -> Result<LockGuard> {
-        loop {
-            // Without a deadline there is no giving up.
-            let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
-            if let Some(guard) = self.acquire(limits)? {
-                return Ok(guard);
-            }
-        }
+        let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
+        insist(|| self.acquire(limits))
     }
 
     pub(crate) fn try_by(&self, deadline: Deadline) -> Result<Option<LockGuard>> {

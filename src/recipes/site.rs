@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use crate::acl::Acl;
-use crate::contend::acquire::{Contention, Limits, acquire};
+use crate::contend::acquire::{Contention, Limits, acquire, insist};
 use crate::contend::contenders::{self, Contender};
 use crate::contend::hold::Hold;
 use crate::contend::observe::Observer;
@@ -56,13 +56,8 @@ impl Site {
 
     /// Until it is held or cancelled.
     pub(crate) fn wait(&self, form: Form, cancel: Option<&Cancel>) -> Result<Hold> {
-        loop {
-            let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
-            // Without a deadline there is no giving up.
-            if let Some(hold) = self.acquire(form, limits)? {
-                return Ok(hold);
-            }
-        }
+        let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
+        insist(|| self.acquire(form, limits))
     }
 
     /// Only if nobody is in the way.

@@ -13,7 +13,8 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{
-    eventually, mutex, nodes_of, skip_without_server, skip_without_zookeeper, strict, waiting,
+    eventually, in_background, mutex, nodes_of, skip_without_server, skip_without_zookeeper,
+    strict, waiting,
 };
 
 const T: Duration = Duration::from_secs(10);
@@ -72,12 +73,6 @@ impl Rig {
         drop((handle, zk));
         site.finish([]);
     }
-}
-
-fn in_background<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(job()));
-    told
 }
 
 /// As `in_background`, and returns once the job waits.

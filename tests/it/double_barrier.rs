@@ -1,15 +1,16 @@
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
 use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{Acl, Cancel, Client, DoubleBarrier, Entered, ErrorKind, LossReason, Result};
 
-use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{self, Kind, Raw};
+use crate::support::proxy::opcode;
+use crate::support::raw::{self, Kind};
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, kind, last, skip_without_server, skip_without_zookeeper, timed,
+    QUIET, eventually, in_background, kind, last, skip_without_server, skip_without_zookeeper,
+    timed,
 };
 
 const T: Duration = Duration::from_secs(4);
@@ -20,35 +21,16 @@ fn barrier(zk: &Client, site: &Site, participants: u32) -> DoubleBarrier {
     DoubleBarrier::new(zk, &site.base, "a", participants)
 }
 
-/// A client whose session outlives whatever a loaded machine does.
-fn client(site: &Site) -> Client {
-    site.builder().session_timeout(QUIET).connect().expect("a client")
-}
-
-fn in_background<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(call()));
-    told
-}
-
 fn enter(zk: &Client, site: &Site, participants: u32) -> Receiver<Result<Entered>> {
     let barrier = barrier(zk, site, participants);
     in_background(move || barrier.enter())
-}
-
-/// Ends the client's session at the server, and has the client find out.
-fn expire(site: &Site, proxy: &Proxy) {
-    let (session, password) = proxy.sessions().pop().expect("a session");
-    proxy.refuse();
-    Raw::resume(site.hosts(), T, session, &password).unwrap().close().unwrap();
-    proxy.pass();
 }
 
 #[test]
 fn s76_as_many_as_it_is_for_enter_together_and_leave_together() {
     skip_without_zookeeper!();
     let site = Site::shared("s76-enter");
-    let clients = [client(&site), client(&site), client(&site)];
+    let clients = [site.quiet_client(), site.quiet_client(), site.quiet_client()];
     for round in 0..3 {
         let mut calls: Vec<_> = clients[..2].iter().map(|zk| enter(zk, &site, 3)).collect();
         site.wait_for_children("a", 2);
@@ -80,7 +62,7 @@ fn s76_as_many_as_it_is_for_enter_together_and_leave_together() {
 fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
     skip_without_zookeeper!();
     let site = Site::shared("s76-limits");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let three = barrier(&zk, &site, 3);
     for limit in [Duration::ZERO, BRIEF] {
         let calls = [(); 2].map(|()| {
@@ -122,7 +104,7 @@ fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
 fn s76_all_enter_or_none_does_when_one_gives_up_at_that_moment() {
     skip_without_zookeeper!();
     let site = Site::shared("s76-race");
-    let clients = [client(&site), client(&site)];
+    let clients = [site.quiet_client(), site.quiet_client()];
     let (mut both, mut neither) = (0, 0);
     let mut pause = Duration::from_micros(500);
     for round in 0..60 {
@@ -202,7 +184,7 @@ fn s76_whoever_is_named_has_entered_though_it_gives_up() {
 fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     skip_without_zookeeper!();
     let site = Site::shared("s76-full");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let two = barrier(&zk, &site, 2);
     let calls = [(); 2].map(|()| enter(&zk, &site, 2));
     let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
@@ -238,7 +220,7 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
 fn s77_stale_ready_nodes_and_stale_data_neither_let_through_nor_hold_up() {
     skip_without_zookeeper!();
     let site = Site::shared("s77");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let mut raw = site.raw();
     let node = format!("{}/a", site.base);
     raw.create_all(&node).unwrap();
@@ -276,7 +258,7 @@ fn s78_leaving_waits_neither_for_the_dead_nor_beyond_its_time() {
     skip_without_server!();
     let site = Site::own("s78");
     let (proxy, dies) = site.proxied(T);
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let calls = [enter(&zk, &site, 3), enter(&zk, &site, 3), enter(&dies, &site, 3)];
     let [first, second, crashes] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     let (done, took) = timed(|| first.leave_for(BRIEF).unwrap());
@@ -286,7 +268,7 @@ fn s78_leaving_waits_neither_for_the_dead_nor_beyond_its_time() {
     site.wait_for_children("a", 1);
     assert!(leaving.try_recv().is_err());
     let lost = crashes.lost();
-    expire(&site, &proxy);
+    site.expire(&proxy, &dies);
     leaving.recv_timeout(SOON).unwrap().unwrap();
     assert!(matches!(
         lost.wait_for(SOON),
@@ -301,7 +283,7 @@ fn s78_leaving_waits_neither_for_the_dead_nor_beyond_its_time() {
 fn s78_dropping_leaves_without_waiting() {
     skip_without_zookeeper!();
     let site = Site::shared("s78-drop");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let calls = [(); 2].map(|()| enter(&zk, &site, 2));
     let [first, second] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     drop(first);
@@ -316,13 +298,13 @@ fn who_loses_its_session_before_the_round_comes_again_and_counts_once() {
     skip_without_server!();
     let site = Site::own("double-expired");
     let (proxy, zk) = site.proxied(T);
-    let other = client(&site);
+    let other = site.quiet_client();
     for sessions_end in [true, false] {
         let call = enter(&zk, &site, 2);
         site.wait_for_children("a", 1);
         let before = site.children("a");
         match sessions_end {
-            true => expire(&site, &proxy),
+            true => site.expire(&proxy, &zk),
             // A stranger's doing.
             false => site.raw().delete(&format!("{}/a/{}", site.base, before[0])).unwrap(),
         }
@@ -345,7 +327,7 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
     skip_without_server!();
     let site = Site::own("double-ghost");
     let (proxy, zk) = site.proxied(T);
-    let (other, mut raw) = (client(&site), site.raw());
+    let (other, mut raw) = (site.quiet_client(), site.raw());
     let call = enter(&zk, &site, 2);
     site.wait_for_children("a", 1);
     let node = format!("{}/a", site.base);
@@ -355,7 +337,7 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
     let ghost = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-");
     let ghost = raw.create(&ghost, &data, Kind::EphemeralSequential).unwrap();
     raw.set_data(&ghost, &data).unwrap();
-    expire(&site, &proxy);
+    site.expire(&proxy, &zk);
     eventually(SOON, "a new node beside", || {
         let now = site.children("a");
         now.len() == 2 && !now.contains(&last(&own).to_owned())
@@ -376,7 +358,7 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
 fn a_place_counts_only_when_its_owner_has_said_so() {
     skip_without_zookeeper!();
     let site = Site::shared("double-place");
-    let (zk, mut raw) = (client(&site), site.raw());
+    let (zk, mut raw) = (site.quiet_client(), site.raw());
     raw.create_all(&format!("{}/a", site.base)).unwrap();
     let place = format!("{}/a/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-", site.base);
     let place = raw.create(&place, b"theirs", Kind::EphemeralSequential).unwrap();
@@ -401,7 +383,7 @@ fn guards_are_owned_and_can_be_sent() {
 fn one_that_died_does_not_count() {
     skip_without_server!();
     let site = Site::own("double-dead");
-    let (dies, zk) = (client(&site), client(&site));
+    let (dies, zk) = (site.quiet_client(), site.quiet_client());
     let call = enter(&dies, &site, 2);
     site.wait_for_children("a", 1);
     dies.close();
@@ -416,7 +398,7 @@ fn lost_answers_leave_one_round_and_one_node_each() {
     skip_without_server!();
     let site = Site::own("double-ambiguous");
     let (proxy, zk) = site.proxied(T);
-    let other = client(&site);
+    let other = site.quiet_client();
     for reply in [true, false] {
         for operation in [opcode::CREATE, opcode::MULTI, opcode::GET_DATA, opcode::GET_CHILDREN] {
             let case = format!("{operation} {reply}");
@@ -462,7 +444,7 @@ fn limits_are_kept_when_nothing_answers() {
     const LIMIT: Duration = Duration::from_secs(3);
     let site = Site::own("double-silence");
     let (proxy, zk) = site.proxied(QUIET);
-    let other = client(&site);
+    let other = site.quiet_client();
     let two = barrier(&zk, &site, 2);
     let call = in_background(move || timed(|| two.enter_for(LIMIT)));
     site.wait_for_children("a", 1);
@@ -488,7 +470,7 @@ fn nobody_is_woken_before_the_round_is_complete() {
     skip_without_server!();
     let site = Site::own("double-herd");
     let (proxy, zk) = site.proxied(QUIET);
-    let other = client(&site);
+    let other = site.quiet_client();
     let first = enter(&zk, &site, 4);
     // The own node, and the barrier's.
     assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
@@ -513,7 +495,7 @@ fn nobody_is_woken_before_the_round_is_complete() {
 fn bad_names_numbers_and_refusals_are_clear_errors() {
     skip_without_zookeeper!();
     let site = Site::shared("double-refused");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let bad = DoubleBarrier::new(&zk, &site.base, "a/b", 1);
     assert_eq!(kind(bad.enter()), ErrorKind::InvalidName);
     for participants in [0, 501, u32::MAX] {
@@ -551,7 +533,7 @@ fn over_a_handle_of_the_programs_it_works_too() {
     let handle = ZooKeeper::connect(site.hosts(), T, |_: WatchedEvent| ()).unwrap();
     let handle = std::sync::Arc::new(handle);
     let zk = Client::from(&handle);
-    let other = client(&site);
+    let other = site.quiet_client();
     for _ in 0..3 {
         let calls = [enter(&zk, &site, 2), enter(&other, &site, 2)];
         let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());

@@ -4,7 +4,7 @@ use std::time::Duration;
 use zklock::{Client, ErrorKind, Group, Member, Membership};
 
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{self, ALL, Kind, Raw};
+use crate::support::raw::{self, ALL, Kind};
 use crate::support::site::Site;
 use crate::support::{
     eventually, kind, skip_unless_alone, skip_without_server, skip_without_zookeeper, threads_named,
@@ -15,15 +15,6 @@ const BRIEF: Duration = Duration::from_millis(50);
 
 fn ids(members: Vec<Member>) -> Vec<String> {
     members.into_iter().map(|member| member.id).collect()
-}
-
-fn expire(site: &Site, proxy: &Proxy, zk: &Client) {
-    let known = proxy.sessions().into_iter().find(|(id, _)| Some(*id) == zk.session_id());
-    let (session, password) = known.expect("the session");
-    proxy.refuse();
-    let raw = Raw::resume(site.hosts(), Duration::from_secs(10), session, &password).unwrap();
-    raw.close().unwrap();
-    proxy.release();
 }
 
 #[test]
@@ -65,7 +56,7 @@ fn s80_a_membership_comes_back_in_a_new_session() {
     let mut raw = site.raw();
     for round in 0..3 {
         let before = zk.session_id();
-        expire(&site, &proxy, &zk);
+        site.expire(&proxy, &zk);
         eventually(SOON, "a member of a new session", || {
             let members = theirs.members().unwrap();
             members.iter().any(|one| Some(one.session) != before && one.data == b"still here")

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ use crate::support::raw::Kind;
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::{
-    eventually, mutex, mutex_builder, processor_time, shared_hosts, skip_without_server,
-    skip_without_zookeeper, threads_named, unique_base,
+    eventually, in_background, mutex, mutex_builder, processor_time, shared_hosts,
+    skip_without_server, skip_without_zookeeper, threads_named, unique_base,
 };
 
 const LONG: Duration = Duration::from_secs(15);
@@ -45,12 +45,6 @@ fn open_acl() -> Vec<zookeeper::Acl> {
 
 fn linked(hosts: &str, timeout: Duration) -> Client {
     Client::builder(hosts).session_timeout(timeout).connect().expect("a client")
-}
-
-fn in_background<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(job()));
-    told
 }
 
 /// Runs the calling test again in a process of its own, in a role: what a plain handle does to

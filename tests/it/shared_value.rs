@@ -162,10 +162,7 @@ fn changes_are_observed_over_lost_sessions() {
     // What happens while nobody can be told is seen afterwards.
     proxy.refuse();
     theirs.set("two").unwrap();
-    let (session, password) = proxy.sessions().pop().expect("a session");
-    let raw = raw::Raw::resume(site.hosts(), Duration::from_secs(10), session, &password).unwrap();
-    raw.close().unwrap();
-    proxy.release();
+    site.expire(&proxy, &zk);
     assert_eq!(changes.next_for(SOON).unwrap().map(text), Some(Some("two".to_owned())));
     let mut raw = site.raw();
     raw.delete(&format!("{}/a", site.base)).unwrap();

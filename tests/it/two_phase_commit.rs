@@ -1,4 +1,4 @@
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +10,9 @@ use zklock::{
 use crate::support::proxy::opcode;
 use crate::support::raw::{self, Kind, Raw};
 use crate::support::site::Site;
-use crate::support::{QUIET, eventually, kind, skip_without_server, skip_without_zookeeper, timed};
+use crate::support::{
+    QUIET, eventually, in_background, kind, skip_without_server, skip_without_zookeeper, timed,
+};
 
 const T: Duration = Duration::from_secs(4);
 const SOON: Duration = Duration::from_secs(15);
@@ -19,17 +21,6 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 fn round(zk: &Client, site: &Site) -> TwoPhaseCommit {
     TwoPhaseCommit::new(zk, &site.base, "r")
-}
-
-/// A client whose session outlives whatever a loaded machine does.
-fn client(site: &Site) -> Client {
-    site.builder().session_timeout(QUIET).connect().expect("a client")
-}
-
-fn in_background<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(call()));
-    told
 }
 
 fn decide(coordinator: Coordinator) -> Receiver<Result<Decision>> {
@@ -69,7 +60,8 @@ fn marks(site: &Site) -> Vec<String> {
 fn when_all_vote_yes_everybody_commits() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-commit");
-    let clients = [client(&site), client(&site), client(&site), client(&site)];
+    let clients =
+        [site.quiet_client(), site.quiet_client(), site.quiet_client(), site.quiet_client()];
     let round = round(&clients[0], &site);
     let coordinator = round.begin(&NAMES).unwrap();
     assert_eq!(coordinator.participants(), NAMES);
@@ -104,7 +96,7 @@ fn guards_are_owned_and_can_be_sent() {
 fn a_no_aborts() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-no");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let (round, coordinator, participants) = begun(&zk, &site);
     let decision = decide(coordinator);
     assert!(participants[0].vote_yes().unwrap());
@@ -122,7 +114,7 @@ fn a_no_aborts() {
 fn a_death_aborts_before_and_after_the_vote() {
     skip_without_server!();
     let site = Site::own("2pc-death");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     for votes in [false, true] {
         let (proxy, dies) = site.proxied(T);
         let round = round(&zk, &site);
@@ -174,7 +166,7 @@ fn a_death_aborts_before_and_after_the_vote() {
 fn one_that_voted_yes_and_died_is_not_committed_without() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-yes-and-dead");
-    let (zk, dies) = (client(&site), client(&site));
+    let (zk, dies) = (site.quiet_client(), site.quiet_client());
     let round = round(&zk, &site);
     let coordinator = round.begin(&["a", "b"]).unwrap();
     let survivor = round.join("a").unwrap();
@@ -193,7 +185,7 @@ fn one_that_voted_yes_and_died_is_not_committed_without() {
 fn the_end_of_the_time_aborts() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-limit");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let (round, coordinator, participants) = begun(&zk, &site);
     participants[0].vote_yes().unwrap();
     let (none, took) = timed(|| participants[0].decision_for(BRIEF).unwrap());
@@ -214,7 +206,7 @@ fn the_end_of_the_time_aborts() {
 fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-restart");
-    let (zk, restarts) = (client(&site), client(&site));
+    let (zk, restarts) = (site.quiet_client(), site.quiet_client());
     let (round, coordinator, mut participants) = begun(&zk, &site);
     let theirs = self::round(&restarts, &site);
     let last = participants.pop().unwrap();
@@ -231,7 +223,7 @@ fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     drop((again, participants));
     restarts.close();
     // And after it.
-    let restarted = client(&site);
+    let restarted = site.quiet_client();
     let later = self::round(&restarted, &site);
     assert_eq!(later.decision().unwrap(), Some(Decision::Commit));
     let again = later.join("c").unwrap();
@@ -246,7 +238,7 @@ fn a_participant_waits_on_over_a_lost_session() {
     skip_without_server!();
     let site = Site::own("2pc-expired");
     let (proxy, zk) = site.proxied(T);
-    let other = client(&site);
+    let other = site.quiet_client();
     let round = round(&other, &site);
     let coordinator = round.begin(&["a", "b"]).unwrap();
     let participant = self::round(&zk, &site).join("a").unwrap();
@@ -270,7 +262,7 @@ fn a_participant_waits_on_over_a_lost_session() {
 fn a_round_whose_coordinator_is_gone_can_be_recovered() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-recover");
-    let (gone, zk) = (client(&site), client(&site));
+    let (gone, zk) = (site.quiet_client(), site.quiet_client());
     for votes in [2, 3] {
         let coordinator = round(&gone, &site).begin(&NAMES).unwrap();
         let round = round(&zk, &site);
@@ -295,7 +287,7 @@ fn a_round_whose_coordinator_is_gone_can_be_recovered() {
 fn two_coordinators_come_to_one_decision() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-exclusive");
-    let clients = [client(&site), client(&site)];
+    let clients = [site.quiet_client(), site.quiet_client()];
     let mut seen = [0, 0];
     let mut pause = Duration::from_micros(500);
     for _ in 0..40 {
@@ -394,7 +386,7 @@ fn a_vote_wakes_no_participant() {
     skip_without_server!();
     let site = Site::own("2pc-herd");
     let (proxy, zk) = site.proxied(QUIET);
-    let other = client(&site);
+    let other = site.quiet_client();
     let round = round(&other, &site);
     let coordinator = round.begin(&NAMES).unwrap();
     let waits = self::round(&zk, &site).join("a").unwrap();
@@ -418,7 +410,7 @@ fn a_vote_wakes_no_participant() {
 fn what_cannot_be_is_a_clear_error() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-errors");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let round = round(&zk, &site);
     assert_eq!(kind(round.recover()), ErrorKind::NotFound);
     assert_eq!(kind(round.join("a")), ErrorKind::NotFound);
@@ -464,7 +456,7 @@ fn acls_are_kept_and_refusals_said() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-acl");
     let (zk, owner) =
-        (client(&site), site.builder().auth("digest", b"owner:secret").connect().unwrap());
+        (site.quiet_client(), site.builder().auth("digest", b"owner:secret").connect().unwrap());
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
     let owned = TwoPhaseCommit::builder(&owner, &site.base, "r").acl(Acl::creator_only()).build();
@@ -503,7 +495,7 @@ fn acls_are_kept_and_refusals_said() {
 fn a_decision_that_a_stranger_shows_decides_nothing() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-stranger");
-    let zk = client(&site);
+    let zk = site.quiet_client();
     let (round, coordinator, participants) = begun(&zk, &site);
     let mut raw = site.raw();
     raw.create(&format!("{}/r/commit", site.base), b"", Kind::Persistent).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::layout::Layout;
 use super::lease::LeasedItem;
 use super::stock::{Claim, Edition, On, Stock};
-use crate::contend::acquire::{Contention, Limits, acquire};
+use crate::contend::acquire::{Contention, Limits, acquire, insist};
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -169,11 +169,7 @@ impl Items {
         wait: Wait<'_>,
         get: impl Fn(&Items, Search<'_>) -> Result<Option<T>>,
     ) -> Result<T> {
-        loop {
-            if let Some(got) = get(self, Search::waiting(wait))? {
-                return Ok(got);
-            }
-        }
+        insist(|| get(self, Search::waiting(wait)))
     }
 
     /// If there is one now; asked within the connect time-out.

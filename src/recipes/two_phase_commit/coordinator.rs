@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::no_round;
 use super::round::{Decision, ParticipantState, Round, RoundState, here, vote};
 use crate::acl::Acl;
+use crate::contend::acquire::insist;
 use crate::error::Result;
 use crate::path;
 use crate::recipes::place::{Aim, Place, Wait};
@@ -57,7 +58,7 @@ impl Coordinator {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) and what waiting cannot mend else. Then the round
     /// may be decided or not.
     pub fn decide(&self) -> Result<Decision> {
-        self.decide_unless_over(Wait::FOREVER)
+        insist(|| self.settle(Plan::AsVoted, Wait::FOREVER))
     }
 
     /// As [`decide`](Coordinator::decide), and if there is no decision in time, the round is
@@ -82,7 +83,7 @@ impl Coordinator {
     ///
     /// [`Cancelled`](crate::ErrorKind::Cancelled); else as [`decide`](Coordinator::decide).
     pub fn decide_with(&self, cancel: &Cancel) -> Result<Decision> {
-        self.decide_unless_over(Wait::unless(cancel))
+        insist(|| self.settle(Plan::AsVoted, Wait::unless(cancel)))
     }
 
     /// Decides to abort, whatever the votes; if the round is decided already, says what.
@@ -94,15 +95,6 @@ impl Coordinator {
         let limit = self.place.client.core().connect_timeout();
         let decision = self.settle(Plan::Abort, Wait::until(Deadline::after(limit)))?;
         decision.ok_or_else(|| self.place.refused(&Fault::ConnectionLoss, DECIDE))
-    }
-
-    /// Without a deadline there is no giving up.
-    fn decide_unless_over(&self, wait: Wait<'_>) -> Result<Decision> {
-        loop {
-            if let Some(decision) = self.settle(Plan::AsVoted, wait)? {
-                return Ok(decision);
-            }
-        }
     }
 
     fn settle(&self, plan: Plan, wait: Wait<'_>) -> Result<Option<Decision>> {

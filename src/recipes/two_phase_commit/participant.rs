@@ -8,6 +8,7 @@ use super::coordinator::find_round;
 use super::no_round;
 use super::round::{Decision, Round, RoundState, here, read, vote};
 use crate::acl::Acl;
+use crate::contend::acquire::insist;
 use crate::contend::hold::{Hold, LossReason, Lost};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
@@ -182,7 +183,7 @@ impl Participant {
     /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) and what waiting cannot mend else.
     pub fn decision(&self) -> Result<Decision> {
-        self.decided_unless_over(Wait::FOREVER)
+        insist(|| self.decided(Wait::FOREVER))
     }
 
     /// As [`decision`](Participant::decision), for so long at the most: `None` when it is not known
@@ -201,16 +202,7 @@ impl Participant {
     ///
     /// [`Cancelled`](ErrorKind::Cancelled); else as [`decision`](Participant::decision).
     pub fn decision_with(&self, cancel: &Cancel) -> Result<Decision> {
-        self.decided_unless_over(Wait::unless(cancel))
-    }
-
-    /// Without a deadline there is no giving up.
-    fn decided_unless_over(&self, wait: Wait<'_>) -> Result<Decision> {
-        loop {
-            if let Some(decision) = self.decided(wait)? {
-                return Ok(decision);
-            }
-        }
+        insist(|| self.decided(Wait::unless(cancel)))
     }
 
     fn decided(&self, wait: Wait<'_>) -> Result<Option<Decision>> {

@@ -126,6 +126,15 @@ pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
     (call(), start.elapsed())
 }
 
+/// Has something done by a thread of its own, which tells what came of it.
+pub(crate) fn in_background<T: Send + 'static>(
+    call: impl FnOnce() -> T + Send + 'static,
+) -> mpsc::Receiver<T> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(call()));
+    told
+}
+
 /// Waits until `condition` holds.
 ///
 /// # Panics

@@ -7,7 +7,7 @@ use zklock::{Client, ClientBuilder};
 use super::proxy::Proxy;
 use super::raw::Raw;
 use super::server::{Builder, Server};
-use super::{alone, eventually, shared_hosts, threads_named, unique_base};
+use super::{QUIET, alone, eventually, shared_hosts, threads_named, unique_base};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -55,6 +55,20 @@ impl Site {
         let builder = Client::builder(&proxy.hosts()).session_timeout(session_timeout);
         let client = builder.connect().expect("a client");
         (proxy, client)
+    }
+
+    /// A client whose session outlives whatever a loaded machine does.
+    pub(crate) fn quiet_client(&self) -> Client {
+        self.builder().session_timeout(QUIET).connect().expect("a client")
+    }
+
+    /// Ends the session of a proxy's one client at the server, and has the client find out.
+    pub(crate) fn expire(&self, proxy: &Proxy, zk: &Client) {
+        let known = proxy.sessions().into_iter().find(|(id, _)| Some(*id) == zk.session_id());
+        let (session, password) = known.expect("the client's session");
+        proxy.refuse();
+        Raw::resume(&self.hosts, QUIET, session, &password).unwrap().close().unwrap();
+        proxy.release();
     }
 
     pub(crate) fn builder(&self) -> ClientBuilder {
