@@ -7,7 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::zookeeper::{WatchedEvent, ZkState, ZooKeeper};
-use zklock::{Cancel, Client, DistributedLock, ErrorKind, LockGuard, LossReason, SessionState};
+use zklock::{
+    Cancel, Client, Decision, DistributedLock, ErrorKind, Group, LockGuard, LossReason,
+    SessionState, TwoPhaseCommit,
+};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
@@ -541,5 +544,49 @@ fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     eventually(LONG, "two contenders", || rig.site.children("0").len() == nodes_of(2));
     guard.unlock().unwrap();
     waiter.recv_timeout(LONG).expect("the waiter's turn").unwrap().unlock().unwrap();
+    rig.finish();
+}
+
+/// Names of nodes that others may have, too.
+#[test]
+fn a_member_under_a_name_that_another_has_waits_for_it_and_harms_nobody() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-group");
+    let other = rig.site.client();
+    let [ours, theirs] = [&rig.zk, &other].map(|zk| Group::new(zk, &rig.site.base, "g"));
+    let guard = rig.lock().lock().unwrap();
+    let them = theirs.join("me", "theirs").unwrap();
+    let joining = in_background(move || ours.join("me", "ours"));
+    eventually(LONG, "the wait for the id", || rig.zk.stats().watches >= 2);
+    assert!(joining.try_recv().is_err());
+    assert_eq!(theirs.members().unwrap()[0].data, b"theirs");
+    them.leave().unwrap();
+    let us = joining.recv_timeout(LONG).unwrap().unwrap();
+    assert_eq!(theirs.members().unwrap()[0].data, b"ours");
+    guard.ensure_held().unwrap();
+    us.leave().unwrap();
+    assert_eq!(theirs.members().unwrap(), []);
+    guard.unlock().unwrap();
+    drop((theirs, other));
+    rig.finish();
+}
+
+/// What is one transaction otherwise is not seen half done where that would be taken for a vote.
+#[test]
+fn a_vote_in_favour_is_never_seen_as_one_against() {
+    skip_without_server!();
+    let rig = Rig::new("borrowed-vote");
+    let other = rig.site.client();
+    for number in 0..5 {
+        let round = |zk: &Client| TwoPhaseCommit::new(zk, &rig.site.base, format!("r{number}"));
+        let coordinator = round(&other).begin(&["a", "b"]).unwrap();
+        let participants = ["a", "b"].map(|name| round(&rig.zk).join(name).unwrap());
+        let decides = in_background(move || coordinator.decide());
+        for one in &participants {
+            assert!(one.vote_yes().unwrap());
+        }
+        assert_eq!(decides.recv_timeout(LONG).unwrap().unwrap(), Decision::Commit, "{number}");
+    }
+    drop(other);
     rig.finish();
 }
