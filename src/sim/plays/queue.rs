@@ -107,9 +107,14 @@ impl Queueing {
         if schedule.chance(30) {
             return drop(item);
         }
-        let data = item.data().to_owned();
+        let (data, path) = (item.data().to_owned(), item.path().to_owned());
         match item.ack() {
-            Ok(()) => self.note(stage, &data),
+            Ok(()) => {
+                self.note(stage, &data);
+                if stage.world.look(|world| world.contains(&path)) {
+                    stage.accuse(format!("{path} was acknowledged, and is there"));
+                }
+            }
             Err(error) => {
                 self.books.lock().unsure += 1;
                 let kinds = [ErrorKind::LockLost, ErrorKind::SessionLost];
