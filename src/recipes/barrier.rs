@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::place::{Aim, Place, Wait};
+use super::place::{Aim, Place, Wait, placed};
 use crate::acl::Acl;
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::client::Client;
 use crate::session::follow::View;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
@@ -54,23 +53,14 @@ const WAIT: Aim = Aim { tried: "wait at the barrier", needs: "READ on it" };
 const RAISE: Aim = Aim { tried: "raise the barrier", needs: "CREATE on its parent" };
 const LIFT: Aim = Aim { tried: "lift the barrier", needs: "DELETE on its parent" };
 
+placed!(
+    Barrier,
+    BarrierBuilder,
+    "The barrier `name` under the path `base`",
+    "Who waits needs READ on the node; to lift it takes DELETE on its parent."
+);
+
 impl Barrier {
-    /// The barrier `name` under the path `base`: as
-    /// [`DistributedLock::new`](crate::DistributedLock::new).
-    pub fn new(zk: impl Into<Client>, base: impl AsRef<str>, name: impl AsRef<str>) -> Barrier {
-        Barrier::builder(zk, base, name).build()
-    }
-
-    /// As [`new`](Barrier::new), with settings.
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> BarrierBuilder {
-        let place = Place::new(zk.into(), base.as_ref(), name.as_ref());
-        BarrierBuilder { barrier: Barrier { place } }
-    }
-
     /// Raises the barrier, and says whether this call did; false if it was up already.
     ///
     /// It is raised once at the most. When an answer was lost, the node is looked for, and made
@@ -228,27 +218,5 @@ fn lift(
         Ok(()) => Ok(true),
         Err(Fault::NoNode) => Ok(begun.is_some()),
         Err(fault) => Err(fault),
-    }
-}
-
-/// Settings of a [`Barrier`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct BarrierBuilder {
-    barrier: Barrier,
-}
-
-impl BarrierBuilder {
-    /// The ACL of the barrier's node and of what has to be made above it. Default [`Acl::open`].
-    ///
-    /// Who waits needs READ on the node; to lift it takes DELETE on its parent.
-    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> BarrierBuilder {
-        self.barrier.place.acl = acl.into();
-        self
-    }
-
-    /// The barrier with these settings.
-    pub fn build(self) -> Barrier {
-        self.barrier
     }
 }

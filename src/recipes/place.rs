@@ -133,7 +133,7 @@ impl fmt::Debug for Place {
 
 /// How a recipe that stands on a place, its field `place`, is made.
 macro_rules! placed {
-    ($recipe:ident, $builder:ident, $what:literal) => {
+    ($recipe:ident, $builder:ident, $what:literal $(, $needs:literal)?) => {
         impl $recipe {
             #[doc = concat!($what, ", with the default settings.")]
             ///
@@ -170,6 +170,10 @@ macro_rules! placed {
         impl $builder {
             /// The ACL of every node that is made, also of what is missing above it. Default
             /// [`Acl::open`](crate::Acl::open).
+            $(
+                ///
+                #[doc = $needs]
+            )?
             pub fn acl(mut self, acl: impl Into<Vec<crate::Acl>>) -> $builder {
                 self.recipe.place.acl = acl.into();
                 self

@@ -10,13 +10,12 @@ use coordinator::Coordinator;
 use participant::Participant;
 use round::{Decision, Round, RoundState, read, size};
 
-use super::place::{Aim, Place};
+use super::place::{Aim, Place, placed};
 use crate::acl::Acl;
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::client::Client;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
 use crate::session::store::{Answer, Fault, Kind, Step};
@@ -52,7 +51,7 @@ use crate::session::store::{Answer, Fault, Kind, Step};
 /// a decision is its own affair: it has to make its work durable before it votes yes, and to do, or
 /// undo, what was decided also after a crash.
 ///
-/// Over a handle of the program's own ([`Client`]'s `From<Arc<ZooKeeper>>`) there are no
+/// Over a handle of the program's own ([`Client`](crate::Client)'s `From<Arc<ZooKeeper>>`) there are no
 /// transactions: the steps are taken one by one. There is still one decision; but a participant that
 /// dies at that moment may be committed without, and a vote may be half cast.
 ///
@@ -92,28 +91,14 @@ const READ: Aim = Aim { tried: "read the round", needs: "READ on its node" };
 const FORGET: Aim =
     Aim { tried: "remove the round", needs: "DELETE on its node and on the parent" };
 
+placed!(
+    TwoPhaseCommit,
+    TwoPhaseCommitBuilder,
+    "The round `name` under the path `base`, which is its own until the round is forgotten",
+    "Participants need READ, CREATE and DELETE on the round's node; the coordinator WRITE, too."
+);
+
 impl TwoPhaseCommit {
-    /// The round `name` under the path `base`: as
-    /// [`DistributedLock::new`](crate::DistributedLock::new). Every round needs a name of its own,
-    /// until it is forgotten.
-    pub fn new(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> TwoPhaseCommit {
-        TwoPhaseCommit::builder(zk, base, name).build()
-    }
-
-    /// As [`new`](TwoPhaseCommit::new), with settings.
-    pub fn builder(
-        zk: impl Into<Client>,
-        base: impl AsRef<str>,
-        name: impl AsRef<str>,
-    ) -> TwoPhaseCommitBuilder {
-        let place = Place::new(zk.into(), base.as_ref(), name.as_ref());
-        TwoPhaseCommitBuilder { commit: TwoPhaseCommit { place } }
-    }
-
     /// Begins the round, with these participants: each a name that can be a component of a path.
     ///
     /// # Errors
@@ -278,27 +263,4 @@ fn forget(
 fn no_round(place: &Place) -> Error {
     let message = "there is no such round: nobody has begun it, or it is forgotten already";
     Error::new(ErrorKind::NotFound, message).on(place.node().unwrap_or_default())
-}
-
-/// Settings of a [`TwoPhaseCommit`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing before `build`"]
-pub struct TwoPhaseCommitBuilder {
-    commit: TwoPhaseCommit,
-}
-
-impl TwoPhaseCommitBuilder {
-    /// The ACL of every node that this value makes: missing parents, the round's node, and its
-    /// children. Default [`Acl::open`].
-    ///
-    /// Participants need READ, CREATE and DELETE on the round's node; the coordinator WRITE, too.
-    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> TwoPhaseCommitBuilder {
-        self.commit.place.acl = acl.into();
-        self
-    }
-
-    /// The round with these settings.
-    pub fn build(self) -> TwoPhaseCommit {
-        self.commit
-    }
 }
