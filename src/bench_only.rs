@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::acl::Acl;
 use crate::error::Result;
-use crate::link::core::Notice;
+use crate::link::core::{End, Notice};
 use crate::path;
 use crate::rt::Deadline;
 use crate::session::client::Client;
@@ -122,8 +122,8 @@ impl Store for Nobody {
 
     fn delete_soon(&self, _path: &str) {}
 
-    fn is_trusted(&self) -> bool {
-        true
+    fn lease(&self) -> Result<(), End> {
+        Ok(())
     }
 
     fn info(&self) -> Info {

@@ -155,6 +155,7 @@ pub mod testing;
 mod acl;
 mod error;
 mod hosts;
+mod logging;
 mod path;
 mod rt;
 

@@ -44,15 +44,22 @@ pub(crate) fn ask<T: Send + 'static>(
         };
         let _subscription = session.status().subscribe(waiter.bell());
         if session.status().until_usable(&waiter, deadline, || false) == Usable::NotInTime {
-            return Err(refused(&Fault::ConnectionLoss));
+            let (tried, limit) = (about.tried, core.connect_timeout());
+            let message = format!("could not {tried}: there was no connection within {limit:?}");
+            return Err(Error::new(ErrorKind::ConnectionLoss, message).on(about.node));
         }
         let (asked, question) = (Arc::clone(&session), question.clone());
         let answer =
             core.calls().run(&waiter, deadline, || false, move || question(&asked), drop)?;
-        match answer.unwrap_or(Err(Fault::ConnectionLoss)) {
-            Ok(answer) => return Ok(answer),
-            Err(Fault::ConnectionLoss | Fault::SessionEnded) if !deadline.has_passed() => {}
-            Err(fault) => return Err(refused(&fault)),
+        match answer {
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if !deadline.has_passed() => {}
+            Some(Err(fault)) => return Err(refused(&fault)),
+            None => {
+                let (tried, limit) = (about.tried, core.connect_timeout());
+                let message = format!("could not {tried}: there was no answer within {limit:?}");
+                return Err(Error::new(ErrorKind::ConnectionLoss, message).on(about.node));
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::ask::{Question, ask};
+use super::revoke::is_request;
 use super::rule::in_grant_order;
 use super::ticket::{Class, Ticket};
 use crate::error::Result;
@@ -26,7 +27,8 @@ pub struct Contender {
     /// How many of a semaphore's permits it takes; 1 for any other lock.
     pub weight: u32,
     /// What it says of itself: by default host, process id and thread. Empty when an ACL
-    /// hides it.
+    /// hides it, and while a request to let go stands in its place: a holder writes its data back
+    /// as soon as it has noted the request.
     pub data: Vec<u8>,
     /// The id of the session it belongs to, as servers name it in their logs (in
     /// hexadecimal). 0 is a node of no session, which nobody will clean up.
@@ -43,7 +45,8 @@ impl Contender {
             sequence: ticket.sequence(),
             class: ticket.class(),
             weight: ticket.weight(),
-            data,
+            // What asks it to let go is not what it says of itself.
+            data: if is_request(&data) { Vec::new() } else { data },
             session: stat.ephemeral_owner,
             since: SystemTime::UNIX_EPOCH + since,
         }
@@ -84,10 +87,11 @@ pub(crate) fn contenders(client: &Client, node: &str) -> Result<Vec<Contender>> 
 
 fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
     let children = session.children(whole, false)?.unwrap_or_default();
-    let mut found = Vec::new();
-    for ticket in in_grant_order(&children) {
-        let read = session.read(&path::join(whole, ticket.name()), false)?;
-        found.extend(read.map(|(data, stat)| Contender::new(node, &ticket, data, &stat)));
+    let tickets = in_grant_order(&children);
+    let paths: Vec<String> = tickets.iter().map(|one| path::join(whole, one.name())).collect();
+    let mut found = Vec::with_capacity(tickets.len());
+    for (ticket, read) in tickets.iter().zip(session.read_each(&paths)) {
+        found.extend(read?.map(|(data, stat)| Contender::new(node, ticket, data, &stat)));
     }
     Ok(found)
 }

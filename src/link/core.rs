@@ -203,6 +203,11 @@ impl Core {
         if self.ended.is_some() { 0 } else { self.last_zxid }
     }
 
+    /// Why the session is over for the client, if it is.
+    pub(crate) fn ended(&self) -> Option<End> {
+        self.ended
+    }
+
     /// Zero once the session is over for the client.
     pub(crate) fn lease_end(&self) -> Moment {
         if self.ended.is_some() { Moment::ZERO } else { self.lease.end() }
@@ -529,7 +534,13 @@ impl Core {
             return Ok(());
         }
         // A lost connection is only lost when it is: whoever asks would ask again at once.
-        if matches!(error, code::SESSION_MOVED | code::CONNECTION_LOSS | code::OPERATION_TIMEOUT) {
+        if matches!(
+            error,
+            code::SESSION_MOVED
+                | code::CONNECTION_LOSS
+                | code::OPERATION_TIMEOUT
+                | code::REQUEST_TIMEOUT
+        ) {
             return Err(Broken(format!("the server cannot serve the session: error {error}")));
         }
         if let Some(length) = oversized {

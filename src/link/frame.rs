@@ -40,6 +40,10 @@ pub(crate) mod code {
     pub(crate) const INVALID_ACL: i32 = -114;
     pub(crate) const AUTH_FAILED: i32 = -115;
     pub(crate) const SESSION_MOVED: i32 = -118;
+    /// The server has given up waiting for its own answer.
+    pub(crate) const REQUEST_TIMEOUT: i32 = -122;
+    /// The server has too much to do, and has not done it.
+    pub(crate) const THROTTLED: i32 = -127;
 }
 
 /// Transaction ids with a meaning of their own.

@@ -26,7 +26,7 @@ use std::time::Duration;
 use parking_lot::{Mutex as Lock, MutexGuard};
 use rustix::event::{PollFd, PollFlags};
 
-use self::core::{Core, Mark, Notice, OnAnswer, Said};
+use self::core::{Core, End, Mark, Notice, OnAnswer, Said};
 use self::dial::{Auth, Dial, Found, Resolver, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline, Moment, Mutex, Receiver, Sender, bounded, unbounded};
@@ -87,9 +87,24 @@ const NAP: Duration = Duration::from_millis(5);
 /// For the end of a lease: it has come, or has not begun.
 const LAPSED: u64 = 0;
 
+/// What stands for the end of a session in the place of its lease's end: no clock is that early.
+fn code_of(end: End) -> u64 {
+    match end {
+        End::Lapsed => LAPSED,
+        End::Expired => 1,
+        End::AuthFailed => 2,
+        End::Closed => 3,
+    }
+}
+
+fn end_of(code: u64) -> Option<End> {
+    let all = [End::Lapsed, End::Expired, End::AuthFailed, End::Closed];
+    all.into_iter().find(|end| code_of(*end) == code)
+}
+
 struct Shared {
     /// In nanoseconds of a [`Moment`]. The link moves it forward, whoever finds it in the
-    /// past puts [`LAPSED`] in its place.
+    /// past puts [`LAPSED`] in its place. Once the session is over, the code of how it ended.
     lease_end: AtomicU64,
     info: Mutex<Info>,
     line: Lock<Line>,
@@ -294,24 +309,26 @@ impl Link {
         self.tell(Command::Close { give_up_after });
     }
 
-    /// Whether the lease runs. Once false, always false: who finds it run out ends it for
-    /// all, also if a renewal is on its way.
-    pub(crate) fn is_trusted(&self) -> bool {
+    /// Whether the lease runs, or how the session has ended. Once an error, always one: who finds
+    /// the lease run out ends it for all, also if a renewal is on its way.
+    pub(crate) fn lease(&self) -> Result<(), End> {
         let lease_end = &self.shared.lease_end;
         let mut end = lease_end.load(Ordering::Acquire);
-        while end != LAPSED {
+        loop {
+            if let Some(why) = end_of(end) {
+                return Err(why);
+            }
             if Moment::now() < Moment::from_nanos(end) {
-                return true;
+                return Ok(());
             }
             match lease_end.compare_exchange(end, LAPSED, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     self.waker.wake();
-                    return false;
+                    return Err(End::Lapsed);
                 }
                 Err(renewed) => end = renewed,
             }
         }
-        false
     }
 
     pub(crate) fn info(&self) -> Info {
@@ -481,7 +498,7 @@ impl Runner {
                 Notice::Ended(why) => {
                     log::log!(
                         target: "zklock::link",
-                        if why == core::End::Closed { log::Level::Debug } else { log::Level::Warn },
+                        if why == End::Closed { log::Level::Debug } else { log::Level::Warn },
                         "session 0x{session:x} is over: {why:?}"
                     );
                 }
@@ -525,7 +542,7 @@ impl Runner {
     }
 
     fn publish_lease(&mut self, line: &mut Line) {
-        let end = line.core.lease_end().as_nanos();
+        let end = line.core.ended().map_or_else(|| line.core.lease_end().as_nanos(), code_of);
         let exchanged = self.shared.lease_end.compare_exchange(
             self.lease_end,
             end,

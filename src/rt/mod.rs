@@ -34,7 +34,9 @@ pub(crate) mod shuttled;
 #[cfg(shuttle)]
 use shuttled as ground;
 
-pub(crate) use ground::{AtomicBool, AtomicU64, Bell, Condvar, Mutex, Rung, bell, now, random};
+pub(crate) use ground::{
+    AtomicBool, AtomicU64, Bell, Condvar, Mutex, Rung, ThreadId, bell, now, random, thread_id,
+};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 

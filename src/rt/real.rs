@@ -13,6 +13,13 @@ pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
+pub(crate) use std::thread::ThreadId;
+
+/// Tells the calling thread from all others.
+pub(crate) fn thread_id() -> ThreadId {
+    std::thread::current().id()
+}
+
 /// The clock that deadlines are measured by.
 pub(crate) fn now() -> Instant {
     Instant::now()

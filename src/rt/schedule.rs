@@ -317,6 +317,11 @@ impl Schedule {
         self.enter(self.now.get() + lag, What::Run(task));
     }
 
+    /// The number of the task that runs, if one does.
+    pub(crate) fn task(&self) -> Option<usize> {
+        self.running.get()
+    }
+
     /// The stay that the running task is about to begin.
     pub(crate) fn sleeper(&self) -> Sleeper {
         let task = self.running.get().unwrap_or_else(|| unreachable!("only tasks wait"));

@@ -85,6 +85,12 @@ pub(crate) fn start_always(name: &str, body: impl FnOnce() + Send + 'static) {
     THREADS.with(|threads| threads.borrow_mut().push(thread));
 }
 
+pub(crate) use shuttle::thread::ThreadId;
+
+pub(crate) fn thread_id() -> ThreadId {
+    thread::current().id()
+}
+
 /// Goes on with every look, and now and then by much: a thread may be held up.
 pub(crate) fn now() -> Instant {
     let step = if one_in(16) { thread_rng().gen_range(0..1 << 30) } else { 1 };

@@ -17,6 +17,18 @@ pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
     }
 }
 
+/// A task's number stands for a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ThreadId {
+    Real(real::ThreadId),
+    Task(usize),
+}
+
+pub(crate) fn thread_id() -> ThreadId {
+    let task = schedule::current().and_then(|schedule| schedule.task());
+    task.map_or_else(|| ThreadId::Real(real::thread_id()), ThreadId::Task)
+}
+
 pub(crate) fn now() -> Instant {
     schedule::current().map_or_else(real::now, |schedule| schedule.instant())
 }

@@ -8,8 +8,10 @@ use super::workers::Workers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{Deadline, Mutex};
 
-/// The most worker threads of one client.
-const MOST: usize = 16;
+/// The most worker threads of a client whose calls may hang for as long as they like: one of a
+/// handle of the program's. Elsewhere every call is answered in bounded time, and there is a worker
+/// for each thread that waits for one.
+pub(crate) const MOST: usize = 16;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -29,12 +31,6 @@ enum Slot<T> {
 struct Promise<T> {
     slot: Arc<Mutex<Slot<T>>>,
     bell: Signal,
-}
-
-impl Default for Calls {
-    fn default() -> Calls {
-        Calls::new(MOST)
-    }
 }
 
 impl Calls {
@@ -124,14 +120,14 @@ mod tests {
 
     #[test]
     fn a_call_in_time_gives_its_result() {
-        let (calls, waiter) = (Calls::default(), Waiter::new());
+        let (calls, waiter) = (Calls::new(MOST), Waiter::new());
         let result = calls.run(&waiter, Deadline::NEVER, || false, || 7, |_| panic!("late"));
         assert_eq!(result.unwrap(), Some(7));
     }
 
     #[test]
     fn a_late_result_is_not_lost() {
-        let (calls, waiter) = (Calls::default(), Waiter::new());
+        let (calls, waiter) = (Calls::new(MOST), Waiter::new());
         let (release, released) = bounded::<()>(0);
         let (told, late) = bounded(1);
         let has_begun = Arc::new(AtomicBool::new(false));
@@ -152,7 +148,7 @@ mod tests {
 
     #[test]
     fn with_all_workers_stuck_a_call_still_ends_in_time_and_never_runs() {
-        let (calls, waiter) = (Calls::default(), Waiter::new());
+        let (calls, waiter) = (Calls::new(MOST), Waiter::new());
         let (release, released) = bounded::<()>(0);
         let (begin, begun) = bounded(MOST);
         let soon = || Deadline::after(Duration::from_millis(5));
@@ -178,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_call_that_panics_fails_and_leaves_nobody_waiting() {
-        let (calls, waiter) = (Calls::default(), Waiter::new());
+        let (calls, waiter) = (Calls::new(MOST), Waiter::new());
         let job = || panic!("this one panics");
         let result: Result<Option<()>> = calls.run(&waiter, Deadline::NEVER, || false, job, drop);
         assert_eq!(result.unwrap_err().kind(), ErrorKind::System);

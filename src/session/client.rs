@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::borrowed::Borrowed;
-use super::calls::Calls;
+use super::calls::{self, Calls};
 use super::events::Events;
 use super::handle::ZooKeeper;
 use super::reaper::Reaper;
@@ -232,13 +232,14 @@ impl Client {
         chroot: String,
         retry: Retry,
     ) -> Client {
+        let most_calls = ensemble.handle().map_or(usize::MAX, |_| calls::MOST);
         let core = Core {
             hosts,
             chroot,
             retry,
             warned: Mutex::default(),
             ensemble,
-            calls: Calls::default(),
+            calls: Calls::new(most_calls),
             events: Events::default(),
             reaper: Reaper::default(),
             slot: Mutex::default(),
@@ -780,8 +781,9 @@ impl Slot {
         if self.closed {
             return SessionState::Closed;
         }
-        let phase = self.session.as_ref().map(|session| session.status().now());
-        match phase {
+        // The lease may be over, after a pause, before anybody has said so.
+        let trusted = self.session.as_ref().filter(|session| session.is_trusted());
+        match trusted.map(|session| session.status().now()) {
             None | Some(Phase { ended: Some(_), .. }) => SessionState::Lost,
             Some(Phase { attached: true, .. }) => SessionState::Connected,
             Some(_) => SessionState::Suspended,

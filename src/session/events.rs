@@ -8,10 +8,8 @@ use std::sync::atomic::Ordering;
 use super::workers::{Job, Workers};
 use crate::rt::{AtomicBool, Mutex};
 
-/// The most threads that callbacks may keep busy at once.
-const MOST: usize = 32;
-
-/// One thread, and while callbacks keep that busy, further ones.
+/// One thread, and while callbacks keep that busy, further ones, as many as it takes: a callback that
+/// blocks holds up no other.
 #[derive(Clone)]
 pub(crate) struct Events {
     workers: Workers,
@@ -24,7 +22,7 @@ pub(crate) struct Events {
 impl Default for Events {
     fn default() -> Events {
         Events {
-            workers: Workers::new("zklock-event", MOST),
+            workers: Workers::new("zklock-event", usize::MAX),
             stranded: Arc::default(),
             short: Arc::default(),
         }
@@ -72,13 +70,22 @@ mod tests {
     use crate::rt::bounded;
 
     #[test]
-    fn a_blocked_or_panicking_callback_holds_up_no_other() {
+    fn blocked_and_panicking_callbacks_hold_up_no_other() {
         let events = Events::default();
         let (release, released) = bounded::<()>(0);
         let (told, heard) = bounded(1);
+        // They go on together, when the last has begun.
+        let together = Arc::new(std::sync::Barrier::new(101));
+        for _ in 0..100 {
+            let together = Arc::clone(&together);
+            events.dispatch(move || {
+                together.wait();
+            });
+        }
         events.dispatch(move || {
             let _ = released.recv();
         });
+        together.wait();
         events.dispatch(|| panic!("this one panics"));
         events.dispatch(move || told.send(()).unwrap());
         heard.recv().unwrap();

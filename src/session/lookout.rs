@@ -213,9 +213,9 @@ impl Lookout {
         self.state.lock().mine.remove(path);
     }
 
-    /// Whether no loss was seen.
-    pub(super) fn is_trusted(&self) -> bool {
-        self.state.lock().ended.is_none()
+    /// How the session has ended, if that was seen.
+    pub(super) fn end(&self) -> Option<End> {
+        self.state.lock().ended
     }
 
     pub(super) fn later(&self, job: impl FnOnce() + Send + 'static) {

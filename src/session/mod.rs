@@ -1,5 +1,5 @@
 //! Sessions: [`client`] is the public face, [`retry`] its patience, [`session`] one session,
-//! [`store`] what it can be asked for, [`wire`] how a real ensemble is, by [`handle`], the
+//! [`store`] what it can be asked for, [`patient`] asks again what the server was too busy for, [`wire`] how a real ensemble is, by [`handle`], the
 //! `zookeeper` crate, and by requests of its own, for which threads wait by [`pending`]; [`borrowed`] how one is by a handle of the program's, which [`lookout`] and
 //! [`fuses`] look after; [`status`] and [`wake`] how others learn of changes, [`together`] how they
 //! share an answer; [`calls`] and [`events`], on [`workers`],
@@ -16,6 +16,7 @@ mod fuses;
 pub(crate) mod handle;
 mod lookout;
 pub(crate) mod make;
+mod patient;
 mod pending;
 pub(crate) mod reaper;
 pub(crate) mod retry;

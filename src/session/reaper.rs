@@ -94,7 +94,7 @@ impl Reaper {
                     Ok(()) | Err(Fault::NoNode | Fault::SessionEnded) => {
                         session.leaves_no_more(&node);
                     }
-                    Err(Fault::ConnectionLoss) => reaper.delete(&session, node),
+                    Err(Fault::ConnectionLoss | Fault::Busy) => reaper.delete(&session, node),
                     Err(_) => reaper.insist(&session, node),
                 }
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::patient::Patient;
 use super::status::Status;
 use super::store::{Answer, Ensemble, Names, Reports, Store};
 use super::together::Together;
@@ -16,7 +17,7 @@ use crate::rt::Mutex;
 /// See the module. It never comes back once it has ended. Its verbs are those of its store.
 #[derive(Debug)]
 pub(crate) struct Session {
-    store: Box<dyn Store>,
+    store: Patient,
     status: Arc<Status>,
     watches: Arc<Watches>,
     listings: Together<Answer<Option<Names>>>,
@@ -41,7 +42,7 @@ impl Session {
             watches: Arc::clone(&watches),
             on_notice: Box::new(on_notice),
         };
-        let store = ensemble.open(reports, waiter, &stop)?;
+        let store = Patient(ensemble.open(reports, waiter, &stop)?);
         Ok(Session {
             store,
             status,
@@ -59,6 +60,11 @@ impl Session {
 
     pub(crate) fn watches(&self) -> &Arc<Watches> {
         &self.watches
+    }
+
+    /// Whether its lease still runs.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.store.lease().is_ok()
     }
 
     pub(crate) fn id(&self) -> i64 {
@@ -103,7 +109,7 @@ impl Deref for Session {
     type Target = dyn Store;
 
     fn deref(&self) -> &Self::Target {
-        &*self.store
+        &self.store
     }
 }
 

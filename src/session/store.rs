@@ -11,7 +11,7 @@ use super::wake::{Waiter, Watches};
 use crate::acl::Acl;
 use crate::error::Result;
 pub(crate) use crate::link::Info;
-use crate::link::core::Notice;
+use crate::link::core::{End, Notice};
 pub(crate) use crate::link::frame::Stat;
 use crate::link::frame::{MAX_REQUEST, REQUEST_HEADER};
 use crate::rt::Deadline;
@@ -97,6 +97,8 @@ pub(crate) enum Fault {
     TooLarge,
     /// Anything else the server said.
     Refused(String),
+    /// The server has too much to do and has not done it: to be asked again in a moment.
+    Busy,
 }
 
 impl fmt::Display for Fault {
@@ -112,9 +114,13 @@ impl fmt::Display for Fault {
             Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
             Fault::TooLarge => f.write_str("the request or its reply is too large"),
             Fault::Refused(why) => f.write_str(why),
+            Fault::Busy => f.write_str("the server is too busy"),
         }
     }
 }
+
+/// A node's data and stat, if there is such a node.
+pub(crate) type Found = Option<(Vec<u8>, Stat)>;
 
 /// Children's names, in no order.
 pub(crate) type Names = Arc<Vec<String>>;
@@ -162,6 +168,11 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// watch it: he would not be told.
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
 
+    /// As `read` without a watch, of many nodes, in as few round trips as can be.
+    fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
+        paths.iter().map(|path| self.read(path, false)).collect()
+    }
+
     /// Whether the node is there; if not, a watch is set that its making fires. It stays with the
     /// server until then, or until the session or its connection ends.
     fn await_making(&self, path: &str) -> Answer<bool>;
@@ -201,8 +212,9 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Asks for a node's deletion without waiting.
     fn delete_soon(&self, path: &str);
 
-    /// Whether a holder in this session may believe that its nodes exist.
-    fn is_trusted(&self) -> bool;
+    /// Whether a holder in this session may believe that its nodes exist; if not, why the session
+    /// is over. Once an error, always one, also where nobody has been told yet.
+    fn lease(&self) -> Result<(), End>;
 
     /// Whether a node that may be ours can be told to be of this session, and so be kept.
     fn may_adopt(&self) -> bool {

@@ -14,8 +14,8 @@ use super::handle::Handle;
 use super::pending::Pending;
 use super::session::ended;
 use super::store::{
-    Answer, Created, Ensemble, Entered, Fault, Info, IsWanted, Kind, Names, OnAnswer, Reports,
-    Stat, Step, Store, or_none,
+    Answer, Created, Ensemble, Entered, Fault, Found, Info, IsWanted, Kind, Names, OnAnswer,
+    Reports, Stat, Step, Store, or_none,
 };
 use super::wake::Waiter;
 use crate::acl::Acl;
@@ -31,6 +31,9 @@ use crate::rt::Deadline;
 
 /// How long the handle may take to connect to its link, in the same process.
 const ADMISSION: Duration = Duration::from_secs(2);
+
+/// So many nodes are read in one round trip.
+const WINDOW: usize = 100;
 
 /// The servers of a connect string, and how to talk to them.
 #[derive(Debug)]
@@ -179,6 +182,7 @@ fn outcome(error: i32) -> Answer<()> {
         code::NO_AUTH => return Err(Fault::NoAuth),
         code::INVALID_ACL => return Err(Fault::InvalidAcl),
         code::MARSHALLING => return Err(Fault::TooLarge),
+        code::THROTTLED => return Err(Fault::Busy),
         code::BAD_ARGUMENTS => "BadArguments",
         code::UNIMPLEMENTED => "Unimplemented",
         code::NO_CHILDREN_FOR_EPHEMERALS => "NoChildrenForEphemerals",
@@ -270,10 +274,6 @@ impl Store for Wire {
     }
 
     fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        let data_and_stat = |reply: &Reply| {
-            let mut fields = Fields(&reply.body);
-            Ok((fields.buffer()?.to_vec(), fields.stat()?))
-        };
         or_none(self.ask(Request::about(op::GET_DATA, path, watch), data_and_stat))
     }
 
@@ -288,6 +288,27 @@ impl Store for Wire {
             }
             read => read,
         }
+    }
+
+    fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
+        let mut all = Vec::with_capacity(paths.len());
+        for window in paths.chunks(WINDOW) {
+            let ask = |path: &String| {
+                let pending = Pending::<1>::new();
+                let request = Request::about(op::GET_DATA, path, false);
+                self.link.verbs([request.answered_to(pending.on_answer(0))]);
+                pending
+            };
+            let asked: Vec<Pending<1>> = window.iter().map(ask).collect();
+            for (path, pending) in window.iter().zip(asked) {
+                let [reply] = pending.wait();
+                all.push(match or_none(told(reply, data_and_stat)) {
+                    Err(Fault::NoAuth | Fault::TooLarge) => self.read(path, false),
+                    read => read,
+                });
+            }
+        }
+        all
     }
 
     fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
@@ -334,8 +355,8 @@ impl Store for Wire {
         self.send(Request::delete(path), drop);
     }
 
-    fn is_trusted(&self) -> bool {
-        self.link.is_trusted()
+    fn lease(&self) -> Result<(), End> {
+        self.link.lease()
     }
 
     fn info(&self) -> Info {
@@ -387,6 +408,11 @@ fn first_error(reply: &Reply) -> Result<i32, Malformed> {
 fn created(reply: &Reply) -> Result<Created, Malformed> {
     let path = Fields(&reply.body).string()?.to_owned();
     Ok(Created { path, czxid: Some(reply.zxid) })
+}
+
+fn data_and_stat(reply: &Reply) -> Result<(Vec<u8>, Stat), Malformed> {
+    let mut fields = Fields(&reply.body);
+    Ok((fields.buffer()?.to_vec(), fields.stat()?))
 }
 
 fn names(reply: &Reply) -> Result<Names, Malformed> {

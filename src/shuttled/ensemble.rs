@@ -173,8 +173,9 @@ impl World {
         Ok(session)
     }
 
-    pub(super) fn is_trusted(&self, session: i64) -> bool {
-        self.server.lock().sessions.get(&session).is_some_and(|seat| seat.trusted)
+    pub(super) fn lease(&self, session: i64) -> Result<(), End> {
+        let trusted = self.server.lock().sessions.get(&session).is_some_and(|seat| seat.trusted);
+        if trusted { Ok(()) } else { Err(End::Lapsed) }
     }
 
     /// Has the session's link do it, if that is still there.

@@ -186,8 +186,8 @@ impl Store for Wire {
         self.world.have(session, Task::Do(Box::new(act)));
     }
 
-    fn is_trusted(&self) -> bool {
-        self.world.is_trusted(self.session)
+    fn lease(&self) -> Result<(), End> {
+        self.world.lease(self.session)
     }
 
     fn info(&self) -> Info {

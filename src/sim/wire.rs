@@ -1,6 +1,7 @@
 //! A client's end of the simulated ensemble: what the engine takes for sessions.
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,9 @@ type Pending = (Arc<Mutex<Option<Answer<Reply>>>>, rt::Rung);
 
 impl Wire {
     fn hesitate(&self) {
+        if self.world.act(|world| world.is_to_panic()) {
+            resume_unwind(Box::new("meant"));
+        }
         let hesitation = self.world.look(|world| world.habits.hesitation);
         if let Some(schedule) = current()
             && !hesitation.is_zero()
@@ -286,8 +290,8 @@ impl Store for Wire {
         self.world.act(|world| world.send(self.link, delete, Way::Verb, nobody));
     }
 
-    fn is_trusted(&self) -> bool {
-        self.world.look(|world| world.is_trusted(self.link))
+    fn lease(&self) -> Result<(), End> {
+        self.world.look(|world| world.lease(self.link))
     }
 
     fn info(&self) -> Info {

@@ -68,6 +68,8 @@ pub(super) struct Inner {
     down_until: Duration,
     /// Which process was stopped, and until when.
     stops: Vec<(Process, Duration)>,
+    /// Which process panics, and before how many more requests.
+    panics: Option<(Process, u32)>,
     /// What is to be done when nothing here is being changed.
     effects: Vec<(Process, Effect)>,
 }
@@ -259,6 +261,7 @@ impl World {
                 breaks: 0,
                 down_until: Duration::ZERO,
                 stops: Vec::new(),
+                panics: None,
                 effects: Vec::new(),
             };
             World { inner: Mutex::new(inner) }
@@ -865,9 +868,10 @@ impl Inner {
         self.answer_all(link, &Fault::SessionEnded);
     }
 
-    pub(super) fn is_trusted(&self, link: LinkId) -> bool {
+    pub(super) fn lease(&self, link: LinkId) -> Result<(), End> {
         let link = &self.links[link];
-        link.ended.is_none() && link.lease_end.is_none_or(|end| schedule().time() < end)
+        let lapsed = link.lease_end.is_some_and(|end| schedule().time() >= end);
+        link.ended.or(lapsed.then_some(End::Lapsed)).map_or(Ok(()), Err)
     }
 
     pub(super) fn id(&self, link: LinkId) -> i64 {
@@ -1046,6 +1050,26 @@ impl Inner {
         }
     }
 
+    /// A thread of the process panics when it is about to send so many requests more.
+    pub(super) fn set_panic(&mut self, process: Process, after: u32) {
+        self.panics = Some((process, after));
+    }
+
+    /// Whether the running task is to panic now.
+    pub(super) fn is_to_panic(&mut self) -> bool {
+        match &mut self.panics {
+            Some((process, left)) if *process == schedule().process() => {
+                let now = *left == 0;
+                *left = left.saturating_sub(1);
+                if now {
+                    self.panics = None;
+                }
+                now
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn set_trap(&mut self, process: Process, trap: Trap) {
         for link in self.links.iter_mut().filter(|link| link.process == process) {
             link.trap = Some(trap);
@@ -1192,6 +1216,12 @@ impl Inner {
     /// Whether the session's client was told that it is over.
     pub(super) fn has_ended(&self, session: i64) -> bool {
         self.links.iter().any(|link| link.session == session && link.ended.is_some())
+    }
+
+    /// Whether the session's lease is over, and its client may not have been told yet.
+    pub(super) fn has_lapsed(&self, session: i64) -> bool {
+        let lapsed = |end: Duration| schedule().time() >= end;
+        self.links.iter().any(|link| link.session == session && link.lease_end.is_some_and(lapsed))
     }
 
     /// Whether a process has a session that it means to keep.

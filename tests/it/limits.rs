@@ -13,8 +13,8 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
 use crate::support::{
-    eventually, kind, mutex, nodes_of, own_task, skip_without_server, skip_without_zookeeper,
-    strict, timed, wait_until_asleep, waiting,
+    QUIET, eventually, in_background, kind, mutex, nodes_of, own_task, skip_without_server,
+    skip_without_zookeeper, strict, timed, wait_until_asleep, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -772,6 +772,33 @@ fn s17_a_lock_without_a_limit_outlasts_a_suspended_session() {
 fn s17_a_lock_without_a_limit_outlasts_a_lost_session() {
     skip_without_server!();
     lock_through_an_outage("s17-lost", Duration::from_millis(600), SessionState::Lost);
+}
+
+/// Whoever may wait for so long at the most has a thread that asks for it, however many there are.
+#[test]
+fn s15_no_call_waits_for_the_calls_of_others() {
+    const CALLS: usize = 40;
+    skip_without_server!();
+    let site = Site::own("s15-calls");
+    let (proxy, zk) = site.proxied(QUIET);
+    let locks: Vec<_> = (0..CALLS).map(|i| strict(&zk, &site.base, i.to_string())).collect();
+    locks.iter().for_each(|lock| drop(lock.lock().unwrap()));
+    proxy.hold();
+    proxy.reset_counts();
+    let calls: Vec<_> = locks
+        .iter()
+        .cloned()
+        .map(|lock| in_background(move || lock.try_lock_for(QUIET).unwrap().is_some()))
+        .collect();
+    assert!(
+        proxy.wait_for_requests(opcode::CREATE, CALLS as u64, Duration::from_secs(30)),
+        "only {} of {CALLS} have asked",
+        proxy.count(opcode::CREATE)
+    );
+    proxy.release();
+    assert!(calls.into_iter().all(|call| call.recv().unwrap()));
+    drop(locks);
+    site.finish([zk]);
 }
 
 #[test]

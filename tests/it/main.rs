@@ -16,6 +16,7 @@ mod acl; // scenario 70: lock nodes that others own
 mod ambiguity; // scenarios 36–43b: what happens when answers are lost
 mod barrier; // barriers
 mod borrowed; // clients of a plain handle of the zookeeper crate
+mod busy; // servers that limit their requests
 mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
@@ -27,6 +28,7 @@ mod guests; // uninvited ones, from another process, on the loopback port
 mod handover; // threads of one client that share a node
 mod hazards; // what the zookeeper crate does alone, and through the link
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
+mod logger; // a program's logger that panics
 mod limits; // scenarios 14–22: trying, time limits, cancelling
 mod mutex; // scenarios 1–13b
 mod naming; // whose style contenders are named in

@@ -526,8 +526,8 @@ fn s69_a_contender_that_vanishes_meanwhile_is_left_out() {
     raw.create_all(&node).unwrap();
     let made = [(); 3].map(|()| intrude(&mut raw, &node, "lock-", b""));
     let lock = mutex(&zk, &site.base, "a");
-    // They are read one after the other, once all have been listed.
-    proxy.stall_reply(opcode::GET_DATA);
+    // They are read once all have been listed.
+    proxy.stall_request(opcode::GET_DATA);
     thread::scope(|scope| {
         let listing = scope.spawn(|| lock.contenders().unwrap());
         assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
@@ -537,6 +537,35 @@ fn s69_a_contender_that_vanishes_meanwhile_is_left_out() {
         assert_eq!(names(&listed), [last(&made[0]), last(&made[2])]);
     });
     assert_eq!(proxy.count(opcode::GET_DATA), 3, "it was not in the list to begin with");
+    raw.close().unwrap();
+    drop(lock);
+    site.finish([zk]);
+}
+
+/// Each in a round trip of its own would take eight seconds.
+#[test]
+fn s69_many_contenders_far_away_are_listed_in_time() {
+    skip_without_server!();
+    let site = Site::own("s69-many");
+    let proxy = Proxy::start(site.server().addr());
+    let limit = Duration::from_secs(4);
+    let builder = Client::builder(&proxy.hosts()).session_timeout(QUIET).connect_timeout(limit);
+    let zk = builder.connect().unwrap();
+    let node = format!("{}/a", site.base);
+    let mut raw = site.raw();
+    raw.create_all(&node).unwrap();
+    let made: Vec<String> = (0..400).map(|_| intrude(&mut raw, &node, "lock-", b"me")).collect();
+    let lock = mutex(&zk, &site.base, "a");
+    proxy.delay_replies(Duration::from_millis(20));
+    let listed = lock.contenders().unwrap();
+    assert!(listed.iter().all(|one| one.data == b"me"));
+    assert_eq!(listed.into_iter().map(|one| one.path).collect::<Vec<_>>(), made);
+    // Too late is not the same as a lost connection.
+    proxy.pass();
+    proxy.hold();
+    let error = lock.contenders().unwrap_err();
+    assert!(error.to_string().contains("there was no answer within 4s"), "{error}");
+    proxy.release();
     raw.close().unwrap();
     drop(lock);
     site.finish([zk]);

@@ -153,11 +153,13 @@ impl Proxy {
     }
 
     /// Ends [`hold`](Proxy::hold), [`stall_reply`](Proxy::stall_reply),
+    /// [`stall_request`](Proxy::stall_request),
     /// [`black_hole`](Proxy::black_hole) and [`refuse`](Proxy::refuse); delays and the other
     /// faults aimed at an opcode stay.
     pub(crate) fn release(&self) {
         self.shared.update(|state| {
-            state.rules.retain(|rule| !matches!(rule.fate, Fate::StallReply { .. }));
+            let stalls = |fate| matches!(fate, Fate::StallReply { .. } | Fate::StallRequest { .. });
+            state.rules.retain(|rule| !stalls(rule.fate));
             state.live.values_mut().for_each(|connection| connection.stalled = false);
             // Those of these requests that are still to come are not withheld either.
             state.releases += 1;
@@ -197,6 +199,19 @@ impl Proxy {
     /// [`drop_request`](Proxy::drop_request) for requests whose path contains `part`.
     pub(crate) fn drop_request_on(&self, opcode: i32, part: &str, count: usize) {
         self.arm(Fate::DropRequest, opcode, part, count);
+    }
+
+    /// The next `count` requests of this kind are not done; they are answered as by a server that has
+    /// too much to do, and the connection goes on.
+    pub(crate) fn throttle(&self, opcode: i32, count: usize) {
+        self.arm(Fate::Throttle, opcode, "", count);
+    }
+
+    /// Withholds requests of this kind, and with each what follows it on its connection, until
+    /// [`release`](Proxy::release) or [`pass`](Proxy::pass).
+    pub(crate) fn stall_request(&self, opcode: i32) {
+        let releases = self.shared.lock().releases;
+        self.arm(Fate::StallRequest { releases }, opcode, "", usize::MAX);
     }
 
     /// Withholds the replies to requests of this kind, and with each what follows it on its
@@ -312,8 +327,13 @@ enum Fate {
     Swallow,
     DropRequest,
     DropReply,
+    /// The server is asked something harmless instead.
+    Throttle,
     /// Until there have been more releases than these.
     StallReply {
+        releases: u64,
+    },
+    StallRequest {
         releases: u64,
     },
 }
@@ -651,7 +671,14 @@ impl Shared {
             let delivered = match self.admit(id, direction, &piece) {
                 Verdict::Swallow => true,
                 Verdict::Cut => false,
-                Verdict::Deliver => piece.bytes.is_some_and(|bytes| deliver(&bytes).is_ok()),
+                Verdict::Deliver => piece.bytes.is_some_and(|bytes| {
+                    let bytes = match (direction, piece.fate) {
+                        (Direction::Requests, Fate::Throttle) => harmless(&bytes),
+                        (Direction::Replies, Fate::Throttle) => throttled(&bytes),
+                        _ => bytes,
+                    };
+                    deliver(&bytes).is_ok()
+                }),
             };
             if !delivered {
                 self.update(|state| state.cut(id));
@@ -665,7 +692,7 @@ impl Shared {
         let mut state = self.lock();
         let mut stalls = piece.fate == Fate::StallReply { releases: state.releases };
         loop {
-            let State { live, mode, delays, .. } = &mut *state;
+            let State { live, mode, delays, releases, .. } = &mut *state;
             let Some(connection) = live.get_mut(&id) else { return Verdict::Cut };
             let delay = match direction {
                 Direction::Requests => delays.requests,
@@ -675,8 +702,11 @@ impl Shared {
                 }
             };
             let early = delay.saturating_sub(piece.received.elapsed());
-            let held =
-                *mode == Mode::Hold || (direction == Direction::Replies && connection.stalled);
+            let stalled = match direction {
+                Direction::Requests => piece.fate == Fate::StallRequest { releases: *releases },
+                Direction::Replies => connection.stalled,
+            };
+            let held = *mode == Mode::Hold || stalled;
             if *mode == Mode::BlackHole || piece.fate == Fate::Swallow {
                 connection.gap = true;
                 return Verdict::Swallow;
@@ -707,6 +737,24 @@ fn fate_of(rules: &mut [Rule], request: &Seen) -> Fate {
         rule.left -= 1;
         rule.fate
     })
+}
+
+/// Whether the root exists, asked with this request's xid.
+fn harmless(request: &[u8]) -> Vec<u8> {
+    let xid = int_at(request, 4).unwrap_or_default();
+    let body = [&xid.to_be_bytes()[..], &opcode::EXISTS.to_be_bytes(), &1_i32.to_be_bytes(), b"/\0"];
+    framed(&body.concat())
+}
+
+/// The header of this reply, with the error of a server that has too much to do.
+fn throttled(reply: &[u8]) -> Vec<u8> {
+    const THROTTLED: i32 = -127;
+    let header = reply.get(4..16).unwrap_or_default();
+    framed(&[header, &THROTTLED.to_be_bytes()].concat())
+}
+
+fn framed(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as i32).to_be_bytes()[..], body].concat()
 }
 
 fn parse_request(frame: &[u8]) -> Option<Seen> {

@@ -1,0 +1,33 @@
+//! The one way to the program's log. A logger may panic, as one does that prints to a pipe which
+//! nobody reads any more; that must end nothing here: not a session, nor a call.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Has a line written, whatever the logger does.
+pub(crate) fn write(line: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(line));
+}
+
+macro_rules! line {
+    ($level:expr, target: $target:expr, $($text:tt)+) => {
+        $crate::logging::write(|| ::log::log!(target: $target, $level, $($text)+))
+    };
+}
+
+macro_rules! error {
+    ($($line:tt)+) => { $crate::logging::line!(::log::Level::Error, $($line)+) };
+}
+
+macro_rules! warning {
+    ($($line:tt)+) => { $crate::logging::line!(::log::Level::Warn, $($line)+) };
+}
+
+macro_rules! info {
+    ($($line:tt)+) => { $crate::logging::line!(::log::Level::Info, $($line)+) };
+}
+
+macro_rules! debug {
+    ($($line:tt)+) => { $crate::logging::line!(::log::Level::Debug, $($line)+) };
+}
+
+pub(crate) use {debug, error, info, line, warning};
