@@ -1,6 +1,7 @@
 //! Carries out what the queue says, on a session, within a caller's limits.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
+use crate::logging;
 use crate::path;
 use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::client::{Client, Core, Interrupted, Patience};
@@ -168,7 +170,11 @@ pub(crate) fn pursue(
             (Queue::new(form, rule, limits.patient, fresh), None)
         }
     };
-    let driven = attempt.drive(&mut queue, begin);
+    let driven = catch_unwind(AssertUnwindSafe(|| attempt.drive(&mut queue, begin)));
+    let driven = driven.unwrap_or_else(|panic| {
+        attempt.abandon(queue.leftovers());
+        resume_unwind(panic);
+    });
     if matches!(driven, Ok(None) | Err(Stop::GaveUp | Stop::Cancelled))
         && queue.has_place()
         && let Some(session) = attempt.live_session()
@@ -231,9 +237,8 @@ impl Attempt<'_> {
                     if session.status().now().ended.is_some() {
                         continue;
                     }
-                    let hold =
-                        Hold::new(&self.contention.client, session, &self.contention.node, &place);
-                    return Ok(Some(hold));
+                    let Contention { client, node, data, .. } = self.contention;
+                    return Ok(Some(Hold::new(client, session, node, &place, data)));
                 }
                 Action::Yield => return Ok(None),
                 Action::Fail(error) => return Err(Stop::Failed(error)),
@@ -607,11 +612,21 @@ impl Attempt<'_> {
     fn explain_giving_up(&self) {
         let phase = self.session.as_ref().map(|(session, _)| session.status().now());
         if !phase.is_some_and(|phase| phase.is_usable()) {
-            log::warn!(
+            logging::warning!(
                 target: "zklock::contend",
                 "gave up on {:?} in time, without a connection to the ensemble",
                 self.contention.node
             );
+        }
+    }
+
+    /// Has what the call leaves deleted in the background.
+    fn abandon(&self, left: Leftovers) {
+        let Some(session) = self.live_session() else { return };
+        let reaper = self.core.reaper();
+        reaper.sweep(&session, self.node.clone(), left.doubtful);
+        if let Some(own) = left.own {
+            reaper.delete(&session, path::join(&self.node, &own));
         }
     }
 

@@ -41,7 +41,7 @@ impl Hold {
             }
         }
         // Dropped in what follows, it is deleted.
-        let next = self.beside(&lock_node, &name);
+        let next = self.beside(&lock_node, &name, Some(data.to_vec()));
         // That the first was there when the second was, nobody can have come between.
         self.ensure_held()?;
         self.release()?;

@@ -12,17 +12,22 @@ use super::queue::{Place, others};
 use super::revoke::is_request;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
+use crate::logging;
 use crate::path;
-use crate::rt::{AtomicU64, Condvar, Deadline, Mutex};
+use crate::rt::{self, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
 use crate::session::client::{Client, Core};
 use crate::session::events::Events;
+use crate::session::reaper::Reaper;
 use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
 use crate::session::store::{Answer, Fault, Names};
 use crate::session::wake::{Signal, Subscription, Waiter};
 
-/// How long dropping a guard waits for its node's deletion to be under way.
+/// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
+/// have to be over.
 pub(crate) const PARTING: Duration = Duration::from_millis(500);
+/// After so long a request about the node is repeated that the server has refused.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A number that grows from holder to holder of one lock, for stores to refuse what a
 /// former holder sends late.
@@ -155,12 +160,18 @@ struct Standing {
     session: Weak<Session>,
     /// The node as the server knows it.
     node: String,
+    /// What the node says, where a request to let go is to be written over with it.
+    data: Option<Vec<u8>>,
     /// The connection that the node was last watched on.
     watched_on: AtomicU64,
     events: Events,
+    reaper: Reaper,
     state: Mutex<State>,
     changed: Condvar,
 }
+
+type OnLost = Box<dyn FnOnce(LossReason) + Send>;
+type OnRequest = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {
@@ -170,15 +181,46 @@ struct State {
     idle: bool,
     lost: Option<LossReason>,
     released: bool,
-    callbacks: Vec<Box<dyn FnOnce(LossReason) + Send>>,
+    callbacks: Vec<OnLost>,
     /// Somebody asks to let go.
     requested: bool,
-    request_callbacks: Vec<Box<dyn FnOnce() + Send>>,
+    request_callbacks: Vec<OnRequest>,
+    /// How many callbacks have to be over before a release is, and which threads run some of them.
+    due: usize,
+    running: Vec<ThreadId>,
+    node_watch: OneAtATime,
+    /// The server has refused to set the last watch on the node.
+    unwatched: bool,
+    /// That was logged.
+    complained: bool,
     /// Only where the node itself may not be read.
     siblings: Option<Subscription>,
+    sibling_watch: OneAtATime,
     /// Only where the node is shared, and none was seen yet: for others who contend.
     arrivals: Option<Subscription>,
+    arrival_watch: OneAtATime,
     group: Option<(Weak<Group>, u64)>,
+}
+
+/// Keeps requests of one kind to one at a time, however many events ask for them.
+#[derive(Debug, Default)]
+struct OneAtATime {
+    under_way: bool,
+    again: bool,
+}
+
+impl OneAtATime {
+    /// Whether to ask now; otherwise the request that is under way will be followed by another.
+    fn begin(&mut self) -> bool {
+        self.again = self.under_way;
+        !std::mem::replace(&mut self.under_way, true)
+    }
+
+    /// The request was answered. Whether another is to follow.
+    fn end(&mut self) -> bool {
+        self.under_way = false;
+        std::mem::take(&mut self.again)
+    }
 }
 
 impl Hold {
@@ -187,28 +229,34 @@ impl Hold {
         session: Arc<Session>,
         lock_node: &str,
         place: &Place,
+        data: &[u8],
     ) -> Hold {
         let zxid = u64::try_from(place.czxid).unwrap_or_default();
-        let mut hold = Hold::on(client, session, lock_node, &place.name, zxid);
+        let data = Some(data.to_vec());
+        let mut hold = Hold::on(client, session, lock_node, &place.name, zxid, data);
         hold.contested = place.contested;
         hold
     }
 
-    /// On a node that the session has, of whatever kind.
+    /// On a node that the session has, of whatever kind. With `data`, which only a node is given
+    /// that nobody else knows the name of, requests to let go are written over with it.
     pub(crate) fn on(
         client: &Client,
         session: Arc<Session>,
         lock_node: &str,
         name: &str,
         zxid: u64,
+        data: Option<Vec<u8>>,
     ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
         let standing = Arc::new(Standing {
             session: Arc::downgrade(&session),
             node: core.whole(&path),
+            data,
             watched_on: AtomicU64::new(0),
             events: core.events().clone(),
+            reaper: core.reaper().clone(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -273,31 +321,22 @@ impl Hold {
 
     /// As `is_held`, with an error that says why not.
     pub(crate) fn check(&self) -> Result<()> {
-        let lost = self.tenure.standing.state.lock().lost;
-        let lapsed = || (!self.tenure.session.is_trusted()).then_some(LossReason::LeaseExpired);
-        lost.or_else(lapsed).map_or(Ok(()), |why| Err(self.lost_error(why)))
+        self.tenure.loss().map_or(Ok(()), |why| Err(self.lost_error(why)))
     }
 
     pub(crate) fn ensure_held(&self) -> Result<()> {
         let waiter = Waiter::new();
         let _subscription = self.tenure.session.status().subscribe(waiter.bell());
         loop {
-            if let Some(why) = self.tenure.standing.state.lock().lost {
-                return Err(self.lost_error(why));
-            }
+            self.check()?;
             if let Err(end) = self.until_usable(&waiter) {
+                self.tenure.standing.lose(end.into());
                 return Err(self.lost_error(end.into()));
             }
-            if !self.tenure.session.is_trusted() {
-                return Err(self.lost_error(LossReason::LeaseExpired));
-            }
+            self.check()?;
             match self.tenure.session.confirm(&self.tenure.standing.node) {
                 Ok(Some(stat)) if stat.ephemeral_owner == self.tenure.session.id() => {
-                    return if self.is_held() {
-                        Ok(())
-                    } else {
-                        Err(self.lost_error(LossReason::LeaseExpired))
-                    };
+                    return self.check();
                 }
                 Ok(_) => {
                     self.tenure.standing.lose(LossReason::NodeDeleted);
@@ -330,13 +369,14 @@ impl Hold {
         Lost { standing: Arc::clone(&self.tenure.standing), turn: self.turn }
     }
 
-    pub(crate) fn on_lost(&self, callback: Box<dyn FnOnce(LossReason) + Send>) {
+    pub(crate) fn on_lost(&self, callback: OnLost) {
         let mut state = self.tenure.standing.state.lock();
         match state.lost {
             None => state.callbacks.push(callback),
             Some(why) => {
+                state.due += 1;
                 drop(state);
-                self.tenure.standing.tell(self.turn, move || callback(why));
+                self.tenure.standing.tell_of_loss(callback, why);
             }
         }
     }
@@ -345,11 +385,11 @@ impl Hold {
         self.tenure.standing.state.lock().requested
     }
 
-    pub(crate) fn on_release_requested(&self, callback: Box<dyn FnOnce() + Send>) {
+    pub(crate) fn on_release_requested(&self, callback: OnRequest) {
         let mut state = self.tenure.standing.state.lock();
         if state.requested {
             drop(state);
-            self.tenure.standing.tell(self.turn, callback);
+            self.tenure.standing.tell_of_request(self.turn, callback);
         } else {
             state.request_callbacks.push(callback);
         }
@@ -357,11 +397,23 @@ impl Hold {
 
     /// Releases, waits for it, and tells of it.
     pub(crate) fn release(mut self) -> Result<()> {
-        let _leading = match self.part() {
+        let until = Deadline::after(PARTING);
+        let (leading, left) = match self.part() {
             Parting::Passed => return Ok(()),
-            Parting::Lost(why) => return Err(self.lost_error(why)),
-            Parting::Ours(leading) => leading,
+            Parting::Lost(why, left) => {
+                left.settle(until);
+                return Err(self.lost_error(why));
+            }
+            Parting::Ours(leading, left) => (leading, left),
         };
+        let deleted = self.delete();
+        drop(leading);
+        left.settle(until);
+        deleted
+    }
+
+    /// Deletes the node, however often that must be repeated over lost connections.
+    fn delete(&self) -> Result<()> {
         let waiter = Waiter::new();
         let _subscription = self.tenure.session.status().subscribe(waiter.bell());
         let mut unanswered = false;
@@ -406,16 +458,21 @@ impl Hold {
 
     /// Is done with it, and leaves the node to the caller, who has it deleted. An error says that
     /// it was lost before.
-    pub(crate) fn leave(&mut self) -> Result<()> {
+    pub(crate) fn leave(&mut self) -> Result<Option<Left>> {
         match self.part() {
-            Parting::Lost(why) => Err(self.lost_error(why)),
-            Parting::Passed | Parting::Ours(_) => Ok(()),
+            Parting::Lost(why, left) => {
+                left.settle(Deadline::after(PARTING));
+                Err(self.lost_error(why))
+            }
+            Parting::Passed => Ok(None),
+            Parting::Ours(_, left) => Ok(Some(left)),
         }
     }
 
-    /// A hold of the same session with the same token, on another node.
-    pub(crate) fn beside(&self, lock_node: &str, name: &str) -> Hold {
-        Hold::on(&self.client, Arc::clone(&self.tenure.session), lock_node, name, self.tenure.zxid)
+    /// A hold of the same session with the same token, on another node that says this.
+    pub(crate) fn beside(&self, lock_node: &str, name: &str, data: Option<Vec<u8>>) -> Hold {
+        let session = Arc::clone(&self.tenure.session);
+        Hold::on(&self.client, session, lock_node, name, self.tenure.zxid, data)
     }
 
     /// Has another node of the session deleted in the background, if it is there.
@@ -442,9 +499,10 @@ impl Hold {
                 Passed::Lost => {}
             }
         }
-        match self.tenure.leave() {
-            Some(why) => Parting::Lost(why),
-            None => Parting::Ours(leading),
+        let left = self.tenure.leave();
+        match left.lost {
+            Some(why) => Parting::Lost(why, left),
+            None => Parting::Ours(leading, left),
         }
     }
 
@@ -452,13 +510,13 @@ impl Hold {
     pub(crate) fn again(mut self) -> Hold {
         self.over = true;
         let path = &self.tenure.path;
-        self.beside(path::parent(path), path::last(path))
+        self.beside(path::parent(path), path::last(path), self.tenure.standing.data.clone())
     }
 
     /// The node is deleted already, by its owner.
     pub(crate) fn has_gone(mut self) {
         self.over = true;
-        self.tenure.leave();
+        drop(self.tenure.leave());
     }
 
     /// As dropping does, but no longer than that.
@@ -470,9 +528,15 @@ impl Hold {
         if self.over {
             return;
         }
-        // The next one here contends when our delete is on its way.
-        if let Parting::Ours(_leading) = self.part() {
-            self.tenure.delete_by(until);
+        match self.part() {
+            Parting::Passed => {}
+            Parting::Lost(_, left) => left.settle(until),
+            Parting::Ours(leading, left) => {
+                self.tenure.delete_by(until);
+                // The next one here contends when our delete is on its way.
+                drop(leading);
+                left.settle(until);
+            }
         }
     }
 }
@@ -481,21 +545,60 @@ impl Hold {
 enum Parting {
     /// Another has it.
     Passed,
-    Lost(LossReason),
+    Lost(LossReason, Left),
     /// It is to be deleted; then the next one here may contend.
-    Ours(Option<Leading>),
+    Ours(Option<Leading>, Left),
+}
+
+/// What a holder that lets go leaves behind: to be dropped when its node's deletion is under way and
+/// no lock is held, as what callbacks own may do whatever its user likes when it is dropped.
+#[must_use = "callbacks that it owns may take this very lock when they are dropped"]
+pub(crate) struct Left {
+    standing: Arc<Standing>,
+    lost: Option<LossReason>,
+    callbacks: Callbacks,
+}
+
+impl Left {
+    /// Waits for the callbacks that have begun, and for those that tell of a loss before the
+    /// release: none runs after it. One that lets go itself waits for the others only.
+    fn settle(self, until: Deadline) {
+        let own = rt::thread_id();
+        let mut state = self.standing.state.lock();
+        while state.due > state.running.iter().filter(|thread| **thread == own).count() {
+            let Some(end) = until.instant() else { break };
+            if self.standing.changed.wait_until(&mut state, end).timed_out() {
+                break;
+            }
+        }
+        drop(state);
+        drop(self.callbacks);
+    }
 }
 
 impl Tenure {
     pub(crate) fn is_held(&self) -> bool {
+        self.loss().is_none()
+    }
+
+    /// As `is_held`, without recording anything: for those who check.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn seems_held(&self) -> bool {
         self.standing.state.lock().lost.is_none() && self.session.is_trusted()
     }
 
+    /// Why it is lost, if it is. Whoever finds the lease over records and tells the loss before it
+    /// answers; so no lock may be held here.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        let lost = self.standing.state.lock().lost;
+        lost.or_else(|| self.standing.look_at_lease(&self.session))
+    }
+
     /// As `is_held`, for one who has not held it before: where nobody knows of a lease, only while
-    /// there is a connection.
+    /// there is a connection. Nothing is recorded: it may be asked under locks.
     pub(crate) fn may_be_granted(&self) -> bool {
         let is_sure = || self.session.may_adopt() || self.session.status().now().is_usable();
-        self.is_held() && is_sure()
+        self.standing.state.lock().lost.is_none() && self.session.is_trusted() && is_sure()
     }
 
     /// Whether it may be handed to another holder.
@@ -543,8 +646,9 @@ impl Tenure {
         self.core.reaper().later(&self.session, due, Box::new(job));
     }
 
-    /// From here on it is neither watched nor told of.
-    pub(crate) fn leave(&self) -> Option<LossReason> {
+    /// From here on it is neither watched nor told of; a loss that came before is told.
+    pub(crate) fn leave(&self) -> Left {
+        self.loss();
         let mut state = self.standing.state.lock();
         state.released = true;
         let callbacks = state.take_callbacks();
@@ -552,22 +656,24 @@ impl Tenure {
         let lost = state.lost;
         self.standing.changed.notify_all();
         drop(state);
-        drop((callbacks, subscriptions));
+        drop(subscriptions);
         let subscriptions = std::mem::take(&mut *self.subscriptions.lock());
         drop(subscriptions);
-        lost
+        Left { standing: Arc::clone(&self.standing), lost, callbacks }
     }
 
     /// Lets go of what is nobody's.
     pub(crate) fn release(&self) {
-        if self.leave().is_none() {
+        let left = self.leave();
+        if left.lost.is_none() {
             self.delete_by(Deadline::after(PARTING));
         }
     }
 
     /// As `release`, without waiting for anything.
     pub(crate) fn release_soon(&self) {
-        match self.leave() {
+        let left = self.leave();
+        match left.lost {
             None => self.delete_by(Deadline::after(Duration::ZERO)),
             Some(_) => self.session.leaves_no_more(&self.standing.node),
         }
@@ -601,8 +707,8 @@ impl fmt::Debug for Hold {
 
 /// What a holder wants to have called.
 pub(crate) struct Callbacks {
-    _lost: Vec<Box<dyn FnOnce(LossReason) + Send>>,
-    _requested: Vec<Box<dyn FnOnce() + Send>>,
+    _lost: Vec<OnLost>,
+    _requested: Vec<OnRequest>,
 }
 
 impl State {
@@ -644,15 +750,24 @@ impl Standing {
             && let before = self.watched_on.swap(phase.connection, Ordering::SeqCst)
             && before != phase.connection
         {
+            let mut state = self.state.lock();
+            // What was under way went with its connection.
+            (state.node_watch, state.sibling_watch, state.arrival_watch) = Default::default();
+            let arrivals = state.arrivals.is_some();
+            drop(state);
             self.have_watched(before == 0);
-            if self.state.lock().arrivals.is_some() {
+            if arrivals {
                 self.watch_for_others();
             }
         } else if phase.is_usable() {
             // A watch on the children is spent for nothing while the lock node is hidden.
             let state = self.state.lock();
             let (siblings, arrivals) = (state.siblings.is_some(), state.arrivals.is_some());
+            let unwatched = state.unwatched;
             drop(state);
+            if unwatched {
+                self.watch();
+            }
             if siblings {
                 self.watch_siblings();
             }
@@ -669,18 +784,31 @@ impl Standing {
 
     /// A lock that is held for a moment only needs no watch, so the first can wait for one.
     fn have_watched(self: &Arc<Self>, can_wait: bool) {
-        if self.state.lock().released {
+        let Some(session) = self.session.upgrade() else { return };
+        let mut state = self.state.lock();
+        if state.released || !state.node_watch.begin() {
             return;
         }
-        let Some(session) = self.session.upgrade() else { return };
+        drop(state);
         let standing = Arc::downgrade(self);
         let on_answer = move |answer: Answer<Vec<u8>>| {
             let Some(standing) = standing.upgrade() else { return };
+            let mut state = standing.state.lock();
+            let again = state.node_watch.end();
+            // Of data that are too large nothing is known, but they are watched.
+            if matches!(answer, Ok(_) | Err(Fault::TooLarge)) {
+                state.unwatched = false;
+            }
+            drop(state);
             match answer {
                 Ok(data) if is_request(&data) => standing.request(),
+                Ok(_) | Err(Fault::TooLarge) => {}
                 Err(Fault::NoNode) => standing.lose(LossReason::NodeDeleted),
                 Err(Fault::NoAuth) => standing.watch_siblings(),
-                Ok(_) | Err(_) => {}
+                Err(fault) => standing.not_watched(&fault, Standing::watch),
+            }
+            if again {
+                standing.watch();
             }
         };
         if !can_wait {
@@ -691,11 +819,56 @@ impl Standing {
         session.watch_later(&self.node, Box::new(is_wanted), Box::new(on_answer));
     }
 
+    /// The server has not set a watch: it is asked again in a moment, and at each review.
+    fn not_watched(self: &Arc<Self>, fault: &Fault, ask: fn(&Arc<Standing>)) {
+        // After a lost connection there will be another one.
+        if matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded) {
+            return;
+        }
+        let Some(session) = self.session.upgrade() else { return };
+        let mut state = self.state.lock();
+        state.unwatched = true;
+        let is_first = !std::mem::replace(&mut state.complained, true);
+        drop(state);
+        self.later(&session, PAUSE, move |standing, _| {
+            ask(standing);
+            None
+        });
+        if is_first {
+            logging::warning!(
+                target: "zklock::hold",
+                "the server does not watch the holder's node {:?} ({fault}); asking again, and                  until then nothing tells of its deletion or of a request to let go",
+                self.node
+            );
+        }
+    }
+
+    /// Has something done in the background, unless the lock was released before; it says when to
+    /// do it again.
+    fn later(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        pause: Duration,
+        mut job: impl FnMut(&Arc<Standing>, &Session) -> Option<Duration> + Send + 'static,
+    ) {
+        let (standing, owner) = (Arc::downgrade(self), Arc::downgrade(session));
+        let chore = move || {
+            let (standing, session) = (standing.upgrade()?, owner.upgrade()?);
+            if standing.state.lock().released {
+                return None;
+            }
+            rt::now().checked_add(job(&standing, &session)?)
+        };
+        if let Some(due) = rt::now().checked_add(pause) {
+            self.reaper.later(session, due, Box::new(chore));
+        }
+    }
+
     /// Who may not read his own node is told of its siblings' changes, and looks each time.
     fn watch_siblings(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade() else { return };
         let mut state = self.state.lock();
-        if state.released {
+        if state.released || !state.sibling_watch.begin() {
             return;
         }
         if state.siblings.is_none() {
@@ -706,8 +879,17 @@ impl Standing {
         drop(state);
         let standing = Arc::downgrade(self);
         let on_answer = move |answer| {
-            if let (Err(Fault::NoNode), Some(standing)) = (answer, standing.upgrade()) {
-                standing.lose(LossReason::NodeDeleted);
+            let Some(standing) = standing.upgrade() else { return };
+            let again = standing.state.lock().sibling_watch.end();
+            match answer {
+                Err(Fault::NoNode) => standing.lose(LossReason::NodeDeleted),
+                Err(fault @ (Fault::Busy | Fault::Refused(_))) => {
+                    standing.not_watched(&fault, Standing::watch_siblings);
+                }
+                Ok(()) | Err(_) => {}
+            }
+            if again {
+                standing.watch_siblings();
             }
         };
         session.watch_siblings_soon(&self.node, Box::new(on_answer));
@@ -728,7 +910,7 @@ impl Standing {
     fn watch_for_others(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade() else { return };
         let mut state = self.state.lock();
-        if state.released {
+        if state.released || !state.arrival_watch.begin() {
             return;
         }
         let lock_node = path::parent(&self.node);
@@ -740,6 +922,7 @@ impl Standing {
         let standing = Arc::downgrade(self);
         let on_answer = move |answer: Answer<Names>| {
             let Some(standing) = standing.upgrade() else { return };
+            let again = standing.state.lock().arrival_watch.end();
             let contested = match &answer {
                 Ok(names) => others(path::last(&standing.node), names),
                 // There will be another connection.
@@ -749,6 +932,8 @@ impl Standing {
             };
             if contested {
                 standing.contest();
+            } else if again {
+                standing.watch_for_others();
             }
         };
         session.watch_children_soon(lock_node, Box::new(on_answer));
@@ -767,34 +952,65 @@ impl Standing {
         }
     }
 
-    /// A release that came first is told of by nothing.
-    fn tell(self: &Arc<Self>, turn: u32, callback: impl FnOnce() + Send + 'static) {
+    /// Calls back about a loss, which counts as due already: it came before a release, if there has
+    /// been one since.
+    fn tell_of_loss(self: &Arc<Self>, callback: OnLost, why: LossReason) {
+        let call = Call::new(Arc::clone(self));
+        self.events.dispatch(move || call.run(move || callback(why)));
+    }
+
+    /// Calls back about a request to let go, unless this holder has done so.
+    fn tell_of_request(self: &Arc<Self>, turn: u32, callback: OnRequest) {
         let standing = Arc::clone(self);
         self.events.dispatch(move || {
-            let state = standing.state.lock();
-            let over = state.released || state.turn != turn;
-            drop(state);
-            if !over {
-                callback();
+            let mut state = standing.state.lock();
+            if state.is_over(turn) {
+                return;
             }
+            state.due += 1;
+            drop(state);
+            Call::new(standing).run(callback);
         });
     }
 
     /// Somebody asks to let go.
     fn request(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        if state.released || std::mem::replace(&mut state.requested, true) {
+        if state.released {
             return;
         }
+        let is_first = !std::mem::replace(&mut state.requested, true);
         let callbacks = std::mem::take(&mut state.request_callbacks);
         let turn = state.turn;
         drop(state);
-        log::info!(target: "zklock::hold", "somebody asks the holder {:?} to let go", self.node);
+        self.write_data_back();
+        if !is_first {
+            return;
+        }
         for callback in callbacks {
-            self.tell(turn, callback);
+            self.tell_of_request(turn, callback);
         }
         // The request is for the node: none of ours is to have it after this holder.
         self.contest();
+        logging::info!(target: "zklock::hold", "somebody asks the holder {:?} to let go", self.node);
+    }
+
+    /// The request stands where the holder had said something of itself, which others look for.
+    fn write_data_back(self: &Arc<Self>) {
+        let Some(session) = self.session.upgrade().filter(|_| self.data.is_some()) else { return };
+        self.later(&session, Duration::ZERO, |standing, session| {
+            let data = standing.data.as_deref().unwrap_or_default();
+            let written = session.write(&standing.node, data);
+            (written == Err(Fault::ConnectionLoss)).then_some(PAUSE)
+        });
+    }
+
+    /// Records that the lease is over, if it is, and says why.
+    fn look_at_lease(self: &Arc<Self>, session: &Session) -> Option<LossReason> {
+        let end = session.lease().err()?;
+        self.lose(end.into());
+        // Another loss may have come first; after a release none is recorded.
+        Some(self.state.lock().lost.unwrap_or(end.into()))
     }
 
     fn lose(self: &Arc<Self>, why: LossReason) {
@@ -804,20 +1020,52 @@ impl Standing {
         }
         state.lost = Some(why);
         let callbacks = std::mem::take(&mut state.callbacks);
-        let (turn, idle, group) = (state.turn, state.idle, state.group.clone());
+        state.due += callbacks.len();
+        let (idle, group) = (state.idle, state.group.clone());
         self.changed.notify_all();
         drop(state);
-        if !idle {
-            log::warn!(target: "zklock::hold", "the lock held by {:?} is lost: {why}", self.node);
-        }
         for callback in callbacks {
-            self.tell(turn, move || callback(why));
+            self.tell_of_loss(callback, why);
         }
         if let Some((group, number)) = group
             && let Some(group) = group.upgrade()
         {
             group.lost(number);
         }
+        if !idle {
+            logging::warning!(target: "zklock::hold", "the lock held by {:?} is lost: {why}", self.node);
+        }
+    }
+}
+
+/// A callback that is due, until this is dropped: also when it panics, or never runs.
+struct Call {
+    standing: Arc<Standing>,
+    thread: Option<ThreadId>,
+}
+
+impl Call {
+    fn new(standing: Arc<Standing>) -> Call {
+        Call { standing, thread: None }
+    }
+
+    fn run(mut self, callback: impl FnOnce()) {
+        let thread = rt::thread_id();
+        self.thread = Some(thread);
+        self.standing.state.lock().running.push(thread);
+        callback();
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut state = self.standing.state.lock();
+        state.due = state.due.saturating_sub(1);
+        let ran = state.running.iter().position(|thread| Some(*thread) == self.thread);
+        if let Some(place) = ran {
+            state.running.swap_remove(place);
+        }
+        self.standing.changed.notify_all();
     }
 }
 
@@ -841,6 +1089,7 @@ impl Lost {
     }
 
     fn wait_until(&self, deadline: Deadline) -> Option<LossReason> {
+        self.look();
         let mut state = self.standing.state.lock();
         while state.lost.is_none() && !state.is_over(self.turn) {
             match deadline.instant() {
@@ -857,7 +1106,21 @@ impl Lost {
 
     /// Why the lock was lost, if it was.
     pub fn reason(&self) -> Option<LossReason> {
+        self.look();
         self.standing.state.lock().loss(self.turn)
+    }
+
+    /// As `reason`, without looking for a loss that nobody has found yet: for those who check.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn recorded(&self) -> Option<LossReason> {
+        self.standing.state.lock().loss(self.turn)
+    }
+
+    /// Records a loss that nobody has found yet.
+    fn look(&self) {
+        if let Some(session) = self.standing.session.upgrade() {
+            self.standing.look_at_lease(&session);
+        }
     }
 
     /// Whether the guard was dropped or unlocked.

@@ -443,6 +443,7 @@ impl Group {
             // Under the lock, so that who stands up finds what was offered.
             seat.offer(Offer::Hold(hold));
             drop(state);
+            // It may take the lock that another has now.
             drop(left);
             return Passed::On;
         }
@@ -456,12 +457,13 @@ impl Group {
         let session = tenure.session_id();
         let untimed = state.timed.replace(session) != Some(session);
         drop(state);
-        drop(left);
         if untimed && let Some(end) = since.checked_add(keep) {
             let group = Arc::downgrade(self);
             tenure.later(end, move || group.upgrade()?.expire(session));
         }
         tenure.watch_for_others();
+        // It may take what is kept.
+        drop(left);
         Passed::On
     }
 
@@ -510,7 +512,7 @@ impl Group {
         drop(state);
         drop(Leading(Some(Arc::clone(self))));
         if let Some(tenure) = tenure {
-            tenure.leave();
+            drop(tenure.leave());
         }
     }
 

@@ -150,6 +150,8 @@ pub(crate) struct Queue {
     unsettled: bool,
     /// Whether there was a contender whose node would tell us nothing.
     hidden: bool,
+    /// Whether so many were to be watched when it was last looked that the children were instead.
+    crowded: bool,
     /// The connection whose server has caught up since the last doubt arose.
     synced: Option<On>,
     asked: Asked,
@@ -211,6 +213,7 @@ impl Queue {
             doubtful: Vec::new(),
             unsettled: false,
             hidden: false,
+            crowded: false,
             synced: None,
             asked: Asked::Nothing,
         }
@@ -225,7 +228,7 @@ impl Queue {
                 self.own = None;
                 self.doubtful.clear();
                 self.unsettled = false;
-                self.hidden = false;
+                (self.hidden, self.crowded) = (false, false);
                 self.synced = None;
                 self.create()
             }
@@ -292,7 +295,7 @@ impl Queue {
         match &self.own {
             None if self.synced.is_none() => Action::Sync,
             // It would be the children again that have to be watched.
-            Some(_) if self.hidden => Action::WatchChildren,
+            Some(_) if self.hidden || self.crowded => Action::WatchChildren,
             _ => Action::List,
         }
     }
@@ -356,7 +359,9 @@ impl Queue {
             return Action::Delete { name };
         }
         let judged = listing.judged(&own.name);
-        match self.rule.decide(&own.name, &judged) {
+        let verdict = self.rule.decide(&own.name, &judged);
+        self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));
+        match verdict {
             Verdict::Admitted => match own.czxid {
                 Some(czxid) => Action::Hold(Place {
                     name: own.name.clone(),
@@ -666,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_watch_is_set_once_and_then_waited_for() {
+    fn a_child_watch_is_set_with_the_list_and_then_waited_for() {
         let mut queue = queue(true);
         begin(&mut queue);
         queue.rule = Rule::permits(20);
@@ -675,6 +680,12 @@ mod tests {
         children.push(name(100, 50));
         assert!(matches!(queue.step(listed(1, &children)), Action::WatchChildren));
         let watched = Listing { watched: true, ..listing(1, &children) };
+        assert!(matches!(queue.step(Event::Listed(Ok(watched.clone()))), Action::Wait));
+        // One list for each wake-up, as long as there are so many.
+        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
         assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
+        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
+        let few = Listing { watched: true, ..listing(1, &children[15..]) };
+        assert!(matches!(queue.step(Event::Listed(Ok(few))), Action::Hold(_)));
     }
 }

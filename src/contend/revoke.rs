@@ -10,6 +10,7 @@ use super::ask::{Question, ask};
 use super::rule::{holds, in_grant_order};
 use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
+use crate::logging;
 use crate::path;
 use crate::rt::AtomicBool;
 use crate::session::client::Client;
@@ -79,7 +80,7 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
         }
     })?;
     if broken {
-        log::warn!(target: "zklock::contend", "deleted the contender {contender:?} by force");
+        logging::warning!(target: "zklock::contend", "deleted the contender {contender:?} by force");
     }
     Ok(broken)
 }

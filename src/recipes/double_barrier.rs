@@ -227,7 +227,7 @@ impl DoubleBarrier {
                 return Ok(Some(None));
             }
             // Its going is no loss.
-            tenure.leave();
+            drop(tenure.leave());
             withdraw(view, whole, &own).map(Some)
         };
         match self.place.find(ENTER, wait.parting(), look) {

@@ -31,16 +31,29 @@ macro_rules! guard {
                 self.hold.ensure_held()
             }
 
+            #[cfg(all(test, not(shuttle)))]
+            #[allow(dead_code, reason = "the simulation looks at the guards of locks only")]
+            pub(crate) fn seems_held(&self) -> bool {
+                self.hold.tenure().seems_held()
+            }
+
             #[doc = concat!("A handle by which any thread can wait for the loss of ", $it, ".")]
             pub fn lost(&self) -> Lost {
                 self.hold.lost()
             }
 
             #[doc = concat!("Calls `callback`, once, when ", $it, " is lost; at once if it is")]
-            /// already; never after it was released: a loss that is noticed before the release, and
-            /// not yet told, is not told any more. It runs on a thread of its own and may call this
-            /// library; where the system has no thread for it, it has to wait for the next change of
-            /// the session, or the next call.
+            /// already.
+            ///
+            /// Every loss that comes before the release is told, also when the guard is dropped
+            /// right afterwards; a loss after the release never is. Whoever finds the loss first, be
+            /// it a call of [`lost`](Self::lost) or the drop of the guard, has it told.
+            ///
+            /// The callback runs on a thread of this library's and may call the library and block;
+            /// other callbacks get other threads. Where the system has no thread for it, it waits for
+            /// the next change of the session, or the next call. Releasing the lock waits up to half
+            /// a second for callbacks that are due or running, except for the one that releases it.
+            /// What a callback owns is dropped when it has run, or after the release.
             pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
                 self.hold.on_lost(Box::new(callback));
             }
@@ -55,8 +68,8 @@ macro_rules! guard {
             }
 
             /// Calls `callback`, once, when somebody asks to let go; at once if somebody has
-            /// already; never after the release. It runs as that of [`on_lost`](Self::on_lost)
-            /// does.
+            /// already. It never begins after the release, and runs as that of
+            /// [`on_lost`](Self::on_lost) does.
             pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
                 self.hold.on_release_requested(Box::new(callback));
             }

@@ -312,11 +312,19 @@ impl Part {
 #[derive(Debug)]
 pub struct MultiGuard {
     parts: Vec<Part>,
-    /// A thread may go on holding a re-entrant lock, which then has nothing to tell here.
+    /// A thread may go on holding a re-entrant lock, of whose later loss nothing is told here.
     released: Arc<AtomicBool>,
 }
 
 impl MultiGuard {
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn seems_held(&self) -> bool {
+        self.parts.iter().all(|part| match part {
+            Part::Hold(hold, _) => hold.tenure().seems_held(),
+            Part::Entered(guard) => guard.seems_held(),
+        })
+    }
+
     /// Whether all are held for all that is known here: see
     /// [`LockGuard::is_held`](crate::LockGuard::is_held).
     pub fn is_held(&self) -> bool {
@@ -333,24 +341,28 @@ impl MultiGuard {
         self.parts.iter().try_for_each(Part::ensure_held)
     }
 
-    /// Calls `callback`, once, when the first of the locks is lost; never after this guard was
-    /// released: see [`LockGuard::on_lost`](crate::LockGuard::on_lost).
+    /// Calls `callback`, once, when the first of the locks is lost: see
+    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         for part in &self.parts {
             let callback = Arc::clone(&callback);
-            let released = Arc::clone(&self.released);
             let once = move |why| {
                 let callback = callback.lock().take();
-                if let Some(callback) = callback
-                    && !released.load(Ordering::SeqCst)
-                {
+                if let Some(callback) = callback {
                     callback(why);
                 }
             };
             match part {
                 Part::Hold(hold, _) => hold.on_lost(Box::new(once)),
-                Part::Entered(guard) => guard.on_lost(once),
+                Part::Entered(guard) => {
+                    let released = Arc::clone(&self.released);
+                    guard.on_lost(move |why| {
+                        if !released.load(Ordering::SeqCst) {
+                            once(why);
+                        }
+                    });
+                }
             }
         }
     }
@@ -384,7 +396,9 @@ impl MultiGuard {
     }
 
     fn part(&mut self) -> Vec<Part> {
-        self.released.store(true, Ordering::SeqCst);
+        // A loss that comes before the release is told.
+        let is_held = self.parts.iter().all(|part| part.check().is_ok());
+        self.released.store(is_held, Ordering::SeqCst);
         std::mem::take(&mut self.parts)
     }
 

@@ -20,7 +20,8 @@ use crate::session::wake::Cancel;
 /// One node for each acquisition, whose name says how many of how many permits it takes. Whoever
 /// contends is admitted once those before it leave enough; until then it watches the shortest run
 /// of nodes before it of which one must go first, so that whichever holder releases, the right
-/// waiter wakes. No client in another language has this semaphore: Curator's and kazoo's have
+/// waiter wakes. A release wakes up to as many waiters as there are permits, and from 17 permits on
+/// all of them; each lists the contenders once. No client in another language has this semaphore: Curator's and kazoo's have
 /// layouts of their own, and do not share a path with it or with each other.
 ///
 /// As with [`DistributedLock`](crate::DistributedLock), the value is a description, and the

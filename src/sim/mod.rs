@@ -16,10 +16,16 @@ mod trial;
 mod wire;
 mod world;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use plan::{Fault, Recipe};
+use stage::{Play, Role, Stage};
+use world::Operation;
+
+use crate::DistributedLock;
 
 /// How many seeds a plain test run tries.
 const SEEDS: u64 = 5_000;
@@ -126,6 +132,68 @@ fn a_long_lack_of_threads_leaves_no_node() {
             plan.with(vec![(timeout / 20, lacking), (timeout / 4, down)])
         });
         assert_eq!(result.map(drop), Ok(()), "seed {seed}");
+    }
+}
+
+/// A thread that contends panics, at any of its requests: it leaves no node that blocks others.
+#[test]
+fn a_panic_in_the_middle_of_a_call_leaves_no_node() {
+    struct Panics {
+        after: u32,
+    }
+    impl Play for Panics {
+        fn act(&self, stage: &Stage, role: Role<'_>) {
+            let lock = DistributedLock::new(role.client, "/locks", "one");
+            if role.process == 1 {
+                stage.world.act(|world| world.set_panic(role.process, self.after));
+                let call = || lock.lock().map(drop);
+                stage.count(catch_unwind(AssertUnwindSafe(call)).is_ok());
+                stage.world.act(|world| world.set_panic(usize::MAX, 0));
+            }
+            let limit = stage.habits.session_timeout * 30;
+            match lock.try_lock_for(limit) {
+                Ok(Some(_)) => {}
+                other => stage.accuse(format!("process {}: {other:?}", role.process)),
+            }
+        }
+    }
+    let mut panicked = 0;
+    for seed in 0..200 {
+        let after = u32::try_from(seed % 8).unwrap();
+        let run = stage::perform_in_peace(seed, vec![1, 1], Arc::new(Panics { after }));
+        panicked += run.unwrap_or_else(|why| panic!("seed {seed}: {why}")).failures;
+    }
+    assert!(panicked > 50, "only {panicked} calls have panicked");
+}
+
+/// What a hostile server may send: a flood of events has the holder ask once at a time.
+#[test]
+fn a_flood_of_events_has_a_holder_ask_one_at_a_time() {
+    struct Flooded;
+    impl Play for Flooded {
+        fn act(&self, stage: &Stage, role: Role<'_>) {
+            let guard = DistributedLock::new(role.client, "/locks", "one").lock();
+            let (Ok(guard), Some(session)) = (guard, role.client.core().present_session()) else {
+                return stage.accuse("there is no lock to be had".to_owned());
+            };
+            let asked = || stage.world.look(|world| world.asked(Operation::Read));
+            stage.eventually("the first watch", || asked() > 0);
+            let before = asked();
+            for _ in 0..1_000 {
+                session.watches().tell(guard.path());
+            }
+            let at_once = asked() - before;
+            // The first watch may still be under way: then none more is.
+            let made_up = || asked() == before + at_once + 1;
+            stage.eventually("the one that makes up for all the others", made_up);
+            if at_once > 1 {
+                stage.accuse(format!("{at_once} requests were under way at once"));
+            }
+        }
+    }
+    for seed in 0..20 {
+        let run = stage::perform_in_peace(seed, vec![1], Arc::new(Flooded));
+        assert_eq!(run.map(drop), Ok(()), "seed {seed}");
     }
 }
 

@@ -68,10 +68,28 @@ pub(super) fn perform(
     verbose: bool,
     cast: impl FnOnce(&Schedule) -> (Vec<usize>, Arc<dyn Play>),
 ) -> Result<Tally, String> {
+    perform_with(seed, verbose, true, cast)
+}
+
+/// As `perform`, without any fault.
+pub(super) fn perform_in_peace(
+    seed: u64,
+    actors: Vec<usize>,
+    play: Arc<dyn Play>,
+) -> Result<Tally, String> {
+    perform_with(seed, false, false, |_| (actors, play))
+}
+
+fn perform_with(
+    seed: u64,
+    verbose: bool,
+    with_faults: bool,
+    cast: impl FnOnce(&Schedule) -> (Vec<usize>, Arc<dyn Play>),
+) -> Result<Tally, String> {
     let (schedule, running) = Schedule::begin(seed, verbose);
     let plan = Plan::draw(&schedule);
     let (actors, play) = cast(&schedule);
-    let mut faults = plan.faults;
+    let mut faults = if with_faults { plan.faults } else { Vec::new() };
     faults.retain_mut(|(_, fault)| suits(fault, actors.len()));
     if verbose {
         schedule.say(&format!("{:#?} {faults:#?}", plan.habits));

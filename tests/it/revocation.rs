@@ -1,11 +1,12 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zklock::{
-    Class, Contender, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason, SessionState,
+    Class, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
+    LeaderElection, LossReason, SessionState,
 };
 
 use crate::support::proxy::opcode;
@@ -13,7 +14,7 @@ use crate::support::raw::{Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{
     QUIET, eventually, kind, mutex, mutex_builder, skip_without_server, skip_without_zookeeper,
-    strict,
+    strict, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -51,7 +52,10 @@ fn s68_a_request_is_told_to_the_holder_once() {
         }
         told.recv_timeout(SOON).unwrap();
         assert!(guard.release_requested());
-        assert_eq!(theirs.contenders().unwrap()[0].data, b"__REVOKE__");
+        // What the holder says of itself is there again, once the request was noted.
+        eventually(SOON, "the holder's data", || {
+            theirs.contenders().unwrap()[0].label().starts_with("host=")
+        });
         // One who asks late is told at once, and each once.
         let (tell, late) = mpsc::channel();
         guard.on_release_requested(move || tell.send(()).unwrap());
@@ -310,7 +314,7 @@ fn to_ask_ends_with_the_connect_time_out() {
     let guard = lock.lock().unwrap();
     let contender = lock.contenders().unwrap().remove(0);
     proxy.black_hole();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     for failed in [
         kind(lock.request_release()),
         kind(lock.request_release_of(&contender)),
@@ -504,5 +508,97 @@ fn s68_a_strangers_holder_is_asked_in_curators_words() {
     assert_eq!(raw.get_data(&theirs).unwrap().0, b"__REVOKE__");
     raw.close().unwrap();
     drop(lock);
+    site.finish([zk]);
+}
+
+/// A request to resign is no reason to forget who leads.
+#[test]
+fn s68_a_leader_that_is_asked_to_let_go_keeps_its_id() {
+    skip_without_zookeeper!();
+    let site = Site::shared("s68-id");
+    let zk = site.client();
+    let election = LeaderElection::builder(&zk, &site.base, "a").id("unlocked:8080").build();
+    let leadership = election.campaign().unwrap();
+    let (tell, told) = mpsc::channel();
+    leadership.on_release_requested(move || tell.send(()).unwrap());
+    let mut raw = site.raw();
+    for word in [&b"__REVOKE__"[..], b"unlock"] {
+        raw.set_data(leadership.path(), word).unwrap();
+        let shown = || election.leader().unwrap().expect("a leader").id();
+        eventually(SOON, "the leader's id", || {
+            let id = shown();
+            // At no moment is it what asks the leader to resign.
+            assert!(["", "unlocked:8080"].contains(&&id[..]), "{id:?}");
+            id == "unlocked:8080"
+        });
+        assert!(leadership.release_requested());
+    }
+    told.recv_timeout(SOON).unwrap();
+    assert!(told.try_recv().is_err(), "it was told twice");
+    leadership.resign().unwrap();
+    drop(election);
+    site.finish([zk]);
+}
+
+/// Nothing that a callback uses may go before the callback has ended.
+#[test]
+fn a_release_waits_for_callbacks_that_run_and_for_those_of_a_loss() {
+    skip_without_zookeeper!();
+    let site = Site::shared("callbacks-end");
+    let zk = site.quiet_client();
+    for deleted in [true, false] {
+        let guard = mutex(&zk, &site.base, "a").lock().unwrap();
+        let (begin, begun) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
+        let callback = move || {
+            begin.send(()).unwrap();
+            let _ = may_go_on.recv();
+            end.store(true, Ordering::SeqCst);
+        };
+        if deleted {
+            guard.on_lost(move |_| callback());
+            site.raw().delete(guard.path()).unwrap();
+        } else {
+            guard.on_release_requested(callback);
+            site.raw().set_data(guard.path(), b"unlock").unwrap();
+        }
+        begun.recv_timeout(SOON).unwrap();
+        let seen = Arc::clone(&ended);
+        let dropper = waiting(move || {
+            let began = Instant::now();
+            drop(guard);
+            // It waits for half a second at the most.
+            seen.load(Ordering::SeqCst) || began.elapsed() >= Duration::from_millis(500)
+        });
+        go_on.send(()).unwrap();
+        assert!(dropper.join().unwrap(), "released before its callback had ended; {deleted}");
+    }
+    site.finish([zk]);
+}
+
+#[test]
+fn what_a_callback_owns_may_take_the_lock_when_it_is_dropped() {
+    struct Locks(DistributedLock, mpsc::Sender<bool>);
+    impl Drop for Locks {
+        fn drop(&mut self) {
+            let got = self.0.try_lock_for(SOON).is_ok_and(|guard| guard.is_some());
+            self.1.send(got).unwrap();
+        }
+    }
+    skip_without_zookeeper!();
+    let site = Site::shared("callbacks-own");
+    let zk = site.quiet_client();
+    let kept = DistributedLock::builder(&zk, &site.base, "kept").keep_for(SOON).build();
+    for lock in [strict(&zk, &site.base, "strict"), mutex(&zk, &site.base, "shared"), kept] {
+        let guard = lock.lock().unwrap();
+        let (tell, told) = mpsc::channel();
+        let (owned, owned_too) = (Locks(lock.clone(), tell.clone()), Locks(lock.clone(), tell));
+        guard.on_lost(move |_| drop(owned));
+        guard.on_release_requested(move || drop(owned_too));
+        drop(guard);
+        assert_eq!(told.iter().collect::<Vec<_>>(), [true, true], "{lock:?}");
+    }
     site.finish([zk]);
 }

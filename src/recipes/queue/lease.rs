@@ -97,7 +97,7 @@ impl LeasedItem {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the queue's node and on
     /// the item, after which the item returns.
     pub fn ack(mut self) -> Result<()> {
-        self.hold.leave()?;
+        let _left = self.hold.leave()?;
         let unanswered = Cell::new(false);
         let acked = self.hold.persist(|session, whole| {
             let acked = settle(session, &whole(self.hold.path()), &whole(&self.path), &unanswered);

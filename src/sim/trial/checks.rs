@@ -54,21 +54,21 @@ impl Trial {
             let ended = self.world.look(|world| world.has_ended(one.session));
             let paths = &one.paths;
             let Some(lost) = one.guard.lost() else {
-                let known = !one.guard.is_held();
+                let known = !one.guard.seems_held();
                 one.lost_at = known.then(|| schedule.time());
                 if ended && !known {
                     return Err(format!("the session of {paths:?} has ended, and all are held"));
                 }
                 continue;
             };
-            let reason = lost.reason();
+            let reason = lost.recorded();
             let known = reason.is_some();
             one.lost_at = known.then(|| schedule.time());
             let exists = || self.world.look(|world| paths.iter().all(|path| world.contains(path)));
             let caused = match reason {
                 None => true,
                 Some(LossReason::NodeDeleted) => !exists(),
-                Some(_) => ended,
+                Some(_) => ended || self.world.look(|world| world.has_lapsed(one.session)),
             };
             if !caused {
                 return Err(format!("{paths:?} is lost for nothing: {reason:?}"));
@@ -88,7 +88,7 @@ impl Trial {
         held: &[Held],
     ) -> Result<(), Violation> {
         let mut claims: BTreeMap<&str, Vec<Mark>> = BTreeMap::new();
-        for one in held.iter().filter(|one| one.guard.is_held()) {
+        for one in held.iter().filter(|one| one.guard.seems_held()) {
             for path in &one.paths {
                 if self.world.look(|world| world.contains(path)) {
                     let node = path::parent(path);
@@ -161,7 +161,7 @@ impl Trial {
                     let known_by = self.known_by(one, one.since.max(*when));
                     let there = self.world.look(|world| world.contains(path));
                     let stopped = schedule.stopped(one.process).is_some();
-                    if there && !stopped && schedule.time() > known_by && one.guard.is_held() {
+                    if there && !stopped && schedule.time() > known_by && one.guard.seems_held() {
                         return Err(format!("{path} was asked to let go at {when:?}: not told"));
                     }
                 }
@@ -247,7 +247,7 @@ impl Trial {
 
     /// Whoever is granted the lock may hold it, and its token is above all that it has to be.
     pub(super) fn check_grant(&self, guard: &Guard) {
-        if !guard.is_held() {
+        if !guard.seems_held() {
             self.accuse(format!("{:?} was granted when it was lost already", guard.paths()));
         }
         if let (Some(sharing), Guard::Mutex(mine)) = (self.plan.sharing, guard) {

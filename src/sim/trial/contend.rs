@@ -294,10 +294,18 @@ impl Trial {
             self.unlock(guard, &paths, session);
             told.over.store(true, Ordering::SeqCst);
         }
-        if told.losses.load(Ordering::SeqCst) > 0
-            && loss.is_some_and(|loss| loss.reason().is_none())
-        {
-            self.accuse(format!("{path} was not lost, and is said to be"));
+        let is_told = told.losses.load(Ordering::SeqCst) > 0;
+        if !was_held && loss.as_ref().is_some_and(|loss| loss.recorded().is_none()) {
+            self.accuse(format!("{path} was not held any more, and there is no reason for that"));
+        }
+        if let Some(is_lost) = loss.map(|loss| loss.recorded().is_some()) {
+            if is_told && !is_lost {
+                self.accuse(format!("{path} was not lost, and is said to be"));
+            }
+            // It was released, if not by another task.
+            if is_lost && !is_told && told.over.load(Ordering::SeqCst) && !self.lacks_threads() {
+                self.accuse(format!("{path} was lost and then released, and nobody was told"));
+            }
         }
         if told.losses.load(Ordering::SeqCst) > 1 {
             self.accuse(format!("the loss of {path} was told more than once"));
@@ -309,13 +317,18 @@ impl Trial {
         }
     }
 
+    fn lacks_threads(&self) -> bool {
+        self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Poverty { .. }))
+    }
+
     fn listen(self: &Arc<Self>, schedule: &Schedule, guard: &Guard, spare: &Locks, told: &Told) {
         let paths = guard.paths();
         let again = schedule.chance(20).then(|| (spare.clone(), spare.wanted(schedule)));
         let (trial, heard, what) = (Arc::clone(self), told.clone(), paths.clone());
         guard.on_lost(move |_| {
             heard.losses.fetch_add(1, Ordering::SeqCst);
-            if heard.over.load(Ordering::SeqCst) {
+            // A release waits for that, unless there is no thread for it.
+            if heard.over.load(Ordering::SeqCst) && !trial.lacks_threads() {
                 trial.accuse(format!("the loss of {what:?} was told after its release"));
             }
             if let Some((spare, wanted)) = again {

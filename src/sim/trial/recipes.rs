@@ -231,6 +231,11 @@ impl Guard {
         each!(self, guard => guard.is_held(), guards => guards.is_held())
     }
 
+    /// As `is_held`, for those who check: nobody is to know more by that.
+    pub(super) fn seems_held(&self) -> bool {
+        each!(self, guard => guard.seems_held(), guards => guards.seems_held())
+    }
+
     pub(super) fn ensure_held(&self) -> Result<()> {
         each!(self, guard => guard.ensure_held(), guards => guards.ensure_held())
     }
