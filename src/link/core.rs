@@ -8,7 +8,7 @@ use super::frame::{
     FLAG_CONTAINER, Fields, Frame, MAX_REQUEST, Malformed, Piece, REPLY_HEADER, REQUEST_HEADER,
     ReplyHeader, SYNC_ROOT, Splitter, check_event, check_reply, code, op, xid,
 };
-use super::lease::Lease;
+use super::lease::{Lease, heartbeat_interval};
 use crate::rt::{Moment, Sender};
 
 /// Why a session is over for its client.
@@ -589,10 +589,7 @@ impl Core {
     // ----- time
 
     fn heartbeat_due(&self) -> Moment {
-        let timeout = self.lease_timeout();
-        // A slow connection needs its answers sooner for the lease to hold.
-        let every = if self.round_trip > timeout / 24 { timeout / 6 } else { timeout / 3 };
-        self.renewed.plus(every)
+        self.renewed.plus(heartbeat_interval(self.lease_timeout(), self.round_trip))
     }
 
     fn lease_timeout(&self) -> Duration {
@@ -711,3 +708,7 @@ mod properties;
 #[cfg(test)]
 #[path = "core_lives.rs"]
 mod lives;
+
+#[cfg(test)]
+#[path = "lease_properties.rs"]
+mod lease_properties;

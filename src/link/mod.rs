@@ -331,6 +331,9 @@ impl fmt::Debug for Link {
     }
 }
 
+/// Whether this process was warned of a short session timeout.
+static WARNED: AtomicBool = AtomicBool::new(false);
+
 /// How long a session that nobody owns any more may take to be closed.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -630,7 +633,7 @@ impl Runner {
                     return;
                 }
                 let now = Moment::now();
-                let first = line.core.granted().is_none();
+                let (first, timeout) = (line.core.granted().is_none(), granted.timeout);
                 self.shared.info.lock().clone_from(&Info {
                     session: granted.session,
                     timeout: granted.timeout,
@@ -649,6 +652,12 @@ impl Runner {
                     "session 0x{:x} is served by {address}",
                     self.session(line)
                 );
+                if first
+                    && let Some(warning) = lease::warning(timeout)
+                    && !WARNED.swap(true, Ordering::Relaxed)
+                {
+                    log::warn!(target: "zklock::link", "{warning}");
+                }
             }
             Found::Expired => line.core.expired(),
             Found::AuthFailed => line.core.auth_failed(),
