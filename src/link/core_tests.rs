@@ -15,7 +15,7 @@ pub(super) fn seconds(seconds: f64) -> Moment {
 }
 
 pub(super) fn granted(sent: Moment) -> Granted {
-    Granted { session: SESSION, password: vec![9; 16], timeout: T, sent }
+    Granted { session: SESSION, password: vec![9; 16], timeout: T, by_server: T, sent }
 }
 
 /// A frame without its length, as one side or the other sees it.
@@ -550,6 +550,51 @@ fn a_reply_that_is_still_coming_in_is_not_silence_but_the_lease_bounds_it() {
     }
     let broken = broken.expect("a server that dribbles is given up");
     assert!((15.5..22.).contains(&broken), "{broken}");
+}
+
+/// Such as callers that do not wait for answers may do.
+#[test]
+fn a_server_that_answers_nothing_does_not_fill_the_memory() {
+    let (mut core, now) = (attached(), seconds(10.));
+    let (answers, on_answer) = verb_log();
+    let refused = |core: &mut Core| {
+        run_answers(core);
+        assert!(answers.lock().iter().all(|(_, error)| *error == code::THROTTLED));
+        answers.lock().len()
+    };
+    for number in 0..MOST_OUTSTANDING + 10 {
+        core.verb(op::DELETE, &text("/a"), on_answer(number), now);
+    }
+    assert_eq!((core.outstanding.len(), refused(&mut core)), (MOST_OUTSTANDING, 10));
+    // It reads all, and answers one of them: so one more may be asked.
+    let used = sent(&mut core)[0].xid;
+    answer(&mut core, used, 5, code::THROTTLED, &[], now).unwrap();
+    for number in 0..2 {
+        core.verb(op::DELETE, &text("/a"), on_answer(number), now);
+    }
+    assert_eq!((core.outstanding.len(), refused(&mut core)), (MOST_OUTSTANDING, 12));
+    // The link's own are not refused, and everybody has an answer when the server is given up.
+    core.tick(seconds(12.)).unwrap();
+    assert!(sent(&mut core).iter().any(|seen| seen.operation == op::SYNC));
+    assert!(core.tick(seconds(14.)).is_err());
+    core.detach(seconds(14.));
+    run_answers(&mut core);
+    assert_eq!(answers.lock().len(), MOST_OUTSTANDING + 12);
+}
+
+#[test]
+fn a_server_that_reads_nothing_does_not_fill_the_memory() {
+    let (mut core, now) = (attached(), seconds(10.));
+    let (answers, on_answer) = verb_log();
+    let large = vec![0; 1_000_000];
+    for number in 0..200 {
+        core.verb(op::SET_DATA, &large, on_answer(number), now);
+        assert!(core.for_server().len() <= MOST_UNSENT + 1000);
+    }
+    run_answers(&mut core);
+    let refused = answers.lock().len();
+    assert!((130..150).contains(&refused), "{refused}");
+    assert!(answers.lock().iter().all(|(_, error)| *error == code::THROTTLED));
 }
 
 // ----- saying goodbye

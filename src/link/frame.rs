@@ -40,6 +40,7 @@ pub(crate) mod code {
     pub(crate) const INVALID_ACL: i32 = -114;
     pub(crate) const AUTH_FAILED: i32 = -115;
     pub(crate) const SESSION_MOVED: i32 = -118;
+    pub(crate) const THROTTLED: i32 = -127;
 }
 
 /// Transaction ids with a meaning of their own.

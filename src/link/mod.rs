@@ -51,6 +51,7 @@ pub(crate) type OnEvent = Box<dyn Fn(&str) + Send>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Info {
     pub(crate) session: i64,
+    /// What the server has granted.
     pub(crate) timeout: Duration,
     /// The server it is connected to, if it is.
     pub(crate) server: Option<SocketAddr>,
@@ -636,7 +637,7 @@ impl Runner {
                 let (first, timeout) = (line.core.granted().is_none(), granted.timeout);
                 self.shared.info.lock().clone_from(&Info {
                     session: granted.session,
-                    timeout: granted.timeout,
+                    timeout: granted.by_server,
                     server: Some(address),
                     trouble: None,
                 });

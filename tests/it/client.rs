@@ -394,6 +394,11 @@ fn the_session_timeout_is_the_one_that_the_server_grants() {
     default.close();
     assert_eq!(default.session_timeout(), Duration::from_secs(10), "as asked for");
     site.finish([default]);
+    // More than the client trusts its lease for.
+    let site = Site::with("granted-more", &Server::builder().min_session(50_000));
+    let zk = Client::connect(site.hosts()).unwrap();
+    assert_eq!(zk.session_timeout(), Duration::from_secs(50));
+    site.finish([zk]);
 }
 
 /// The client cannot know the tick: here it is short enough.
