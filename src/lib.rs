@@ -75,17 +75,22 @@
 //!
 //! # Heartbeat and lease
 //!
-//! Whenever nothing was sent that goes through the ensemble's leader for a third of the session
-//! time-out (a sixth on a slow connection), a `sync` is sent, which only the leader can answer.
-//! A held lock costs nothing else, but for the request that watches its node.
+//! Whenever nothing was sent that goes through the ensemble's leader for a ninth of the session
+//! timeout (an eighteenth on a slow connection), a `sync` is sent, which only the leader can answer.
+//! A held lock costs nothing else, except for the request that watches its node.
 //!
-//! An answer that came through the leader renews the *lease*. It then runs for the session time-out
-//! from the sending of the latest request that the leader is certain to have heard of: one whose
-//! own answer had come a good quarter of the time-out before the answered request was sent.
+//! The *lease* is the time for which the client may trust that its session lives. An answer that
+//! came through the leader renews it: it then runs for the session timeout from when an earlier
+//! request was sent, the latest one whose reply had arrived at least 17/32 of the session timeout
+//! before the renewing request was sent. The leader has certainly heard of that one.
 //! When the lease ends, the session is [`Lost`](SessionState::Lost) here, which is before the
-//! ensemble can expire it. Its clock is monotonic, and on Linux counts the time that the machine
-//! sleeps. So an idle holder outlives an outage well below a third of the session time-out; choose
-//! [that](ClientBuilder::session_timeout) accordingly.
+//! ensemble can expire it, provided that the session timeout is at least two ticks of the ensemble
+//! (`tickTime`). Servers grant no less unless their `minSessionTimeout` says so; a session timeout
+//! below 4 s, which is two ticks of the usual 2 s, is warned of in the log, once. The lease's clock is
+//! monotonic, and on Linux counts the time that the machine sleeps.
+//!
+//! So the locks of an idle client survive an outage well below a third of the session timeout, those
+//! of a busy one at least a fifth of it; choose [that](ClientBuilder::session_timeout) accordingly.
 //!
 //! # What the `zookeeper` crate does here
 //!

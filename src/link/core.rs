@@ -8,7 +8,7 @@ use super::frame::{
     FLAG_CONTAINER, Fields, Frame, MAX_REQUEST, Malformed, Piece, REPLY_HEADER, REQUEST_HEADER,
     ReplyHeader, SYNC_ROOT, Splitter, check_event, check_reply, code, op, xid,
 };
-use super::lease::Lease;
+use super::lease::{Lease, heartbeat_interval};
 use crate::rt::{Moment, Sender};
 
 /// Why a session is over for its client.
@@ -23,6 +23,12 @@ pub(crate) enum End {
     /// The client was closed.
     Closed,
 }
+
+/// How many requests may wait for their answers; more are refused with [`code::THROTTLED`]. A server
+/// that answers nothing is given up before long, but until then must not fill the memory.
+const MOST_OUTSTANDING: usize = 1 << 16;
+/// How many bytes may wait for the server to read them.
+const MOST_UNSENT: usize = 64 << 20;
 
 /// What the client must learn of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +49,8 @@ pub(crate) enum Notice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) zxid: i64,
-    /// The server's code, or [`code::CONNECTION_LOSS`] or [`code::SESSION_EXPIRED`].
+    /// The server's code, or [`code::CONNECTION_LOSS`], [`code::SESSION_EXPIRED`],
+    /// [`code::MARSHALLING`] or [`code::THROTTLED`].
     pub(crate) error: i32,
     pub(crate) body: Vec<u8>,
 }
@@ -77,7 +84,10 @@ impl From<Malformed> for Broken {
 pub(crate) struct Granted {
     pub(crate) session: i64,
     pub(crate) password: Vec<u8>,
+    /// The session timeout that the link goes by.
     pub(crate) timeout: Duration,
+    /// What the server has granted, which may be more.
+    pub(crate) by_server: Duration,
     /// When the request for it was sent.
     pub(crate) sent: Moment,
 }
@@ -375,6 +385,11 @@ impl Core {
             code::CONNECTION_LOSS
         } else if body.len() + REQUEST_HEADER > MAX_REQUEST {
             code::MARSHALLING
+        } else if self.outstanding.len() >= MOST_OUTSTANDING
+            || self.to_server.len() + body.len() > MOST_UNSENT
+        {
+            // Not sent, and to be asked again: what a server says that has too much to do.
+            code::THROTTLED
         } else {
             return self.send(operation, body, Recipient::Verb(on_answer), now);
         };
@@ -600,10 +615,7 @@ impl Core {
     // ----- time
 
     fn heartbeat_due(&self) -> Moment {
-        let timeout = self.lease_timeout();
-        // A slow connection needs its answers sooner for the lease to hold.
-        let every = if self.round_trip > timeout / 24 { timeout / 6 } else { timeout / 3 };
-        self.renewed.plus(every)
+        self.renewed.plus(heartbeat_interval(self.lease_timeout(), self.round_trip))
     }
 
     fn lease_timeout(&self) -> Duration {
@@ -722,3 +734,7 @@ mod properties;
 #[cfg(test)]
 #[path = "core_lives.rs"]
 mod lives;
+
+#[cfg(test)]
+#[path = "lease_properties.rs"]
+mod lease_properties;

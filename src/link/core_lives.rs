@@ -268,16 +268,16 @@ impl Life {
         assert!(!end.is_empty() || attached == self.core.is_attached());
     }
 
-    /// A frame that the leader has had, to our knowledge, holds for T from its sending: one
-    /// whose answer was there a quarter of T, at least, before another was sent that the
-    /// leader then answered; or the one that asked for the connection.
+    /// The lease lasts at most T from when the latest request was sent that the leader is known to
+    /// have heard of: one whose answer had arrived at least half of T before another request was
+    /// sent that the leader then answered; or the request to connect.
     fn check_lease(&self) {
         let Some(connected) = self.touches.first() else { return };
         if self.has_ended() {
             return assert_eq!(self.core.lease_end(), Moment::ZERO, "trusted after its end");
         }
         let confirmed = |touch: &&Touch| {
-            let settled = touch.answered.plus(T / 4);
+            let settled = touch.answered.plus(T / 2);
             self.touches.iter().any(|later| later.by_leader && settled <= later.sent)
         };
         let latest = self.touches.iter().filter(confirmed).map(|touch| touch.sent).max();

@@ -140,7 +140,8 @@ fn connection() -> (Core, Moment) {
     let used = sent(&mut core)[0].xid;
     answer(&mut core, used, 0, code::NO_NODE, &[], seconds(12.)).unwrap();
     told(&mut core);
-    (core, seconds(16.))
+    // The leader knows of that read by now.
+    (core, seconds(19.))
 }
 
 /// Has the requests asked, and tells what stands on the wire.

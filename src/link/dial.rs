@@ -331,10 +331,20 @@ fn try_address(
     let granted = Granted {
         session: response.session,
         password: response.password,
-        timeout: Duration::from_millis(timeout),
+        timeout: believable(Duration::from_millis(timeout), wanted.timeout),
+        by_server: Duration::from_millis(timeout),
         sent,
     };
     Ok(Found::Server { stream, address, granted })
+}
+
+/// What to believe of a granted session timeout. Servers grant more than was asked for where that is
+/// below their minimum. But a server that grants days would have the client wait for days for
+/// its answers, and trust its lease for as long: so this is at most 40 s, the most that a server with
+/// default settings grants, or what was asked for. To end the lease sooner than the server ends the
+/// session is safe.
+fn believable(granted: Duration, asked: Duration) -> Duration {
+    granted.min(asked.max(Duration::from_secs(40)))
 }
 
 /// Handshake frames are small; anything else is not a ZooKeeper server.

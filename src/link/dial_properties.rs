@@ -12,7 +12,9 @@ const SECRET: &[u8] = b"user:secret";
 
 fn wanted(known: bool) -> Wanted {
     let timeout = Duration::from_secs(4);
-    let granted = Granted { session: SESSION, password: vec![7; 16], timeout, sent: Moment::ZERO };
+    let password = vec![7; 16];
+    let sent = Moment::ZERO;
+    let granted = Granted { session: SESSION, password, timeout, by_server: timeout, sent };
     Wanted {
         resolver: Resolver::new(Vec::new()),
         auth: vec![Auth { scheme: "digest".to_owned(), credentials: SECRET.to_vec() }],
@@ -145,4 +147,20 @@ fn a_session_of_number_zero_is_none() {
         let (found, _) = dialled(known, &bytes, 100);
         assert!(found.is_err(), "{found:?}");
     }
+}
+
+/// Asked for 4 s.
+#[test]
+fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
+    let hour = 3_600_000;
+    for (granted, believed) in [(2, 2), (4000, 4000), (30_000, 30_000), (hour, 40_000)] {
+        let bytes = [response(granted, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
+        let (Ok(Found::Server { granted: found, .. }), _) = dialled(false, &bytes, 100) else {
+            panic!("no session of {granted} ms")
+        };
+        assert_eq!(found.timeout, Duration::from_millis(believed));
+        assert_eq!(found.by_server.as_millis(), granted as u128, "what is told");
+    }
+    let days = Duration::from_millis(i32::MAX as u64);
+    assert_eq!(believable(days, days), days, "as it was asked for");
 }

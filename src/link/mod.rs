@@ -51,6 +51,7 @@ pub(crate) type OnEvent = Box<dyn Fn(&str) + Send>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Info {
     pub(crate) session: i64,
+    /// What the server has granted.
     pub(crate) timeout: Duration,
     /// The server it is connected to, if it is.
     pub(crate) server: Option<SocketAddr>,
@@ -347,6 +348,9 @@ impl fmt::Debug for Link {
         f.debug_struct("Link").field("info", &self.info()).finish_non_exhaustive()
     }
 }
+
+/// Whether this process was warned of a short session timeout.
+static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// How long a session that nobody owns any more may take to be closed.
 const PARTING: Duration = Duration::from_secs(1);
@@ -647,10 +651,10 @@ impl Runner {
                     return;
                 }
                 let now = Moment::now();
-                let first = line.core.granted().is_none();
+                let (first, timeout) = (line.core.granted().is_none(), granted.timeout);
                 self.shared.info.lock().clone_from(&Info {
                     session: granted.session,
-                    timeout: granted.timeout,
+                    timeout: granted.by_server,
                     server: Some(address),
                     trouble: None,
                 });
@@ -666,6 +670,12 @@ impl Runner {
                     "session 0x{:x} is served by {address}",
                     self.session(line)
                 );
+                if first
+                    && let Some(warning) = lease::warning(timeout)
+                    && !WARNED.swap(true, Ordering::Relaxed)
+                {
+                    log::warn!(target: "zklock::link", "{warning}");
+                }
             }
             Found::Expired => line.core.expired(),
             Found::AuthFailed => line.core.auth_failed(),

@@ -399,9 +399,14 @@ impl ClientBuilder {
     /// How long the ensemble keeps the session, and so its locks, without hearing of the
     /// client. Default 10 seconds; the server may grant less or more (by default between 2
     /// and 20 of its ticks, see [`Client::session_timeout`]). Between a millisecond and 24 days.
+    /// If the server grants more than was asked for, the client trusts its session for at most 40
+    /// seconds, or for what was asked for if that is more.
     ///
     /// Shorter means that a dead holder's lock passes on sooner; longer, that more of an
-    /// outage is survived with the locks kept.
+    /// outage is survived with the locks kept. It must be at least two ticks of the ensemble
+    /// (`tickTime`), the shortest that servers grant by default, for a guard to learn of a loss before
+    /// the ensemble passes the lock on; and should be at least ten times the round trip to
+    /// a server.
     pub fn session_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.session_timeout = timeout;
         self

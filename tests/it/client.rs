@@ -394,6 +394,29 @@ fn the_session_timeout_is_the_one_that_the_server_grants() {
     default.close();
     assert_eq!(default.session_timeout(), Duration::from_secs(10), "as asked for");
     site.finish([default]);
+    // More than the client trusts its lease for.
+    let site = Site::with("granted-more", &Server::builder().min_session(50_000));
+    let zk = Client::connect(site.hosts()).unwrap();
+    assert_eq!(zk.session_timeout(), Duration::from_secs(50));
+    site.finish([zk]);
+}
+
+/// The client cannot know the tick: here it is short enough.
+#[test]
+fn a_session_timeout_below_two_usual_ticks_is_warned_of_once() {
+    skip_unless_alone!();
+    skip_without_server!();
+    let logs = logs(LevelFilter::Warn);
+    let site = Site::own("short");
+    let connect = |timeout| {
+        Client::builder(site.hosts()).session_timeout(Duration::from_secs(timeout)).connect()
+    };
+    let warnings = || logs.warnings().iter().filter(|one| one.contains("tickTime")).count();
+    let long_enough = connect(4).unwrap();
+    assert_eq!(warnings(), 0, "{:?}", logs.warnings());
+    let clients = [connect(3).unwrap(), connect(2).unwrap()];
+    assert_eq!(warnings(), 1, "{:?}", logs.warnings());
+    site.finish(clients.into_iter().chain([long_enough]));
 }
 
 /// A client through a proxy to a server of the test's own.
