@@ -779,7 +779,11 @@ impl Drop for Opening {
 
 impl Slot {
     fn live(&self) -> Option<Arc<Session>> {
-        self.session.as_ref().filter(|session| session.status().now().ended.is_none()).cloned()
+        // Nothing is begun in a session whose lease is over, though nobody has said so yet.
+        let lives = |session: &&Arc<Session>| {
+            session.is_trusted() && session.status().now().ended.is_none()
+        };
+        self.session.as_ref().filter(lives).cloned()
     }
 
     fn state(&self) -> SessionState {
