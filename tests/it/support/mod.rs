@@ -29,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use zklock::{Client, DistributedLock, DistributedLockBuilder, HandOver, ReentrantLock};
 
-use server::{Installation, Server};
+use server::Server;
 
 /// The connect string of a server that tests share and do no harm to: the one that `ZKLOCK_HOSTS`
 /// names, or one that this process starts once and that ends with it.
@@ -254,8 +254,8 @@ pub(crate) fn skips(given_hosts_will_do: bool) -> bool {
     if given_hosts_will_do && given_hosts().is_some() {
         return false;
     }
-    match Installation::find() {
-        Ok(_) => false,
+    match server::can_start() {
+        Ok(()) => false,
         Err(why) if env::var_os("ZKLOCK_TESTS_MUST_RUN").is_some() => panic!("{why}"),
         Err(why) => {
             eprintln!("SKIPPED: {why}");
