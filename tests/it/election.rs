@@ -684,6 +684,7 @@ fn a_campaign_can_be_bounded_and_cancelled_and_leaves_no_node() {
     assert!(theirs.campaign_for(BRIEF).unwrap().is_none());
     assert!(began.elapsed() >= BRIEF);
     assert!(theirs.campaign_until(Instant::now()).unwrap().is_none());
+    site.wait_for_only("a", leadership.path());
     let cancel = Cancel::new();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| kind(theirs.campaign_with(&cancel)));
@@ -692,7 +693,7 @@ fn a_campaign_can_be_bounded_and_cancelled_and_leaves_no_node() {
         assert_eq!(waiter.join().unwrap(), ErrorKind::Cancelled);
     });
     assert_eq!(kind(theirs.campaign_with(&cancel)), ErrorKind::Cancelled);
-    assert_eq!(site.children("a"), [last(leadership.path())]);
+    site.wait_for_only("a", leadership.path());
     drop(leadership);
     site.wait_for_children("a", 0);
     drop((ours, theirs));

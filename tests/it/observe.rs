@@ -1,6 +1,6 @@
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use zklock::{
     Cancel, Class, Contender, DistributedRwLock, DistributedSemaphore, ErrorKind, Observer,
@@ -10,6 +10,7 @@ use zklock::{
 use crate::support::proxy::opcode;
 use crate::support::raw::{ALL, Acl, Kind};
 use crate::support::site::Site;
+use crate::support::stopwatch::Stopwatch;
 use crate::support::{
     QUIET, eventually, mutex, skip_without_server, skip_without_zookeeper, strict,
 };
@@ -328,10 +329,10 @@ fn next_for_keeps_its_limit_on_time() {
         assert_eq!(next(&mut observer), [""; 0]);
     }
     let waits = |observer: &mut Observer, limit: Duration, case: &str| {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         assert_eq!(observer.next_for(limit).unwrap(), None, "{case}");
-        let took = start.elapsed();
-        assert!(took >= limit && took < limit + OVERSHOOT, "{case}: {took:?}");
+        let took = start.took();
+        assert!(took.at_least(limit) && took.within(limit + OVERSHOOT), "{case}: {took:?}");
     };
     let limit = Duration::from_millis(300);
     waits(&mut observer, Duration::ZERO, "quiet");

@@ -5,7 +5,7 @@ mod storm;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use log::LevelFilter;
 use zklock::{Acl, Cancel, Client, DistributedQueue, ErrorKind, LossReason, PriorityQueue};
@@ -15,6 +15,7 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, Kind, Raw};
 use crate::support::server::Server;
 use crate::support::site::Site;
+use crate::support::stopwatch::Stopwatch;
 use crate::support::{
     QUIET, eventually, kind, last, skip_unless_alone, skip_without_server, skip_without_zookeeper,
     waiting,
@@ -215,11 +216,14 @@ fn who_waits_is_told_of_an_item_and_of_a_cancel_and_keeps_to_its_time() {
     let zk = site.client();
     let queue = queue(&zk, &site);
     for exists in [false, true] {
-        let begin = Instant::now();
+        let begin = Stopwatch::start();
         assert_eq!(queue.take_for(Duration::from_millis(200)).unwrap(), None);
         assert!(queue.lease_for(Duration::from_millis(200)).unwrap().is_none());
-        let took = begin.elapsed();
-        assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(3), "{took:?}");
+        let took = begin.took();
+        assert!(
+            took.at_least(Duration::from_millis(400)) && took.within(Duration::from_secs(3)),
+            "{took:?}"
+        );
         assert_eq!(queue.take_for(Duration::ZERO).unwrap(), None);
 
         let (cancel, token, taker) = (Cancel::new(), Cancel::new(), queue.clone());
@@ -561,9 +565,9 @@ fn what_comes_too_late_for_one_call_is_for_the_next() {
     queue.offer("a").unwrap();
     proxy.reset_counts();
     proxy.stall_reply(opcode::DELETE);
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     assert_eq!(queue.take_for(Duration::from_millis(300)).unwrap(), None);
-    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(begin.took().within(Duration::from_secs(5)));
     assert!(proxy.wait_for_request(opcode::DELETE, SOON));
     let waits = {
         let queue = queue.clone();
@@ -654,14 +658,14 @@ fn without_a_server_calls_with_a_limit_keep_to_it_and_the_others_say_so() {
     eventually(SOON, "the loss of the connection", || {
         zk.state() != zklock::SessionState::Connected
     });
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     assert_eq!(queue.take_for(limit).unwrap(), None);
     assert!(queue.lease_for(limit).unwrap().is_none());
     assert_eq!(kind(queue.try_take()), ErrorKind::Connect);
     assert_eq!(kind(queue.try_lease()), ErrorKind::Connect);
     assert_eq!(kind(queue.offer("b")), ErrorKind::Connect);
     assert!(queue.len().is_err() && queue.peek().is_err());
-    assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
+    assert!(begin.took().within(Duration::from_secs(12)), "{:?}", begin.took());
     proxy.pass();
     assert_eq!(queue.take_for(SOON).unwrap(), Some(b"a".to_vec()));
     assert!(queue.is_empty().unwrap(), "what was said not to be there is there");

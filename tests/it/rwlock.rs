@@ -70,7 +70,7 @@ fn s47_a_writer_excludes_all() {
         assert!(lock.try_write().unwrap().is_none());
         assert!(lock.try_read_for(BRIEF).unwrap().is_none());
         assert!(lock.try_write_until(Instant::now() + BRIEF).unwrap().is_none());
-        assert_eq!(site.children("a"), [last(writer.path())]);
+        site.wait_for_only("a", writer.path());
     }
     thread::scope(|scope| {
         let reader = scope.spawn(|| theirs.read().unwrap());
@@ -83,7 +83,7 @@ fn s47_a_writer_excludes_all() {
         // And the other way round.
         assert!(ours.try_write().unwrap().is_none());
         assert!(ours.try_write_for(BRIEF).unwrap().is_none());
-        assert_eq!(site.children("a"), [last(reader.path())]);
+        site.wait_for_only("a", reader.path());
         let writer = scope.spawn(|| ours.write().unwrap());
         site.wait_for_children("a", 2);
         assert!(!writer.is_finished(), "it writes while another reads");
