@@ -189,7 +189,7 @@ fn s36_an_adopted_waiter_keeps_its_place() {
 #[test]
 fn s37_a_node_of_an_ended_session_is_not_adopted() {
     skip_without_server!();
-    let rig = Rig::with_timeout("s37", Duration::from_millis(1200));
+    let rig = Rig::with_timeout("s37", Duration::from_secs(3));
     let first = rig.zk.session_id().unwrap();
     rig.proxy.stall_reply(opcode::CREATE);
     let lock = rig.lock("a");
@@ -461,7 +461,7 @@ fn s42_a_waiter_that_gives_up_leaves_nothing_over_lost_deletes() {
 #[test]
 fn s43_a_guard_of_a_lost_session_releases_nobody() {
     skip_without_server!();
-    let rig = Rig::with_timeout("s43", Duration::from_millis(1200));
+    let rig = Rig::with_timeout("s43", Duration::from_secs(3));
     let other = rig.site.client();
     for unlocks in [false, true] {
         let stale = rig.lock("a").lock().unwrap();

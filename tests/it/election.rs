@@ -72,7 +72,7 @@ fn expire(site: &Site, proxy: &Proxy) {
 fn s73_over_expiry_there_is_one_leader_and_the_old_one_is_told() {
     skip_without_server!();
     let site = Site::own("s73");
-    let (proxy, zk) = site.proxied(ms(1_200));
+    let (proxy, zk) = site.proxied(ms(3_000));
     let clients = [site.client(), site.client()];
     let first = named(&zk, &site, "first");
     let others = clients.each_ref().map(|zk| election(zk, &site));

@@ -713,7 +713,7 @@ fn s30_when_the_shared_node_is_deleted_the_siblings_do_not_wait_for_its_holder()
 #[test]
 fn s26_when_the_session_is_lost_the_siblings_do_not_wait_for_the_holder() {
     skip_without_server!();
-    let rig = Rig::with_session("expired", Duration::from_millis(1_200));
+    let rig = Rig::with_session("expired", Duration::from_secs(3));
     let (lock, line) = (rig.lock(), Line::new());
     let guard = lock.lock().unwrap();
     let told = losses(&guard);
@@ -737,7 +737,7 @@ fn s26_when_the_session_is_lost_the_siblings_do_not_wait_for_the_holder() {
 #[test]
 fn s28_when_the_lease_has_run_out_nothing_is_handed_on() {
     skip_without_server!();
-    let rig = Rig::with_session("lease", Duration::from_millis(1_200));
+    let rig = Rig::with_session("lease", Duration::from_secs(3));
     let lock = rig.lock();
     let b = DistributedLock::builder(&rig.zk, &rig.site.base, "b").keep_for(LONG).build();
     drop(b.lock().unwrap());

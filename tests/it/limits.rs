@@ -177,7 +177,7 @@ fn s16_those_who_leave_meanwhile_do_not_prolong_a_wait_on_time() {
             raw.create(&path, b"", Kind::EphemeralSequential).unwrap()
         })
         .collect();
-    let limit = Duration::from_millis(800);
+    let limit = Duration::from_secs(2);
     let lock = rig.lock();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
@@ -211,7 +211,8 @@ fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
     let rig = Rig::with_session("s17", Duration::from_secs(10));
     let (lock, guard) = (rig.lock(), rig.held());
     let session = rig.zk.session_id();
-    let limit = Duration::from_millis(1_000);
+    // Long enough for all steps of the test on a busy machine.
+    let limit = Duration::from_millis(2_500);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
         rig.wait_for_contenders(2);
@@ -234,9 +235,9 @@ fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
 fn s18_a_black_hole_ends_no_wait_late_on_time() {
     skip_without_server!();
     // Both before and after the client notices, and beyond the end of its session.
-    let rig = Rig::with_session("s18", Duration::from_millis(1_000));
+    let rig = Rig::with_session("s18", Duration::from_secs(2));
     let (lock, guard) = (rig.lock(), rig.held());
-    for limit in [100, 1_500].map(Duration::from_millis) {
+    for limit in [100, 3_000].map(Duration::from_millis) {
         thread::scope(|scope| {
             let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
             if limit > LATE {
@@ -403,7 +404,7 @@ fn s22_to_close_the_client_ends_every_wait_in_an_outage_too() {
         ("s22-paused", |rig| rig.site.server().pause()),
     ];
     for (name, fault) in faults {
-        let rig = Rig::with_session(name, Duration::from_millis(1_200));
+        let rig = Rig::with_session(name, Duration::from_secs(3));
         let guard = rig.held();
         for (kind, took) in close_while_waiting(&rig, || fault(&rig)) {
             assert_eq!(kind, ErrorKind::Closed, "{name}");
@@ -604,13 +605,13 @@ fn s18_while_the_connection_is_cut_again_and_again_calls_are_on_time() {
 #[test]
 fn s18_with_no_session_to_be_had_calls_are_on_time() {
     skip_without_server!();
-    let rig = Rig::with_session("matrix-lost", Duration::from_millis(600));
+    let rig = Rig::with_session("matrix-lost", Duration::from_secs(2));
     let (lock, guard) = (rig.lock(), rig.held());
     let outages: [fn(&Proxy); 2] = [Proxy::black_hole, Proxy::refuse];
     for outage in outages {
         outage(&rig.proxy);
         rig.wait_for(SessionState::Lost);
-        for limit in [0, 1, 1_200].map(Duration::from_millis) {
+        for limit in [0, 1, 2_500].map(Duration::from_millis) {
             let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
             println!("lost: {limit:?} took {took:?}");
             assert!(

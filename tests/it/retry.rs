@@ -23,7 +23,7 @@ fn no_patience_with_outages_is_none_with_a_connection() {
     skip_without_server!();
     let site = Site::own("retry-zero");
     let proxy = Proxy::start(site.server().addr());
-    let zk = client(&proxy, Duration::from_millis(1200), Retry::unlimited().outage(Duration::ZERO));
+    let zk = client(&proxy, Duration::from_secs(3), Retry::unlimited().outage(Duration::ZERO));
     let lock = mutex(&zk, &site.base, "a");
     for _ in 0..3 {
         lock.lock().unwrap().unlock().unwrap();

@@ -371,7 +371,7 @@ fn s54_when_a_readers_session_dies_the_writer_proceeds() {
     skip_without_server!();
     let site = Site::own("s54");
     let zk = site.client();
-    let (proxy, other) = site.proxied(Duration::from_millis(1200));
+    let (proxy, other) = site.proxied(Duration::from_secs(3));
     let ours = DistributedRwLock::new(&zk, &site.base, "a");
     let theirs = DistributedRwLock::new(&other, &site.base, "a");
     for downgraded in [false, true] {
@@ -516,7 +516,7 @@ fn s50_a_cut_in_the_middle_of_a_downgrade_does_no_harm() {
 fn s50_a_downgrade_whose_session_is_lost_holds_nothing_and_says_so() {
     skip_without_server!();
     let site = Site::own("s50-session");
-    let (proxy, zk) = site.proxied(Duration::from_millis(1200));
+    let (proxy, zk) = site.proxied(Duration::from_secs(3));
     let other = site.client();
     let lock = DistributedRwLock::new(&zk, &site.base, "a");
     let next = DistributedRwLock::new(&other, &site.base, "a");

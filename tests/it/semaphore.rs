@@ -517,7 +517,7 @@ fn s62_when_a_holders_session_dies_its_permits_are_free() {
     skip_without_server!();
     let site = Site::own("s62");
     let zk = site.client();
-    let (proxy, other) = site.proxied(Duration::from_millis(1200));
+    let (proxy, other) = site.proxied(Duration::from_secs(3));
     let ours = semaphore(&zk, &site, 3);
     let theirs = semaphore(&other, &site, 3);
     let kept = ours.acquire().unwrap();

@@ -113,7 +113,7 @@ fn s05_other_threads_wait_until_the_last_guard_is_dropped() {
 fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
     skip_without_server!();
     let site = Site::own("s05-lost");
-    let (proxy, zk) = site.proxied(Duration::from_millis(1200));
+    let (proxy, zk) = site.proxied(Duration::from_secs(3));
     let lock = reentrant(&zk, &site.base, "a");
     for (reason, expected) in [
         (LossReason::NodeDeleted, ErrorKind::LockLost),
@@ -588,7 +588,7 @@ fn s27_a_session_lost_on_the_way_lets_all_be_taken_anew() {
     skip_without_server!();
     let site = Site::own("anew");
     let zk = site.client();
-    let (proxy, flaky) = site.proxied(Duration::from_millis(1200));
+    let (proxy, flaky) = site.proxied(Duration::from_secs(3));
     let a = mutex(&flaky, &site.base, "a");
     let b = mutex(&zk, &site.base, "b");
     let both = MultiLock::new().with(&a).with(&b);

@@ -540,7 +540,7 @@ fn an_expired_reply_ends_the_session_and_the_next_call_opens_another() {
     skip_without_server!();
     let (witness, site) = (witness(), Site::own("expired"));
     let liar = Liar::before(site.server().addr());
-    let zk = client(&liar, ms(1200));
+    let zk = client(&liar, ms(3_000));
     let session = zk.session_id();
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
@@ -563,7 +563,7 @@ fn a_number_from_the_future_costs_the_session_and_no_more() {
     skip_without_server!();
     let (witness, site) = (witness(), Site::own("future"));
     let liar = Liar::before(site.server().addr());
-    let zk = client(&liar, ms(1200));
+    let zk = client(&liar, ms(3_000));
     let session = zk.session_id();
     let threads = zk.stats().threads;
     let lock = mutex(&zk, &site.base, "a");
@@ -614,7 +614,7 @@ fn no_handshake_does_harm() {
             Lie::SayAndClose(with_length(truth)[..length].to_vec())
         });
     }
-    let zk = client(&liar, ms(1200));
+    let zk = client(&liar, ms(3_000));
     assert!(liar.has_told_all());
     assert!(liar.connections() > count);
 
