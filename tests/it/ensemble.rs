@@ -11,7 +11,7 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Raw;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::stopwatch::Stopwatch;
+use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::{alone, eventually, mutex, skip_without_server, threads_named, unique_base};
 
 /// More than enough for whatever is not the point of a test.
@@ -37,7 +37,7 @@ impl Trio {
     }
 
     fn raw(&self, node: usize) -> Raw {
-        Raw::connect(&self.servers.node(node).hosts(), Duration::from_secs(10)).unwrap()
+        Raw::connect(&self.servers.node(node).hosts(), Duration::from_secs(60)).unwrap()
     }
 
     /// As `Site::finish`, with all three servers up.
@@ -148,7 +148,7 @@ fn cut_off_from_the_leader(test: &str, tick: u32) {
     let sync_limit = u32::try_from(UNNOTICED.as_millis()).unwrap() / tick;
     let options = Options { tick, sync_limit, ..Options::default() };
     let trio = Trio::start(test, &options);
-    let follower = trio.servers.followers()[0];
+    let follower = trio.servers.all_followers()[0];
     let mut by_follower = trio.raw(follower);
     by_follower.sync("/").unwrap();
     let clients = thread::scope(|scope| {
@@ -313,7 +313,7 @@ fn is_not_in_its_own_way(zk: &Client, lock: &DistributedLock, kill: impl Fn(), s
     assert_eq!(zk.state(), SessionState::Lost);
     let (tell, told) = channel();
     let again = lock.clone();
-    thread::spawn(move || tell.send((again.lock().unwrap(), Instant::now())));
+    thread::spawn(move || tell.send((again.lock().unwrap(), Moment::now())));
     start();
     let ready = Stopwatch::start();
     let (next, acquired) = told.recv_timeout(AMPLE).expect("the lock");
@@ -435,7 +435,7 @@ fn s43a_a_create_without_a_reply_is_found_from_another_server() {
 fn a_silent_server_is_left_in_time_to_keep_the_session() {
     skip_without_server!();
     let trio = Trio::start("silent-server", &Options::default());
-    let followers = trio.servers.followers();
+    let followers = trio.servers.all_followers();
     let timeout = Duration::from_secs(4);
     // How long after a heartbeat the server falls silent.
     for pause in [Duration::ZERO, timeout * 7 / 24] {

@@ -18,7 +18,7 @@ use zklock::{
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, Kind};
 use crate::support::site::Site;
-use crate::support::stopwatch::Stopwatch;
+use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::{
     QUIET, eventually, kind, last, own_task, skip_without_server, strict, timed, wait_until_asleep,
     waiting,
@@ -529,7 +529,7 @@ fn limits_are_kept(lock: &DistributedLock) {
     }
     let cancel = Cancel::new();
     let (theirs, stop) = (lock.clone(), cancel.clone());
-    let waiter = waiting(move || (kind(theirs.lock_with(&stop)), Instant::now()));
+    let waiter = waiting(move || (kind(theirs.lock_with(&stop)), Moment::now()));
     let start = Stopwatch::start();
     cancel.cancel();
     let (kind, end) = waiter.join().unwrap();
@@ -902,7 +902,7 @@ fn an_outage_that_is_too_long_ends_the_wait_for_a_sibling_too_on_time() {
     let lock = DistributedLock::new(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let theirs = lock.clone();
-    let waiter = waiting(move || (theirs.lock().unwrap_err(), Instant::now()));
+    let waiter = waiting(move || (theirs.lock().unwrap_err(), Moment::now()));
     let line = Line::new();
     let start = Stopwatch::start();
     proxy.refuse();

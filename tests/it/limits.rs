@@ -12,7 +12,7 @@ use zklock::{
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
-use crate::support::stopwatch::{Stopwatch, Took};
+use crate::support::stopwatch::{Moment, Stopwatch, Took};
 use crate::support::{
     eventually, kind, mutex, nodes_of, own_task, skip_without_server, skip_without_zookeeper,
     strict, timed, wait_until_asleep, waiting,
@@ -297,7 +297,7 @@ fn s20_a_cancelled_waiter_leaves_no_node_and_the_next_one_proceeds_on_time() {
     thread::scope(|scope| {
         let leaves = scope.spawn(|| {
             let error = lock.lock_with(&cancel).unwrap_err();
-            (error, Instant::now())
+            (error, Moment::now())
         });
         eventually(SOON, "the waiter", || site.children("a").len() == 2);
         let stays = scope.spawn(|| lock.lock().unwrap());
@@ -361,7 +361,7 @@ fn close_while_waiting(rig: &Rig, hurt: impl FnOnce()) -> [(ErrorKind, Took); 4]
             let tell = tell.clone();
             scope.spawn(move || {
                 tell.send(own_task()).unwrap();
-                (kind(wait()), Instant::now())
+                (kind(wait()), Moment::now())
             })
         });
         tasks.iter().take(waiters.len()).for_each(wait_until_asleep);
@@ -650,7 +650,7 @@ fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
     let lock = rig.lock();
     let cancels = [Cancel::new(), Cancel::new()];
     let begun = Barrier::new(2);
-    let wait = |cancel: &Cancel| (kind(lock.lock_with(cancel)), Instant::now());
+    let wait = |cancel: &Cancel| (kind(lock.lock_with(cancel)), Moment::now());
     thread::scope(|scope| {
         let early = scope.spawn(|| wait(&cancels[0]));
         rig.wait_for_contenders(2);

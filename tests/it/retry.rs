@@ -1,12 +1,12 @@
 //! How much trouble a call puts up with, where the client says so.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use zklock::{Client, ErrorKind, Retry, SessionState};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::stopwatch::Stopwatch;
+use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::{eventually, mutex, skip_without_server};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -51,7 +51,7 @@ fn an_outage_goes_on_when_the_session_ends_in_it_and_the_call_ends_on_time() {
     let held = mutex(&other, &site.base, "a").lock().unwrap();
     let waiter = std::thread::spawn(move || {
         let error = lock.lock().unwrap_err();
-        (error.kind(), Instant::now())
+        (error.kind(), Moment::now())
     });
     site.wait_for_children("a", 2);
     proxy.refuse();

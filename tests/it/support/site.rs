@@ -77,7 +77,7 @@ impl Site {
 
     /// A stranger's connection, for looking and meddling.
     pub(crate) fn raw(&self) -> Raw {
-        Raw::connect(&self.hosts, Duration::from_secs(10)).expect("a raw connection")
+        Raw::connect(&self.hosts, Duration::from_secs(60)).expect("a raw connection")
     }
 
     /// The names of the children of `base/name`; none if it does not exist.
