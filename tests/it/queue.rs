@@ -12,7 +12,7 @@ use zklock::{Acl, Cancel, Client, DistributedQueue, ErrorKind, LossReason, Prior
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{self, Kind, Raw};
+use crate::support::raw::{self, Kind};
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
@@ -296,7 +296,7 @@ fn closing_the_client_ends_a_wait() {
 fn a_wait_outlives_connections_and_sessions() {
     skip_without_server!();
     let site = Site::own("queue-session");
-    let (proxy, zk) = site.proxied(Duration::from_secs(2));
+    let (proxy, zk) = site.proxied(QUIET);
     let other = site.client();
     let (consumer, producer) = (queue(&zk, &site), queue(&other, &site));
     let priorities = PriorityQueue::new(&zk, &site.base, "p");
@@ -316,11 +316,7 @@ fn a_wait_outlives_connections_and_sessions() {
     told.offer(1, "cut").unwrap();
     assert_eq!((takes.join().unwrap(), prior.join().unwrap()), (b"cut".to_vec(), b"cut".to_vec()));
     let (takes, prior) = wait(&consumer);
-    // The session goes to somebody else, who ends it.
-    let (session, password) = proxy.sessions().pop().unwrap();
-    let stolen = Raw::resume(site.hosts(), T, session, &password).unwrap();
-    stolen.close().unwrap();
-    proxy.cut();
+    site.expire(&proxy, &zk);
     producer.offer("expired").unwrap();
     told.offer(1, "expired").unwrap();
     assert_eq!(takes.join().unwrap(), b"expired");
@@ -402,16 +398,15 @@ fn s79_who_waits_is_given_what_returns() {
 fn s79_a_consumers_crash_has_its_item_delivered_again() {
     skip_without_server!();
     let site = Site::own("s79-crash");
-    let (proxy, zk) = site.proxied(T);
+    // Its end is told, rather than that its lease has run out.
+    let (proxy, zk) = site.proxied(QUIET);
     let other = site.client();
     let (mine, theirs) = (queue(&zk, &site), queue(&other, &site));
     mine.offer("a").unwrap();
     let item = mine.lease().unwrap();
     let (waits, same) = (theirs.clone(), mine.clone());
     let waits = waiting(move || waits.lease().unwrap());
-    let (session, password) = proxy.sessions().pop().unwrap();
-    let stolen = Raw::resume(site.hosts(), T, session, &password).unwrap();
-    stolen.close().unwrap();
+    site.expire(&proxy, &zk);
     let again = waits.join().unwrap();
     assert_eq!((again.data(), again.sequence()), (&b"a"[..], 0));
     // The one who had it learns of it, cannot acknowledge it, and does no harm when dropped.
