@@ -268,6 +268,7 @@ pub(crate) fn skips(given_hosts_will_do: bool) -> bool {
     }
     match server::can_start() {
         Ok(()) => false,
+        Err(why) if why.kind() != io::ErrorKind::NotFound => panic!("{why}"),
         Err(why) if env::var_os("ZKLOCK_TESTS_MUST_RUN").is_some() => panic!("{why}"),
         Err(why) => {
             eprintln!("SKIPPED: {why}");

@@ -42,7 +42,7 @@ static PROCESSES: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 /// Whether servers can be started.
 ///
 /// # Errors
-/// What is missing.
+/// [`io::ErrorKind::NotFound`] when something is missing, and what is wrong with the settings.
 pub(crate) fn can_start() -> io::Result<()> {
     Installation::find()?;
     slow_log::check()
