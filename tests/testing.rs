@@ -115,7 +115,7 @@ fn setting(hosts: &str, key: &str) -> String {
 
 fn answer(hosts: &str, word: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(hosts)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     io::Write::write_all(&mut stream, word.as_bytes())?;
     io::read_to_string(stream)
 }

@@ -12,6 +12,7 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
+use crate::support::stopwatch::Stopwatch;
 use crate::support::{
     eventually, mutex, mutex_builder, nodes_of, skip_without_server, skip_without_zookeeper,
     waiting,
@@ -19,7 +20,7 @@ use crate::support::{
 
 /// More than enough for whatever is not the point of a test.
 const AMPLE: Duration = Duration::from_secs(15);
-const SHORT: Duration = Duration::from_millis(1500);
+const SHORT: Duration = Duration::from_secs(3);
 
 fn proxy(site: &Site) -> Proxy {
     Proxy::start(site.server().addr())
@@ -149,7 +150,8 @@ fn s23_blips_under_a_busy_client_lose_nothing() {
 fn a_slow_connection_keeps_its_session() {
     skip_without_server!();
     let site = Site::own("slow");
-    let timeout = Duration::from_secs(4);
+    // Of which a third is all that an answer may take.
+    let timeout = Duration::from_secs(6);
     for (from_the_start, round_trip) in [(true, timeout / 10), (false, timeout / 8)] {
         let proxy = proxy(&site);
         let delay = || proxy.delay_replies(round_trip);
@@ -163,7 +165,7 @@ fn a_slow_connection_keeps_its_session() {
             delay();
         }
         proxy.reset_counts();
-        assert!(proxy.wait_for_requests(opcode::SYNC, 8, timeout * 5), "heartbeats went on");
+        assert!(proxy.wait_for_requests(opcode::SYNC, 6, timeout * 10), "heartbeats went on");
         assert!(guard.is_held());
         assert_eq!(zk.session_id(), session);
         assert_eq!(told.try_recv(), Err(TryRecvError::Empty), "the connection was given up");
@@ -783,9 +785,9 @@ fn s32_a_drop_after_the_loss_deletes_nobodys_node() {
     proxy.black_hole();
     assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::LeaseExpired));
     let next = mutex(&other, &site.base, "expired").lock().unwrap();
-    let before = Instant::now();
+    let before = Stopwatch::start();
     drop(guard);
-    assert!(before.elapsed() < Duration::from_millis(400), "took {:?}", before.elapsed());
+    assert!(before.took().within(Duration::from_millis(400)), "took {:?}", before.took());
     proxy.pass();
     // A new session of the one who lost it: by now anything it had to delete is deleted.
     mutex(&zk, &site.base, "again").lock().unwrap().unlock().unwrap();
@@ -823,13 +825,16 @@ fn s33_no_server_is_an_error_that_names_the_address_on_time() {
     let silent = silent.local_addr().unwrap().to_string();
     for hosts in [&refused, &silent, &format!("{silent},{silent}")] {
         let limit = Duration::from_millis(700);
-        let before = Instant::now();
+        let before = Stopwatch::start();
         let error = Client::builder(hosts).connect_timeout(limit).connect().unwrap_err();
-        let took = before.elapsed();
+        let took = before.took();
         assert_eq!(error.kind(), ErrorKind::Connect);
         let address = hosts.split(',').next().unwrap();
         assert!(error.to_string().contains(address), "{error}");
-        assert!(took >= limit && took < limit + Duration::from_millis(150), "took {took:?}");
+        assert!(
+            took.at_least(limit) && took.within(limit + Duration::from_millis(150)),
+            "took {took:?}"
+        );
     }
 }
 
@@ -887,7 +892,7 @@ fn s35_states_are_told_in_order() {
     skip_without_server!();
     let site = Site::own("s35-order");
     let proxy = proxy(&site);
-    let zk = through(&proxy, SHORT);
+    let zk = through(&proxy, Duration::from_secs(4));
     let (told, seen_by_another) = (states(&zk), states(&zk));
     let lock = mutex(&zk, &site.base, "a");
     assert_eq!(zk.state(), Connected);

@@ -10,7 +10,9 @@ use zklock::{Client, SessionState};
 
 use crate::support::logs::{Entry, logs};
 use crate::support::proxy::{Proxy, opcode};
+use crate::support::server;
 use crate::support::site::Site;
+use crate::support::stopwatch::Stopwatch;
 use crate::support::{
     QUIET, eventually, mutex, processor_time, skip_unless_alone, skip_without_server, strict,
 };
@@ -56,13 +58,17 @@ fn an_idle_holder_sends_nine_heartbeats_in_a_session_timeout_on_time() {
     site.server().stat_reset();
     let next = |count| {
         assert!(proxy.wait_for_requests(opcode::SYNC, count, SOON), "no heartbeat");
-        Instant::now()
     };
-    let (first, fifth) = (next(1), next(5));
-    let every = (fifth - first) / 4;
-    println!("a heartbeat every {every:?} at a session time-out of {timeout:?}");
-    assert!(every >= timeout / 9 - Duration::from_millis(20), "{every:?}");
-    assert!(every <= timeout / 9 + Duration::from_millis(50), "{every:?}");
+    let start = Stopwatch::start();
+    next(1);
+    let first = start.elapsed();
+    next(5);
+    let took = start.took();
+    // Each may have been noticed late, the first as well as the fifth.
+    let (four, held_up) = (took.time() - first, took.held_up());
+    println!("four heartbeats in {four:?} at a session time-out of {timeout:?}; {took:?}");
+    assert!(four + held_up >= timeout / 9 * 4 - Duration::from_millis(80), "{four:?}; {took:?}");
+    assert!(four <= timeout / 9 * 4 + Duration::from_millis(200) + held_up, "{four:?}; {took:?}");
     assert_eq!(by_kind(&proxy), BTreeMap::from([(opcode::SYNC, 5)]));
     assert!(guard.is_held());
     drop((guard, lock));
@@ -211,7 +217,8 @@ fn polling_a_held_lock_accumulates_nothing() {
     skip_without_server!();
     skip_unless_alone!();
     const POLLERS: u64 = 4;
-    let polls = setting("ZKLOCK_POLLS", 20_000);
+    // Each of them waits for two writes.
+    let polls = setting("ZKLOCK_POLLS", if server::has_slow_log() { 4_000 } else { 20_000 });
     let site = Site::own("polling");
     let server = site.server();
     let zk = Client::builder(site.hosts()).session_timeout(QUIET).connect().unwrap();

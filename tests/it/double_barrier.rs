@@ -72,7 +72,7 @@ fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
         for call in calls {
             let (entered, took) = call.recv_timeout(SOON).unwrap();
             assert!(entered.unwrap().is_none());
-            assert!(took >= limit && took < SOON);
+            assert!(took.at_least(limit) && took.within(SOON));
         }
         site.wait_for_children("a", 0);
     }
@@ -120,7 +120,7 @@ fn s76_all_enter_or_none_does_when_one_gives_up_at_that_moment() {
         let (first, took) = timed(|| first.recv_timeout(SOON).unwrap());
         match first {
             // The ensemble has not answered in time, and nobody knows.
-            Err(_) if took > Duration::from_millis(400) => {
+            Err(_) if took.at_least(Duration::from_millis(400)) => {
                 clients.iter().for_each(Client::close);
                 return site.finish(clients);
             }
@@ -262,7 +262,7 @@ fn s78_leaving_waits_neither_for_the_dead_nor_beyond_its_time() {
     let calls = [enter(&zk, &site, 3), enter(&zk, &site, 3), enter(&dies, &site, 3)];
     let [first, second, crashes] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     let (done, took) = timed(|| first.leave_for(BRIEF).unwrap());
-    assert!(!done && took >= BRIEF && took < SOON, "{took:?}");
+    assert!(!done && took.at_least(BRIEF) && took.within(SOON), "{took:?}");
     site.wait_for_children("a", 2);
     let leaving = in_background(move || second.leave());
     site.wait_for_children("a", 1);
@@ -451,7 +451,7 @@ fn limits_are_kept_when_nothing_answers() {
     proxy.hold();
     let (entered, took) = call.recv_timeout(SOON).unwrap();
     assert!(entered.unwrap().is_none());
-    assert!(took < LIMIT + Duration::from_secs(2), "{took:?}");
+    assert!(took.within(LIMIT + Duration::from_secs(2)), "{took:?}");
     proxy.pass();
     eventually(SOON, "its node to go", || site.children("a").is_empty());
 
@@ -459,7 +459,7 @@ fn limits_are_kept_when_nothing_answers() {
     let [ours, theirs] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     proxy.hold();
     let (left, took) = timed(|| ours.leave_for(BRIEF));
-    assert!(!left.unwrap() && took < BRIEF + Duration::from_secs(2), "{took:?}");
+    assert!(!left.unwrap() && took.within(BRIEF + Duration::from_secs(2)), "{took:?}");
     proxy.pass();
     theirs.leave().unwrap();
     site.finish([zk, other]);

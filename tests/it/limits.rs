@@ -12,6 +12,7 @@ use zklock::{
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
+use crate::support::stopwatch::{Moment, Stopwatch, Took};
 use crate::support::{
     QUIET, eventually, in_background, kind, mutex, nodes_of, own_task, skip_without_server,
     skip_without_zookeeper, strict, timed, wait_until_asleep, waiting,
@@ -20,6 +21,8 @@ use crate::support::{
 const SOON: Duration = Duration::from_secs(20);
 /// How late a call may be of its deadline, at the most.
 const LATE: Duration = Duration::from_millis(100);
+/// How long a call that ends at a deadline goes on for its node to be deleted.
+const GRACE: Duration = Duration::from_millis(50);
 /// How long cleaning up may take where there is no deadline to keep, and then some.
 const PARTING: Duration = Duration::from_millis(700);
 /// The same on a busy machine, and far from any time-out.
@@ -115,19 +118,28 @@ fn s15_a_wait_for_a_held_lock_ends_on_time() {
     let zk = site.client();
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
+    // If it has not used up its grace, it has seen its node go.
+    let grace_ends = |limit| if limit < GRACE { GRACE } else { limit + GRACE };
+    let assert_gone = |took: Took, limit| match took.time() < grace_ends(limit) {
+        true => assert_eq!(site.children("a").len(), 1, "at its return"),
+        false => site.wait_for_children("a", 1),
+    };
     for limit in [1, 20, 150].map(Duration::from_millis) {
         let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
-        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{limit:?}: {took:?}");
-        assert_eq!(site.children("a").len(), 1, "at its return");
-        let start = Instant::now();
-        assert!(lock.try_lock_until(start + limit).unwrap().is_none());
-        let took = start.elapsed();
-        assert!(took >= limit && took <= limit + LATE, "{limit:?}: {took:?}");
-        assert_eq!(site.children("a").len(), 1, "at its return");
+        assert!(
+            result.is_none() && took.at_least(limit) && took.within(limit + LATE),
+            "{limit:?}: {took:?}"
+        );
+        assert_gone(took, limit);
+        let start = Stopwatch::start();
+        assert!(lock.try_lock_until(start.instant() + limit).unwrap().is_none());
+        let took = start.took();
+        assert!(took.at_least(limit) && took.within(limit + LATE), "{limit:?}: {took:?}");
+        assert_gone(took, limit);
     }
     drop(guard);
     let (result, took) = timed(|| lock.try_lock_for(Duration::from_secs(5)).unwrap());
-    assert!(result.is_some() && took < Duration::from_secs(1), "{took:?} for a free lock");
+    assert!(result.is_some() && took.within(Duration::from_secs(1)), "{took:?} for a free lock");
     drop((result, lock));
     site.finish([zk]);
 }
@@ -165,7 +177,7 @@ fn s16_those_who_leave_meanwhile_do_not_prolong_a_wait_on_time() {
             raw.create(&path, b"", Kind::EphemeralSequential).unwrap()
         })
         .collect();
-    let limit = Duration::from_millis(800);
+    let limit = Duration::from_secs(2);
     let lock = rig.lock();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
@@ -184,7 +196,7 @@ fn s16_those_who_leave_meanwhile_do_not_prolong_a_wait_on_time() {
             }
         }
         let (result, took) = waiter.join().unwrap();
-        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+        assert!(result.is_none() && took.at_least(limit) && took.within(limit + LATE), "{took:?}");
         assert!(left > 10, "only {left} have left meanwhile");
         assert_eq!(rig.contenders(), 1 + between.len() - left);
     });
@@ -199,13 +211,14 @@ fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
     let rig = Rig::with_session("s17", Duration::from_secs(10));
     let (lock, guard) = (rig.lock(), rig.held());
     let session = rig.zk.session_id();
-    let limit = Duration::from_millis(1_000);
+    // Long enough for all steps of the test on a busy machine.
+    let limit = Duration::from_millis(2_500);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
         rig.wait_for_contenders(2);
         rig.site.server().kill();
         let (result, took) = waiter.join().unwrap();
-        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+        assert!(result.is_none() && took.at_least(limit) && took.within(limit + LATE), "{took:?}");
     });
     assert_eq!(rig.zk.stats().pending_deletes, 1);
     rig.site.server().start_again();
@@ -222,9 +235,9 @@ fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
 fn s18_a_black_hole_ends_no_wait_late_on_time() {
     skip_without_server!();
     // Both before and after the client notices, and beyond the end of its session.
-    let rig = Rig::with_session("s18", Duration::from_millis(1_000));
+    let rig = Rig::with_session("s18", Duration::from_secs(2));
     let (lock, guard) = (rig.lock(), rig.held());
-    for limit in [100, 1_500].map(Duration::from_millis) {
+    for limit in [100, 3_000].map(Duration::from_millis) {
         thread::scope(|scope| {
             let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
             if limit > LATE {
@@ -232,11 +245,14 @@ fn s18_a_black_hole_ends_no_wait_late_on_time() {
             }
             rig.proxy.black_hole();
             let (result, took) = waiter.join().unwrap();
-            assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+            assert!(
+                result.is_none() && took.at_least(limit) && took.within(limit + LATE),
+                "{took:?}"
+            );
         });
         // And for those who come to it later.
         let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
-        assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+        assert!(result.is_none() && took.at_least(limit) && took.within(limit + LATE), "{took:?}");
         rig.proxy.pass();
         rig.wait_until_clean(1, "the black hole");
     }
@@ -281,15 +297,16 @@ fn s20_a_cancelled_waiter_leaves_no_node_and_the_next_one_proceeds_on_time() {
     thread::scope(|scope| {
         let leaves = scope.spawn(|| {
             let error = lock.lock_with(&cancel).unwrap_err();
-            (error, Instant::now())
+            (error, Moment::now())
         });
         eventually(SOON, "the waiter", || site.children("a").len() == 2);
         let stays = scope.spawn(|| lock.lock().unwrap());
         eventually(SOON, "the next waiter", || site.children("a").len() == 3);
-        let start = Instant::now();
+        let start = Stopwatch::start();
         cancel.cancel();
         let (error, end) = leaves.join().unwrap();
-        assert!(end - start <= LATE, "{:?}", end - start);
+        let took = start.took_until(end);
+        assert!(took.within(LATE), "{took:?}");
         assert_eq!(error.kind(), ErrorKind::Cancelled);
         assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
         assert!(!error.is_retryable());
@@ -329,7 +346,7 @@ fn s21_a_cancel_before_or_after_touches_no_other_acquisition() {
 }
 
 /// What each way to wait comes to when the client is closed, and how long after it.
-fn close_while_waiting(rig: &Rig, hurt: impl FnOnce()) -> [(ErrorKind, Duration); 4] {
+fn close_while_waiting(rig: &Rig, hurt: impl FnOnce()) -> [(ErrorKind, Took); 4] {
     let lock = rig.lock();
     let cancel = Cancel::new();
     let waits: [&(dyn Fn() -> Result<Option<LockGuard>> + Sync); 4] = [
@@ -344,17 +361,17 @@ fn close_while_waiting(rig: &Rig, hurt: impl FnOnce()) -> [(ErrorKind, Duration)
             let tell = tell.clone();
             scope.spawn(move || {
                 tell.send(own_task()).unwrap();
-                (kind(wait()), Instant::now())
+                (kind(wait()), Moment::now())
             })
         });
         tasks.iter().take(waiters.len()).for_each(wait_until_asleep);
         rig.wait_for_contenders(1 + nodes_of(4));
         hurt();
-        let start = Instant::now();
+        let start = Stopwatch::start();
         rig.zk.close();
         waiters.map(|waiter| {
             let (kind, end) = waiter.join().unwrap();
-            (kind, end - start)
+            (kind, start.took_until(end))
         })
     })
 }
@@ -366,7 +383,7 @@ fn s22_to_close_the_client_ends_every_wait_on_time() {
     let guard = rig.held();
     for (kind, took) in close_while_waiting(&rig, || {}) {
         assert_eq!(kind, ErrorKind::Closed);
-        assert!(took <= LATE, "{took:?}");
+        assert!(took.within(LATE), "{took:?}");
     }
     // The session is closed, and with it has gone what it had made.
     assert_eq!(rig.contenders(), 1);
@@ -387,11 +404,11 @@ fn s22_to_close_the_client_ends_every_wait_in_an_outage_too() {
         ("s22-paused", |rig| rig.site.server().pause()),
     ];
     for (name, fault) in faults {
-        let rig = Rig::with_session(name, Duration::from_millis(1_200));
+        let rig = Rig::with_session(name, Duration::from_secs(3));
         let guard = rig.held();
         for (kind, took) in close_while_waiting(&rig, || fault(&rig)) {
             assert_eq!(kind, ErrorKind::Closed, "{name}");
-            assert!(took <= PROMPTLY, "{name}: {took:?}");
+            assert!(took.within(PROMPTLY), "{name}: {took:?}");
         }
         rig.site.server().resume();
         rig.proxy.pass();
@@ -461,18 +478,18 @@ fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
             let (result, took) = timed(|| lock.try_lock_for(limit));
             println!("{}: {limit:?} took {took:?}", fault.name);
             assert!(result.unwrap().is_none(), "{}: {limit:?}", fault.name);
-            assert!(took <= limit + LATE, "{}: {limit:?} took {took:?}", fault.name);
+            assert!(took.within(limit + LATE), "{}: {limit:?} took {took:?}", fault.name);
         }
         let past = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
         let (result, took) = timed(|| lock.try_lock_until(past));
         assert!(result.unwrap().is_none(), "{}: in the past", fault.name);
-        assert!(took <= LATE, "{}: in the past took {took:?}", fault.name);
+        assert!(took.within(LATE), "{}: in the past took {took:?}", fault.name);
         // One that is free may be had, or not.
         for limit in [0, 60].map(Duration::from_millis) {
             let (result, took) = timed(|| free.try_lock_for(limit).unwrap());
-            assert!(took <= limit + LATE, "{}: {limit:?} took {took:?}", fault.name);
+            assert!(took.within(limit + LATE), "{}: {limit:?} took {took:?}", fault.name);
             let ((), took) = timed(|| drop(result));
-            assert!(took <= PARTING, "{}: took {took:?} to drop", fault.name);
+            assert!(took.within(PARTING), "{}: took {took:?} to drop", fault.name);
         }
         (fault.heal)(&rig);
         let ((), took) = timed(|| rig.wait_until_clean(1, fault.name));
@@ -576,7 +593,7 @@ fn s18_while_the_connection_is_cut_again_and_again_calls_are_on_time() {
         for limit in [0, 1, 50, 300, 0, 1].map(Duration::from_millis) {
             let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
             println!("cut: {limit:?} took {took:?}");
-            assert!(result.is_none() && took <= limit + LATE, "{limit:?} took {took:?}");
+            assert!(result.is_none() && took.within(limit + LATE), "{limit:?} took {took:?}");
         }
         enough.store(true, Ordering::SeqCst);
     });
@@ -588,20 +605,23 @@ fn s18_while_the_connection_is_cut_again_and_again_calls_are_on_time() {
 #[test]
 fn s18_with_no_session_to_be_had_calls_are_on_time() {
     skip_without_server!();
-    let rig = Rig::with_session("matrix-lost", Duration::from_millis(600));
+    let rig = Rig::with_session("matrix-lost", Duration::from_secs(2));
     let (lock, guard) = (rig.lock(), rig.held());
     let outages: [fn(&Proxy); 2] = [Proxy::black_hole, Proxy::refuse];
     for outage in outages {
         outage(&rig.proxy);
         rig.wait_for(SessionState::Lost);
-        for limit in [0, 1, 1_200].map(Duration::from_millis) {
+        for limit in [0, 1, 2_500].map(Duration::from_millis) {
             let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
             println!("lost: {limit:?} took {took:?}");
-            assert!(result.is_none() && took >= limit && took <= limit + LATE, "{took:?}");
+            assert!(
+                result.is_none() && took.at_least(limit) && took.within(limit + LATE),
+                "{took:?}"
+            );
         }
         // Its limit is the time for connecting.
         let (result, took) = timed(|| lock.try_lock().unwrap());
-        assert!(result.is_none() && took <= Duration::from_secs(1) + LATE, "{took:?}");
+        assert!(result.is_none() && took.within(Duration::from_secs(1) + LATE), "{took:?}");
         rig.proxy.pass();
         assert_eq!(lock.contenders().unwrap().len(), 1);
         rig.wait_until_clean(1, "the loss of the session");
@@ -618,7 +638,7 @@ fn s18_try_lock_waits_for_an_ensemble_that_is_silent_no_longer_than_for_connecti
     let (lock, guard) = (rig.lock(), rig.held());
     rig.proxy.black_hole();
     let (result, took) = timed(|| lock.try_lock().unwrap());
-    assert!(result.is_none() && took <= Duration::from_secs(1) + LATE, "{took:?}");
+    assert!(result.is_none() && took.within(Duration::from_secs(1) + LATE), "{took:?}");
     rig.proxy.pass();
     rig.wait_until_clean(1, "the black hole");
     drop((guard, lock));
@@ -630,7 +650,7 @@ fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
     let lock = rig.lock();
     let cancels = [Cancel::new(), Cancel::new()];
     let begun = Barrier::new(2);
-    let wait = |cancel: &Cancel| (kind(lock.lock_with(cancel)), Instant::now());
+    let wait = |cancel: &Cancel| (kind(lock.lock_with(cancel)), Moment::now());
     thread::scope(|scope| {
         let early = scope.spawn(|| wait(&cancels[0]));
         rig.wait_for_contenders(2);
@@ -643,18 +663,18 @@ fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
         // Some time in which it can get stuck wherever the fault makes it.
         let tried = lock.try_lock_for(Duration::from_millis(200));
         let ends = cancels.each_ref().into_iter().zip([early, late]).map(|(cancel, waiter)| {
-            let start = Instant::now();
+            let start = Stopwatch::start();
             cancel.cancel();
             let (kind, end) = waiter.join().unwrap();
-            (kind, end - start)
+            (kind, start.took_until(end))
         });
-        let ends: Vec<(ErrorKind, Duration)> = ends.collect();
+        let ends: Vec<(ErrorKind, Took)> = ends.collect();
         (fault.heal)(rig);
         assert!(tried.unwrap().is_none(), "{}", fault.name);
         println!("{}: cancelled in {ends:?}", fault.name);
         for (kind, took) in ends {
             assert_eq!(kind, ErrorKind::Cancelled, "{}", fault.name);
-            assert!(took <= PROMPTLY, "{}: {took:?}", fault.name);
+            assert!(took.within(PROMPTLY), "{}: {took:?}", fault.name);
         }
     });
     rig.wait_until_clean(1, fault.name);
@@ -715,10 +735,10 @@ fn s25_a_server_that_accepts_before_it_answers_holds_nobody_up() {
     let session = rig.zk.session_id();
     let silent = await_a_silent_server(&rig);
     rig.proxy.set_target(rig.site.server().addr());
-    let start = Instant::now();
+    let start = Stopwatch::start();
     rig.wait_for(SessionState::Connected);
     println!("served again after {:?}", start.elapsed());
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.took().within(Duration::from_secs(5)), "{:?}", start.took());
     assert_eq!(rig.zk.session_id(), session);
     drop(silent);
     rig.finish();

@@ -5,16 +5,17 @@ mod storm;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use log::LevelFilter;
 use zklock::{Acl, Cancel, Client, DistributedQueue, ErrorKind, LossReason, PriorityQueue};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{self, Kind, Raw};
+use crate::support::raw::{self, Kind};
 use crate::support::server::Server;
 use crate::support::site::Site;
+use crate::support::stopwatch::Stopwatch;
 use crate::support::{
     QUIET, eventually, kind, last, skip_unless_alone, skip_without_server, skip_without_zookeeper,
     waiting,
@@ -215,11 +216,14 @@ fn who_waits_is_told_of_an_item_and_of_a_cancel_and_keeps_to_its_time() {
     let zk = site.client();
     let queue = queue(&zk, &site);
     for exists in [false, true] {
-        let begin = Instant::now();
+        let begin = Stopwatch::start();
         assert_eq!(queue.take_for(Duration::from_millis(200)).unwrap(), None);
         assert!(queue.lease_for(Duration::from_millis(200)).unwrap().is_none());
-        let took = begin.elapsed();
-        assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(3), "{took:?}");
+        let took = begin.took();
+        assert!(
+            took.at_least(Duration::from_millis(400)) && took.within(Duration::from_secs(3)),
+            "{took:?}"
+        );
         assert_eq!(queue.take_for(Duration::ZERO).unwrap(), None);
 
         let (cancel, token, taker) = (Cancel::new(), Cancel::new(), queue.clone());
@@ -292,7 +296,7 @@ fn closing_the_client_ends_a_wait() {
 fn a_wait_outlives_connections_and_sessions() {
     skip_without_server!();
     let site = Site::own("queue-session");
-    let (proxy, zk) = site.proxied(Duration::from_secs(2));
+    let (proxy, zk) = site.proxied(QUIET);
     let other = site.client();
     let (consumer, producer) = (queue(&zk, &site), queue(&other, &site));
     let priorities = PriorityQueue::new(&zk, &site.base, "p");
@@ -312,11 +316,7 @@ fn a_wait_outlives_connections_and_sessions() {
     told.offer(1, "cut").unwrap();
     assert_eq!((takes.join().unwrap(), prior.join().unwrap()), (b"cut".to_vec(), b"cut".to_vec()));
     let (takes, prior) = wait(&consumer);
-    // The session goes to somebody else, who ends it.
-    let (session, password) = proxy.sessions().pop().unwrap();
-    let stolen = Raw::resume(site.hosts(), T, session, &password).unwrap();
-    stolen.close().unwrap();
-    proxy.cut();
+    site.expire(&proxy, &zk);
     producer.offer("expired").unwrap();
     told.offer(1, "expired").unwrap();
     assert_eq!(takes.join().unwrap(), b"expired");
@@ -398,16 +398,15 @@ fn s79_who_waits_is_given_what_returns() {
 fn s79_a_consumers_crash_has_its_item_delivered_again() {
     skip_without_server!();
     let site = Site::own("s79-crash");
-    let (proxy, zk) = site.proxied(T);
+    // Its end is told, rather than that its lease has run out.
+    let (proxy, zk) = site.proxied(QUIET);
     let other = site.client();
     let (mine, theirs) = (queue(&zk, &site), queue(&other, &site));
     mine.offer("a").unwrap();
     let item = mine.lease().unwrap();
     let (waits, same) = (theirs.clone(), mine.clone());
     let waits = waiting(move || waits.lease().unwrap());
-    let (session, password) = proxy.sessions().pop().unwrap();
-    let stolen = Raw::resume(site.hosts(), T, session, &password).unwrap();
-    stolen.close().unwrap();
+    site.expire(&proxy, &zk);
     let again = waits.join().unwrap();
     assert_eq!((again.data(), again.sequence()), (&b"a"[..], 0));
     // The one who had it learns of it, cannot acknowledge it, and does no harm when dropped.
@@ -561,9 +560,9 @@ fn what_comes_too_late_for_one_call_is_for_the_next() {
     queue.offer("a").unwrap();
     proxy.reset_counts();
     proxy.stall_reply(opcode::DELETE);
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     assert_eq!(queue.take_for(Duration::from_millis(300)).unwrap(), None);
-    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(begin.took().within(Duration::from_secs(5)));
     assert!(proxy.wait_for_request(opcode::DELETE, SOON));
     let waits = {
         let queue = queue.clone();
@@ -654,14 +653,14 @@ fn without_a_server_calls_with_a_limit_keep_to_it_and_the_others_say_so() {
     eventually(SOON, "the loss of the connection", || {
         zk.state() != zklock::SessionState::Connected
     });
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     assert_eq!(queue.take_for(limit).unwrap(), None);
     assert!(queue.lease_for(limit).unwrap().is_none());
     assert_eq!(kind(queue.try_take()), ErrorKind::Connect);
     assert_eq!(kind(queue.try_lease()), ErrorKind::Connect);
     assert_eq!(kind(queue.offer("b")), ErrorKind::Connect);
     assert!(queue.len().is_err() && queue.peek().is_err());
-    assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
+    assert!(begin.took().within(Duration::from_secs(12)), "{:?}", begin.took());
     proxy.pass();
     assert_eq!(queue.take_for(SOON).unwrap(), Some(b"a".to_vec()));
     assert!(queue.is_empty().unwrap(), "what was said not to be there is there");

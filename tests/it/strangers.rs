@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use log::LevelFilter;
 use zklock::{Client, ErrorKind, SessionState};
@@ -16,6 +16,7 @@ use crate::support::logs::{Logs, logs};
 use crate::support::proxy::opcode;
 use crate::support::server::free_port;
 use crate::support::site::Site;
+use crate::support::stopwatch::Stopwatch;
 use crate::support::{
     alone, eventually, mutex, mutex_builder, skip_without_server, skip_without_zookeeper,
 };
@@ -333,7 +334,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
     for (what, about, say) in lies {
         let before = liar.connections();
         liar.tell(about, move |truth| Lie::Say(say(int(truth, 0))));
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let guard = lock.try_lock_for(LONG).unwrap();
         // A guard's own look at its node is not waited for.
         eventually(LONG, what, || liar.has_told_all() && liar.connections() > before);
@@ -341,7 +342,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
         let guard = guard.unwrap_or_else(|| panic!("not acquired: {what}"));
         guard.ensure_held().unwrap_or_else(|error| panic!("{what}: {error}"));
         guard.unlock().unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert!(start.elapsed() < LONG, "{what}");
+        assert!(start.took().within(LONG), "{what}");
         assert_eq!(zk.session_id(), session, "{what}");
         witness.assert_calm();
     }
@@ -539,7 +540,7 @@ fn an_expired_reply_ends_the_session_and_the_next_call_opens_another() {
     skip_without_server!();
     let (witness, site) = (witness(), Site::own("expired"));
     let liar = Liar::before(site.server().addr());
-    let zk = client(&liar, ms(1200));
+    let zk = client(&liar, ms(3_000));
     let session = zk.session_id();
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
@@ -562,7 +563,7 @@ fn a_number_from_the_future_costs_the_session_and_no_more() {
     skip_without_server!();
     let (witness, site) = (witness(), Site::own("future"));
     let liar = Liar::before(site.server().addr());
-    let zk = client(&liar, ms(1200));
+    let zk = client(&liar, ms(3_000));
     let session = zk.session_id();
     let threads = zk.stats().threads;
     let lock = mutex(&zk, &site.base, "a");
@@ -613,7 +614,7 @@ fn no_handshake_does_harm() {
             Lie::SayAndClose(with_length(truth)[..length].to_vec())
         });
     }
-    let zk = client(&liar, ms(1200));
+    let zk = client(&liar, ms(3_000));
     assert!(liar.has_told_all());
     assert!(liar.connections() > count);
 

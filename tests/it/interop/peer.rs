@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::ours;
 
 /// How long a program may take to start, or an answer that nothing stands in the way of.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whose lock it is that a program takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

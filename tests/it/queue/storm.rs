@@ -11,18 +11,26 @@ use zklock::{Client, DistributedQueue, Error, ErrorKind};
 use super::queue;
 use crate::support::proxy::Proxy;
 use crate::support::raw::Raw;
+use crate::support::server;
 use crate::support::site::Site;
 use crate::support::{eventually, skip_without_server};
 
-const ITEMS: usize = 20_000;
 /// Of each kind, with so many threads each.
 const CLIENTS: usize = 2;
 const THREADS: usize = 4;
-/// How many items are offered and delivered between two faults.
-const PACE: usize = 800;
 const T: Duration = Duration::from_secs(4);
-/// What runs the tests stops them after three minutes.
-const LIMIT: Duration = Duration::from_secs(150);
+/// What runs the tests stops them after ten minutes.
+const LIMIT: Duration = Duration::from_secs(500);
+
+/// How many items there are. Each waits for three writes at the most.
+fn items() -> usize {
+    if server::has_slow_log() { 4_000 } else { 20_000 }
+}
+
+/// How many items are offered and delivered between two faults.
+fn pace() -> usize {
+    items() / 25
+}
 
 /// A server behind two proxies, and clients on both.
 struct Storm {
@@ -62,7 +70,7 @@ impl Storm {
     /// Has everything go wrong in turn, as work goes on, until all is over.
     fn rage(&self, progress: &Progress) -> usize {
         for fault in 0.. {
-            if !progress.wait_for(PACE * (fault + 1)) {
+            if !progress.wait_for(pace() * (fault + 1)) {
                 return fault;
             }
             let proxy = &self.proxies[fault % 2];
@@ -102,7 +110,7 @@ impl Storm {
                 producing.push(scope.spawn(move || {
                     loop {
                         let number = next.fetch_add(1, Ordering::Relaxed);
-                        if number >= ITEMS {
+                        if number >= items() {
                             return;
                         }
                         produce(&queue, number);
@@ -111,7 +119,7 @@ impl Storm {
                 }));
             }
             let rage = scope.spawn(|| self.rage(progress));
-            assert!(progress.wait_for(ITEMS / 2));
+            assert!(progress.wait_for(items() / 2));
             for queue in self.queues(&self.consumers) {
                 scope.spawn(move || consume(&queue));
             }
@@ -215,19 +223,19 @@ fn s79_in_a_storm_leasing_loses_no_item() {
             }
         },
     );
-    let items = delivered.into_items();
+    let (count, items) = (items(), delivered.into_items());
     let more_than_once = items.values().filter(|&&times| times > 1).count();
     let (acknowledged, repeated) = (acknowledged.into_inner().unwrap(), repeated.into_inner());
     let unacknowledged = unacknowledged.into_inner();
     println!(
-        "{ITEMS} items, {faults} faults: {repeated} offers repeated, {} acknowledged, \
+        "{count} items, {faults} faults: {repeated} offers repeated, {} acknowledged, \
          {unacknowledged} leases lost, {more_than_once} delivered more than once",
         acknowledged.len()
     );
     assert!(faults > 25, "{faults}");
-    assert!(items.keys().copied().eq(0..ITEMS), "{} of {ITEMS} delivered", items.len());
+    assert!(items.keys().copied().eq(0..count), "{} of {count} delivered", items.len());
     // Where nothing was said of it, it was done.
-    assert!(ITEMS - acknowledged.len() <= unacknowledged, "{}", acknowledged.len());
+    assert!(count - acknowledged.len() <= unacknowledged, "{}", acknowledged.len());
     storm.finish();
 }
 
@@ -260,12 +268,12 @@ fn s79_in_a_storm_taking_gives_no_item_twice() {
             }
         },
     );
-    let items = delivered.into_items();
+    let (count, items) = (items(), delivered.into_items());
     let (doubtful, unknown) = (doubtful.into_inner(), unknown.into_inner());
     let offered = offered.into_inner().unwrap();
     let lost = offered.iter().filter(|number| !items.contains_key(number)).count();
     println!(
-        "{ITEMS} items, {faults} faults: {} offered, {doubtful} offers in doubt, {} delivered, \
+        "{count} items, {faults} faults: {} offered, {doubtful} offers in doubt, {} delivered, \
          {unknown} deletions in doubt, {lost} lost by them",
         offered.len(),
         items.len()

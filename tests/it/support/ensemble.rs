@@ -134,17 +134,22 @@ impl Ensemble {
         })
     }
 
-    /// The followers of now.
+    /// The followers of now; one that is slow to say so is missed.
     pub(crate) fn followers(&self) -> Vec<usize> {
         self.modes().followers
     }
 
     /// Waits until one member leads and all others follow it.
     pub(crate) fn wait_ready(&self) {
+        self.all_followers();
+    }
+
+    /// The followers, once one member leads and all others follow it.
+    pub(crate) fn all_followers(&self) -> Vec<usize> {
         self.wait_for("one leader and its followers", |modes| {
             let ready = modes.leaders.len() == 1 && modes.followers.len() + 1 == self.nodes.len();
-            ready.then_some(())
-        });
+            ready.then(|| modes.followers.clone())
+        })
     }
 
     /// Cuts a follower off from the other members, silently, while all of them go on serving

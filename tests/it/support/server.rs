@@ -26,13 +26,37 @@ use std::time::{Duration, Instant};
 #[allow(clippy::duplicate_mod, reason = "the library's unit tests, with that feature, have both")]
 mod child;
 
-pub(crate) use child::Installation;
-use child::{Keeper, ask, fresh_directory};
+#[path = "slow_log.rs"]
+mod slow_log;
+
+use child::{Installation, Keeper, ask, fresh_directory};
 
 /// How long a server may take to start; it needs half a second on an idle machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// The pause between two looks at something that is about to change.
 const POLL: Duration = Duration::from_millis(10);
+
+/// The processes of all servers that were started here.
+static PROCESSES: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Whether servers can be started.
+///
+/// # Errors
+/// [`io::ErrorKind::NotFound`] when something is missing, and what is wrong with the settings.
+pub(crate) fn can_start() -> io::Result<()> {
+    Installation::find()?;
+    slow_log::check()
+}
+
+/// Whether servers take long to write their transaction logs.
+pub(crate) fn has_slow_log() -> bool {
+    slow_log::is_wanted()
+}
+
+/// The processes of the servers that this process has started; some may have ended.
+pub(crate) fn processes() -> Vec<u32> {
+    PROCESSES.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
 
 /// A running ZooKeeper. Every method takes `&self`, so that one thread can pause or kill the
 /// server under another.
@@ -53,12 +77,12 @@ impl Server {
         Server::builder().start().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Ticks of 200 ms, sessions from 200 ms to 60 s, no fsync, every four-letter word allowed.
+    /// Ticks of 200 ms, sessions from 200 ms to ten minutes, no fsync, every four-letter word allowed.
     pub(crate) fn builder() -> Builder {
         Builder {
             tick: 200,
             min_session: 200,
-            max_session: 60_000,
+            max_session: 600_000,
             force_sync: false,
             extra: Vec::new(),
             properties: Vec::new(),
@@ -113,7 +137,7 @@ impl Server {
 
     /// Starts a killed server without waiting for it.
     pub(crate) fn launch(&self) {
-        self.keeper().launch().unwrap_or_else(|error| panic!("{error}"));
+        launch(&mut self.keeper()).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Waits until the server serves clients.
@@ -152,7 +176,7 @@ impl Server {
 
     /// The answer to a four-letter word.
     pub(crate) fn four_letter(&self, word: &str) -> io::Result<String> {
-        ask(self.addr(), word, Duration::from_secs(5))
+        ask(self.addr(), word, Duration::from_secs(30))
     }
 
     /// The server's own statistics, by name (`zk_watch_count`, `zk_ephemerals_count`, ...).
@@ -324,14 +348,16 @@ impl Builder {
         fs::write(&config, self.config(&data, port))?;
 
         let mut java = self.place.command.clone();
+        java.extend(slow_log::command(&directory)?);
         java.extend(installation.java_command());
-        java.push(format!("-Dzookeeper.forceSync={}", if self.force_sync { "yes" } else { "no" }));
+        let force_sync = self.force_sync || slow_log::is_wanted();
+        java.push(format!("-Dzookeeper.forceSync={}", if force_sync { "yes" } else { "no" }));
         java.extend(self.properties.iter().map(|property| format!("-D{property}")));
         java.push(child::MAIN_CLASS.to_owned());
         java.push(config.display().to_string());
 
         let mut keeper = Keeper::spawn(&log, &directory, &java)?;
-        keeper.launch()?;
+        launch(&mut keeper)?;
         let address = SocketAddr::from((self.place.address, port));
         Ok(Server { address, log, paused: AtomicBool::new(false), keeper: Mutex::new(keeper) })
     }
@@ -372,6 +398,12 @@ pub(crate) fn free_port() -> u16 {
 /// Makes the port this process's; false if it is already, or another's.
 pub(crate) fn claim(port: u16) -> bool {
     child::claim(port).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn launch(keeper: &mut Keeper) -> io::Result<()> {
+    keeper.launch()?;
+    PROCESSES.lock().unwrap_or_else(PoisonError::into_inner).extend(keeper.pid());
+    Ok(())
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {

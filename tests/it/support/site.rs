@@ -7,9 +7,9 @@ use zklock::{Client, ClientBuilder};
 use super::proxy::Proxy;
 use super::raw::Raw;
 use super::server::{Builder, Server};
-use super::{QUIET, alone, eventually, shared_hosts, threads_named, unique_base};
+use super::{QUIET, alone, eventually, last, shared_hosts, threads_named, unique_base};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(15);
 
 /// A server, shared or the test's own, and a base path of the test's own.
 pub(crate) struct Site {
@@ -77,7 +77,7 @@ impl Site {
 
     /// A stranger's connection, for looking and meddling.
     pub(crate) fn raw(&self) -> Raw {
-        Raw::connect(&self.hosts, Duration::from_secs(10)).expect("a raw connection")
+        Raw::connect(&self.hosts, Duration::from_secs(60)).expect("a raw connection")
     }
 
     /// The names of the children of `base/name`; none if it does not exist.
@@ -91,6 +91,17 @@ impl Site {
         let (mut raw, node) = (self.raw(), format!("{}/{name}", self.base));
         eventually(SOON, "the number of contenders", || {
             raw.get_children(&node).unwrap_or_default().len() == count
+        });
+        let _ = raw.close();
+    }
+
+    /// Waits until `base/name` has no other child than this one. Who gives up at a deadline goes
+    /// on when that has passed, whether its node is gone or not.
+    pub(crate) fn wait_for_only(&self, name: &str, child: &str) {
+        let mut raw = self.raw();
+        let node = format!("{}/{name}", self.base);
+        eventually(SOON, "all other contenders to go", || {
+            raw.get_children(&node).unwrap_or_default() == [last(child)]
         });
         let _ = raw.close();
     }

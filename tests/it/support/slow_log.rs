@@ -1,0 +1,70 @@
+//! Servers on a slow disk: `ZKLOCK_TEST_LOG_DELAY_MS=15` has every server of the tests take 15 ms
+//! to force its transaction log to the disk, which it then does before it answers a write.
+//!
+//! In the server's process, a small C library takes the place of the calls that force a file. The
+//! compiler is the one that cargo links with.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+const VARIABLE: &str = "ZKLOCK_TEST_LOG_DELAY_MS";
+
+const SOURCE: &str = r#"
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+static int take_long(void) {
+    long ms = atol(getenv("ZKLOCK_TEST_LOG_DELAY_MS"));
+    struct timespec left = { ms / 1000, ms % 1000 * 1000000 };
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
+    return 0;
+}
+
+int fsync(int file) { (void)file; return take_long(); }
+int fdatasync(int file) { (void)file; return take_long(); }
+"#;
+
+/// Whether servers are to have a slow log.
+pub(super) fn is_wanted() -> bool {
+    env::var_os(VARIABLE).is_some_and(|milliseconds| !milliseconds.is_empty())
+}
+
+/// Whether they can have it, if they are to.
+///
+/// # Errors
+/// What is missing, or wrong with the variable.
+pub(super) fn check() -> io::Result<()> {
+    if !is_wanted() {
+        return Ok(());
+    }
+    let text = env::var(VARIABLE).unwrap_or_default();
+    if text.parse::<u16>().is_err() {
+        let message = format!("{VARIABLE} is a number of milliseconds, not {text:?}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Command::new("cc").arg("--version").output().map(drop).map_err(|error| {
+        io::Error::new(error.kind(), format!("{VARIABLE} needs a C compiler, cc: {error}"))
+    })
+}
+
+/// The beginning of a server's command line that gives it a slow log; empty if it is to have none.
+/// The library is made in the server's directory, and goes with it.
+pub(super) fn command(directory: &Path) -> io::Result<Vec<String>> {
+    if !is_wanted() {
+        return Ok(Vec::new());
+    }
+    check()?;
+    let (source, library) = (directory.join("slow_log.c"), directory.join("slow_log.so"));
+    fs::write(&source, SOURCE)?;
+    let made =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).output()?;
+    if !made.status.success() {
+        let errors = String::from_utf8_lossy(&made.stderr);
+        return Err(io::Error::other(format!("cc cannot make {}: {errors}", library.display())));
+    }
+    Ok(vec!["env".to_owned(), format!("LD_PRELOAD={}", library.display())])
+}
