@@ -10,7 +10,10 @@ use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Stat};
+use crate::session::store::{Answer, Fault, Stat};
+
+/// No session has this id.
+const HIDDEN: i64 = -1;
 
 /// One of those who hold or wait for a lock: see
 /// [`DistributedLock::contenders`](crate::DistributedLock::contenders).
@@ -29,9 +32,11 @@ pub struct Contender {
     /// hides it.
     pub data: Vec<u8>,
     /// The id of the session it belongs to, as servers name it in their logs (in
-    /// hexadecimal). 0 is a node of no session, which nobody will clean up.
+    /// hexadecimal). 0 is a node of no session, which nobody will clean up; -1 is unknown: since
+    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
     pub session: i64,
-    /// When its node was made, by the ensemble's clock.
+    /// When its node was made, by the ensemble's clock; when it was seen, by this machine's, where
+    /// an ACL hides that.
     pub since: SystemTime,
 }
 
@@ -46,6 +51,33 @@ impl Contender {
             data,
             session: stat.ephemeral_owner,
             since: SystemTime::UNIX_EPOCH + since,
+        }
+    }
+
+    /// One of which an ACL hides all but the name.
+    fn hidden(node: &str, ticket: &Ticket<'_>) -> Contender {
+        let (session, since) = (HIDDEN, SystemTime::now());
+        Contender {
+            path: path::join(node, ticket.name()),
+            sequence: ticket.sequence(),
+            class: ticket.class(),
+            weight: ticket.weight(),
+            data: Vec::new(),
+            session,
+            since,
+        }
+    }
+
+    /// Reads what is known of a child of the lock node, if it is there.
+    pub(super) fn read(
+        session: &Session,
+        whole: &str,
+        node: &str,
+        ticket: &Ticket<'_>,
+    ) -> Answer<Option<Contender>> {
+        match session.read(&path::join(whole, ticket.name()), false) {
+            Err(Fault::NoAuth) => Ok(Some(Contender::hidden(node, ticket))),
+            read => Ok(read?.map(|(data, stat)| Contender::new(node, ticket, data, &stat))),
         }
     }
 
@@ -86,8 +118,7 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
     let children = session.children(whole, false)?.unwrap_or_default();
     let mut found = Vec::new();
     for ticket in in_grant_order(&children) {
-        let read = session.read(&path::join(whole, ticket.name()), false)?;
-        found.extend(read.map(|(data, stat)| Contender::new(node, &ticket, data, &stat)));
+        found.extend(Contender::read(session, whole, node, &ticket)?);
     }
     Ok(found)
 }
@@ -105,8 +136,8 @@ fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<C
         let children = session.children(whole, false)?.unwrap_or_default();
         let Some(first) = in_grant_order(&children).into_iter().next() else { return Ok(None) };
         // Where it has gone meanwhile, there may be others by now who were not in the list.
-        if let Some((data, stat)) = session.read(&path::join(whole, first.name()), false)? {
-            return Ok(Some(Contender::new(node, &first, data, &stat)));
+        if let Some(first) = Contender::read(session, whole, node, &first)? {
+            return Ok(Some(first));
         }
     }
 }

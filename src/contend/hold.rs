@@ -6,10 +6,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use uuid::Uuid;
+
 use super::acquire::refusal;
 use super::local::{Group, Leading, Member, Passed};
 use super::queue::{Place, others};
 use super::revoke::is_request;
+use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
 use crate::path;
@@ -303,6 +306,8 @@ impl Hold {
                     self.tenure.standing.lose(LossReason::NodeDeleted);
                     return Err(self.lost_error(LossReason::NodeDeleted));
                 }
+                // The node is there, and nobody else makes one of this name.
+                Err(Fault::NoAuth) if self.has_guid() => return self.check(),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
                 Err(fault) => {
                     return Err(refusal(
@@ -314,6 +319,12 @@ impl Hold {
                 }
             }
         }
+    }
+
+    /// Whether the node's name has a guid, and so is known to nobody who makes nodes but its owner.
+    fn has_guid(&self) -> bool {
+        let ticket = Ticket::parse(path::last(&self.tenure.standing.node));
+        ticket.is_some_and(|ticket| Uuid::parse_str(ticket.guid()).is_ok())
     }
 
     pub(crate) fn lost_error(&self, why: LossReason) -> Error {

@@ -130,7 +130,11 @@ impl Store for Plain {
             if made != path {
                 return Err(Fault::ConnectionLoss);
             }
-            let stat = lookout.call(|handle| handle.exists(path, false))?;
+            let stat = match lookout.call(|handle| handle.exists(path, false)) {
+                // It has been made; an ACL hides the rest.
+                Err(Fault::NoAuth) => None,
+                found => found?,
+            };
             stat.iter().for_each(|stat| lookout.meet(stat));
             return Ok(Created { path: made, czxid: stat.map(|stat| stat.czxid) });
         }

@@ -158,8 +158,9 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
 
     /// As `data`, but neither an ACL that hides the data nor their size hides whether the node
-    /// exists: there are none then. Who may not read a node is given `NoAuth` where he wants to
-    /// watch it: he would not be told.
+    /// exists: there are none then. `NoAuth` says that the node is there, but that the server
+    /// tells nothing else of it: servers from 3.7.3, 3.8.4 and 3.9.2 on want READ for the stat, too.
+    /// It also answers who wants to watch a node without READ on it: the server would tell nothing.
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
 
     /// Whether the node is there; if not, a watch is set that its making fires. It stays with the
@@ -172,7 +173,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Answered when this connection's server has seen all that the leader had committed.
     fn sync(&self) -> Answer<()>;
 
-    /// Asks, in one round trip, for the leader's word and for the node.
+    /// Asks, in one round trip, for the leader's word and for the node; `NoAuth` as with `read`.
     fn confirm(&self, path: &str) -> Answer<Option<Stat>>;
 
     /// Reads the node's data and sets a watch on it without waiting; `NoAuth` as with `read`.
@@ -187,7 +188,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     }
 
     /// Sets a watch on the children of the node's parent without waiting, and answers whether
-    /// the node is there.
+    /// the node is there; `NoAuth` as with `read`.
     fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>);
 
     /// Lists a node's children and sets a watch on them without waiting.
