@@ -8,6 +8,7 @@
 //! whose making is awaited. Transactions it does not know. The link tells of all watches that fire, whoever has set them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::handle::Handle;
@@ -80,7 +81,7 @@ impl Ensemble for Servers {
         // The session is there: it is not to be thrown away for what is left of the time.
         let admit_by = Deadline::after(ADMISSION);
         let handle = Handle::open(&link, || admit_by.has_passed() || stop())?;
-        Ok(Box::new(Wire { handle, link }))
+        Ok(Box::new(Wire { handle, link, is_without_containers: AtomicBool::new(false) }))
     }
 
     fn session_timeout(&self) -> Duration {
@@ -101,6 +102,7 @@ impl Ensemble for Servers {
 struct Wire {
     handle: Handle,
     link: Link,
+    is_without_containers: AtomicBool,
 }
 
 /// A request of the link's own.
@@ -224,6 +226,30 @@ impl Wire {
         told(reply, read)
     }
 
+    /// Servers before 3.5 know no containers. They say so, and close the connection: another one
+    /// is not to be lost for the same answer.
+    fn create_container(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Created> {
+        if self.is_without_containers.load(Ordering::Relaxed) {
+            return self.create(path, data, acl, Kind::Persistent);
+        }
+        let create = Request::create(path, data, acl, FLAG_CONTAINER);
+        let pending = Pending::<1>::new();
+        let create = Request { operation: op::CREATE_CONTAINER, ..create };
+        self.link.verbs([create.answered_to(pending.on_answer(0))]);
+        let [reply] = pending.wait();
+        if reply.as_ref().is_some_and(|reply| reply.error == code::UNIMPLEMENTED) {
+            self.is_without_containers.store(true, Ordering::Relaxed);
+            log::info!(
+                target: "zklock::session",
+                "the server knows no container nodes (ZooKeeper 3.5 and later do): {path:?} and \
+                 others are made as persistent nodes"
+            );
+            // It closes this one.
+            return Err(Fault::ConnectionLoss);
+        }
+        told(reply, created)
+    }
+
     fn exists(&self, path: &str, watch: bool) -> Answer<Option<Stat>> {
         let request = Request::about(op::EXISTS, path, watch);
         or_none(self.ask(request, |reply| Fields(&reply.body).stat()))
@@ -232,17 +258,14 @@ impl Wire {
 
 impl Store for Wire {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
-        if !matches!(kind, Kind::Persistent | Kind::Container) {
-            return self.ask(Request::create(path, data, acl, flags(kind)), created);
-        }
-        let made = match self.handle.create(path, data, acl, kind) {
-            // Servers before 3.5 know no containers.
-            Err(Fault::Refused(_)) if kind == Kind::Container => {
-                self.handle.create(path, data, acl, Kind::Persistent)
+        match kind {
+            Kind::Persistent => {
+                let made = self.handle.create(path, data, acl, kind)?;
+                Ok(Created { czxid: None, path: made })
             }
-            made => made,
-        };
-        made.map(|path| Created { czxid: None, path })
+            Kind::Container => self.create_container(path, data, acl),
+            _ => self.ask(Request::create(path, data, acl, flags(kind)), created),
+        }
     }
 
     fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {

@@ -205,6 +205,12 @@ impl Proxy {
         self.arm(Fate::Deny { code }, opcode, part, usize::MAX);
     }
 
+    /// The server does not know requests of this kind, as older ones do not know newer kinds: it
+    /// says so, and closes the connection; until [`pass`](Proxy::pass).
+    pub(crate) fn unknown(&self, opcode: i32) {
+        self.arm(Fate::Unknown, opcode, "", usize::MAX);
+    }
+
     /// Withholds the replies to requests of this kind, and with each what follows it on its
     /// connection, until [`release`](Proxy::release) or [`pass`](Proxy::pass).
     pub(crate) fn stall_reply(&self, opcode: i32) {
@@ -318,6 +324,8 @@ enum Fate {
     Swallow,
     DropRequest,
     DropReply,
+    /// The request has an opcode that no server knows.
+    Unknown,
     /// The reply, unless it is an error, is this one instead.
     Deny {
         code: i32,
@@ -597,10 +605,9 @@ impl Shared {
                 state.receive(id, direction, message)
             });
             handshake = false;
-            let bytes = match fate {
-                Fate::Deny { code } if direction == Direction::Replies => {
-                    bytes.map(|reply| denied(reply, code))
-                }
+            let bytes = match (direction, fate) {
+                (Direction::Requests, Fate::Unknown) => bytes.map(estranged),
+                (Direction::Replies, Fate::Deny { code }) => bytes.map(|reply| denied(reply, code)),
                 _ => bytes,
             };
             let ended = bytes.is_none();
@@ -730,6 +737,12 @@ fn parse_request(frame: &[u8]) -> Option<Seen> {
     let opcode = int_at(frame, 8)?;
     let path = if opcode::has_path(opcode) { string_at(frame, 12) } else { None };
     Some(Seen { opcode, xid, path })
+}
+
+/// The request with an opcode that no server knows.
+fn estranged(mut request: Vec<u8>) -> Vec<u8> {
+    request[8..12].copy_from_slice(&55_i32.to_be_bytes());
+    request
 }
 
 /// The reply, if it is no error, as this error.
