@@ -94,9 +94,17 @@ pub(crate) enum Fault {
     BadVersion,
     NoAuth,
     InvalidAcl,
-    TooLarge,
+    /// What is, and for what.
+    TooLarge(String),
     /// Anything else the server said.
     Refused(String),
+}
+
+impl Fault {
+    /// Where nothing is known of the sizes.
+    pub(crate) fn too_large() -> Fault {
+        Fault::TooLarge("the request or its reply is too large".to_owned())
+    }
 }
 
 impl fmt::Display for Fault {
@@ -110,8 +118,7 @@ impl fmt::Display for Fault {
             Fault::BadVersion => f.write_str("the node's data have another version"),
             Fault::NoAuth => f.write_str("an ACL forbids it"),
             Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
-            Fault::TooLarge => f.write_str("the request or its reply is too large"),
-            Fault::Refused(why) => f.write_str(why),
+            Fault::TooLarge(why) | Fault::Refused(why) => f.write_str(why),
         }
     }
 }

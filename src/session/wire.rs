@@ -180,7 +180,7 @@ fn outcome(error: i32) -> Answer<()> {
         code::BAD_VERSION => return Err(Fault::BadVersion),
         code::NO_AUTH => return Err(Fault::NoAuth),
         code::INVALID_ACL => return Err(Fault::InvalidAcl),
-        code::MARSHALLING => return Err(Fault::TooLarge),
+        code::MARSHALLING => return Err(Fault::too_large()),
         code::BAD_ARGUMENTS => "BadArguments",
         code::UNIMPLEMENTED => "Unimplemented",
         code::NO_CHILDREN_FOR_EPHEMERALS => "NoChildrenForEphemerals",
@@ -193,6 +193,10 @@ fn outcome(error: i32) -> Answer<()> {
 fn told<T>(reply: Option<Reply>, read: impl FnOnce(&Reply) -> Result<T, Malformed>) -> Answer<T> {
     // Nobody answers any more.
     let reply = reply.ok_or(Fault::SessionEnded)?;
+    if reply.error == code::MARSHALLING && !reply.body.is_empty() {
+        // The link says why; a server never says more than the code.
+        return Err(Fault::TooLarge(String::from_utf8_lossy(&reply.body).into_owned()));
+    }
     outcome(reply.error)?;
     read(&reply).map_err(|malformed| Fault::Refused(malformed.to_string()))
 }
@@ -259,10 +263,6 @@ impl Wire {
 impl Store for Wire {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
         match kind {
-            Kind::Persistent => {
-                let made = self.handle.create(path, data, acl, kind)?;
-                Ok(Created { czxid: None, path: made })
-            }
             Kind::Container => self.create_container(path, data, acl),
             _ => self.ask(Request::create(path, data, acl, flags(kind)), created),
         }
@@ -281,7 +281,8 @@ impl Store for Wire {
     }
 
     fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
-        self.handle.write(path, data, None)
+        let body = Frame::new().buffer(path.as_bytes()).buffer(data).int(-1).body();
+        self.ask(Request { operation: op::SET_DATA, body }, |_| Ok(()))
     }
 
     fn transact(&self, steps: &[Step]) -> Answer<()> {
@@ -305,7 +306,7 @@ impl Store for Wire {
             // Since ZooKeeper 3.8.4 and 3.9.2, whoever may not read a node can set a watch on
             // it, but is told of nothing (CVE-2024-23944).
             Err(Fault::NoAuth) if watch => Err(Fault::NoAuth),
-            Err(Fault::NoAuth | Fault::TooLarge) => {
+            Err(Fault::NoAuth | Fault::TooLarge(_)) => {
                 let stat = self.exists(path, watch)?;
                 Ok(stat.map(|stat| (Vec::new(), stat)))
             }
