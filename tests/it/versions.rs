@@ -77,7 +77,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
     assert_eq!(site.children("a"), [""; 0]);
     assert_eq!(value.get().unwrap().expect("a value").data(), b"small");
     guard.ensure_held().unwrap();
-    mutex_builder(&zk, &site.base, "a").data(&large[..40_000]).build().lock().unwrap();
+    drop(mutex_builder(&zk, &site.base, "a").data(&large[..40_000]).build().lock().unwrap());
     guard.unlock().unwrap();
     drop((lock, value, queue, proxy));
     site.finish([zk]);
