@@ -32,6 +32,10 @@ pub enum ErrorKind {
     /// Data, an ACL or a setting that cannot be accepted.
     InvalidData,
     /// A request or reply larger than the server or the client allows.
+    ///
+    /// A server closes the connection on a request beyond its own `jute.maxbuffer`. When three
+    /// connections were closed right after a request of one size, requests that are no smaller
+    /// fail with this for a minute, without being sent.
     TooLarge,
     /// No server of the ensemble could be reached within the connect time-out.
     Connect,

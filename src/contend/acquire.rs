@@ -719,10 +719,9 @@ pub(crate) fn refusal(fault: &Fault, tried: &str, needs: &str, node: &str) -> Er
                  creator needs a client with credentials"
             ),
         ),
-        Fault::TooLarge => Error::new(
-            ErrorKind::TooLarge,
-            format!("could not {tried}: the request or its reply is too large"),
-        ),
+        Fault::TooLarge(why) => {
+            Error::new(ErrorKind::TooLarge, format!("could not {tried}: {why}"))
+        }
         Fault::ConnectionLoss => {
             Error::new(ErrorKind::ConnectionLoss, format!("could not {tried}: {fault}"))
         }

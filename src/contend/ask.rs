@@ -29,6 +29,7 @@ pub(crate) fn ask<T: Send + 'static>(
     let core = client.core();
     let (waiter, deadline) = (Waiter::new(), Deadline::after(core.connect_timeout()));
     let refused = |fault: &Fault| refusal(fault, about.tried, about.needs, about.node);
+    let mut lost = false;
     loop {
         let opened = core.session(&waiter, deadline, || false, Patience::UntilDeadline);
         let session = match opened {
@@ -53,7 +54,14 @@ pub(crate) fn ask<T: Send + 'static>(
             core.calls().run(&waiter, deadline, || false, move || question(&asked), drop)?;
         match answer {
             Some(Ok(answer)) => return Ok(answer),
-            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if !deadline.has_passed() => {}
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if !deadline.has_passed() => {
+                lost = true;
+            }
+            // Such a cut looks like any other.
+            Some(Err(Fault::TooLarge(why))) if lost => {
+                let why = format!("{why}; an earlier attempt had no answer: it may have been done");
+                return Err(refused(&Fault::TooLarge(why)));
+            }
             Some(Err(fault)) => return Err(refused(&fault)),
             None => {
                 let (tried, limit) = (about.tried, core.connect_timeout());

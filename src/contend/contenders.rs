@@ -11,7 +11,10 @@ use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Stat};
+use crate::session::store::{Answer, Fault, Found, Stat};
+
+/// No session has this id.
+const HIDDEN: i64 = -1;
 
 /// One of those who hold or wait for a lock: see
 /// [`DistributedLock::contenders`](crate::DistributedLock::contenders).
@@ -31,9 +34,11 @@ pub struct Contender {
     /// as soon as it has noted the request.
     pub data: Vec<u8>,
     /// The id of the session it belongs to, as servers name it in their logs (in
-    /// hexadecimal). 0 is a node of no session, which nobody will clean up.
+    /// hexadecimal). 0 is a node of no session, which nobody will clean up; -1 is unknown: since
+    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
     pub session: i64,
-    /// When its node was made, by the ensemble's clock.
+    /// When its node was made, by the ensemble's clock; when it was seen, by this machine's, where
+    /// an ACL hides that.
     pub since: SystemTime,
 }
 
@@ -49,6 +54,38 @@ impl Contender {
             data: if is_request(&data) { Vec::new() } else { data },
             session: stat.ephemeral_owner,
             since: SystemTime::UNIX_EPOCH + since,
+        }
+    }
+
+    /// One of which an ACL hides all but the name.
+    fn hidden(node: &str, ticket: &Ticket<'_>) -> Contender {
+        let (session, since) = (HIDDEN, SystemTime::now());
+        Contender {
+            path: path::join(node, ticket.name()),
+            sequence: ticket.sequence(),
+            class: ticket.class(),
+            weight: ticket.weight(),
+            data: Vec::new(),
+            session,
+            since,
+        }
+    }
+
+    /// Reads what is known of a child of the lock node, if it is there.
+    pub(super) fn read(
+        session: &Session,
+        whole: &str,
+        node: &str,
+        ticket: &Ticket<'_>,
+    ) -> Answer<Option<Contender>> {
+        let read = session.read(&path::join(whole, ticket.name()), false);
+        Contender::seen(node, ticket, read)
+    }
+
+    fn seen(node: &str, ticket: &Ticket<'_>, read: Answer<Found>) -> Answer<Option<Contender>> {
+        match read {
+            Err(Fault::NoAuth) => Ok(Some(Contender::hidden(node, ticket))),
+            read => Ok(read?.map(|(data, stat)| Contender::new(node, ticket, data, &stat))),
         }
     }
 
@@ -91,7 +128,7 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
     let paths: Vec<String> = tickets.iter().map(|one| path::join(whole, one.name())).collect();
     let mut found = Vec::with_capacity(tickets.len());
     for (ticket, read) in tickets.iter().zip(session.read_each(&paths)) {
-        found.extend(read?.map(|(data, stat)| Contender::new(node, ticket, data, &stat)));
+        found.extend(Contender::seen(node, ticket, read)?);
     }
     Ok(found)
 }
@@ -109,8 +146,8 @@ fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<C
         let children = session.children(whole, false)?.unwrap_or_default();
         let Some(first) = in_grant_order(&children).into_iter().next() else { return Ok(None) };
         // Where it has gone meanwhile, there may be others by now who were not in the list.
-        if let Some((data, stat)) = session.read(&path::join(whole, first.name()), false)? {
-            return Ok(Some(Contender::new(node, &first, data, &stat)));
+        if let Some(first) = Contender::read(session, whole, node, &first)? {
+            return Ok(Some(first));
         }
     }
 }

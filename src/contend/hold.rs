@@ -6,10 +6,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use uuid::Uuid;
+
 use super::acquire::refusal;
 use super::local::{Group, Leading, Member, Passed};
 use super::queue::{Place, others};
 use super::revoke::is_request;
+use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
 use crate::logging;
@@ -342,6 +345,8 @@ impl Hold {
                     self.tenure.standing.lose(LossReason::NodeDeleted);
                     return Err(self.lost_error(LossReason::NodeDeleted));
                 }
+                // The node is there, and nobody else makes one of this name.
+                Err(Fault::NoAuth) if self.has_guid() => return self.check(),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
                 Err(fault) => {
                     return Err(refusal(
@@ -353,6 +358,12 @@ impl Hold {
                 }
             }
         }
+    }
+
+    /// Whether the node's name has a guid, and so is known to nobody who makes nodes but its owner.
+    fn has_guid(&self) -> bool {
+        let ticket = Ticket::parse(path::last(&self.tenure.standing.node));
+        ticket.is_some_and(|ticket| Uuid::parse_str(ticket.guid()).is_ok())
     }
 
     pub(crate) fn lost_error(&self, why: LossReason) -> Error {
@@ -796,13 +807,13 @@ impl Standing {
             let mut state = standing.state.lock();
             let again = state.node_watch.end();
             // Of data that are too large nothing is known, but they are watched.
-            if matches!(answer, Ok(_) | Err(Fault::TooLarge)) {
+            if matches!(answer, Ok(_) | Err(Fault::TooLarge(_))) {
                 state.unwatched = false;
             }
             drop(state);
             match answer {
                 Ok(data) if is_request(&data) => standing.request(),
-                Ok(_) | Err(Fault::TooLarge) => {}
+                Ok(_) | Err(Fault::TooLarge(_)) => {}
                 Err(Fault::NoNode) => standing.lose(LossReason::NodeDeleted),
                 Err(Fault::NoAuth) => standing.watch_siblings(),
                 Err(fault) => standing.not_watched(&fault, Standing::watch),

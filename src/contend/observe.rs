@@ -107,8 +107,7 @@ fn look(view: &mut View<'_>, whole: &str, node: &str, form: Form) -> Answer<Vec<
     let Some(children) = view.list_or_making(whole)? else { return Ok(Vec::new()) };
     let mut holders = Vec::new();
     for ticket in in_grant_order(&children).into_iter().take_while(|one| holds(one, &children)) {
-        let read = view.read(&path::join(whole, ticket.name()), false)?;
-        holders.extend(read.map(|(data, stat)| Contender::new(node, &ticket, data, &stat)));
+        holders.extend(Contender::read(view, whole, node, &ticket)?);
     }
     Ok(holders)
 }

@@ -241,10 +241,9 @@ impl Queue {
             }
             Event::Synced(Err(Trouble::Unanswered)) => Action::Sync,
             Event::Listed(Ok(listing)) => self.listed(&listing),
-            Event::Inspected(Ok(found)) => self.inspected(asked, found),
+            Event::Inspected(outcome) => self.inspected(asked, outcome),
             Event::Deleted(Ok(()) | Err(Trouble::NoNode | Trouble::Unanswered))
             | Event::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
-            | Event::Inspected(Err(Trouble::Unanswered | Trouble::NoNode))
             | Event::Watched(Ok(Watched::Gone) | Err(Trouble::Unanswered | Trouble::NoNode))
             | Event::Woken => self.look(),
             Event::Watched(Ok(Watched::All)) => Action::Wait,
@@ -256,7 +255,6 @@ impl Queue {
             Event::ParentsMade(Err(Trouble::Refused(error)))
             | Event::Synced(Err(Trouble::Refused(error)))
             | Event::Listed(Err(Trouble::Refused(error)))
-            | Event::Inspected(Err(Trouble::Refused(error)))
             | Event::Watched(Err(Trouble::Refused(error)))
             | Event::Deleted(Err(Trouble::Refused(error))) => Action::Fail(error),
         }
@@ -408,15 +406,19 @@ impl Queue {
             .map(|ticket| ticket.name().to_owned())
     }
 
-    fn inspected(&mut self, asked: Asked, found: Option<Inspection>) -> Action {
-        match (asked, found) {
-            (Asked::Adoption(name), Some(found)) if found.owner == self.session => {
+    fn inspected(&mut self, asked: Asked, outcome: Outcome<Option<Inspection>>) -> Action {
+        match (asked, outcome) {
+            (Asked::Adoption(name), Ok(Some(found))) if found.owner == self.session => {
                 self.unsettled = false;
                 self.own = Some(Own { name, czxid: Some(found.czxid) });
                 self.check_number().unwrap_or(Action::List)
             }
-            (Asked::Adoption(name), Some(_)) => Action::Delete { name },
-            (Asked::Birth, Some(found)) => {
+            // Without its stat, neither its owner nor its token is known.
+            (Asked::Adoption(name), Ok(Some(_)) | Err(Trouble::Refused(_))) => {
+                Action::Delete { name }
+            }
+            (_, Err(Trouble::Refused(error))) => Action::Fail(error),
+            (Asked::Birth, Ok(Some(found))) => {
                 if let Some(own) = &mut self.own {
                     own.czxid = Some(found.czxid);
                 }
@@ -585,6 +587,23 @@ mod tests {
         assert!(matches!(queue.step(Event::Inspected(Ok(Some(mine)))), Action::List));
         let Action::Hold(place) = queue.step(listed(2, &[name(1, 3)])) else { panic!() };
         assert_eq!(place.czxid, 55);
+    }
+
+    /// Its token would have to be guessed.
+    #[test]
+    fn s36_a_node_whose_stat_is_hidden_is_deleted_and_made_anew() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Event::Synced(Ok(On(2))));
+        queue.step(listed(2, &[name(1, 3)]));
+        let hidden = Trouble::Refused(Error::new(ErrorKind::NotAuthorized, "needs READ"));
+        let next = queue.step(Event::Inspected(Err(hidden)));
+        assert!(matches!(&next, Action::Delete { name: it } if *it == name(1, 3)), "{next:?}");
+        assert!(matches!(queue.step(Event::Deleted(Ok(()))), Action::List));
+        assert!(matches!(queue.step(listed(2, &[])), Action::Create { .. }));
+        let Action::Hold(place) = queue.step(made_among(2, 4, 2, &[name(2, 4)])) else { panic!() };
+        assert_eq!(place, Place { name: name(2, 4), czxid: 100, contested: false });
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::frame::{
     ReplyHeader, SYNC_ROOT, Splitter, check_event, check_reply, code, op, xid,
 };
 use super::lease::{Lease, heartbeat_interval};
+use super::size::Sizes;
 use crate::rt::{Moment, Sender};
 
 /// Why a session is over for its client.
@@ -110,6 +111,8 @@ impl Slot {
 struct Outstanding {
     xid: i32,
     operation: i32,
+    /// As the server sees it.
+    size: usize,
     sent: Moment,
     to: Recipient,
 }
@@ -145,6 +148,7 @@ pub(crate) struct Core {
     slots: VecDeque<Slot>,
     first_slot: u64,
     outstanding: VecDeque<Outstanding>,
+    sizes: Sizes,
     to_server: Vec<u8>,
     /// How many bytes have ever been put there.
     queued: u64,
@@ -175,6 +179,7 @@ impl Core {
             slots: VecDeque::new(),
             first_slot: 0,
             outstanding: VecDeque::new(),
+            sizes: Sizes::default(),
             to_server: Vec::new(),
             queued: 0,
             marks: VecDeque::new(),
@@ -266,6 +271,12 @@ impl Core {
             None => self.notices.push(Notice::Attached),
             Some(_) => self.send_close(now),
         }
+    }
+
+    /// The server has closed the connection, which is about to be given up.
+    pub(crate) fn server_has_closed(&mut self, now: Moment) {
+        let unanswered = self.outstanding.iter().map(|sent| (sent.size, sent.sent));
+        self.sizes.closed(unanswered, now);
     }
 
     /// The connection is gone: whatever is asked has its answer now.
@@ -372,29 +383,41 @@ impl Core {
         if matches!(to, Recipient::Heartbeat) {
             self.renewed = now;
         }
-        self.outstanding.push_back(Outstanding { xid, operation, sent: now, to });
+        let size = REQUEST_HEADER + body.len();
+        self.outstanding.push_back(Outstanding { xid, operation, size, sent: now, to });
     }
 
     // ----- requests
 
     /// One of the link's own requests, which the handle never sees.
     pub(crate) fn verb(&mut self, operation: i32, body: &[u8], on_answer: OnAnswer, now: Moment) {
-        let refusal = if self.ended.is_some() {
-            code::SESSION_EXPIRED
+        let (error, body) = if self.ended.is_some() {
+            (code::SESSION_EXPIRED, Vec::new())
         } else if !self.attached {
-            code::CONNECTION_LOSS
-        } else if body.len() + REQUEST_HEADER > MAX_REQUEST {
-            code::MARSHALLING
+            (code::CONNECTION_LOSS, Vec::new())
+        } else if let Some(why) = self.too_large(body, now) {
+            (code::MARSHALLING, why.into_bytes())
         } else if self.outstanding.len() >= MOST_OUTSTANDING
             || self.to_server.len() + body.len() > MOST_UNSENT
         {
             // Not sent, and to be asked again: what a server says that has too much to do.
-            code::THROTTLED
+            (code::THROTTLED, Vec::new())
         } else {
             return self.send(operation, body, Recipient::Verb(on_answer), now);
         };
-        let answer = Answer { zxid: 0, error: refusal, body: Vec::new() };
+        let answer = Answer { zxid: 0, error, body };
         self.said.push(Said::Answer(on_answer, answer));
+    }
+
+    /// Why a request with this body is not to be sent.
+    fn too_large(&self, body: &[u8], now: Moment) -> Option<String> {
+        let size = REQUEST_HEADER + body.len();
+        if size > MAX_REQUEST {
+            return Some(format!(
+                "the request has {size} bytes, and no server takes more than {MAX_REQUEST}"
+            ));
+        }
+        self.sizes.refusal(size, now)
     }
 
     /// Whether something waits for the link's thread to pass it on.
@@ -472,6 +495,8 @@ impl Core {
             self.answer_last_slot(code::SESSION_EXPIRED);
         } else if !self.attached {
             self.answer_last_slot(code::CONNECTION_LOSS);
+        } else if self.too_large(body, now).is_some() {
+            self.answer_last_slot(code::MARSHALLING);
         } else {
             if operation == op::CREATE
                 && let Some((_, flags)) = body.split_last_chunk::<4>()
@@ -572,6 +597,7 @@ impl Core {
         let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
         // Not before: no server takes up a session with a number that garbage has made up.
         self.last_zxid = self.last_zxid.max(header.zxid);
+        self.sizes.answered(sent.size);
         self.round_trip = now.since(sent.sent);
         if self.ended.is_none() {
             let by_leader = goes_to_the_leader(sent.operation) && is_from_the_leader(error);

@@ -12,6 +12,7 @@ pub(crate) mod dial;
 pub(crate) mod frame;
 mod lease;
 pub(crate) mod loopback;
+mod size;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -418,6 +419,7 @@ impl Runner {
                 self.read_server(&mut line, &mut buffer);
             }
             if let Some(why) = line.broken.take() {
+                line.core.server_has_closed(Moment::now());
                 self.lose_server(&mut line, &why);
             }
             let now = Moment::now();
@@ -733,14 +735,17 @@ impl Runner {
     fn read_server(&mut self, line: &mut Line, buffer: &mut [u8]) {
         let Some((server, _)) = &self.server else { return };
         let broken = match (&**server).read(buffer) {
-            Ok(0) => Some("the server closed it".to_owned()),
+            Ok(0) => Some(("the server closed it".to_owned(), true)),
             Ok(read) => {
                 let result = line.core.heard_server(&buffer[..read], Moment::now());
-                result.err().map(|broken| broken.0)
+                result.err().map(|broken| (broken.0, false))
             }
-            Err(error) => (!is_passing(&error)).then(|| error.to_string()),
+            Err(error) => (!is_passing(&error)).then(|| (error.to_string(), true)),
         };
-        if let Some(why) = broken {
+        if let Some((why, closed)) = broken {
+            if closed {
+                line.core.server_has_closed(Moment::now());
+            }
             self.lose_server(line, &why);
         }
     }
@@ -748,6 +753,7 @@ impl Runner {
     fn write(&mut self, line: &mut Line) {
         line.write();
         if let Some(why) = line.broken.take() {
+            line.core.server_has_closed(Moment::now());
             self.lose_server(line, &why);
         }
         if let Some(handle) = &mut self.handle

@@ -51,13 +51,17 @@ pub struct Barrier {
 /// Waiting means to read the node.
 const WAIT: Aim = Aim { tried: "wait at the barrier", needs: "READ on it" };
 const RAISE: Aim = Aim { tried: "raise the barrier", needs: "CREATE on its parent" };
-const LIFT: Aim = Aim { tried: "lift the barrier", needs: "DELETE on its parent" };
+const LIFT: Aim = Aim {
+    tried: "lift the barrier",
+    needs: "DELETE on its parent, and READ on the node, which tells it from later ones",
+};
 
 placed!(
     Barrier,
     BarrierBuilder,
     "The barrier `name` under the path `base`",
-    "Who waits needs READ on the node; to lift it takes DELETE on its parent."
+    "Who waits needs READ on the node; to lift it takes DELETE on its parent and, with ZooKeeper \
+     3.7.3, 3.8.4, 3.9.2 and later, READ on the node."
 );
 
 impl Barrier {
@@ -108,7 +112,11 @@ impl Barrier {
     ///
     /// As [`raise`](Barrier::raise).
     pub fn is_raised(&self) -> Result<bool> {
-        self.place.ask(WAIT, |session, whole| Ok(session.confirm(whole)?.is_some()))
+        self.place.ask(WAIT, |session, whole| match session.confirm(whole) {
+            // An ACL hides what is there.
+            Err(Fault::NoAuth) => Ok(true),
+            found => Ok(found?.is_some()),
+        })
     }
 
     /// Blocks as long as the barrier is up.
@@ -152,8 +160,9 @@ impl Barrier {
     }
 }
 
-/// When a node was made, and how often its children have changed since.
-type Stamp = (i64, i32);
+/// When a node was made, and how often its children have changed since; `None` where an ACL hides
+/// that.
+type Stamp = Option<(i64, i32)>;
 
 /// `None` when it cannot be known whether an earlier attempt took effect.
 fn raise(
@@ -173,12 +182,17 @@ fn raise(
                 return Ok(Some(data == mark));
             }
         }
-        let Some(stat) = session.confirm(parent)? else {
-            make_parents(session, parent, Kind::Persistent, acl)?;
-            continue;
+        let now = match session.confirm(parent) {
+            Ok(None) => {
+                make_parents(session, parent, Kind::Persistent, acl)?;
+                continue;
+            }
+            Ok(Some(stat)) => Some((stat.czxid, stat.child_changes)),
+            // CREATE on it may be allowed all the same.
+            Err(Fault::NoAuth) => None,
+            Err(fault) => return Err(fault),
         };
-        let now = (stat.czxid, stat.child_changes);
-        if begun.is_some_and(|begun| begun != now) {
+        if begun.is_some_and(|begun| begun.is_none() || begun != now) {
             return Ok(None);
         }
         // Nobody waits for it any more, and may lift the barrier meanwhile.

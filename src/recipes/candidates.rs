@@ -21,9 +21,11 @@ pub struct Candidate {
     /// [`request_release`](crate::DistributedLock::request_release).
     pub data: Vec<u8>,
     /// The id of the session it belongs to, as servers name it in their logs (in hexadecimal). 0
-    /// is a node of no session, which nobody will clean up.
+    /// is a node of no session, which nobody will clean up; -1 is unknown: since ZooKeeper 3.7.3,
+    /// 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
     pub session: i64,
-    /// When it began to campaign, by the ensemble's clock.
+    /// When it began to campaign, by the ensemble's clock; when it was seen, by this machine's,
+    /// where an ACL hides that.
     pub since: SystemTime,
 }
 

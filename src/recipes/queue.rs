@@ -109,7 +109,8 @@ impl DistributedQueue {
     /// be in the queue, or not**; [`Connect`](crate::ErrorKind::Connect) when no server was reached
     /// within the [connect time-out](crate::ClientBuilder::connect_timeout), and the item is not
     /// there; [`TooLarge`](crate::ErrorKind::TooLarge), before anything is sent, for an item that
-    /// does not fit into a request (1,048,575 bytes with the path and the ACL);
+    /// does not fit into a request (1,048,575 bytes with the path and the ACL; less once servers
+    /// with a smaller `jute.maxbuffer` have closed connections on it);
     /// [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) when the queue has used up its
     /// numbers and is not empty yet; what waiting cannot mend else.
     pub fn offer(&self, data: impl AsRef<[u8]>) -> Result<()> {

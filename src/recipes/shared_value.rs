@@ -119,6 +119,8 @@ enum Change {
     Outdated,
     /// A reply was lost, and what is there now may be ours or somebody else's.
     Unknown,
+    /// Not done by this attempt; an earlier one may have done it.
+    Refused(Error),
 }
 
 placed!(SharedValue, SharedValueBuilder, "The value of the node `base/name`");
@@ -163,7 +165,8 @@ impl SharedValue {
     ///
     /// # Errors
     ///
-    /// [`TooLarge`](ErrorKind::TooLarge), before anything is sent, for more than the server takes;
+    /// [`TooLarge`](ErrorKind::TooLarge) for more than the server takes: before anything is sent, or
+    /// the error says that an earlier attempt may have set it;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without WRITE on the node, or CREATE on its
     /// parent; else as [`get`](SharedValue::get). Where the ensemble has not answered in time, it may
     /// be set all the same.
@@ -205,6 +208,10 @@ impl SharedValue {
                 Some(now) if now.version.number == 0 && now.data != wanted => Ok(false),
                 _ => Err(self.unknown()),
             },
+            Change::Refused(error) => match self.latest()? {
+                None => Err(error),
+                Some(_) => Err(self.unknown()),
+            },
         }
     }
 
@@ -240,6 +247,10 @@ impl SharedValue {
             Change::Unknown => match self.latest()? {
                 // The one change since then was not ours.
                 Some(now) if now.version == next && now.data != wanted => Ok(None),
+                _ => Err(self.unknown()),
+            },
+            Change::Refused(error) => match self.latest()? {
+                Some(now) if now.version == version => Err(error),
                 _ => Err(self.unknown()),
             },
         }
@@ -327,7 +338,10 @@ impl SharedValue {
                         return Err(self.unknown());
                     }
                 }
-                Some(Err(fault)) => return Err(self.place.refused(&fault, aim)),
+                Some(Err(fault)) => {
+                    let error = self.place.refused(&fault, aim);
+                    return if lost { Ok(Change::Refused(error)) } else { Err(error) };
+                }
             }
         }
     }

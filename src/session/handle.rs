@@ -350,7 +350,7 @@ fn fault(error: ZkError) -> Fault {
         ZkError::BadVersion => Fault::BadVersion,
         ZkError::NoAuth => Fault::NoAuth,
         ZkError::InvalidACL => Fault::InvalidAcl,
-        ZkError::MarshallingError => Fault::TooLarge,
+        ZkError::MarshallingError => Fault::too_large(),
         other => Fault::Refused(format!("the server refused it: {other:?}")),
     }
 }

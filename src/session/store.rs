@@ -94,11 +94,19 @@ pub(crate) enum Fault {
     BadVersion,
     NoAuth,
     InvalidAcl,
-    TooLarge,
+    /// What is, and for what.
+    TooLarge(String),
     /// Anything else the server said.
     Refused(String),
     /// The server has too much to do and has not done it: to be asked again in a moment.
     Busy,
+}
+
+impl Fault {
+    /// Where nothing is known of the sizes.
+    pub(crate) fn too_large() -> Fault {
+        Fault::TooLarge("the request or its reply is too large".to_owned())
+    }
 }
 
 impl fmt::Display for Fault {
@@ -112,8 +120,7 @@ impl fmt::Display for Fault {
             Fault::BadVersion => f.write_str("the node's data have another version"),
             Fault::NoAuth => f.write_str("an ACL forbids it"),
             Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
-            Fault::TooLarge => f.write_str("the request or its reply is too large"),
-            Fault::Refused(why) => f.write_str(why),
+            Fault::TooLarge(why) | Fault::Refused(why) => f.write_str(why),
             Fault::Busy => f.write_str("the server is too busy"),
         }
     }
@@ -164,8 +171,9 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
 
     /// As `data`, but neither an ACL that hides the data nor their size hides whether the node
-    /// exists: there are none then. Who may not read a node is given `NoAuth` where he wants to
-    /// watch it: he would not be told.
+    /// exists: there are none then. `NoAuth` says that the node is there, but that the server
+    /// tells nothing else of it: servers from 3.7.3, 3.8.4 and 3.9.2 on want READ for the stat, too.
+    /// It also answers who wants to watch a node without READ on it: the server would tell nothing.
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
 
     /// As `read` without a watch, of many nodes, in as few round trips as can be.
@@ -183,7 +191,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Answered when this connection's server has seen all that the leader had committed.
     fn sync(&self) -> Answer<()>;
 
-    /// Asks, in one round trip, for the leader's word and for the node.
+    /// Asks, in one round trip, for the leader's word and for the node; `NoAuth` as with `read`.
     fn confirm(&self, path: &str) -> Answer<Option<Stat>>;
 
     /// Reads the node's data and sets a watch on it without waiting; `NoAuth` as with `read`.
@@ -198,7 +206,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     }
 
     /// Sets a watch on the children of the node's parent without waiting, and answers whether
-    /// the node is there.
+    /// the node is there; `NoAuth` as with `read`.
     fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>);
 
     /// Lists a node's children and sets a watch on them without waiting.

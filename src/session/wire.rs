@@ -8,6 +8,7 @@
 //! whose making is awaited. Transactions it does not know. The link tells of all watches that fire, whoever has set them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::handle::Handle;
@@ -83,7 +84,7 @@ impl Ensemble for Servers {
         // The session is there: it is not to be thrown away for what is left of the time.
         let admit_by = Deadline::after(ADMISSION);
         let handle = Handle::open(&link, || admit_by.has_passed() || stop())?;
-        Ok(Box::new(Wire { handle, link }))
+        Ok(Box::new(Wire { handle, link, is_without_containers: AtomicBool::new(false) }))
     }
 
     fn session_timeout(&self) -> Duration {
@@ -104,6 +105,7 @@ impl Ensemble for Servers {
 struct Wire {
     handle: Handle,
     link: Link,
+    is_without_containers: AtomicBool,
 }
 
 /// A request of the link's own.
@@ -181,7 +183,7 @@ fn outcome(error: i32) -> Answer<()> {
         code::BAD_VERSION => return Err(Fault::BadVersion),
         code::NO_AUTH => return Err(Fault::NoAuth),
         code::INVALID_ACL => return Err(Fault::InvalidAcl),
-        code::MARSHALLING => return Err(Fault::TooLarge),
+        code::MARSHALLING => return Err(Fault::too_large()),
         code::THROTTLED => return Err(Fault::Busy),
         code::BAD_ARGUMENTS => "BadArguments",
         code::UNIMPLEMENTED => "Unimplemented",
@@ -195,6 +197,10 @@ fn outcome(error: i32) -> Answer<()> {
 fn told<T>(reply: Option<Reply>, read: impl FnOnce(&Reply) -> Result<T, Malformed>) -> Answer<T> {
     // Nobody answers any more.
     let reply = reply.ok_or(Fault::SessionEnded)?;
+    if reply.error == code::MARSHALLING && !reply.body.is_empty() {
+        // The link says why; a server never says more than the code.
+        return Err(Fault::TooLarge(String::from_utf8_lossy(&reply.body).into_owned()));
+    }
     outcome(reply.error)?;
     read(&reply).map_err(|malformed| Fault::Refused(malformed.to_string()))
 }
@@ -228,6 +234,30 @@ impl Wire {
         told(reply, read)
     }
 
+    /// Servers before 3.5 know no containers. They say so, and close the connection: another one
+    /// is not to be lost for the same answer.
+    fn create_container(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Created> {
+        if self.is_without_containers.load(Ordering::Relaxed) {
+            return self.create(path, data, acl, Kind::Persistent);
+        }
+        let create = Request::create(path, data, acl, FLAG_CONTAINER);
+        let pending = Pending::<1>::new();
+        let create = Request { operation: op::CREATE_CONTAINER, ..create };
+        self.link.verbs([create.answered_to(pending.on_answer(0))]);
+        let [reply] = pending.wait();
+        if reply.as_ref().is_some_and(|reply| reply.error == code::UNIMPLEMENTED) {
+            self.is_without_containers.store(true, Ordering::Relaxed);
+            log::info!(
+                target: "zklock::session",
+                "the server knows no container nodes (ZooKeeper 3.5 and later do): {path:?} and \
+                 others are made as persistent nodes"
+            );
+            // It closes this one.
+            return Err(Fault::ConnectionLoss);
+        }
+        told(reply, created)
+    }
+
     fn exists(&self, path: &str, watch: bool) -> Answer<Option<Stat>> {
         let request = Request::about(op::EXISTS, path, watch);
         or_none(self.ask(request, |reply| Fields(&reply.body).stat()))
@@ -236,17 +266,10 @@ impl Wire {
 
 impl Store for Wire {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
-        if !matches!(kind, Kind::Persistent | Kind::Container) {
-            return self.ask(Request::create(path, data, acl, flags(kind)), created);
+        match kind {
+            Kind::Container => self.create_container(path, data, acl),
+            _ => self.ask(Request::create(path, data, acl, flags(kind)), created),
         }
-        let made = match self.handle.create(path, data, acl, kind) {
-            // Servers before 3.5 know no containers.
-            Err(Fault::Refused(_)) if kind == Kind::Container => {
-                self.handle.create(path, data, acl, Kind::Persistent)
-            }
-            made => made,
-        };
-        made.map(|path| Created { czxid: None, path })
     }
 
     fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
@@ -262,7 +285,8 @@ impl Store for Wire {
     }
 
     fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
-        self.handle.write(path, data, None)
+        let body = Frame::new().buffer(path.as_bytes()).buffer(data).int(-1).body();
+        self.ask(Request { operation: op::SET_DATA, body }, |_| Ok(()))
     }
 
     fn transact(&self, steps: &[Step]) -> Answer<()> {
@@ -282,7 +306,7 @@ impl Store for Wire {
             // Since ZooKeeper 3.8.4 and 3.9.2, whoever may not read a node can set a watch on
             // it, but is told of nothing (CVE-2024-23944).
             Err(Fault::NoAuth) if watch => Err(Fault::NoAuth),
-            Err(Fault::NoAuth | Fault::TooLarge) => {
+            Err(Fault::NoAuth | Fault::TooLarge(_)) => {
                 let stat = self.exists(path, watch)?;
                 Ok(stat.map(|stat| (Vec::new(), stat)))
             }
@@ -303,7 +327,7 @@ impl Store for Wire {
             for (path, pending) in window.iter().zip(asked) {
                 let [reply] = pending.wait();
                 all.push(match or_none(told(reply, data_and_stat)) {
-                    Err(Fault::NoAuth | Fault::TooLarge) => self.read(path, false),
+                    Err(Fault::NoAuth | Fault::TooLarge(_)) => self.read(path, false),
                     read => read,
                 });
             }

@@ -20,7 +20,7 @@ const THREADS: usize = 4;
 
 /// Plays a script on a real server and on the simulated one.
 fn compare(rig: &Rig, script: &Script) -> Result<(), String> {
-    let simulated = Simulated::play(script, rig.discreet);
+    let simulated = Simulated::play(script, rig.discreet, rig.hides_stat);
     let real = rig.play(script);
     assert_eq!(simulated.len(), script.steps.len(), "{}: not played to its end", script.name);
     assert_eq!(real.len(), script.steps.len(), "{}: not played to its end", script.name);

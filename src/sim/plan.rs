@@ -154,8 +154,11 @@ impl Plan {
             connect_timeout: pick(&[timeout / 2, timeout * 3]),
             reminds: false,
             forgetful: 10,
-            discreet: chance.chance(50),
+            discreet: false,
+            hides_stat: false,
         };
+        let version = chance.below(100);
+        let habits = Habits { discreet: version < 50, hides_stat: version < 25, ..habits };
         let processes = 1 + chance.below(3);
         let threads: Vec<usize> = (0..processes).map(|_| 1 + chance.below(3)).collect();
         let rounds = 1 + chance.below(3);

@@ -301,8 +301,12 @@ impl Tree {
 
     // ----- reading
 
-    pub(super) fn stat(&self, path: &str) -> Option<Stat> {
-        self.nodes.get(path).map(Node::stat)
+    pub(super) fn stat(&self, path: &str, needs_read: bool) -> Result<Stat, Fault> {
+        let node = self.nodes.get(path).ok_or(Fault::NoNode)?;
+        if needs_read && !node.allows(Permissions::READ) {
+            return Err(Fault::NoAuth);
+        }
+        Ok(node.stat())
     }
 
     pub(super) fn data(&self, path: &str) -> Result<(Vec<u8>, Stat), Fault> {

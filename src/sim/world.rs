@@ -44,6 +44,8 @@ pub(super) struct Habits {
     /// Nobody is told of a node that he may not read: so are servers from 3.8.4 and 3.9.2 on,
     /// and older ones where a distribution has patched them (CVE-2024-23944).
     pub(super) discreet: bool,
+    /// To ask whether a node exists needs READ on it: so with servers from 3.8.4 and 3.9.2 on.
+    pub(super) hides_stat: bool,
 }
 
 /// See the module.
@@ -648,11 +650,11 @@ impl Inner {
                 found.map(|(data, stat)| Reply::Data(data, stat))
             }
             Request::Exists { path, watch } => {
-                let found = self.servers[server].tree.stat(path);
-                if *watch {
+                let found = self.servers[server].tree.stat(path, self.habits.hides_stat);
+                if *watch && !matches!(found, Err(Fault::NoAuth)) {
                     self.watch(link, |watched| &mut watched.node_watches, path);
                 }
-                found.map(Reply::Stat).ok_or(Fault::NoNode)
+                found.map(Reply::Stat)
             }
             Request::Children { path, watch } => {
                 let found = self.servers[server].tree.children(path);

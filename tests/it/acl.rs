@@ -2,13 +2,16 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{
-    Acl, Client, DistributedRwLock, DistributedSemaphore, Error, ErrorKind, MultiLock, Permissions,
-    Result,
+    Acl, Barrier, Client, DistributedRwLock, DistributedSemaphore, Error, ErrorKind,
+    LeaderElection, LossReason, MultiLock, Permissions, Result,
 };
 
+use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, Kind, NO_AUTH, Raw};
 use crate::support::site::Site;
-use crate::support::{mutex, mutex_builder, reentrant, skip_without_zookeeper};
+use crate::support::{
+    mutex, mutex_builder, reentrant, skip_without_server, skip_without_zookeeper,
+};
 
 const SOON: Duration = Duration::from_secs(15);
 const READ: i32 = 1;
@@ -249,4 +252,100 @@ fn s70_an_acl_covers_lock_node_and_contenders() {
     raw.close().unwrap();
     drop((shared, permits, stranger));
     site.finish([owner, zk]);
+}
+
+/// Servers from 3.7.3, 3.8.4 and 3.9.2 on want READ for the stat, too; these tests imitate that.
+fn with_hidden_stats(site: &Site, part: &str) -> (Proxy, Client) {
+    let (proxy, zk) = site.proxied(Duration::from_secs(10));
+    proxy.deny(opcode::EXISTS, part, NO_AUTH);
+    (proxy, zk)
+}
+
+#[test]
+fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_until_its_end() {
+    skip_without_server!();
+    let site = Site::own("hidden-stat");
+    let (proxy, zk) = with_hidden_stats(&site, "-lock-");
+    let mut raw = site.raw();
+    raw.create_all(&format!("{}/a", site.base)).unwrap();
+    raw.add_auth("digest", b"owner:secret").unwrap();
+    let owner = Acl::new(Permissions::ALL, "digest", "owner:Vj++wdU3sMAbt+g9TyKj1BT+usI=");
+    let lock = mutex_builder(&zk, &site.base, "a").acl([owner]).build();
+    let guard = lock.lock().unwrap();
+    guard.ensure_held().unwrap();
+    raw.delete(guard.path()).unwrap();
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::LockLost);
+    assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    drop(guard);
+    // One whose making has no answer is given up for another one: its token cannot be seen.
+    proxy.drop_reply(opcode::CREATE, 1);
+    let guard = lock.lock().unwrap();
+    let made = raw.exists(guard.path()).unwrap().expect("its node").czxid;
+    assert_eq!(guard.fencing_token().zxid(), made as u64);
+    assert_eq!(site.children("a").len(), 1);
+    guard.unlock().unwrap();
+    drop((lock, proxy));
+    site.finish([zk]);
+}
+
+#[test]
+fn a_contender_of_which_nothing_is_shown_is_listed_and_observed() {
+    skip_without_server!();
+    let site = Site::own("hidden-others");
+    let (proxy, zk) = with_hidden_stats(&site, "-lock-");
+    let node = format!("{}/a", site.base);
+    let mut raw = site.raw();
+    raw.create_all(&node).unwrap();
+    let nobody = [raw::Acl::new(raw::ALL, "digest", "nobody:nothing")];
+    let name = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
+    let theirs = raw.create_with_acl(&name, b"secret", Kind::EphemeralSequential, &nobody).unwrap();
+    let lock = mutex(&zk, &site.base, "a");
+    assert!(lock.try_lock().unwrap().is_none());
+    let contenders = lock.contenders().unwrap();
+    let mut observer = lock.observe();
+    let seen = observer.next_for(SOON).unwrap().expect("the holder");
+    let election = LeaderElection::new(&zk, &site.base, "a");
+    let leader = election.leader().unwrap().expect("the leader");
+    for one in contenders.iter().chain(&seen) {
+        assert_eq!((&*one.path, &*one.data, one.session), (&*theirs, &b""[..], -1));
+        // As it was seen just now: nobody is to take it for stuck.
+        assert!(one.age() < SOON * 2, "{one:?}");
+    }
+    assert_eq!((contenders.len(), seen.len()), (1, 1));
+    assert_eq!((&*leader.path, leader.session), (&*theirs, -1));
+    raw.delete(&theirs).unwrap();
+    assert_eq!(observer.next_for(SOON).unwrap().expect("a change"), []);
+    drop((lock, observer, election, proxy));
+    site.finish([zk]);
+}
+
+#[test]
+fn a_barrier_of_which_nothing_is_shown_is_up() {
+    skip_without_server!();
+    let site = Site::own("hidden-barrier");
+    let (proxy, zk) = with_hidden_stats(&site, "/theirs");
+    let mut raw = site.raw();
+    raw.create_all(&site.base).unwrap();
+    let nobody = raw::Acl::new(raw::ALL, "digest", "nobody:nothing");
+    let base = format!("{}/theirs", site.base);
+    let blind = [nobody.clone(), raw::Acl::new(CREATE | DELETE, "world", "anyone")];
+    raw.create_with_acl(&base, b"", Kind::Persistent, &blind).unwrap();
+    raw.create_with_acl(&format!("{base}/a"), b"", Kind::Persistent, &[nobody]).unwrap();
+    let theirs = Barrier::new(&zk, &base, "a");
+    assert!(theirs.is_raised().unwrap());
+    assert!(!theirs.raise().unwrap());
+    assert_refused("wait", theirs.wait_for(SOON), &format!("{base}/a"), "READ");
+    // It is not known whether it is the one that an unanswered attempt has meant.
+    assert_refused("lift", theirs.lift(), &format!("{base}/a"), "READ");
+    // To make one under a node that may not be read, CREATE is enough.
+    let other = Barrier::new(&zk, &base, "b");
+    assert!(other.raise().unwrap());
+    raw.delete(&format!("{base}/b")).unwrap();
+    // Whether it was made and lifted again, or never made, cannot be seen.
+    proxy.drop_request_on(opcode::CREATE, "/b", 1);
+    assert_eq!(other.raise().unwrap_err().kind(), ErrorKind::ConnectionLoss);
+    raw.delete(&format!("{base}/a")).unwrap();
+    raw.delete(&base).unwrap();
+    drop((theirs, other, proxy));
+    site.finish([zk]);
 }

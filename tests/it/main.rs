@@ -44,3 +44,4 @@ mod several; // scenarios 5 and 64–67: re-entrant and multi-locks
 mod shared_value; // scenario 80: configuration, and counting
 mod strangers; // hostile bytes from servers
 mod two_phase_commit; // all commit, or all abort
+mod versions; // servers that know less than ours, or take less

@@ -32,6 +32,8 @@ use self::server::Server;
 
 /// Changed, by any player, to find out whether all earlier events have arrived.
 const BEACON: &str = "/beacon";
+/// Nobody may read it.
+const HIDDEN: &str = "/hidden";
 
 // ----- a real server
 
@@ -40,6 +42,8 @@ pub(super) struct Rig {
     server: Server,
     /// Whether it keeps from everybody what happens to nodes that he may not read.
     pub(super) discreet: bool,
+    /// Whether it does not even say more of them than that they are there.
+    pub(super) hides_stat: bool,
 }
 
 impl Rig {
@@ -56,8 +60,13 @@ impl Rig {
         let builder = SEQUENCES
             .iter()
             .fold(Server::builder(), |builder, (path, next)| builder.sequence(*path, *next));
-        let mut rig = Rig { server: builder.start().expect("a server"), discreet: false };
-        rig.stranger().create(BEACON, b"", Kind::Persistent).expect("a beacon");
+        let server = builder.start().expect("a server");
+        let mut rig = Rig { server, discreet: false, hides_stat: false };
+        let mut stranger = rig.stranger();
+        stranger.create(BEACON, b"", Kind::Persistent).expect("a beacon");
+        let nobody = [raw::Acl::new(raw::ALL, "digest", "a:b")];
+        stranger.create_with_acl(HIDDEN, b"", Kind::Persistent, &nobody).expect("a hidden node");
+        rig.hides_stat = stranger.exists(HIDDEN).is_err();
         let told = rig.play(&scripts::hidden());
         rig.discreet = !told.iter().any(|outcome| outcome.has_news());
         Some(rig)
@@ -202,7 +211,7 @@ pub(super) struct Simulated {
 }
 
 impl Simulated {
-    pub(super) fn play(script: &Script, discreet: bool) -> Vec<Outcome> {
+    pub(super) fn play(script: &Script, discreet: bool, hides_stat: bool) -> Vec<Outcome> {
         let (schedule, running) = Schedule::begin(1, false);
         let world = World::new(Habits {
             hesitation: Duration::ZERO,
@@ -214,6 +223,7 @@ impl Simulated {
             connect_timeout: Duration::from_secs(10),
             forgetful: 0,
             discreet,
+            hides_stat,
         });
         let (outcomes, base, steps) = (Arc::default(), script.base(), script.steps.clone());
         let told: Arc<Mutex<Vec<Outcome>>> = Arc::clone(&outcomes);

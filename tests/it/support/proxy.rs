@@ -214,6 +214,18 @@ impl Proxy {
         self.arm(Fate::StallRequest { releases }, opcode, "", usize::MAX);
     }
 
+    /// The client is told this error where a request of this kind, whose path contains `part`, has
+    /// succeeded; until [`pass`](Proxy::pass).
+    pub(crate) fn deny(&self, opcode: i32, part: &str, code: i32) {
+        self.arm(Fate::Deny { code }, opcode, part, usize::MAX);
+    }
+
+    /// The server does not know requests of this kind, as older ones do not know newer kinds: it
+    /// says so, and closes the connection; until [`pass`](Proxy::pass).
+    pub(crate) fn unknown(&self, opcode: i32) {
+        self.arm(Fate::Unknown, opcode, "", usize::MAX);
+    }
+
     /// Withholds the replies to requests of this kind, and with each what follows it on its
     /// connection, until [`release`](Proxy::release) or [`pass`](Proxy::pass).
     pub(crate) fn stall_reply(&self, opcode: i32) {
@@ -329,6 +341,12 @@ enum Fate {
     DropReply,
     /// The server is asked something harmless instead.
     Throttle,
+    /// The request has an opcode that no server knows.
+    Unknown,
+    /// The reply, unless it is an error, is this one instead.
+    Deny {
+        code: i32,
+    },
     /// Until there have been more releases than these.
     StallReply {
         releases: u64,
@@ -607,6 +625,11 @@ impl Shared {
                 state.receive(id, direction, message)
             });
             handshake = false;
+            let bytes = match (direction, fate) {
+                (Direction::Requests, Fate::Unknown) => bytes.map(estranged),
+                (Direction::Replies, Fate::Deny { code }) => bytes.map(|reply| denied(reply, code)),
+                _ => bytes,
+            };
             let ended = bytes.is_none();
             if to.send(Piece { bytes, received, fate }).is_err() || ended {
                 return;
@@ -762,6 +785,24 @@ fn parse_request(frame: &[u8]) -> Option<Seen> {
     let opcode = int_at(frame, 8)?;
     let path = if opcode::has_path(opcode) { string_at(frame, 12) } else { None };
     Some(Seen { opcode, xid, path })
+}
+
+/// The request with an opcode that no server knows.
+fn estranged(mut request: Vec<u8>) -> Vec<u8> {
+    request[8..12].copy_from_slice(&55_i32.to_be_bytes());
+    request
+}
+
+/// The reply, if it is no error, as this error.
+fn denied(mut reply: Vec<u8>, code: i32) -> Vec<u8> {
+    /// Of a reply without a body: its length, xid, zxid and error.
+    const WHOLE: usize = 4 + 4 + 8 + 4;
+    if int_at(&reply, WHOLE - 4) == Some(0) {
+        reply.truncate(WHOLE);
+        reply[..4].copy_from_slice(&(WHOLE as i32 - 4).to_be_bytes());
+        reply[WHOLE - 4..].copy_from_slice(&code.to_be_bytes());
+    }
+    reply
 }
 
 /// The id and password in the answer to a handshake.

@@ -1,0 +1,145 @@
+//! Servers that know less than ours, or take less. The proxy imitates the older ones.
+
+use std::time::Duration;
+
+use zklock::{DistributedQueue, ErrorKind, Group, LeaderElection, SharedValue};
+
+use crate::support::proxy::opcode;
+use crate::support::server::Server;
+use crate::support::site::Site;
+use crate::support::{QUIET, mutex, mutex_builder, skip_without_server};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A server before 3.5 answers that it does not know the request, and closes the connection.
+#[test]
+fn a_server_that_knows_no_containers_makes_plain_nodes_and_is_asked_for_one_only_once() {
+    skip_without_server!();
+    let site = Site::own("no-containers");
+    let (proxy, zk) = site.proxied(QUIET);
+    proxy.unknown(opcode::CREATE_CONTAINER);
+    let lock = mutex(&zk, &site.base, "lock");
+    lock.try_lock_for(LONG).unwrap().expect("a lock").unlock().unwrap();
+    assert_eq!((proxy.count(opcode::CREATE_CONTAINER), proxy.connections()), (1, 2));
+    lock.lock().unwrap().unlock().unwrap();
+    let queue = DistributedQueue::new(&zk, &site.base, "queue");
+    queue.offer("item").unwrap();
+    assert_eq!(queue.try_take().unwrap().as_deref(), Some(&b"item"[..]));
+    let group = Group::new(&zk, &site.base, "group");
+    let member = group.join("member", "").unwrap();
+    let election = LeaderElection::new(&zk, &site.base, "election");
+    let leadership = election.campaign_for(LONG).unwrap().expect("to lead");
+    assert_eq!((proxy.count(opcode::CREATE_CONTAINER), proxy.connections()), (1, 2));
+    let mut raw = site.raw();
+    for name in ["lock", "queue", "group", "election"] {
+        let node = raw.exists(&format!("{}/{name}", site.base)).unwrap().expect("a node");
+        assert_eq!(node.ephemeral_owner, 0, "{name} is a container");
+    }
+    leadership.resign().unwrap();
+    member.leave().unwrap();
+    raw.close().unwrap();
+    drop((lock, queue, group, election, proxy));
+    site.finish([zk]);
+}
+
+/// A server closes the connection on which a request is larger than its own limit.
+#[test]
+fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_says_so() {
+    skip_without_server!();
+    let site = Site::with("small-buffer", &Server::builder().property("jute.maxbuffer=50000"));
+    let (proxy, zk) = site.proxied(QUIET);
+    let guard = mutex(&zk, &site.base, "other").lock().unwrap();
+    let large = vec![b'x'; 60_000];
+    let lock = mutex_builder(&zk, &site.base, "a").data(&*large).build();
+    for limit in [LONG * 4, LONG] {
+        let error = lock.try_lock_for(limit).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("the request has 60") && text.contains("jute.maxbuffer"), "{text}");
+        assert_eq!(proxy.connections(), 4, "{text}");
+    }
+    assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::TooLarge);
+    // What is known of one request is known of all that are no smaller.
+    let value = SharedValue::new(&zk, &site.base, "value");
+    let queue = DistributedQueue::new(&zk, &site.base, "queue");
+    let larger = vec![b'x'; 70_000];
+    value.set("small").unwrap();
+    let now = value.latest().unwrap().expect("a value");
+    for error in [
+        value.set(&*larger).unwrap_err(),
+        value.compare_and_set(now.version(), &*larger).unwrap_err(),
+        queue.offer(&*larger).unwrap_err(),
+        Group::new(&zk, &site.base, "group").join("member", &*larger).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    }
+    assert_eq!(proxy.connections(), 4);
+    assert_eq!(site.children("a"), [""; 0]);
+    assert_eq!(value.get().unwrap().expect("a value").data(), b"small");
+    guard.ensure_held().unwrap();
+    drop(mutex_builder(&zk, &site.base, "a").data(&large[..40_000]).build().lock().unwrap());
+    guard.unlock().unwrap();
+    drop((lock, value, queue, proxy));
+    site.finish([zk]);
+}
+
+#[test]
+fn a_compare_and_set_that_is_too_large_for_the_server_is_known_not_to_be_done() {
+    skip_without_server!();
+    let site = Site::with("small-value", &Server::builder().property("jute.maxbuffer=50000"));
+    let (proxy, zk) = site.proxied(QUIET);
+    let value = SharedValue::new(&zk, &site.base, "value");
+    value.set("small").unwrap();
+    let now = value.latest().unwrap().expect("a value");
+    let error = value.compare_and_set(now.version(), vec![b'x'; 60_000]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    assert_eq!((value.latest().unwrap(), proxy.connections()), (Some(now), 4));
+    drop((value, proxy));
+    site.finish([zk]);
+}
+
+/// Its connection was cut twice, as by servers that are restarted.
+#[test]
+fn a_large_request_without_an_answer_is_asked_again() {
+    skip_without_server!();
+    let site = Site::own("large-again");
+    let (proxy, zk) = site.proxied(QUIET);
+    let lock = mutex_builder(&zk, &site.base, "a").data([b'x'; 60_000]).build();
+    for round in 1..=3 {
+        proxy.drop_reply_on(opcode::CREATE, "-lock-", 1);
+        proxy.drop_request_on(opcode::CREATE, "-lock-", 1);
+        let guard = lock.lock().unwrap();
+        assert_eq!(site.children("a").len(), 1, "{round}");
+        guard.unlock().unwrap();
+    }
+    drop((lock, proxy));
+    site.finish([zk]);
+}
+
+/// Cuts that only look like a server's small limit, one of which came after the change was done.
+#[test]
+fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
+    skip_without_server!();
+    let site = Site::own("large-done");
+    let (proxy, zk) = site.proxied(QUIET);
+    let value = SharedValue::new(&zk, &site.base, "value");
+    value.set("small").unwrap();
+    let now = value.latest().unwrap().expect("a value");
+    proxy.drop_reply(opcode::MULTI, 1);
+    proxy.drop_request(opcode::MULTI, 2);
+    let error = value.compare_and_set(now.version(), vec![b'x'; 60_000]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
+    assert_eq!(value.get().unwrap().expect("a value").data().len(), 60_000);
+    // Where it is not known what came before, the error says so.
+    let (second, another) = site.proxied(QUIET);
+    let value = SharedValue::new(&another, &site.base, "value");
+    let proxies = [second, proxy];
+    proxies[0].drop_reply(opcode::SET_DATA, 1);
+    proxies[0].drop_request(opcode::SET_DATA, 2);
+    let error = value.set(vec![b'x'; 80_000]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    assert!(error.to_string().contains("it may have been done"), "{error}");
+    assert_eq!(value.get().unwrap().expect("a value").data().len(), 80_000);
+    drop((value, proxies));
+    site.finish([zk, another]);
+}
