@@ -214,6 +214,7 @@ impl Simulated {
             connect_timeout: Duration::from_secs(10),
             forgetful: 0,
             discreet,
+            tidies: None,
         });
         let (outcomes, base, steps) = (Arc::default(), script.base(), script.steps.clone());
         let told: Arc<Mutex<Vec<Outcome>>> = Arc::clone(&outcomes);

@@ -108,17 +108,22 @@ impl Queueing {
             return drop(item);
         }
         let (data, path) = (item.data().to_owned(), item.path().to_owned());
+        // Another item may have this path when the queue's node was removed.
+        let made = || stage.world.look(|world| world.making(&path).map(|(made, _)| made));
+        let before = made();
         match item.ack() {
             Ok(()) => {
                 self.note(stage, &data);
-                if stage.world.look(|world| world.contains(&path)) {
+                if made() == before && stage.world.look(|world| world.contains(&path)) {
                     stage.accuse(format!("{path} was acknowledged, and is there"));
                 }
             }
             Err(error) => {
                 self.books.lock().unsure += 1;
                 let kinds = [ErrorKind::LockLost, ErrorKind::SessionLost];
-                if !kinds.contains(&error.kind()) {
+                // A stranger's node below it is in the way.
+                let in_the_way = error.kind() == ErrorKind::Server && stage.littered;
+                if !kinds.contains(&error.kind()) && !in_the_way {
                     stage.accuse(format!("acknowledging: {error}"));
                 }
             }
@@ -134,6 +139,10 @@ fn known(stage: &Stage, error: &Error) {
 }
 
 impl Play for Queueing {
+    fn is_at_home_in_containers(&self) -> bool {
+        false
+    }
+
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
         let queue = queue(role.client);
