@@ -40,8 +40,8 @@ fn compare(rig: &Rig, script: &Script) -> Result<(), String> {
     Ok(())
 }
 
-fn compare_all(scripts: &[Script]) {
-    let Some(rig) = Rig::start() else { return };
+fn compare_all(rig: Option<Rig>, scripts: &[Script]) {
+    let Some(rig) = rig else { return };
     // Most of the time goes by while connections are made again.
     let (next, differ) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -61,7 +61,13 @@ fn compare_all(scripts: &[Script]) {
 
 #[test]
 fn the_simulated_ensemble_answers_as_a_real_one() {
-    compare_all(&scripts::fixed());
+    compare_all(Rig::start(), &scripts::fixed());
+}
+
+/// On a server that looks for them all the time.
+#[test]
+fn the_simulated_ensemble_removes_containers_as_a_real_one() {
+    compare_all(Rig::tidying(), &scripts::containers());
 }
 
 /// `ZKLOCK_SCRIPT` is the seed of one to play; `ZKLOCK_SCRIPTS` how many to play.
@@ -71,5 +77,5 @@ fn the_simulated_ensemble_answers_as_a_real_one_whatever_is_asked() {
         Some(seed) => seed..seed + 1,
         None => 0..super::setting("ZKLOCK_SCRIPTS").unwrap_or(20),
     };
-    compare_all(&seeds.map(scripts::random).collect::<Vec<_>>());
+    compare_all(Rig::start(), &seeds.map(scripts::random).collect::<Vec<_>>());
 }

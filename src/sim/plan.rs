@@ -115,6 +115,13 @@ pub(super) enum Fault {
     Peer {
         lasts: Duration,
     },
+    /// Somebody makes a node that stays for so long, and perhaps one below it: as a contender, or
+    /// under a name that means nothing.
+    Litter {
+        contends: bool,
+        deep: bool,
+        lasts: Duration,
+    },
     /// Threads cannot be had.
     Poverty {
         percent: u64,
@@ -131,6 +138,7 @@ impl Fault {
             | Fault::Stall { lasts, .. }
             | Fault::Forbid { lasts, .. }
             | Fault::Peer { lasts }
+            | Fault::Litter { lasts, .. }
             | Fault::Poverty { lasts, .. } => *lasts,
             _ => Duration::ZERO,
         }
@@ -156,6 +164,7 @@ impl Plan {
             forgetful: 10,
             discreet: false,
             hides_stat: false,
+            tidies: [None, None, Some(ms(5)), Some(timeout / 4)][chance.below(4)],
         };
         let version = chance.below(100);
         let habits = Habits { discreet: version < 50, hides_stat: version < 25, ..habits };
@@ -233,7 +242,7 @@ impl Plan {
             1 | 2 => chance.some(timeout * 3 / 4),
             _ => timeout * 3 / 4 + chance.some(timeout),
         };
-        match chance.below(19) {
+        match chance.below(20) {
             0..=3 => Fault::Cut {
                 process,
                 notice: if chance.chance(50) { ms(0) } else { chance.some(timeout / 3) },
@@ -264,6 +273,11 @@ impl Plan {
             15 => Fault::Murder { process },
             16 => Fault::Peer { lasts: some() },
             17 => Fault::Poverty { percent: [30, 100][chance.below(2)], lasts: some() },
+            18 => Fault::Litter {
+                contends: chance.chance(50),
+                deep: chance.chance(70),
+                lasts: some(),
+            },
             _ => {
                 let left = [
                     None,

@@ -8,11 +8,15 @@ use super::plan::{Fault, Plan};
 use super::wire::Servers;
 use super::world::{Habits, World};
 use crate::Client;
+use crate::path;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
+use crate::session::store::Kind;
 
 /// Beyond a deadline, for a request that is under way.
 const GRACE: Duration = Duration::from_millis(50);
+/// What strangers call what they leave: what means nothing, and a contender.
+const LITTER: [&str; 2] = ["litter", "x-99-"];
 /// What no play needs.
 const MOST_STEPS: u64 = 600_000;
 
@@ -23,6 +27,11 @@ pub(super) trait Play: Send + Sync + 'static {
 
     /// What must hold after each step.
     fn look(&self, _stage: &Stage) {}
+
+    /// Whether all holds also where the server removes the recipe's node once it is empty.
+    fn is_at_home_in_containers(&self) -> bool {
+        true
+    }
 
     /// What must hold in the end, when all is calm and nobody is at work any more.
     fn end(&self, _stage: &Stage, _client: &Client) {}
@@ -51,6 +60,8 @@ pub(super) struct Stage {
     pub(super) habits: Habits,
     /// When the last fault is over.
     pub(super) calm: Duration,
+    /// Whether strangers leave nodes below others, which then cannot be deleted.
+    pub(super) littered: bool,
     state: Mutex<State>,
 }
 
@@ -95,11 +106,13 @@ fn perform_with(
         schedule.say(&format!("{:#?} {faults:#?}", plan.habits));
     }
     schedule.set_lag(plan.lag);
-    let habits = Habits { reminds: false, ..plan.habits };
+    let tidies = plan.habits.tidies.filter(|_| play.is_at_home_in_containers());
+    let habits = Habits { reminds: false, tidies, ..plan.habits };
     let stage = Arc::new(Stage {
         world: World::new(habits),
         habits,
         calm: plan.calm,
+        littered: faults.iter().any(|(_, fault)| matches!(fault, Fault::Litter { .. })),
         state: Mutex::default(),
     });
     let mut clients = Vec::new();
@@ -149,7 +162,7 @@ fn suits(fault: &mut Fault, processes: usize) -> bool {
             *process %= processes;
             true
         }
-        Fault::Down { .. } | Fault::Stall { .. } => true,
+        Fault::Down { .. } | Fault::Stall { .. } | Fault::Litter { .. } => true,
         _ => false,
     }
 }
@@ -201,6 +214,9 @@ impl Stage {
             schedule.say(&format!("{fault:?}"));
         }
         self.state.lock().tally.faults += 1;
+        if let Fault::Litter { contends, deep, lasts } = fault {
+            return self.litter(&schedule, *contends, *deep, *lasts);
+        }
         self.world.act(|world| match fault {
             Fault::Cut { process, notice, mend } => world.cut_all(*process, *notice, *mend),
             Fault::Trap { process, trap } => world.set_trap(*process, *trap),
@@ -209,6 +225,22 @@ impl Stage {
             Fault::Stall { server, lasts } => world.stall(*server, now + *lasts),
             Fault::Murder { process } => world.murder(*process),
             _ => {}
+        });
+    }
+
+    /// A stranger leaves something below any node that can have children.
+    fn litter(&self, schedule: &Schedule, contends: bool, deep: bool, lasts: Duration) {
+        let mut parents = self.world.look(|world| world.possible_parents());
+        parents.retain(|path| !LITTER.iter().any(|name| path.contains(name)));
+        let Some(parent) = parents.get(schedule.below(parents.len())) else { return };
+        let kind = if contends { Kind::PersistentSequential } else { Kind::Persistent };
+        let path = path::join(parent, LITTER[usize::from(contends)]);
+        let made = self.world.act(|world| world.litter(&path, kind, deep));
+        let world = Arc::clone(&self.world);
+        schedule.after(lasts, move || {
+            for path in made {
+                world.act(|world| world.delete(&path));
+            }
         });
     }
 

@@ -27,6 +27,8 @@ struct Node {
     children: BTreeSet<String>,
     /// The sequence number of the next child: how many were made so far.
     next: i32,
+    /// The server removes it when it has outlived its children.
+    container: bool,
 }
 
 /// A change that the leader has decided on. Applying it cannot fail.
@@ -43,6 +45,7 @@ pub(super) enum Change {
         data: Vec<u8>,
         permissions: Option<Permissions>,
         owner: i64,
+        container: bool,
         time: i64,
     },
     Delete {
@@ -136,6 +139,7 @@ impl Tree {
             permissions: Some(Permissions::ALL),
             children: BTreeSet::new(),
             next: 0,
+            container: false,
         };
         Tree { nodes: BTreeMap::from([("/".to_owned(), root)]) }
     }
@@ -174,7 +178,8 @@ impl Tree {
             Kind::Ephemeral | Kind::Named | Kind::EphemeralSequential => session,
             Kind::Persistent | Kind::PersistentSequential | Kind::Container => 0,
         };
-        Ok(Change::Create { path, data: data.to_vec(), permissions, owner, time })
+        let container = kind == Kind::Container;
+        Ok(Change::Create { path, data: data.to_vec(), permissions, owner, container, time })
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Change, Fault> {
@@ -231,7 +236,7 @@ impl Tree {
 
     fn change(&mut self, zxid: i64, change: &Change) -> Vec<Trigger> {
         match change {
-            Change::Create { path, data, permissions, owner, time } => {
+            Change::Create { path, data, permissions, owner, container, time } => {
                 let node = Node {
                     czxid: zxid,
                     mzxid: zxid,
@@ -243,6 +248,7 @@ impl Tree {
                     permissions: *permissions,
                     children: BTreeSet::new(),
                     next: 0,
+                    container: *container,
                 };
                 let made = node.trigger(path, On::Node);
                 self.nodes.insert(path.clone(), node);
@@ -325,6 +331,22 @@ impl Tree {
 
     pub(super) fn contains(&self, path: &str) -> bool {
         self.nodes.contains_key(path)
+    }
+
+    /// Whether it is a container without children.
+    pub(super) fn is_empty_container(&self, path: &str) -> bool {
+        self.nodes.get(path).is_some_and(|node| node.container && node.children.is_empty())
+    }
+
+    /// Whether it is a container that has had children, and has none any more.
+    pub(super) fn has_outlived_its_children(&self, path: &str) -> bool {
+        self.is_empty_container(path) && self.nodes.get(path).is_some_and(|node| node.next > 0)
+    }
+
+    /// All that can have children, but for the root.
+    pub(super) fn possible_parents(&self) -> impl Iterator<Item = &String> {
+        let parents = self.nodes.iter().filter(|(path, node)| node.owner == 0 && *path != "/");
+        parents.map(|(path, _)| path)
     }
 
     fn owned_by(&self, session: i64) -> Vec<String> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::tree::{Change, On, Transaction, Tree, Trigger};
 use crate::acl::{Acl, Permissions};
 use crate::link::core::{End, Notice};
+use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{Bell, Mutex};
 use crate::session::store::{Answer, Created, Fault, IsWanted, Kind, Reports, Stat, Step};
@@ -46,6 +47,9 @@ pub(super) struct Habits {
     pub(super) discreet: bool,
     /// To ask whether a node exists needs READ on it: so with servers from 3.8.4 and 3.9.2 on.
     pub(super) hides_stat: bool,
+    /// The most that passes until the leader finds that a container has outlived its children, and
+    /// removes it; never, if there is none.
+    pub(super) tidies: Option<Duration>,
 }
 
 /// See the module.
@@ -361,14 +365,31 @@ impl Inner {
         let zxid = self.log.len() as i64 + 1;
         trace!("transaction {zxid}: {change:?}");
         let transaction = Transaction { zxid, change };
-        self.leader.apply(&transaction);
+        let triggers = self.leader.apply(&transaction);
         self.log.push(transaction);
+        self.tidy_later(&triggers);
         let index = self.log.len();
         for server in 0..self.servers.len() {
             let at = schedule().time() + schedule().some(self.habits.lag);
             self.later(at, move |inner| inner.catch_up(server, index));
         }
         index
+    }
+
+    /// It counts that a container is empty when the leader comes to it, though it may be another one
+    /// by then.
+    fn tidy_later(&self, triggers: &[Trigger]) {
+        let Some(most) = self.habits.tidies else { return };
+        for Trigger { path, .. } in triggers.iter().filter(|trigger| trigger.on == On::Children) {
+            if self.leader.has_outlived_its_children(path) {
+                let (at, path) = (schedule().time() + schedule().some(most), path.clone());
+                self.later(at, move |inner| {
+                    if inner.leader.is_empty_container(&path) {
+                        inner.commit(Change::Delete { path });
+                    }
+                });
+            }
+        }
     }
 
     fn catch_up(&mut self, server: usize, index: usize) {
@@ -1105,6 +1126,23 @@ impl Inner {
         }
     }
 
+    /// Somebody makes a node that stays, and perhaps another below it. Says which, the lower first.
+    pub(super) fn litter(&mut self, path: &str, kind: Kind, deep: bool) -> Vec<String> {
+        let mut made = Vec::new();
+        let all = [Acl::new(Permissions::ALL, "world", "anyone")];
+        if let Ok(change) = self.leader.create(path, &[], &all, kind, 0, 0)
+            && let Change::Create { path, .. } = &change
+        {
+            made.push(path.clone());
+            self.commit(change);
+        }
+        if deep && let Some(above) = made.first().cloned() {
+            let below = path::join(&above, "below");
+            made.splice(..0, self.litter(&below, Kind::Persistent, false));
+        }
+        made
+    }
+
     /// Somebody with a client of another kind contends.
     pub(super) fn contend(&mut self, prefix: &str) -> Option<String> {
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
@@ -1131,12 +1169,31 @@ impl Inner {
 
     // ----- for those who check
 
+    /// All nodes that can have children, but for the root.
+    pub(super) fn possible_parents(&self) -> Vec<String> {
+        self.leader.possible_parents().cloned().collect()
+    }
+
     pub(super) fn contains(&self, path: &str) -> bool {
         self.leader.contains(path)
     }
 
     pub(super) fn children(&self, path: &str) -> Vec<String> {
         self.leader.all_children(path).cloned().collect()
+    }
+
+    /// A node's children by the transactions that made them, and what they say.
+    pub(super) fn children_by_age(&self, path: &str) -> BTreeMap<i64, (String, Vec<u8>)> {
+        let read = |name: &String| {
+            let (data, stat) = self.leader.data(&path::join(path, name)).ok()?;
+            Some((stat.czxid, (name.clone(), data)))
+        };
+        self.leader.all_children(path).filter_map(read).collect()
+    }
+
+    /// Whether there has ever been a node below this one, or one of the same name.
+    pub(super) fn had_children(&self, path: &str) -> bool {
+        self.made_since(0).any(|(made, ..)| path::parent(made) == path)
     }
 
     /// How much has happened so far.

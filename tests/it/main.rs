@@ -28,8 +28,8 @@ mod guests; // uninvited ones, from another process, on the loopback port
 mod handover; // threads of one client that share a node
 mod hazards; // what the zookeeper crate does alone, and through the link
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
-mod logger; // a program's logger that panics
 mod limits; // scenarios 14–22: trying, time limits, cancelling
+mod logger; // a program's logger that panics
 mod mutex; // scenarios 1–13b
 mod naming; // whose style contenders are named in
 mod observe; // going on looking who holds

@@ -49,6 +49,15 @@ pub(super) struct Rig {
 impl Rig {
     /// `None`, and a line that says so, where no server can be started.
     pub(super) fn start() -> Option<Rig> {
+        Rig::with(&[])
+    }
+
+    /// One that removes containers as soon as they have outlived their children.
+    pub(super) fn tidying() -> Option<Rig> {
+        Rig::with(&["znode.container.checkIntervalMs=20"])
+    }
+
+    fn with(properties: &[&str]) -> Option<Rig> {
         match server::can_start() {
             Ok(()) => {}
             Err(why) if env::var_os("ZKLOCK_TESTS_MUST_RUN").is_some() => panic!("{why}"),
@@ -60,6 +69,7 @@ impl Rig {
         let builder = SEQUENCES
             .iter()
             .fold(Server::builder(), |builder, (path, next)| builder.sequence(*path, *next));
+        let builder = properties.iter().fold(builder, |builder, one| builder.property(*one));
         let server = builder.start().expect("a server");
         let mut rig = Rig { server, discreet: false, hides_stat: false };
         let mut stranger = rig.stranger();
@@ -161,6 +171,10 @@ impl Ground for Real<'_> {
         }
     }
 
+    fn is_there(&mut self, path: &str) -> bool {
+        self.stranger.exists(path).expect("an answer").is_some()
+    }
+
     fn pause(&self) {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -224,6 +238,7 @@ impl Simulated {
             forgetful: 0,
             discreet,
             hides_stat,
+            tidies: script.tidied.then_some(Duration::ZERO),
         });
         let (outcomes, base, steps) = (Arc::default(), script.base(), script.steps.clone());
         let told: Arc<Mutex<Vec<Outcome>>> = Arc::clone(&outcomes);
@@ -319,6 +334,10 @@ impl Ground for Simulated {
         let when = if after { Moment::Done } else { Moment::Arrived };
         self.world
             .act(|world| world.set_trap(who, Trap { on, when, mend: Duration::ZERO, times: 1 }));
+    }
+
+    fn is_there(&mut self, path: &str) -> bool {
+        self.world.look(|world| world.contains(path))
     }
 
     fn pause(&self) {

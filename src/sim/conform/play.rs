@@ -2,7 +2,9 @@
 //!
 //! A step is a line: `1 create /a/n- sequential`, `2 read /a watch`, `1 cut`. The number says
 //! which client; each has a connection and a session of its own. `%1` is the sequential
-//! node that was made last, `%2` the one before. `lose-request` and `lose-reply` before a
+//! node that was made last, `%2` the one before. `delete_all` is one transaction; `outlive` deletes
+//! a child, and waits until the server has removed the container above it, the second path.
+//! `lose-request` and `lose-reply` before a
 //! verb break the connection before the request takes effect or after it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +18,7 @@ use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::session::Session;
 use crate::session::status::Phase;
-use crate::session::store::{Created, Fault, Kind, Stat};
+use crate::session::store::{Created, Fault, Kind, Stat, Step};
 use crate::session::wake::{Subscription, Waiter};
 
 /// How long a session that is closed may take over it.
@@ -46,6 +48,8 @@ pub(super) trait Ground {
 
     /// The next request of this kind breaks the connection.
     fn lose(&mut self, who: usize, verb: &str, path: &str, after: bool);
+
+    fn is_there(&mut self, path: &str) -> bool;
 
     /// Lets time pass.
     fn pause(&self);
@@ -224,6 +228,22 @@ impl<G: Ground> Player<G> {
             "create" => self.create(&session, &path, flags),
             "enter" => self.enter(&session, &path, flags),
             "delete" => told(session.delete(&path), |()| "done".to_owned()),
+            "delete_all" => {
+                let paths = arguments.iter().map(|path| self.path(path));
+                let steps: Vec<_> = paths.map(|path| Step::Delete { path }).collect();
+                told(session.transact(&steps), |()| "done".to_owned())
+            }
+            "outlive" => {
+                let container = self.path(arguments[1]);
+                self.listen(who, &container);
+                let deleted = told(session.delete(&path), |()| "done".to_owned());
+                let deadline = Deadline::after(Duration::from_secs(60));
+                while self.ground.is_there(&container) {
+                    assert!(!deadline.has_passed(), "{container} stays");
+                    self.ground.pause();
+                }
+                deleted
+            }
             "delete_soon" => {
                 session.delete_soon(&path);
                 // Behind it on the same connection.

@@ -8,6 +8,8 @@ use super::play::CLIENTS;
 pub(super) struct Script {
     pub(super) name: String,
     pub(super) timeout: Duration,
+    /// Whether the server removes containers.
+    pub(super) tidied: bool,
     pub(super) steps: Vec<String>,
 }
 
@@ -29,7 +31,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn script(name: &str, timeout: Duration, text: &str) -> Script {
     let steps = text.lines().map(|line| line.trim().to_owned()).collect();
-    Script { name: name.to_owned(), timeout, steps }
+    Script { name: name.to_owned(), timeout, tidied: false, steps }
 }
 
 /// Shows whether the server tells of a node that may not be read.
@@ -88,6 +90,30 @@ pub(super) fn fixed() -> Vec<Script> {
              1 create /a
              1 delete_soon /a
              2 read /a",
+        ),
+        script(
+            "what has children is not deleted",
+            LONG,
+            "1 create /a
+             1 create /a/b
+             1 create /a/b/c
+             1 create /a/box container
+             1 create /a/box/n- sequential
+             2 delete /a/b
+             2 delete /a/box
+             2 delete_soon /a/b
+             2 let_go /a/b
+             2 delete_all /a/b /a
+             2 delete_all /a/b/c /a
+             2 delete_all /a/b/c /a/none /a/b
+             2 delete_all /a/b /a/b/c
+             2 children /a
+             3 read /a/b watch
+             3 children /a watch
+             2 delete_all /a/b/c /a/b
+             2 delete_all %1 /a/box /a
+             2 children /a
+             2 create /a",
         ),
         script(
             "numbers",
@@ -502,6 +528,82 @@ pub(super) fn fixed() -> Vec<Script> {
     ]
 }
 
+/// For a server that removes containers.
+pub(super) fn containers() -> Vec<Script> {
+    let all = [
+        script(
+            "a container outlives its child",
+            LONG,
+            "1 create /a
+             1 create /a/new container
+             1 create /a/box container
+             1 create /a/box/n- sequential
+             1 create /a/box/n- sequential
+             1 read /a/box
+             2 children /a watch
+             2 children /a/box watch
+             2 read /a/box watch
+             3 read /a/box watch
+             3 watch_soon %1
+             1 delete %2
+             2 children /a/box watch
+             1 outlive %1 /a/box
+             2 read /a/box
+             2 children /a/box watch
+             1 children /a
+             1 create /a/box/n- sequential
+             3 await_making /a/box
+             1 create /a/box container
+             1 read /a/box
+             1 create /a/box/n- sequential
+             2 enter /a/box/n-
+             2 children /a/box
+             1 read %1
+             1 delete %2
+             3 children /a watch
+             2 outlive %1 /a/box
+             1 children /a
+             1 read /a/new",
+        ),
+        script(
+            "a container in a container",
+            LONG,
+            "1 create /a container
+             1 create /a/in container
+             1 create /a/in/b
+             1 create /a/in/b/c
+             2 read /a watch
+             2 read /a/in watch
+             3 children /a watch
+             3 children /a/in watch
+             1 delete /a/in/b
+             1 delete /a/in/b/c
+             1 outlive /a/in/b /a
+             1 read /a
+             1 create /a/in container
+             1 create /a container
+             1 create /a/in container
+             1 children /a",
+        ),
+        script(
+            "the last child goes with its session",
+            LONG,
+            "1 create /a
+             1 create /a/box container
+             1 create /a/box/own ephemeral
+             2 create /a/box/n- sequential
+             2 children /a/box watch
+             3 read /a/box watch
+             1 close
+             3 children /a/box
+             2 outlive %1 /a/box
+             3 create /a/box container
+             3 read /a/box",
+        ),
+    ];
+    all.into_iter().map(|script| Script { tidied: true, ..script }).collect()
+}
+
 // ----- at random
 
 /// Splitmix64.
@@ -608,5 +710,5 @@ pub(super) fn random(seed: u64) -> Script {
         states[who] = state;
         format!("{} {step}", who + 1)
     });
-    Script { name: format!("seed {seed}"), timeout: LONG, steps: steps.collect() }
+    Script { name: format!("seed {seed}"), timeout: LONG, tidied: false, steps: steps.collect() }
 }

@@ -40,6 +40,14 @@ fn done<T>(stage: &Stage, result: Result<T>) -> Option<T> {
         .ok()
 }
 
+fn lift(stage: &Stage, barrier: &Barrier) {
+    match barrier.lift() {
+        // A stranger's node below it is in the way.
+        Err(error) if error.kind() == ErrorKind::Server && stage.littered => stage.count(false),
+        lifted => drop(done(stage, lifted)),
+    }
+}
+
 impl Play for Raising {
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
@@ -48,7 +56,7 @@ impl Play for Raising {
             schedule.pause(schedule.some(stage.habits.session_timeout / 4));
             match schedule.below(4) {
                 0 => drop(done(stage, barrier.raise())),
-                1 => drop(done(stage, barrier.lift())),
+                1 => lift(stage, &barrier),
                 _ => {
                     let (began, limit) =
                         (schedule.time(), schedule.some(stage.habits.session_timeout));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::stage::{Play, Role, Stage, Tally};
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
-use crate::{Client, ErrorKind, PriorityQueue};
+use crate::{Client, ErrorKind, PriorityQueue, path};
 
 const NODE: &str = "/queues/urgent";
 
@@ -23,15 +23,19 @@ pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
     })
 }
 
-/// The nodes of a queue with the priorities that their data say.
-fn items(stage: &Stage) -> BTreeSet<(u32, String)> {
-    let names = stage.world.look(|world| world.children(NODE));
-    let of = |name: &String| {
-        let path = format!("{NODE}/{name}");
-        let data = stage.world.look(|world| world.making(&path).map(|(_, data)| data.to_vec()))?;
-        Some((priority(&data)?, name.clone()))
-    };
-    names.iter().filter_map(of).collect()
+/// An item's priority, the transaction that made it, and its name.
+type Item = (u32, i64, String);
+
+/// Numbers, and so names, come again when the queue's node was removed.
+fn items(stage: &Stage) -> BTreeSet<Item> {
+    let children = stage.world.look(|world| world.children_by_age(NODE));
+    let of = |(made, (name, data)): (i64, (String, Vec<u8>))| Some((priority(&data)?, made, name));
+    children.into_iter().filter_map(of).collect()
+}
+
+/// Whether nothing was ever below the item, as then it is passed over.
+fn was_free(stage: &Stage, (.., name): &Item) -> bool {
+    !stage.world.look(|world| world.had_children(&path::join(NODE, name)))
 }
 
 fn priority(data: &[u8]) -> Option<u32> {
@@ -39,6 +43,10 @@ fn priority(data: &[u8]) -> Option<u32> {
 }
 
 impl Play for Urging {
+    fn is_at_home_in_containers(&self) -> bool {
+        false
+    }
+
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
         let queue = PriorityQueue::new(role.client, "/queues", "urgent");
@@ -64,7 +72,9 @@ impl Play for Urging {
                     // an earlier call has taken too late to give it is given by this one.
                     let taken = priority(&data).filter(|_| all_in_time);
                     let urgent = taken.and_then(|taken| {
-                        before.intersection(&after).find(|(other, _)| *other < taken)
+                        let mut more_urgent =
+                            before.intersection(&after).filter(|(other, ..)| *other < taken);
+                        more_urgent.find(|item| was_free(stage, item))
                     });
                     if let Some(other) = urgent {
                         stage.accuse(format!("{text} was taken, and not {other:?}"));

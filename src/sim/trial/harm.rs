@@ -11,6 +11,7 @@ use crate::Client;
 use crate::acl::Permissions;
 use crate::path;
 use crate::rt::schedule::{Schedule, current};
+use crate::session::store::Kind;
 
 impl Trial {
     pub(super) fn harm(self: &Arc<Self>, fault: &Fault, clients: &[Client]) {
@@ -53,7 +54,19 @@ impl Trial {
                 };
                 let _ = schedule.within(process, || schedule.start("closer", close));
             }
-            Fault::Peer { lasts } => self.contend_as_peer(&schedule, *lasts),
+            Fault::Peer { lasts } => {
+                let prefix = self.peer_prefix(&schedule);
+                let made = self.world.act(|world| world.contend(&prefix));
+                self.take_away(&schedule, made.into_iter().collect(), *lasts);
+            }
+            Fault::Litter { contends, deep, lasts } => {
+                let (path, kind) = match contends {
+                    true => (self.peer_prefix(&schedule), Kind::PersistentSequential),
+                    false => (path::join(self.node(&schedule), "litter"), Kind::Persistent),
+                };
+                let made = self.world.act(|world| world.litter(&path, kind, *deep));
+                self.take_away(&schedule, made, *lasts);
+            }
             Fault::Poverty { percent, lasts } => self.be_poor(&schedule, *percent, *lasts),
             Fault::Forbid { left, lasts } => {
                 if self.world.look(|world| world.contains(NODE)) {
@@ -66,7 +79,13 @@ impl Trial {
         }
     }
 
-    fn contend_as_peer(&self, schedule: &Schedule, lasts: Duration) {
+    /// Any of the lock nodes.
+    fn node(&self, schedule: &Schedule) -> &str {
+        &self.nodes[schedule.below(self.nodes.len())]
+    }
+
+    /// How a contender of another kind of client begins, at one of the lock nodes.
+    fn peer_prefix(&self, schedule: &Schedule) -> String {
         let permits = match self.plan.recipe {
             Recipe::Semaphore { permits, .. } => permits,
             _ => 1,
@@ -77,15 +96,17 @@ impl Trial {
             Recipe::Semaphore { .. } => [&*lease, &*lease, "a1b2__lock__"],
             _ => ["a1b2__lock__", "x-99-", "_c_00000000-0000-0000-0000-000000000000-lock-"],
         };
-        let node = &self.nodes[schedule.below(self.nodes.len())];
-        let prefix = path::join(node, names[schedule.below(names.len())]);
-        let made = self.world.act(|world| world.contend(&prefix));
-        if let Some(path) = made {
-            let world = Arc::clone(&self.world);
-            schedule.after(lasts, move || {
+        path::join(self.node(schedule), names[schedule.below(names.len())])
+    }
+
+    /// Deletes what was made, in this order, after so long.
+    fn take_away(&self, schedule: &Schedule, made: Vec<String>, lasts: Duration) {
+        let world = Arc::clone(&self.world);
+        schedule.after(lasts, move || {
+            for path in made {
                 world.act(|world| world.delete(&path));
-            });
-        }
+            }
+        });
     }
 
     fn be_poor(self: &Arc<Self>, schedule: &Schedule, percent: u64, lasts: Duration) {
@@ -101,7 +122,7 @@ impl Trial {
     }
 
     fn delete_one(&self, schedule: &Schedule, first: bool) {
-        let node = &self.nodes[schedule.below(self.nodes.len())];
+        let node = self.node(schedule);
         let children = self.world.look(|world| world.children(node));
         let marks = Mark::all(&children);
         let chosen = if first { 0 } else { schedule.below(marks.len()) };

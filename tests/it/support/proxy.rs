@@ -765,7 +765,8 @@ fn fate_of(rules: &mut [Rule], request: &Seen) -> Fate {
 /// Whether the root exists, asked with this request's xid.
 fn harmless(request: &[u8]) -> Vec<u8> {
     let xid = int_at(request, 4).unwrap_or_default();
-    let body = [&xid.to_be_bytes()[..], &opcode::EXISTS.to_be_bytes(), &1_i32.to_be_bytes(), b"/\0"];
+    let body =
+        [&xid.to_be_bytes()[..], &opcode::EXISTS.to_be_bytes(), &1_i32.to_be_bytes(), b"/\0"];
     framed(&body.concat())
 }
 
