@@ -18,7 +18,7 @@ use crate::session::client::{Client, Core};
 use crate::session::events::Events;
 use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
-use crate::session::store::{Answer, Fault, Names};
+use crate::session::store::{Answer, Fault, Names, Stat};
 use crate::session::wake::{Signal, Subscription, Waiter};
 
 /// How long dropping a guard waits for its node's deletion to be under way.
@@ -146,6 +146,9 @@ pub(crate) struct Tenure {
     /// The node as the client names it.
     path: String,
     zxid: u64,
+    /// The transaction that made the node, where other sessions may take its name: only that very
+    /// node is deleted.
+    named: Option<i64>,
     subscriptions: Mutex<Vec<Subscription>>,
 }
 
@@ -155,6 +158,8 @@ struct Standing {
     session: Weak<Session>,
     /// The node as the server knows it.
     node: String,
+    /// See [`Tenure`]'s.
+    named: Option<i64>,
     /// The connection that the node was last watched on.
     watched_on: AtomicU64,
     events: Events,
@@ -202,11 +207,35 @@ impl Hold {
         name: &str,
         zxid: u64,
     ) -> Hold {
+        Hold::make(client, session, lock_node, name, zxid, None)
+    }
+
+    /// On a node of the session's under a name that other sessions may take.
+    pub(crate) fn on_named(
+        client: &Client,
+        session: Arc<Session>,
+        parent: &str,
+        name: &str,
+        czxid: i64,
+    ) -> Hold {
+        let zxid = u64::try_from(czxid).unwrap_or_default();
+        Hold::make(client, session, parent, name, zxid, Some(czxid))
+    }
+
+    fn make(
+        client: &Client,
+        session: Arc<Session>,
+        lock_node: &str,
+        name: &str,
+        zxid: u64,
+        named: Option<i64>,
+    ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
         let standing = Arc::new(Standing {
             session: Arc::downgrade(&session),
             node: core.whole(&path),
+            named,
             watched_on: AtomicU64::new(0),
             events: core.events().clone(),
             state: Mutex::default(),
@@ -218,7 +247,7 @@ impl Hold {
         ];
         standing.look();
         let subscriptions = Mutex::new(subscriptions);
-        let tenure = Arc::new(Tenure { core, session, standing, path, zxid, subscriptions });
+        let tenure = Arc::new(Tenure { core, session, standing, path, zxid, named, subscriptions });
         Hold {
             client: client.clone(),
             tenure,
@@ -369,15 +398,14 @@ impl Hold {
             if let Err(end) = self.until_usable(&waiter) {
                 return Err(ended(end).on(&self.tenure.path));
             }
-            match self.tenure.session.delete(&self.tenure.standing.node) {
+            match self.tenure.delete() {
                 Ok(()) => return Ok(()),
                 // An earlier attempt of ours took effect.
                 Err(Fault::NoNode) if unanswered => return Ok(()),
                 Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => unanswered = true,
                 Err(fault) => {
-                    let node = self.tenure.standing.node.clone();
-                    self.tenure.core.reaper().insist(&self.tenure.session, node);
+                    self.tenure.insist();
                     let needs = "DELETE on the lock node";
                     return Err(refusal(&fault, "delete the contender", needs, &self.tenure.path));
                 }
@@ -579,7 +607,34 @@ impl Tenure {
     }
 
     fn delete_by(&self, until: Deadline) {
-        self.core.reaper().let_go(&self.session, &self.standing.node, until);
+        let Some(czxid) = self.named else {
+            return self.core.reaper().let_go(&self.session, &self.standing.node, until);
+        };
+        let (session, node) = (Arc::clone(&self.session), self.standing.node.clone());
+        let delete = move || session.delete_named(&node, czxid);
+        let deleted = match self.session.status().now().is_usable() {
+            true => self.core.calls().run(&Waiter::new(), until, || false, delete, drop),
+            false => Ok(None),
+        };
+        if !matches!(deleted, Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)))) {
+            self.insist();
+        }
+    }
+
+    fn delete(&self) -> Answer<()> {
+        match self.named {
+            None => self.session.delete(&self.standing.node),
+            Some(czxid) => self.session.delete_named(&self.standing.node, czxid),
+        }
+    }
+
+    /// Has the node deleted in the background, though the server would not have it.
+    fn insist(&self) {
+        let (reaper, node) = (self.core.reaper(), self.standing.node.clone());
+        match self.named {
+            None => reaper.insist(&self.session, node),
+            Some(czxid) => reaper.delete_named(&self.session, node, czxid),
+        }
     }
 }
 
@@ -683,6 +738,10 @@ impl Standing {
                 Ok(_) | Err(_) => {}
             }
         };
+        let named = self.named;
+        let on_answer = move |answer: Answer<(Vec<u8>, Stat)>| {
+            on_answer(answer.and_then(|(data, stat)| own_only(named, &stat).map(|()| data)));
+        };
         if !can_wait {
             return session.watch_soon(&self.node, Box::new(on_answer));
         }
@@ -705,11 +764,14 @@ impl Standing {
         }
         drop(state);
         let standing = Arc::downgrade(self);
-        let on_answer = move |answer| {
+        let on_answer = move |answer: Answer<()>| {
             if let (Err(Fault::NoNode), Some(standing)) = (answer, standing.upgrade()) {
                 standing.lose(LossReason::NodeDeleted);
             }
         };
+        let named = self.named;
+        let on_answer =
+            move |answer: Answer<Stat>| on_answer(answer.and_then(|stat| own_only(named, &stat)));
         session.watch_siblings_soon(&self.node, Box::new(on_answer));
     }
 
@@ -819,6 +881,11 @@ impl Standing {
             group.lost(number);
         }
     }
+}
+
+/// The node of a name that others may take is gone if it is another one.
+fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
+    if named.is_none_or(|czxid| czxid == stat.czxid) { Ok(()) } else { Err(Fault::NoNode) }
 }
 
 /// Waits for the loss of a lock: see [`LockGuard::lost`](crate::LockGuard::lost).

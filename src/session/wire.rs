@@ -270,10 +270,6 @@ impl Store for Wire {
     }
 
     fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        let data_and_stat = |reply: &Reply| {
-            let mut fields = Fields(&reply.body);
-            Ok((fields.buffer()?.to_vec(), fields.stat()?))
-        };
         or_none(self.ask(Request::about(op::GET_DATA, path, watch), data_and_stat))
     }
 
@@ -305,18 +301,19 @@ impl Store for Wire {
         or_none(told(found, |reply| Fields(&reply.body).stat()))
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         self.link.verbs([watch(path, on_answer)]);
     }
 
-    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         self.link.later(Later { verb: watch(path, on_answer), is_wanted });
     }
 
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
         let watch = Request::about(op::GET_CHILDREN, path::parent(path), true);
         let exists = Request::about(op::EXISTS, path, false);
-        let on_exists = move |reply: Reply| on_answer(outcome(reply.error));
+        let stat = |reply: &Reply| Fields(&reply.body).stat();
+        let on_exists = move |reply: Reply| on_answer(told(Some(reply), stat));
         self.send_both([watch, exists], [Box::new(drop), Box::new(on_exists)]);
     }
 
@@ -347,9 +344,8 @@ impl Store for Wire {
     }
 }
 
-fn watch(path: &str, on_answer: OnAnswer<Vec<u8>>) -> Verb {
-    let data = |reply: &Reply| Fields(&reply.body).buffer().map(<[u8]>::to_vec);
-    let on_answer = Box::new(move |reply| on_answer(told(Some(reply), data)));
+fn watch(path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) -> Verb {
+    let on_answer = Box::new(move |reply| on_answer(told(Some(reply), data_and_stat)));
     Request::about(op::GET_DATA, path, true).answered_to(on_answer)
 }
 
@@ -387,6 +383,11 @@ fn first_error(reply: &Reply) -> Result<i32, Malformed> {
 fn created(reply: &Reply) -> Result<Created, Malformed> {
     let path = Fields(&reply.body).string()?.to_owned();
     Ok(Created { path, czxid: Some(reply.zxid) })
+}
+
+fn data_and_stat(reply: &Reply) -> Result<(Vec<u8>, Stat), Malformed> {
+    let mut fields = Fields(&reply.body);
+    Ok((fields.buffer()?.to_vec(), fields.stat()?))
 }
 
 fn names(reply: &Reply) -> Result<Names, Malformed> {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{
-    Acl, Cancel, Client, Coordinator, Decision, ErrorKind, Participant, Result, TwoPhaseCommit,
+    Acl, Cancel, Client, Coordinator, Decision, ErrorKind, Participant, Result, SessionState,
+    TwoPhaseCommit,
 };
 
 use crate::support::proxy::opcode;
@@ -526,4 +527,39 @@ fn over_a_handle_of_the_programs_it_works_too() {
     zk.close();
     drop((round, coordinator, zk, handle));
     site.finish([]);
+}
+
+#[test]
+fn a_dropped_participant_spares_its_replacement() {
+    skip_without_server!();
+    let site = Site::own("2pc-replaced");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    let round = round(&other, &site);
+    let coordinator = round.begin(&["a"]).unwrap();
+    // Also where the connection has to come back first.
+    for suspended in [false, true] {
+        let former = self::round(&zk, &site).join("a").unwrap();
+        proxy.hold();
+        site.raw().delete(former.path()).unwrap();
+        let replacement = round.join("a").unwrap();
+        let made = || site.raw().exists(replacement.path()).unwrap().map(|stat| stat.czxid);
+        let before = made();
+        if suspended {
+            proxy.refuse();
+            eventually(SOON, "the loss", || zk.state() == SessionState::Suspended);
+            drop(former);
+            assert_eq!(zk.stats().pending_deletes, 1);
+            proxy.release();
+        } else {
+            proxy.release();
+            drop(former);
+        }
+        eventually(SOON, "the end of the former", || zk.stats().pending_deletes == 0);
+        assert_eq!(made(), before);
+        assert!(before.is_some() && replacement.is_held(), "suspended: {suspended}");
+    }
+    coordinator.abort().unwrap();
+    drop((round, coordinator));
+    site.finish([zk, other]);
 }

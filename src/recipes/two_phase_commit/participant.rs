@@ -98,8 +98,7 @@ impl Participant {
             };
             match follower.ask(&session, until, question, late)? {
                 Some(Ok(Joined::Here { round, czxid })) => {
-                    let zxid = u64::try_from(czxid).unwrap_or_default();
-                    let hold = Hold::on(&place.client, session, node, &here(name), zxid);
+                    let hold = Hold::on_named(&place.client, session, node, &here(name), czxid);
                     let (place, name) = (place.clone(), name.to_owned());
                     return Ok(Participant { place, hold, name, round });
                 }
