@@ -104,12 +104,12 @@ impl Store for Nobody {
         Ok(Some(stat()))
     }
 
-    fn watch_soon(&self, _path: &str, on_answer: OnAnswer<Vec<u8>>) {
-        on_answer(Ok(Vec::new()));
+    fn watch_soon(&self, _path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
+        on_answer(Ok((Vec::new(), stat())));
     }
 
-    fn watch_siblings_soon(&self, _path: &str, on_answer: OnAnswer<()>) {
-        on_answer(Ok(()));
+    fn watch_siblings_soon(&self, _path: &str, on_answer: OnAnswer<Stat>) {
+        on_answer(Ok(stat()));
     }
 
     fn watch_children_soon(&self, _path: &str, on_answer: OnAnswer<Names>) {

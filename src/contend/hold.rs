@@ -23,7 +23,7 @@ use crate::session::events::Events;
 use crate::session::reaper::Reaper;
 use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
-use crate::session::store::{Answer, Fault, Names};
+use crate::session::store::{Answer, Fault, Names, Stat};
 use crate::session::wake::{Signal, Subscription, Waiter};
 
 /// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
@@ -165,6 +165,9 @@ struct Standing {
     node: String,
     /// What the node says, where a request to let go is to be written over with it.
     data: Option<Vec<u8>>,
+    /// The transaction that made the node, where other sessions may take its name: only that very
+    /// node is deleted.
+    named: Option<i64>,
     /// The connection that the node was last watched on.
     watched_on: AtomicU64,
     events: Events,
@@ -251,12 +254,36 @@ impl Hold {
         zxid: u64,
         data: Option<Vec<u8>>,
     ) -> Hold {
+        Hold::make(client, session, lock_node, name, zxid, (data, None))
+    }
+
+    /// On a node of the session's under a name that other sessions may take.
+    pub(crate) fn on_named(
+        client: &Client,
+        session: Arc<Session>,
+        parent: &str,
+        name: &str,
+        czxid: i64,
+    ) -> Hold {
+        let zxid = u64::try_from(czxid).unwrap_or_default();
+        Hold::make(client, session, parent, name, zxid, (None, Some(czxid)))
+    }
+
+    fn make(
+        client: &Client,
+        session: Arc<Session>,
+        lock_node: &str,
+        name: &str,
+        zxid: u64,
+        (data, named): (Option<Vec<u8>>, Option<i64>),
+    ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
         let standing = Arc::new(Standing {
             session: Arc::downgrade(&session),
             node: core.whole(&path),
             data,
+            named,
             watched_on: AtomicU64::new(0),
             events: core.events().clone(),
             reaper: core.reaper().clone(),
@@ -432,15 +459,14 @@ impl Hold {
             if let Err(end) = self.until_usable(&waiter) {
                 return Err(ended(end).on(&self.tenure.path));
             }
-            match self.tenure.session.delete(&self.tenure.standing.node) {
+            match self.tenure.delete() {
                 Ok(()) => return Ok(()),
                 // An earlier attempt of ours took effect.
                 Err(Fault::NoNode) if unanswered => return Ok(()),
                 Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => unanswered = true,
                 Err(fault) => {
-                    let node = self.tenure.standing.node.clone();
-                    self.tenure.core.reaper().insist(&self.tenure.session, node);
+                    self.tenure.insist();
                     let needs = "DELETE on the lock node";
                     return Err(refusal(&fault, "delete the contender", needs, &self.tenure.path));
                 }
@@ -696,7 +722,34 @@ impl Tenure {
     }
 
     fn delete_by(&self, until: Deadline) {
-        self.core.reaper().let_go(&self.session, &self.standing.node, until);
+        let Some(czxid) = self.standing.named else {
+            return self.core.reaper().let_go(&self.session, &self.standing.node, until);
+        };
+        let (session, node) = (Arc::clone(&self.session), self.standing.node.clone());
+        let delete = move || session.delete_named(&node, czxid);
+        let deleted = match self.session.status().now().is_usable() {
+            true => self.core.calls().run(&Waiter::new(), until, || false, delete, drop),
+            false => Ok(None),
+        };
+        if !matches!(deleted, Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)))) {
+            self.insist();
+        }
+    }
+
+    fn delete(&self) -> Answer<()> {
+        match self.standing.named {
+            None => self.session.delete(&self.standing.node),
+            Some(czxid) => self.session.delete_named(&self.standing.node, czxid),
+        }
+    }
+
+    /// Has the node deleted in the background, though the server would not have it.
+    fn insist(&self) {
+        let (reaper, node) = (self.core.reaper(), self.standing.node.clone());
+        match self.standing.named {
+            None => reaper.insist(&self.session, node),
+            Some(czxid) => reaper.delete_named(&self.session, node, czxid),
+        }
     }
 }
 
@@ -822,6 +875,10 @@ impl Standing {
                 standing.watch();
             }
         };
+        let named = self.named;
+        let on_answer = move |answer: Answer<(Vec<u8>, Stat)>| {
+            on_answer(answer.and_then(|(data, stat)| own_only(named, &stat).map(|()| data)));
+        };
         if !can_wait {
             return session.watch_soon(&self.node, Box::new(on_answer));
         }
@@ -889,7 +946,7 @@ impl Standing {
         }
         drop(state);
         let standing = Arc::downgrade(self);
-        let on_answer = move |answer| {
+        let on_answer = move |answer: Answer<()>| {
             let Some(standing) = standing.upgrade() else { return };
             let again = standing.state.lock().sibling_watch.end();
             match answer {
@@ -903,6 +960,9 @@ impl Standing {
                 standing.watch_siblings();
             }
         };
+        let named = self.named;
+        let on_answer =
+            move |answer: Answer<Stat>| on_answer(answer.and_then(|stat| own_only(named, &stat)));
         session.watch_siblings_soon(&self.node, Box::new(on_answer));
     }
 
@@ -1078,6 +1138,11 @@ impl Drop for Call {
         }
         self.standing.changed.notify_all();
     }
+}
+
+/// The node of a name that others may take is gone if it is another one.
+fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
+    if named.is_none_or(|czxid| czxid == stat.czxid) { Ok(()) } else { Err(Fault::NoNode) }
 }
 
 /// Waits for the loss of a lock: see [`LockGuard::lost`](crate::LockGuard::lost).

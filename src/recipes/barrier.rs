@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::place::{Aim, Place, Wait, placed};
-use crate::acl::Acl;
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
-use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::follow::View;
-use crate::session::make::make_parents;
+use crate::session::make::{Stamp, make_once};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Kind};
+use crate::session::store::{Answer, Fault};
 use crate::session::wake::Cancel;
 
 /// Holds up whoever waits for it, as long as it is raised.
@@ -82,7 +80,8 @@ impl Barrier {
         let before = Arc::<Mutex<Option<Stamp>>>::default();
         let until = Deadline::after(self.place.client.core().connect_timeout());
         let raised = self.place.ask(RAISE, move |session, whole| {
-            raise(session, whole, &acl, mark.as_bytes(), &before, until)
+            let is_ours = |data: &[u8]| data == mark.as_bytes();
+            make_once(session, whole, mark.as_bytes(), &acl, is_ours, &before, until)
         })?;
         raised.ok_or_else(|| {
             let message = "the answer to raising the barrier was lost; it is not up, but may have \
@@ -157,55 +156,6 @@ impl Barrier {
             Ok(passes.then_some(()))
         };
         Ok(self.place.find(WAIT, wait, look)?.is_some())
-    }
-}
-
-/// When a node was made, and how often its children have changed since; `None` where an ACL hides
-/// that.
-type Stamp = Option<(i64, i32)>;
-
-/// `None` when it cannot be known whether an earlier attempt took effect.
-fn raise(
-    session: &Session,
-    whole: &str,
-    acl: &[Acl],
-    mark: &[u8],
-    before: &Mutex<Option<Stamp>>,
-    until: Deadline,
-) -> Answer<Option<bool>> {
-    let parent = path::parent(whole);
-    loop {
-        let begun = *before.lock();
-        if begun.is_some() {
-            session.sync()?;
-            if let Some((data, _)) = session.read(whole, false)? {
-                return Ok(Some(data == mark));
-            }
-        }
-        let now = match session.confirm(parent) {
-            Ok(None) => {
-                make_parents(session, parent, Kind::Persistent, acl)?;
-                continue;
-            }
-            Ok(Some(stat)) => Some((stat.czxid, stat.child_changes)),
-            // CREATE on it may be allowed all the same.
-            Err(Fault::NoAuth) => None,
-            Err(fault) => return Err(fault),
-        };
-        if begun.is_some_and(|begun| begun.is_none() || begun != now) {
-            return Ok(None);
-        }
-        // Nobody waits for it any more, and may lift the barrier meanwhile.
-        if until.has_passed() {
-            return Err(Fault::ConnectionLoss);
-        }
-        *before.lock() = Some(now);
-        match session.create(whole, mark, acl, Kind::Persistent) {
-            Ok(_) => return Ok(Some(true)),
-            Err(Fault::NodeExists) => return Ok(Some(false)),
-            Err(Fault::NoNode) => *before.lock() = None,
-            Err(fault) => return Err(fault),
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
 use crate::contend::ticket::{Form, Guid, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, Deadline};
+use crate::rt::{self, Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::follow::View;
 use crate::session::wake::Cancel;
@@ -51,9 +51,11 @@ use crate::session::wake::Cancel;
 ///
 /// # The number of participants
 ///
-/// From 1 to 500, and all must name the same: whoever names another gets the error
-/// [`Disagreement`](ErrorKind::Disagreement). One more than there may be gets
-/// [`Full`](ErrorKind::Full), and has no effect.
+/// From 1 to 500, and all must name the same: whoever names another than the first one there gets
+/// the error [`Disagreement`](ErrorKind::Disagreement). One more than there may be waits for a place,
+/// as one may belong to an earlier run of its program that was killed, until that session ends: up to
+/// the [connect time-out](crate::ClientBuilder::connect_timeout), which should be longer than the
+/// session time-out. Then it gets the error [`Full`](ErrorKind::Full), and has had no effect.
 ///
 /// # Example
 ///
@@ -71,6 +73,16 @@ use crate::session::wake::Cancel;
 pub struct DoubleBarrier {
     place: Place,
     participants: u32,
+}
+
+/// How going has ended.
+enum Withdrawn {
+    /// A round names it.
+    Entered(Entered),
+    /// No round names it, or ever will.
+    Gone,
+    /// There was no answer in time.
+    Unknown,
 }
 
 /// The most participants: so that what decides a round stays well below the largest request that
@@ -121,7 +133,8 @@ impl DoubleBarrier {
     ///
     /// [`InvalidName`](ErrorKind::InvalidName); [`InvalidData`](ErrorKind::InvalidData) for a number
     /// of participants that cannot be; [`Disagreement`](ErrorKind::Disagreement) if others name
-    /// another; [`Full`](ErrorKind::Full) if so many others are there;
+    /// another, also if one of them stays for the connect time-out beside those who name the same;
+    /// [`Full`](ErrorKind::Full) if so many others are there for the connect time-out;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized); else as
     /// [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn enter(&self) -> Result<Entered> {
@@ -131,13 +144,15 @@ impl DoubleBarrier {
     /// As [`enter`](DoubleBarrier::enter), for so long at the most: `None` when there were not
     /// enough by then. A request that is under way may take up to 50 ms more.
     ///
-    /// With `None` its node is gone, and no round counts it. Only if the ensemble does not answer in
+    /// With `None` its nodes are gone, also one of a session that was lost, and no round counts them.
+    /// Only if the ensemble does not answer in
     /// these 50 ms, as the log says then, the node is deleted in the background, and a round that is
     /// decided before counts it, as it would count one that died a moment later.
     ///
     /// # Errors
     ///
-    /// As [`enter`](DoubleBarrier::enter).
+    /// As [`enter`](DoubleBarrier::enter), at the end of the limit if that is sooner than the connect
+    /// time-out.
     pub fn enter_for(&self, limit: Duration) -> Result<Option<Entered>> {
         self.enter_by(Wait::until(Deadline::after(limit)))
     }
@@ -159,11 +174,23 @@ impl DoubleBarrier {
             let Some(hold) = self.take_place(&contention, wait)? else { return Ok(None) };
             match self.await_round(&hold, &contention.data, wait) {
                 Ok(Some(Outcome::Entered(round))) => return Ok(Some(self.entered(hold, round))),
-                Ok(Some(Outcome::Lost)) => {}
-                Ok(None) => return self.withdraw(hold, wait),
+                // Others may still count it, until the ensemble knows of that.
+                Ok(Some(Outcome::Lost)) => match self.withdraw(hold, wait)? {
+                    Withdrawn::Entered(entered) => return Ok(Some(entered)),
+                    Withdrawn::Gone => {}
+                    Withdrawn::Unknown => return wait.over(&contention.node),
+                },
+                Ok(None) => {
+                    return match self.withdraw(hold, wait.parting())? {
+                        Withdrawn::Entered(entered) => Ok(Some(entered)),
+                        Withdrawn::Gone | Withdrawn::Unknown => wait.over(&contention.node),
+                    };
+                }
                 Err(error) => {
-                    let entered = self.withdraw(hold, wait).ok().flatten();
-                    return entered.map(Some).ok_or(error);
+                    return match self.withdraw(hold, wait.parting()) {
+                        Ok(Withdrawn::Entered(entered)) => Ok(Some(entered)),
+                        _ => Err(error),
+                    };
                 }
             }
         }
@@ -189,7 +216,7 @@ impl DoubleBarrier {
         })
     }
 
-    /// One of so many places; nobody waits for one that another has.
+    /// One of so many places, as soon as there is one.
     fn take_place(&self, contention: &Contention, wait: Wait<'_>) -> Result<Option<Hold>> {
         let count = self.count();
         loop {
@@ -200,16 +227,33 @@ impl DoubleBarrier {
             if wait.until.has_passed() {
                 return Ok(None);
             }
-            let own = contention.data.clone();
-            let look = move |view: &mut View<'_>, whole: &str| crowd(view, whole, &own, count);
-            match self.place.find(ENTER, wait, look)? {
-                None => return Ok(None),
-                Some(Crowd::Room) => {}
-                Some(Crowd::Full) => {
-                    let message = format!("{count} others are there, and it is for {count}");
-                    return Err(Error::new(ErrorKind::Full, message).on(&contention.node));
-                }
+            let patience = Deadline::after(self.place.client.core().connect_timeout());
+            let seen = Arc::new(Mutex::new(Crowd::Room));
+            let sees = Arc::clone(&seen);
+            let look = move |view: &mut View<'_>, whole: &str| {
+                let now = crowd(view, whole, count)?;
+                *sees.lock() = now;
+                Ok((now == Crowd::Room).then_some(()))
+            };
+            let limited = Wait { until: wait.until.earlier(patience), ..wait };
+            if self.place.find(ENTER, limited, look)?.is_some() {
+                continue;
             }
+            let crowd = *seen.lock();
+            let error = match crowd {
+                Crowd::Full => {
+                    let message = format!("{count} others are there, and it is for {count}");
+                    Error::new(ErrorKind::Full, message)
+                }
+                Crowd::Odd(other) => {
+                    let message =
+                        format!("one of the others is for {other}, and this is for {count}");
+                    Error::new(ErrorKind::Disagreement, message)
+                }
+                Crowd::Room | Crowd::Locks if wait.until.has_passed() => return Ok(None),
+                Crowd::Room | Crowd::Locks => continue,
+            };
+            return Err(error.on(&contention.node));
         }
     }
 
@@ -218,21 +262,25 @@ impl DoubleBarrier {
         self.place.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
     }
 
-    /// Goes, unless a round has been decided with this participant.
-    fn withdraw(&self, hold: Hold, wait: Wait<'_>) -> Result<Option<Entered>> {
+    /// Goes, unless a round has been decided with this participant; in whichever session.
+    fn withdraw(&self, hold: Hold, wait: Wait<'_>) -> Result<Withdrawn> {
         let (own, owner) = (path::last(hold.path()).to_owned(), hold.tenure().session_id());
         let tenure = Arc::clone(hold.tenure());
         let look = move |view: &mut View<'_>, whole: &str| {
             if view.id() != owner {
-                return Ok(Some(None));
+                // Its server may not have heard of the node, or of the round.
+                view.sync()?;
             }
             // Its going is no loss.
             drop(tenure.leave());
             withdraw(view, whole, &own).map(Some)
         };
-        match self.place.find(ENTER, wait.parting(), look) {
-            Ok(Some(Some(round))) => return Ok(Some(self.entered(hold.again(), round))),
-            Ok(Some(None)) => hold.has_gone(),
+        match self.place.find(ENTER, wait, look) {
+            Ok(Some(Some(round))) => Ok(Withdrawn::Entered(self.entered(hold.again(), round))),
+            Ok(Some(None)) => {
+                hold.has_gone();
+                Ok(Withdrawn::Gone)
+            }
             Ok(None) => {
                 log::warn!(
                     target: "zklock::contend",
@@ -241,13 +289,13 @@ impl DoubleBarrier {
                     self.place.node().unwrap_or_default()
                 );
                 hold.let_go(Deadline::after(Duration::ZERO));
+                Ok(Withdrawn::Unknown)
             }
             Err(error) => {
                 hold.let_go(Deadline::after(Duration::ZERO));
-                return Err(error);
+                Err(error)
             }
         }
-        wait.over(self.place.node()?)
     }
 
     fn entered(&self, hold: Hold, mut round: Vec<String>) -> Entered {

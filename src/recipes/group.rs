@@ -1,15 +1,17 @@
 //! Who is there.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::changes::Changes;
 use super::place::{Aim, Place, Wait, placed};
-use crate::contend::hold::PARTING;
+use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Condvar, Deadline, Mutex};
+use crate::session::client::{Claim, Core};
+use crate::session::events::Serial;
 use crate::session::follow::{Follower, View, worth_asking};
 use crate::session::make::make_parents;
 use crate::session::session::Session;
@@ -79,11 +81,12 @@ impl Group {
     /// Joins under an id, which is one component of a path, with something to say of itself.
     ///
     /// When it returns, others can see the member. From then on it comes back by itself: when its
-    /// session is lost, as soon as a new one can be had; and when somebody deletes its node. A thread
-    /// of this library, `zklock-member`, sees to that, and ends with the membership.
+    /// session is lost, as soon as a new one can be had; and when somebody deletes its node, as soon
+    /// as nobody else has the id. A thread of this library, `zklock-member`, sees to that, and ends
+    /// with the membership.
     ///
-    /// Where another session has the id, such as that of an earlier run of this program that was
-    /// killed, it waits for that to end, up to the
+    /// Where another has the id, such as the session of an earlier run of this program that was
+    /// killed, or another membership of this client, it waits for that to end, up to the
     /// [connect time-out](crate::ClientBuilder::connect_timeout): this should be longer than the
     /// session time-out.
     ///
@@ -98,28 +101,38 @@ impl Group {
         let path = path::lock_path(self.place.node()?, id.as_ref())?;
         let core = self.place.client.core();
         let until = Deadline::after(core.connect_timeout());
-        let (whole, data) = (core.whole(&path), data.into());
-        let (leaving, part) = (Cancel::new(), Mutex::default());
-        let place = self.place.clone();
-        let seat =
-            Arc::new(Seat { place, path, whole, data, leaving, part, changed: Condvar::new() });
-        match seat.settle(&mut self.place.follower(Wait::FOREVER), until)? {
-            Settled::Standing(session) => seat.part.lock().standing = Arc::downgrade(&session),
-            Settled::Taken => {
-                let message = format!(
-                    "another session has had this id for {:?}: choose another id, or wait longer",
-                    core.connect_timeout()
-                );
-                return Err(Error::new(ErrorKind::Taken, message).on(&seat.path));
-            }
-            Settled::NotInTime => return Err(self.place.refused(&Fault::ConnectionLoss, JOIN)),
+        let whole = core.whole(&path);
+        let mut follower = self.place.follower(Wait::FOREVER);
+        let Some(claim) = claim(core, &whole, &follower, until) else {
+            return Err(taken(core, &path));
+        };
+        let (place, claim) = (self.place.clone(), Arc::new(claim));
+        let bid = Arc::new(Bid { place, path, whole, data: data.into(), claim });
+        let mut unsure = None;
+        let settled = bid.settle(&mut follower, until, &mut unsure);
+        if !matches!(settled, Ok(Settled::Standing(_)))
+            && let Some(session) = unsure
+        {
+            bid.withdraw(&session);
         }
+        let hold = match settled? {
+            Settled::Standing(hold) => hold,
+            Settled::Taken => return Err(taken(core, &bid.path)),
+            Settled::NotInTime => return Err(self.place.refused(&Fault::ConnectionLoss, JOIN)),
+        };
+        let seat = Arc::new(Seat {
+            bid,
+            leaving: Cancel::new(),
+            part: Mutex::new(Part::new(hold)),
+            changed: Condvar::new(),
+            callbacks: Serial::new(core.events()),
+        });
         let keeper = Arc::clone(&seat);
         match rt::spawn("zklock-member", move || keeper.keep()) {
             Ok(()) => Ok(Membership { seat }),
             Err(error) => {
-                let standing = seat.part.lock().standing.upgrade();
-                standing.iter().for_each(|session| seat.withdraw(session));
+                let hold = seat.part.lock().hold.take();
+                drop(hold);
                 Err(error)
             }
         }
@@ -169,9 +182,38 @@ fn members(session: &Session, node: &str, ids: &[String]) -> Answer<Vec<Member>>
     Ok(found)
 }
 
+/// The name among the calls of one client, which others of them may have until then.
+fn claim(core: &Arc<Core>, whole: &str, follower: &Follower, until: Deadline) -> Option<Claim> {
+    let _subscription = core.changes().subscribe(follower.bell());
+    let mut claim = None;
+    follower.has_come(until, || {
+        claim = core.claim(whole);
+        claim.is_some()
+    });
+    claim
+}
+
+fn taken(core: &Core, path: &str) -> Error {
+    let message = format!(
+        "another has had this id for {:?}: choose another id, or wait longer",
+        core.connect_timeout()
+    );
+    Error::new(ErrorKind::Taken, message).on(path)
+}
+
 /// A place in a [`Group`], which comes back by itself; dropped, it is left.
 ///
 /// Dropping returns when the node's deletion is under way, within half a second.
+///
+/// A membership is lost with its session, or when somebody deletes its node. Unlike a
+/// [`LockGuard`](crate::LockGuard) it is not over then: it is back as soon as it can be, in a new
+/// session, or when whoever has taken the id has gone. What tells of that:
+///
+/// | | |
+/// |---|---|
+/// | [`is_member`](Membership::is_member) | how it is now |
+/// | [`lost`](Membership::lost) | a handle to wait for the end of the present stay; once it is back, ask for another one |
+/// | [`on_lost`](Membership::on_lost), [`on_rejoined`](Membership::on_rejoined) | are called each time |
 #[must_use = "if unused the group is left immediately"]
 #[clippy::has_significant_drop]
 pub struct Membership {
@@ -181,25 +223,49 @@ pub struct Membership {
 impl Membership {
     /// The member's node, as the client names it.
     pub fn path(&self) -> &str {
-        &self.seat.path
+        &self.seat.bid.path
     }
 
     /// The id, under which others see it.
     pub fn id(&self) -> &str {
-        path::last(&self.seat.path)
+        path::last(&self.seat.bid.path)
     }
 
-    /// Whether others can see it, for all that is known here: false from the end of a session until
-    /// it is back in the next one. Asks nobody.
+    /// Whether others can see it, for all that is known here: false from the loss of its session or
+    /// its node until it is back. Asks nobody.
     pub fn is_member(&self) -> bool {
-        let standing = self.seat.part.lock().standing.upgrade();
-        standing
-            .is_some_and(|session| session.status().now().ended.is_none() && session.is_trusted())
+        self.seat.part.lock().hold.as_ref().is_some_and(Hold::is_held)
+    }
+
+    /// A handle by which any thread can wait for the loss of the present stay in the group; where it
+    /// is lost just now, of the last one. It does not tell that the membership is back.
+    pub fn lost(&self) -> Lost {
+        self.seat.part.lock().lost.clone()
+    }
+
+    /// Calls `callback` each time that the membership is lost, also if it is back a moment later; at
+    /// once if it is lost just now; never after it was left. What was registered here and by
+    /// [`on_rejoined`](Membership::on_rejoined) is called in the order of what happened, one at a
+    /// time, on a thread of its own, and may call this library.
+    pub fn on_lost(&self, callback: impl FnMut(LossReason) + Send + 'static) {
+        let callback: OnLost = Arc::new(Mutex::new(Box::new(callback)));
+        let mut part = self.seat.part.lock();
+        part.on_lost.push(Arc::clone(&callback));
+        if let Some(why) = part.away {
+            self.seat.tell(move || (callback.lock())(why));
+        }
+    }
+
+    /// Calls `callback` each time that the membership is back after a loss: others can see it again.
+    /// As [`on_lost`](Membership::on_lost).
+    pub fn on_rejoined(&self, callback: impl FnMut() + Send + 'static) {
+        self.seat.part.lock().on_rejoined.push(Arc::new(Mutex::new(Box::new(callback))));
     }
 
     /// Leaves as dropping does, but waits until the server has confirmed it.
     ///
-    /// While the connection is lost it waits until the session is resumed or lost.
+    /// While the connection is lost it waits until the session is resumed or lost. Whoever has the
+    /// id by then, because this membership had been lost, keeps it.
     ///
     /// # Errors
     ///
@@ -226,50 +292,54 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// What a membership and its thread share.
-struct Seat {
+/// How a member appears.
+struct Bid {
     place: Place,
     path: String,
     /// The node as the server knows it.
     whole: String,
     data: Vec<u8>,
+    /// For as long as a node may be there that this client has made.
+    claim: Arc<Claim>,
+}
+
+/// What a membership and its thread share.
+struct Seat {
+    bid: Arc<Bid>,
     leaving: Cancel,
     part: Mutex<Part>,
     changed: Condvar,
+    callbacks: Arc<Serial>,
 }
 
-#[derive(Default)]
 struct Part {
-    /// In which session the node was seen last, or may be.
-    standing: Weak<Session>,
-    /// How the leaving has ended.
+    /// The present stay, until its loss is noticed.
+    hold: Option<Hold>,
+    /// Of the present stay, or of the last one.
+    lost: Lost,
+    /// Why that is over, if it is.
+    away: Option<LossReason>,
+    on_lost: Vec<OnLost>,
+    on_rejoined: Vec<OnRejoined>,
+    /// How the leaving has ended, as far as it was the thread's.
     left: Option<Result<()>>,
 }
 
+type OnLost = Arc<Mutex<Box<dyn FnMut(LossReason) + Send>>>;
+type OnRejoined = Arc<Mutex<Box<dyn FnMut() + Send>>>;
+
 /// How trying to stand has ended.
 enum Settled {
-    /// The node is there, of this session's, and watched.
-    Standing(Arc<Session>),
-    /// There was no time, and another session's node was in the way.
+    Standing(Hold),
+    /// There was no time, and another's node was in the way.
     Taken,
     NotInTime,
 }
 
-impl Seat {
-    /// Makes the node, as soon as nobody else has one of that name.
-    fn settle(self: &Arc<Self>, follower: &mut Follower, until: Deadline) -> Result<Settled> {
-        let mut unsure = None;
-        let settled = self.try_to_settle(follower, until, &mut unsure);
-        if !matches!(settled, Ok(Settled::Standing(_)))
-            && let Some(session) = unsure
-        {
-            self.withdraw(&session);
-        }
-        settled
-    }
-
-    /// `unsure` is a session in which the node may have been made, and was not seen.
-    fn try_to_settle(
+impl Bid {
+    /// Makes the node, as soon as nobody else has one of that name. `unsure` is a session in which
+    /// it may have been made, and was not seen.
+    fn settle(
         self: &Arc<Self>,
         follower: &mut Follower,
         until: Deadline,
@@ -279,13 +349,13 @@ impl Seat {
         loop {
             let Some(session) = follower.session(ask_until)? else { return Ok(Settled::NotInTime) };
             let whole = self.whole.clone();
-            let found = follower.look(&session, ask_until, move |view| view.node(&whole))?;
-            match found {
-                // One that this client has for somebody else is another's.
+            match follower.look(&session, ask_until, move |view| view.node(&whole))? {
+                // By the claim, nobody else has made one in this session.
                 Some(Ok(Some((_, stat))))
-                    if stat.ephemeral_owner == session.id() && self.may_stand(&session, unsure) =>
+                    if stat.ephemeral_owner == session.id()
+                        && unsure.as_ref().is_some_and(|one| Arc::ptr_eq(one, &session)) =>
                 {
-                    return Ok(Settled::Standing(session));
+                    return Ok(Settled::Standing(self.stand(session, stat.czxid)));
                 }
                 Some(Ok(Some(_))) => {
                     if !follower.changed(until)? {
@@ -298,79 +368,211 @@ impl Seat {
                 Some(Err(fault)) => return Err(self.place.refused(&fault, JOIN)),
                 None => return Ok(Settled::NotInTime),
             }
-            let (seat, owner, late) = (Arc::clone(self), Arc::clone(&session), Arc::clone(self));
-            let make = move |session: &Session| seat.make(session);
-            let made = follower.ask(&session, ask_until, make, move |made| match made {
-                Ok(()) | Err(Fault::ConnectionLoss) => late.withdraw(&owner),
-                Err(_) => {}
-            })?;
-            match made {
-                None => return Ok(Settled::NotInTime),
+            match self.ask_for_node(follower, &session, ask_until)? {
+                Some(Ok(Some(czxid))) => {
+                    return Ok(Settled::Standing(self.stand(session, czxid)));
+                }
+                Some(Ok(None) | Err(Fault::ConnectionLoss)) => *unsure = Some(session),
                 Some(Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded)) => {}
-                Some(Ok(()) | Err(Fault::ConnectionLoss)) => *unsure = Some(session),
                 Some(Err(fault)) => return Err(self.place.refused(&fault, JOIN)),
+                None => return Ok(Settled::NotInTime),
             }
         }
     }
 
-    /// Whether this seat has asked for a node in this session.
-    fn may_stand(&self, session: &Arc<Session>, unsure: &Option<Arc<Session>>) -> bool {
-        unsure.as_ref().is_some_and(|one| Arc::ptr_eq(one, session))
-            || self.part.lock().standing.ptr_eq(&Arc::downgrade(session))
+    /// `None` if there was no time for an answer, which only a limit can bring about: whoever leaves
+    /// has to know whether there is a node.
+    fn ask_for_node(
+        self: &Arc<Self>,
+        follower: &Follower,
+        session: &Arc<Session>,
+        until: Deadline,
+    ) -> Result<Option<Answer<Option<i64>>>> {
+        if until.is_never() {
+            let is_over = follower.is_cancelled();
+            return Ok((!is_over).then(|| self.make(session)));
+        }
+        let (bid, late, owner) = (Arc::clone(self), Arc::clone(self), Arc::clone(session));
+        let make = move |session: &Session| bid.make(session);
+        follower.ask(session, until, make, move |made| {
+            if matches!(made, Ok(_) | Err(Fault::ConnectionLoss)) {
+                late.withdraw(&owner);
+            }
+        })
     }
 
-    fn make(&self, session: &Session) -> Answer<()> {
+    /// The transaction that has made the node, where that is known.
+    fn make(&self, session: &Session) -> Answer<Option<i64>> {
         let create = || session.create(&self.whole, &self.data, &self.place.acl, Kind::Named);
-        match create() {
+        let made = match create() {
             Err(Fault::NoNode) => {
                 let group = path::parent(&self.whole);
                 make_parents(session, group, Kind::Container, &self.place.acl)?;
-                create().map(drop)
+                create()
             }
-            made => made.map(drop),
-        }
+            made => made,
+        };
+        made.map(|made| made.czxid)
     }
 
-    /// The life of the thread: whenever the node has gone, it is made again.
-    fn keep(self: &Arc<Self>) {
-        let mut follower = Follower::new(&self.place.client, Some(&self.leaving));
-        let mut complained = false;
-        let error = loop {
-            match self.settle(&mut follower, Deadline::NEVER) {
-                Ok(Settled::Standing(session)) => {
-                    complained = false;
-                    self.part.lock().standing = Arc::downgrade(&session);
-                    drop(session);
-                    if !matches!(follower.changed(Deadline::NEVER), Ok(true)) {
-                        break None;
-                    }
+    fn stand(&self, session: Arc<Session>, czxid: i64) -> Hold {
+        let (group, id) = (path::parent(&self.path), path::last(&self.path));
+        Hold::on_named(&self.place.client, session, group, id, czxid)
+    }
+
+    /// Deletes in the background what a request without an answer may have made.
+    fn withdraw(&self, session: &Arc<Session>) {
+        let (reaper, claim) = (self.place.client.core().reaper(), Arc::clone(&self.claim));
+        reaper.disown(session, self.whole.clone(), move |session, _, stat| {
+            // Until then, nobody else of this client makes one.
+            let _ = &claim;
+            stat.ephemeral_owner == session.id()
+        });
+    }
+
+    /// As `withdraw`, and waits for it; with the session, the node ends.
+    fn retract(&self, session: &Arc<Session>) -> Result<()> {
+        let waiter = Waiter::new();
+        let _subscription = session.status().subscribe(waiter.bell());
+        loop {
+            if session.status().until_usable(&waiter, Deadline::NEVER, || false) != Usable::Now {
+                return Ok(());
+            }
+            match session.confirm(&self.whole) {
+                Ok(Some(stat)) if stat.ephemeral_owner == session.id() => {
+                    return leave(self.stand(Arc::clone(session), stat.czxid));
                 }
-                Ok(Settled::Taken | Settled::NotInTime) => break None,
+                Ok(_) => return Ok(()),
+                Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
+                Err(fault) => {
+                    let aim = Aim { tried: "leave the group", needs: "READ on the group's node" };
+                    return Err(self.place.refused(&fault, aim));
+                }
+            }
+        }
+    }
+}
+
+/// What is lost already need not be left.
+fn leave(hold: Hold) -> Result<()> {
+    use ErrorKind::{AuthFailed, Closed, LockLost, SessionLost};
+    hold.release().or_else(|error| match error.kind() {
+        LockLost | SessionLost | Closed | AuthFailed => Ok(()),
+        _ => Err(error),
+    })
+}
+
+impl Part {
+    fn new(hold: Hold) -> Part {
+        Part {
+            lost: hold.lost(),
+            hold: Some(hold),
+            away: None,
+            on_lost: Vec::new(),
+            on_rejoined: Vec::new(),
+            left: None,
+        }
+    }
+}
+
+impl Seat {
+    /// The life of the thread: whenever the node has gone, it is made again.
+    fn keep(&self) {
+        let mut follower = Follower::new(&self.bid.place.client, Some(&self.leaving));
+        let mut unsure = None;
+        let left = loop {
+            let lost = self.part.lock().lost.clone();
+            // Else it was left.
+            let Some(why) = lost.wait() else { break Ok(()) };
+            self.is_lost(why);
+            let Some(hold) = self.come_back(&mut follower, &mut unsure) else {
+                break unsure.map_or(Ok(()), |session| self.bid.retract(&session));
+            };
+            unsure = None;
+            if let Some(hold) = self.has_rejoined(hold) {
+                break leave(hold);
+            }
+        };
+        self.part.lock().left = Some(left);
+        self.changed.notify_all();
+    }
+
+    /// `None` when it is left, or cannot come back.
+    fn come_back(
+        &self,
+        follower: &mut Follower,
+        unsure: &mut Option<Arc<Session>>,
+    ) -> Option<Hold> {
+        let group = self.bid.place.node().unwrap_or_default();
+        let mut complained = false;
+        while !follower.is_cancelled() {
+            match self.bid.settle(follower, Deadline::NEVER, unsure) {
+                Ok(Settled::Standing(hold)) => return Some(hold),
+                Ok(Settled::Taken | Settled::NotInTime) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Closed | ErrorKind::AuthFailed) => {
-                    break Some(error);
+                    log::warn!(target: "zklock::group", "group {group}: cannot rejoin: {error}");
+                    return None;
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
-                        log::warn!(target: "zklock::group", "out of the group for now: {error}");
+                        log::warn!(
+                            target: "zklock::group",
+                            "group {group}: cannot rejoin, retrying every {REST:?}: {error}"
+                        );
                     }
                     follower.rest(Deadline::after(REST));
                 }
             }
-            if follower.is_cancelled() {
-                break None;
-            }
-        };
-        drop(follower);
-        if let Some(error) = error {
-            log::warn!(target: "zklock::group", "out of the group for good: {error}");
         }
-        self.go();
+        None
     }
 
-    /// Has the thread end, and waits for it until then.
+    fn is_lost(&self, why: LossReason) {
+        let mut part = self.part.lock();
+        part.away = Some(why);
+        let hold = part.hold.take();
+        for callback in part.on_lost.iter().cloned() {
+            self.tell(move || (callback.lock())(why));
+        }
+        drop(part);
+        drop(hold);
+    }
+
+    /// Gives the hold back if the group is left by now.
+    fn has_rejoined(&self, hold: Hold) -> Option<Hold> {
+        let mut part = self.part.lock();
+        if self.leaving.is_cancelled() {
+            return Some(hold);
+        }
+        (part.away, part.lost, part.hold) = (None, hold.lost(), Some(hold));
+        for callback in part.on_rejoined.iter().cloned() {
+            self.tell(move || (callback.lock())());
+        }
+        None
+    }
+
+    /// Has a callback run, unless the group is left before.
+    fn tell(&self, callback: impl FnOnce() + Send + 'static) {
+        let leaving = self.leaving.clone();
+        self.callbacks.dispatch(move || {
+            if !leaving.is_cancelled() {
+                callback();
+            }
+        });
+    }
+
     fn leave(&self, until: Deadline) -> Result<()> {
         self.leaving.cancel();
         let mut part = self.part.lock();
+        if let Some(hold) = part.hold.take() {
+            drop(part);
+            if until.is_never() {
+                return leave(hold);
+            }
+            hold.let_go(until);
+            return Ok(());
+        }
+        // The thread may be making one.
         loop {
             if let Some(left) = &part.left {
                 return left.clone();
@@ -383,42 +585,5 @@ impl Seat {
                 Some(end) => drop(self.changed.wait_until(&mut part, end)),
             }
         }
-    }
-
-    /// Deletes the node, if it is there.
-    fn go(&self) {
-        let standing = self.part.lock().standing.upgrade();
-        let left = standing.map_or(Ok(()), |session| self.delete(&session));
-        self.part.lock().left = Some(left);
-        self.changed.notify_all();
-    }
-
-    /// However often it must be asked over lost connections; with the session, the node ends.
-    fn delete(&self, session: &Arc<Session>) -> Result<()> {
-        let waiter = Waiter::new();
-        let _subscription = session.status().subscribe(waiter.bell());
-        loop {
-            if session.status().until_usable(&waiter, Deadline::NEVER, || false) != Usable::Now {
-                return Ok(());
-            }
-            match session.delete(&self.whole) {
-                Ok(()) | Err(Fault::NoNode | Fault::SessionEnded) => return Ok(()),
-                Err(Fault::ConnectionLoss) => {}
-                Err(fault) => {
-                    let core = self.place.client.core();
-                    core.reaper().insist(session, self.whole.clone());
-                    let aim = Aim { tried: "leave the group", needs: "DELETE on its node" };
-                    return Err(self.place.refused(&fault, aim));
-                }
-            }
-        }
-    }
-
-    /// Deletes in the background what a request that nobody waits for may have made.
-    fn withdraw(&self, session: &Arc<Session>) {
-        let reaper = self.place.client.core().reaper();
-        reaper.disown(session, self.whole.clone(), |session, _, stat| {
-            stat.ephemeral_owner == session.id()
-        });
     }
 }

@@ -11,14 +11,13 @@ use participant::Participant;
 use round::{Decision, Round, RoundState, read, size};
 
 use super::place::{Aim, Place, placed};
-use crate::acl::Acl;
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::make::make_parents;
+use crate::session::make::{Stamp, make_once};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Kind, Step};
+use crate::session::store::{Answer, Fault, Stat, Step};
 
 /// One round in which all participants commit, or all abort.
 ///
@@ -108,7 +107,8 @@ impl TwoPhaseCommit {
     /// participants, one that is named twice, or more than fit into a request;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`Connect`](ErrorKind::Connect) or
     /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) without an answer within the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout): it may have begun.
+    /// [connect time-out](crate::ClientBuilder::connect_timeout): it may have begun. `ConnectionLoss`
+    /// also when an answer was lost and there is no such round now, but may have been in the meantime.
     pub fn begin<S: AsRef<str>>(&self, participants: &[S]) -> Result<Coordinator> {
         let node = self.place.node()?;
         let id = Guid::from_u128(rt::random()).to_string();
@@ -122,13 +122,24 @@ impl TwoPhaseCommit {
             return Err(Error::new(ErrorKind::InvalidData, message).on(node));
         }
         let (begins, acl) = (round.clone(), self.place.acl.clone());
-        let begun =
-            self.place.ask(BEGIN, move |session, whole| begin(session, whole, &begins, &acl))?;
-        if !begun {
-            let message = "there is such a round; recover it, or forget it if it has ended";
-            return Err(Error::new(ErrorKind::AlreadyExists, message).on(node));
+        let before = Arc::<Mutex<Option<Stamp>>>::default();
+        let until = Deadline::after(self.place.client.core().connect_timeout());
+        let begun = self.place.ask(BEGIN, move |session, whole| {
+            let is_ours = |data: &[u8]| Round::parse(data).is_some_and(|one| one.id == begins.id);
+            make_once(session, whole, &begins.write(), &acl, is_ours, &before, until)
+        })?;
+        match begun {
+            Some(true) => Ok(Coordinator::new(self.place.clone(), round)),
+            Some(false) => {
+                let message = "there is such a round; recover it, or forget it if it has ended";
+                Err(Error::new(ErrorKind::AlreadyExists, message).on(node))
+            }
+            None => {
+                let message = "the answer to beginning the round was lost; it is not there, but may \
+                               have begun, and been decided and forgotten by others";
+                Err(Error::new(ErrorKind::ConnectionLoss, message).on(node))
+            }
         }
-        Ok(Coordinator::new(self.place.clone(), round))
     }
 
     /// Takes up a round whose coordinator may be gone, to decide it or to learn its decision.
@@ -147,30 +158,42 @@ impl TwoPhaseCommit {
     /// [`Participant`] lives, and its session, the round can be committed.
     ///
     /// After a restart the participant joins again, and finds its vote kept; also when the round is
-    /// decided already, to learn how.
+    /// decided already, to learn how. Where another has the name, such as the session of its former
+    /// process, it waits for that to end, up to the
+    /// [connect time-out](crate::ClientBuilder::connect_timeout): this should be longer than the
+    /// session time-out.
     ///
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round;
     /// [`InvalidName`](ErrorKind::InvalidName) for a name that is none of the participants';
-    /// [`Taken`](ErrorKind::Taken) if another takes part under it, which may be
-    /// a former process whose session has not ended yet; else as [`begin`](TwoPhaseCommit::begin).
+    /// [`Taken`](ErrorKind::Taken) if another takes part under it all that time; else as
+    /// [`begin`](TwoPhaseCommit::begin).
     pub fn join(&self, participant: impl AsRef<str>) -> Result<Participant> {
         Participant::join(&self.place, participant.as_ref())
     }
 
-    /// Who is here, who has voted what, and the decision: by one listing, after the server has
-    /// caught up with the leader. `None` if there is no such round.
+    /// Who is here, who has voted what, and the decision, all as at one moment: by one listing, after
+    /// the server has caught up with the leader. `None` if there is no such round.
     ///
     /// # Errors
     ///
     /// As [`begin`](TwoPhaseCommit::begin).
     pub fn state(&self) -> Result<Option<RoundState>> {
         self.place.ask(READ, |session, whole| {
-            session.sync()?;
-            let Some(children) = session.children(whole, false)? else { return Ok(None) };
-            let found = Round::of(session.read(whole, false)?)?;
-            Ok(found.map(|(round, _)| RoundState::new(&round, &children)))
+            loop {
+                let Some(before) = session.confirm(whole)? else { return Ok(None) };
+                let Some(children) = session.children(whole, false)? else { return Ok(None) };
+                let found = session.read(whole, false)?;
+                // Decided, or begun anew, in between: the list may be of before.
+                let is_same = |(_, stat): &(_, Stat)| {
+                    (stat.czxid, stat.version) == (before.czxid, before.version)
+                };
+                if found.as_ref().is_none_or(is_same) {
+                    let round = Round::of(found)?;
+                    return Ok(round.map(|(round, _)| RoundState::new(&round, &children)));
+                }
+            }
         })
     }
 
@@ -192,31 +215,14 @@ impl TwoPhaseCommit {
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round, which can also be because an
-    /// answer was lost; else as [`begin`](TwoPhaseCommit::begin).
+    /// answer was lost; [`Server`](ErrorKind::Server), naming it, for a child that has children, which
+    /// somebody else has made; else as [`begin`](TwoPhaseCommit::begin).
     pub fn forget(&self) -> Result<bool> {
         let until = Deadline::after(self.place.client.core().connect_timeout());
         let meant = Arc::<Mutex<Option<String>>>::default();
         let forgotten =
             self.place.ask(FORGET, move |session, whole| forget(session, whole, &meant, until))?;
         forgotten.ok_or_else(|| no_round(&self.place))
-    }
-}
-
-/// Whether it is this very round that has begun.
-fn begin(session: &Session, whole: &str, round: &Round, acl: &[Acl]) -> Answer<bool> {
-    loop {
-        match session.create(whole, &round.write(), acl, Kind::Persistent) {
-            Ok(_) => return Ok(true),
-            Err(Fault::NoNode) => {
-                make_parents(session, path::parent(whole), Kind::Persistent, acl)?;
-            }
-            Err(Fault::NodeExists) => {
-                if let Some((data, _)) = session.read(whole, false)? {
-                    return Ok(Round::parse(&data).is_some_and(|found| found.id == round.id));
-                }
-            }
-            Err(fault) => return Err(fault),
-        }
     }
 }
 
@@ -252,12 +258,30 @@ fn forget(
         let steps: Vec<Step> = [same].into_iter().chain(deletes).collect();
         match session.transact(&steps) {
             Ok(()) => return Ok(Some(true)),
-            // Somebody has come or gone, or it has been removed.
-            Err(Fault::NotEmpty | Fault::NoNode | Fault::BadVersion) => {}
+            Err(Fault::NotEmpty) => {
+                if let Some(parent) = parent_among(session, whole, &children)? {
+                    let message =
+                        format!("its child {parent:?} has children, which are no round's");
+                    return Err(Fault::Refused(message));
+                }
+                // Somebody has come.
+            }
+            // Somebody has gone, or it has been removed.
+            Err(Fault::NoNode | Fault::BadVersion) => {}
             Err(fault) => return Err(fault),
         }
     }
     Err(Fault::ConnectionLoss)
+}
+
+/// One of the children that has children.
+fn parent_among(session: &Session, whole: &str, children: &[String]) -> Answer<Option<String>> {
+    for child in children {
+        if session.confirm(&path::join(whole, child))?.is_some_and(|stat| stat.children > 0) {
+            return Ok(Some(child.clone()));
+        }
+    }
+    Ok(None)
 }
 
 fn no_round(place: &Place) -> Error {

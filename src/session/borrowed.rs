@@ -264,11 +264,11 @@ impl Store for Plain {
         Ok(stat)
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         let (lookout, path) = (Arc::clone(&self.lookout), path.to_owned());
         self.lookout.later(move || {
             on_answer(match watch_node(&lookout, &path) {
-                Ok(Some((data, _))) => Ok(data),
+                Ok(Some(found)) => Ok(found),
                 Ok(None) => {
                     lookout.is_gone(&path);
                     Err(Fault::NoNode)
@@ -278,12 +278,12 @@ impl Store for Plain {
         });
     }
 
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
         let (lookout, path) = (Arc::clone(&self.lookout), path.to_owned());
         self.lookout.later(move || {
             let _ = watch_children(&lookout, path::parent(&path));
             on_answer(match lookout.call(|handle| handle.exists(&path, false)) {
-                Ok(Some(_)) => Ok(()),
+                Ok(Some(stat)) => Ok(stat),
                 Ok(None) => Err(Fault::NoNode),
                 Err(fault) => Err(fault),
             });

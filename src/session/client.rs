@@ -1,15 +1,14 @@
 //! The public `Client`: one live session at a time, opened anew on demand.
 
 use std::any::Any;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::borrowed::Borrowed;
 use super::calls::{self, Calls};
-use super::events::Events;
+use super::events::{Events, Serial};
 use super::handle::ZooKeeper;
 use super::reaper::Reaper;
 use super::retry::Retry;
@@ -93,6 +92,8 @@ pub(crate) struct Core {
     slot: Mutex<Slot>,
     changed: Arc<Signals>,
     listeners: Mutex<Vec<Arc<Listener>>>,
+    /// See [`claim`](Core::claim).
+    claimed: Mutex<BTreeSet<String>>,
     /// What the floors above keep with a client: see [`upper`](Core::upper).
     upper: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -114,8 +115,7 @@ struct Slot {
 
 struct Listener {
     callback: Mutex<Box<dyn FnMut(SessionState) + Send>>,
-    /// States to tell, and whether somebody is telling them.
-    pending: Mutex<(VecDeque<SessionState>, bool)>,
+    calls: Arc<Serial>,
 }
 
 /// How a wait for something of the client's may end early.
@@ -175,7 +175,7 @@ impl Client {
         if !slot.closed {
             core.listeners.lock().push(Arc::new(Listener {
                 callback: Mutex::new(Box::new(callback)),
-                pending: Mutex::default(),
+                calls: Serial::new(&core.events),
             }));
         }
     }
@@ -245,6 +245,7 @@ impl Client {
             slot: Mutex::default(),
             changed: Arc::default(),
             listeners: Mutex::default(),
+            claimed: Mutex::default(),
             upper: OnceLock::new(),
         };
         Client { owner: Arc::new(Owner { core: Arc::new(core) }) }
@@ -548,6 +549,16 @@ impl Core {
         }
     }
 
+    /// Claims the name of a node, unless another call of this client has claimed it. The end of a
+    /// claim is told as a [change](Core::changes).
+    ///
+    /// A node that was made by a request without an answer can be told from those of other sessions
+    /// by its owner, and from those of the same session only if nobody else there makes one.
+    pub(crate) fn claim(self: &Arc<Self>, path: &str) -> Option<Claim> {
+        let first = self.claimed.lock().insert(path.to_owned());
+        first.then(|| Claim { core: Arc::downgrade(self), path: path.to_owned() })
+    }
+
     /// What the floors above keep with this client, made when it is first asked for; `None` for
     /// another type than the first.
     pub(crate) fn upper<T: Default + Send + Sync + 'static>(&self) -> Option<&T> {
@@ -723,7 +734,8 @@ impl Core {
             log::info!(target: "zklock::client", "the session is {state}");
             // Under the lock, so that all listeners hear of changes in their order.
             for listener in self.listeners.lock().iter() {
-                Listener::tell(listener, state, &self.events);
+                let told = Arc::clone(listener);
+                listener.calls.dispatch(move || (told.callback.lock())(state));
             }
         }
         drop(slot);
@@ -754,6 +766,21 @@ impl Core {
         // They may own clients, which would keep them, and would be kept by them, for ever.
         let listeners = std::mem::take(&mut *self.listeners.lock());
         drop(listeners);
+    }
+}
+
+/// The name of a node, claimed until this is dropped: see [`Core::claim`].
+pub(crate) struct Claim {
+    core: Weak<Core>,
+    path: String,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(core) = self.core.upgrade() {
+            core.claimed.lock().remove(&self.path);
+            core.changed.tell();
+        }
     }
 }
 
@@ -797,31 +824,5 @@ impl Slot {
             Some(Phase { attached: true, .. }) => SessionState::Connected,
             Some(_) => SessionState::Suspended,
         }
-    }
-}
-
-impl Listener {
-    fn tell(listener: &Arc<Listener>, state: SessionState, events: &Events) {
-        let mut pending = listener.pending.lock();
-        pending.0.push_back(state);
-        if std::mem::replace(&mut pending.1, true) {
-            return;
-        }
-        drop(pending);
-        let listener = Arc::clone(listener);
-        events.dispatch(move || {
-            loop {
-                let mut pending = listener.pending.lock();
-                let Some(state) = pending.0.pop_front() else {
-                    pending.1 = false;
-                    return;
-                };
-                drop(pending);
-                let call = AssertUnwindSafe(|| (listener.callback.lock())(state));
-                if catch_unwind(call).is_err() {
-                    log::error!(target: "zklock::client", "a state callback panicked");
-                }
-            }
-        });
     }
 }

@@ -2,6 +2,7 @@
 //! call the library.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -55,6 +56,42 @@ impl Events {
         } else {
             self.short.store(false, Ordering::SeqCst);
         }
+    }
+}
+
+/// Callbacks that run in their order, one at a time.
+pub(crate) struct Serial {
+    events: Events,
+    /// What is still to run, and whether something runs.
+    pending: Mutex<(VecDeque<Job>, bool)>,
+}
+
+impl Serial {
+    pub(crate) fn new(events: &Events) -> Arc<Serial> {
+        Arc::new(Serial { events: events.clone(), pending: Mutex::default() })
+    }
+
+    pub(crate) fn dispatch(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+        let mut pending = self.pending.lock();
+        pending.0.push_back(Box::new(job));
+        if std::mem::replace(&mut pending.1, true) {
+            return;
+        }
+        drop(pending);
+        let serial = Arc::clone(self);
+        self.events.dispatch(move || {
+            loop {
+                let mut pending = serial.pending.lock();
+                let Some(job) = pending.0.pop_front() else {
+                    pending.1 = false;
+                    return;
+                };
+                drop(pending);
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    log::error!(target: "zklock::events", "a callback panicked");
+                }
+            }
+        });
     }
 }
 

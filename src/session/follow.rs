@@ -183,7 +183,7 @@ impl Follower {
 
     /// Waits until something of the caller's own has come, for which the bell is rung; false when
     /// that was not in time.
-    pub(crate) fn has_come(&self, until: Deadline, has_come: impl Fn() -> bool) -> bool {
+    pub(crate) fn has_come(&self, until: Deadline, mut has_come: impl FnMut() -> bool) -> bool {
         loop {
             if has_come() {
                 return true;

@@ -91,15 +91,15 @@ impl Store for Patient {
         patiently(|| self.0.confirm(path))
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         self.0.watch_soon(path, on_answer);
     }
 
-    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         self.0.watch_later(path, is_wanted, on_answer);
     }
 
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
         self.0.watch_siblings_soon(path, on_answer);
     }
 

@@ -67,6 +67,11 @@ pub(crate) type Chore = Box<dyn FnMut() -> Option<Instant> + Send>;
 enum What {
     /// This very node.
     Node(String),
+    /// The node that this transaction has made, and no later one of its name.
+    Named {
+        path: String,
+        czxid: i64,
+    },
     Chore(Chore),
     /// Whichever children of this node these markers begin the names of.
     Marked {
@@ -113,6 +118,12 @@ impl Reaper {
     pub(crate) fn insist(&self, session: &Arc<Session>, path: String) {
         session.leaves_no_more(&path);
         self.add(session, What::Node(path), rt::now());
+    }
+
+    /// As `insist`, for a node under a name that other sessions may take: only the one that this
+    /// transaction has made is deleted.
+    pub(crate) fn delete_named(&self, session: &Arc<Session>, path: String, czxid: i64) {
+        self.add(session, What::Named { path, czxid }, rt::now());
     }
 
     pub(crate) fn sweep(&self, session: &Arc<Session>, parent: String, markers: Vec<String>) {
@@ -268,6 +279,10 @@ impl Task {
         }
         let result = match &self.what {
             What::Node(path) => delete(session, path),
+            What::Named { path, czxid } => match session.delete_named(path, *czxid) {
+                Err(Fault::NoNode) => Ok(()),
+                deleted => deleted,
+            },
             What::Marked { parent, markers } => sweep(session, parent, markers),
             What::Chore(_) => Ok(()),
         };
@@ -325,7 +340,7 @@ impl What {
 impl std::fmt::Display for What {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            What::Node(path) => write!(f, "{path:?}"),
+            What::Node(path) | What::Named { path, .. } => write!(f, "{path:?}"),
             What::Marked { parent, .. } => write!(f, "a contender under {parent:?}"),
             What::Chore(_) => f.write_str("something"),
         }

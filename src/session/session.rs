@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::patient::Patient;
 use super::status::Status;
-use super::store::{Answer, Ensemble, Names, Reports, Store};
+use super::store::{Answer, Ensemble, Fault, Names, Reports, Store};
 use super::together::Together;
 use super::wake::{Waiter, Watches};
 use crate::error::{Error, ErrorKind, Result};
@@ -77,6 +77,15 @@ impl Session {
         // No path begins so.
         let key = if watch { &format!("watched {path}") } else { path };
         self.listings.get(key, || self.store.children(path, watch))
+    }
+
+    /// Deletes the node that this transaction has made; `NoNode` if it is gone, also where another
+    /// session has made one of the same name since.
+    pub(crate) fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
+        match self.confirm(path)? {
+            Some(stat) if stat.czxid == czxid => self.delete(path),
+            _ => Err(Fault::NoNode),
+        }
     }
 
     /// Notes that a node of the session's belongs to nobody any more, and is about to go: no call

@@ -195,11 +195,11 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn confirm(&self, path: &str) -> Answer<Option<Stat>>;
 
     /// Reads the node's data and sets a watch on it without waiting; `NoAuth` as with `read`.
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>);
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>);
 
     /// As `watch_soon`, but may be a few milliseconds late, and does nothing if it is not wanted
     /// any more then. Of a connection that is lost before, nothing may be heard.
-    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         if is_wanted() {
             self.watch_soon(path, on_answer);
         }
@@ -207,7 +207,7 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 
     /// Sets a watch on the children of the node's parent without waiting, and answers whether
     /// the node is there; `NoAuth` as with `read`.
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>);
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>);
 
     /// Lists a node's children and sets a watch on them without waiting.
     fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>);

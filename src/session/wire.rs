@@ -350,19 +350,30 @@ impl Store for Wire {
         or_none(told(found, |reply| Fields(&reply.body).stat()))
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         self.link.verbs([watch(path, on_answer)]);
     }
 
-    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         self.link.later(Later { verb: watch(path, on_answer), is_wanted });
     }
 
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
         let watch = Request::about(op::GET_CHILDREN, path::parent(path), true);
         let exists = Request::about(op::EXISTS, path, false);
-        let on_exists = move |reply: Reply| on_answer(outcome(reply.error));
-        self.send_both([watch, exists], [Box::new(drop), Box::new(on_exists)]);
+        let is_busy = Arc::new(AtomicBool::new(false));
+        let was_busy = Arc::clone(&is_busy);
+        let on_children = move |reply: Reply| {
+            is_busy.store(reply.error == code::THROTTLED, Ordering::Relaxed);
+        };
+        let stat = |reply: &Reply| Fields(&reply.body).stat();
+        let on_exists = move |reply: Reply| {
+            on_answer(match was_busy.load(Ordering::Relaxed) {
+                true => Err(Fault::Busy),
+                false => told(Some(reply), stat),
+            });
+        };
+        self.send_both([watch, exists], [Box::new(on_children), Box::new(on_exists)]);
     }
 
     fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>) {
@@ -392,9 +403,8 @@ impl Store for Wire {
     }
 }
 
-fn watch(path: &str, on_answer: OnAnswer<Vec<u8>>) -> Verb {
-    let data = |reply: &Reply| Fields(&reply.body).buffer().map(<[u8]>::to_vec);
-    let on_answer = Box::new(move |reply| on_answer(told(Some(reply), data)));
+fn watch(path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) -> Verb {
+    let on_answer = Box::new(move |reply| on_answer(told(Some(reply), data_and_stat)));
     Request::about(op::GET_DATA, path, true).answered_to(on_answer)
 }
 

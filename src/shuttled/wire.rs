@@ -151,18 +151,20 @@ impl Store for Wire {
         self.world.ask(self.session, |server| Ok(server.find(self.session, path, false)))
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         let (path, session) = (path.to_owned(), self.session);
         let act = move |world: &World| {
             let found = world.ask(session, |server| Ok(server.find(session, &path, true)));
-            on_answer(found.and_then(|found| found.map(|_| Vec::new()).ok_or(Fault::NoNode)));
+            on_answer(
+                found.and_then(|found| found.map(|stat| (Vec::new(), stat)).ok_or(Fault::NoNode)),
+            );
         };
         self.world.have(session, Task::Do(Box::new(act)));
     }
 
     /// Nothing is hidden here.
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
-        self.watch_soon(path, Box::new(|answer| on_answer(answer.map(drop))));
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
+        self.watch_soon(path, Box::new(|answer| on_answer(answer.map(|(_, stat)| stat))));
     }
 
     fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {

@@ -236,31 +236,35 @@ impl Store for Wire {
         }
     }
 
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         let request = Request::Data { path: path.to_owned(), watch: true };
         let data = |reply| match reply {
-            Reply::Data(data, _) => data,
-            _ => Vec::new(),
+            Reply::Data(data, stat) => Ok((data, stat)),
+            _ => strange(),
         };
-        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.map(data))));
+        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.and_then(data))));
         self.world.act(|world| world.send(self.link, request, Way::Verb, answer));
     }
 
-    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<Vec<u8>>) {
+    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         let request = Request::Data { path: path.to_owned(), watch: true };
         let data = |reply| match reply {
-            Reply::Data(data, _) => data,
-            _ => Vec::new(),
+            Reply::Data(data, stat) => Ok((data, stat)),
+            _ => strange(),
         };
-        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.map(data))));
+        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.and_then(data))));
         self.world.act(|world| world.send_later(self.link, request, is_wanted, answer));
     }
 
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<()>) {
+    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
         let children = Request::Children { path: path::parent(path).to_owned(), watch: true };
         let exists = Request::Exists { path: path.to_owned(), watch: false };
         let nobody = Recipient::Callback(Box::new(drop));
-        let answer = Recipient::Callback(Box::new(|answer| on_answer(answer.map(drop))));
+        let stat = |reply| match reply {
+            Reply::Stat(stat) => Ok(stat),
+            _ => strange(),
+        };
+        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.and_then(stat))));
         self.world.act(|world| {
             world.send(self.link, children, Way::Verb, nobody);
             world.send(self.link, exists, Way::Verb, answer);

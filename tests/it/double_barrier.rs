@@ -3,10 +3,12 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::zookeeper::{WatchedEvent, ZooKeeper};
-use zklock::{Acl, Cancel, Client, DoubleBarrier, Entered, ErrorKind, LossReason, Result};
+use zklock::{
+    Acl, Cancel, Client, DoubleBarrier, Entered, ErrorKind, LossReason, Result, SessionState,
+};
 
 use crate::support::proxy::opcode;
-use crate::support::raw::{self, Kind};
+use crate::support::raw::{self, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{
     QUIET, eventually, in_background, kind, last, skip_without_server, skip_without_zookeeper,
@@ -185,9 +187,14 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     skip_without_zookeeper!();
     let site = Site::shared("s76-full");
     let zk = site.quiet_client();
-    let two = barrier(&zk, &site, 2);
+    let hurried =
+        site.builder().session_timeout(QUIET).connect_timeout(BRIEF * 5).connect().unwrap();
+    let two = barrier(&hurried, &site, 2);
     let calls = [(); 2].map(|()| enter(&zk, &site, 2));
     let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    // The limit of the call, where that is sooner.
+    let (error, took) = timed(|| barrier(&zk, &site, 2).enter_for(BRIEF).unwrap_err());
+    assert!(error.kind() == ErrorKind::Full && took.within(SOON), "{error} after {took:?}");
     for error in [
         two.enter().unwrap_err(),
         two.enter_for(SOON).unwrap_err(),
@@ -213,7 +220,84 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     drop(inside);
     site.wait_for_children("a", 0);
     drop(two);
-    site.finish([zk]);
+    site.finish([zk, hurried]);
+}
+
+/// The place of its former process is free when the ensemble ends that one's session.
+#[test]
+fn who_was_killed_and_comes_again_waits_for_its_former_session_to_end() {
+    skip_without_server!();
+    let site = Site::own("double-again");
+    let (proxy, dies) = site.proxied(QUIET);
+    let zk = site.quiet_client();
+    let calls = [enter(&zk, &site, 2), enter(&dies, &site, 2)];
+    let [other, former] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    drop(other);
+    let next = enter(&zk, &site, 2);
+    site.wait_for_children("a", 2);
+    let again = enter(&site.quiet_client(), &site, 2);
+    assert!(again.recv_timeout(BRIEF).is_err(), "no place, and no error yet");
+    assert!(next.try_recv().is_err());
+    site.expire(&proxy, &dies);
+    let inside = [next, again].map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    assert!(inside.iter().all(Entered::is_held));
+    drop((inside, former));
+    site.finish([zk, dies]);
+}
+
+/// One that names another number and has not gone yet keeps those who come later waiting.
+#[test]
+fn beside_another_number_of_participants_it_waits() {
+    skip_without_server!();
+    let site = Site::own("double-odd");
+    let (proxy, zk) = site.proxied(QUIET);
+    let (other, mut raw) = (site.quiet_client(), site.raw());
+    let first = enter(&other, &site, 2);
+    site.wait_for_children("a", 1);
+    let odd = format!("{}/a/_c_11111111-2222-3333-4444-555555555555-lease-1-of-3-", site.base);
+    let odd = raw.create(&odd, b"", Kind::EphemeralSequential).unwrap();
+    proxy.reset_counts();
+    let error = barrier(&zk, &site, 2).enter_for(BRIEF * 5).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Disagreement, "{error}");
+    let second = enter(&zk, &site, 2);
+    assert!(second.recv_timeout(BRIEF).is_err());
+    assert!(proxy.count(opcode::CREATE) <= 2, "{:?}", proxy.requests());
+    raw.delete(&odd).unwrap();
+    let inside = [first, second].map(|call| call.recv_timeout(SOON).unwrap().unwrap());
+    drop(inside);
+    raw.close().unwrap();
+    site.finish([zk, other]);
+}
+
+/// Its lease was over by its own clock, and its node still counted for the others.
+#[test]
+fn who_is_named_after_its_session_was_lost_is_told() {
+    skip_without_server!();
+    let site = Site::own("double-lapsed");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.quiet_client();
+    let call = enter(&zk, &site, 2);
+    // The own node, and the barrier's: it has said that it counts.
+    assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
+    site.wait_for_children("a", 1);
+    let own = site.children("a").remove(0);
+    let (session, password) = proxy.sessions().pop().unwrap();
+    proxy.refuse();
+    let mut keeps = Raw::resume(site.hosts(), T, session, &password).unwrap();
+    eventually(SOON, "the end of the lease", || {
+        keeps.ping().unwrap();
+        zk.state() == SessionState::Lost
+    });
+    let theirs = barrier(&other, &site, 2).enter().unwrap();
+    assert_eq!(theirs.participants(), 2);
+    proxy.release();
+    let ours = call.recv_timeout(SOON).unwrap().unwrap();
+    assert_eq!(last(ours.path()), own);
+    assert!(!ours.is_held() && ours.lost().wait_for(SOON).is_some());
+    assert_eq!(kind(ours.leave()), ErrorKind::SessionLost);
+    theirs.leave().unwrap();
+    drop(keeps);
+    site.finish([zk, other]);
 }
 
 #[test]

@@ -1,13 +1,15 @@
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, ErrorKind, Group, Member, Membership};
+use zklock::{Client, ErrorKind, Group, LossReason, Member, Membership};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, ALL, Kind};
 use crate::support::site::Site;
 use crate::support::{
-    eventually, kind, skip_unless_alone, skip_without_server, skip_without_zookeeper, threads_named,
+    QUIET, eventually, in_background, kind, skip_unless_alone, skip_without_server,
+    skip_without_zookeeper, threads_named,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -200,6 +202,136 @@ fn nobody_to_ask_ends_joining_in_time() {
     site.wait_for_children("a", 0);
     eventually(SOON, "the last delete", || zk.stats().pending_deletes == 0);
     site.wait_for_children("a", 0);
+    drop(group);
+    site.finish([zk]);
+}
+
+/// One that waits for the id has it as soon as an operator deletes the node, before the first is
+/// back.
+#[test]
+fn whoever_has_the_id_since_keeps_it() {
+    skip_without_server!();
+    let site = Site::own("group-since");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    let [ours, theirs] = [&zk, &other].map(|zk| Group::new(zk, &site.base, "a"));
+    let former = ours.join("me", "former").unwrap();
+    let (tell, told) = channel();
+    let back = tell.clone();
+    former.on_lost(move |why| tell.send(Some(why)).unwrap());
+    former.on_rejoined(move || back.send(None).unwrap());
+    for leaves in [false, true] {
+        let lost = former.lost();
+        assert!(former.is_member() && lost.reason().is_none());
+        proxy.hold();
+        site.raw().delete(former.path()).unwrap();
+        let since = theirs.join("me", "since").unwrap();
+        let members = theirs.members().unwrap();
+        proxy.release();
+        assert_eq!(told.recv_timeout(SOON).unwrap(), Some(LossReason::NodeDeleted));
+        assert_eq!(lost.wait_for(SOON), Some(LossReason::NodeDeleted));
+        assert!(!former.is_member(), "another has the id");
+        // Who asks only now is told at once.
+        let (tell, late) = channel();
+        former.on_lost(move |why| tell.send(why).unwrap());
+        assert_eq!(late.recv_timeout(SOON).unwrap(), LossReason::NodeDeleted);
+        assert!(former.lost().reason().is_some() && since.is_member());
+        if leaves {
+            former.leave().unwrap();
+            assert_eq!(theirs.members().unwrap(), members);
+            assert!(since.is_member());
+            break;
+        }
+        drop(since);
+        assert_eq!(told.recv_timeout(SOON).unwrap(), None, "it is back");
+        assert!(former.is_member() && former.lost().reason().is_none());
+        assert_eq!(theirs.members().unwrap()[0].data, b"former");
+    }
+    assert!(told.recv_timeout(BRIEF).is_err(), "nothing is told once it has left");
+    drop((ours, theirs));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_membership_that_may_not_come_back_is_none() {
+    skip_without_zookeeper!();
+    let site = Site::shared("group-forbidden");
+    let (zk, mut raw) = (site.quiet_client(), site.raw());
+    let group = Group::new(&zk, &site.base, "a");
+    let membership = group.join("me", "").unwrap();
+    raw.add_auth("digest", b"me:secret").unwrap();
+    let node = format!("{}/a", site.base);
+    let (read, owner) = (raw::Acl::new(1, "world", "anyone"), raw::Acl::new(ALL, "auth", ""));
+    raw.set_acl(&node, &[read, owner]).unwrap();
+    raw.delete(membership.path()).unwrap();
+    assert_eq!(membership.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert!(!membership.is_member());
+    let (tell, told) = channel();
+    membership.on_rejoined(move || tell.send(()).unwrap());
+    raw.set_acl(&node, &raw::Acl::open()).unwrap();
+    told.recv_timeout(SOON).unwrap();
+    assert!(membership.is_member());
+    raw.close().unwrap();
+    drop((membership, group));
+    site.finish([zk]);
+}
+
+/// It waits, be the answer lost by which it would know whose node it is.
+#[test]
+fn one_client_has_an_id_once() {
+    skip_without_server!();
+    let site = Site::own("group-once");
+    let (proxy, zk) = site.proxied(QUIET);
+    let group = Group::new(&zk, &site.base, "a");
+    drop(group.join("nobody", "").unwrap());
+    // Both have seen that there is none when they make it.
+    proxy.hold();
+    let joining = ["one", "two"].map(|data| {
+        let group = group.clone();
+        in_background(move || group.join("me", data))
+    });
+    proxy.drop_reply(opcode::CREATE, 2);
+    proxy.release();
+    let told = in_background(move || {
+        let [one, two] = joining;
+        loop {
+            match (one.recv_timeout(BRIEF), two.try_recv()) {
+                (Ok(first), second) => return (first, second.ok(), two),
+                (Err(_), Ok(first)) => return (first, one.try_recv().ok(), one),
+                _ => {}
+            }
+        }
+    });
+    let (first, second, other) = told.recv_timeout(SOON).unwrap();
+    let first = first.unwrap();
+    assert!(second.is_none(), "two have one id");
+    assert!(first.is_member());
+    assert!(other.recv_timeout(BRIEF).is_err(), "two have one id");
+    first.leave().unwrap();
+    let second = other.recv_timeout(SOON).unwrap().unwrap();
+    assert!(second.is_member());
+    drop((second, group));
+    site.finish([zk]);
+}
+
+/// Made in a new session, and not yet known to be there, when the group is left.
+#[test]
+fn once_left_no_node_is_there() {
+    skip_without_server!();
+    let site = Site::own("group-left");
+    let (proxy, zk) = site.proxied(QUIET);
+    let group = Group::new(&zk, &site.base, "a");
+    let membership = group.join("me", "").unwrap();
+    proxy.reset_counts();
+    proxy.stall_reply(opcode::CREATE);
+    site.raw().delete(membership.path()).unwrap();
+    assert!(proxy.wait_for_request(opcode::CREATE, SOON));
+    site.wait_for_children("a", 1);
+    let leaving = in_background(move || membership.leave());
+    assert!(leaving.recv_timeout(BRIEF).is_err(), "its node is there");
+    proxy.release();
+    leaving.recv_timeout(SOON).unwrap().unwrap();
+    assert_eq!(site.children("a").len(), 0);
     drop(group);
     site.finish([zk]);
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{
-    Acl, Cancel, Client, Coordinator, Decision, ErrorKind, Participant, Result, TwoPhaseCommit,
+    Acl, Cancel, Client, Coordinator, Decision, ErrorKind, Participant, Result, SessionState,
+    TwoPhaseCommit,
 };
 
 use crate::support::proxy::opcode;
@@ -211,11 +212,12 @@ fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     let theirs = self::round(&restarts, &site);
     let last = participants.pop().unwrap();
     assert!(last.vote_yes().unwrap());
-    assert_eq!(kind(theirs.join("c")), ErrorKind::Taken, "it is here still");
+    // It is here still, as far as the ensemble knows.
+    let joining = in_background(move || theirs.join("c"));
+    assert!(joining.recv_timeout(BRIEF).is_err());
     drop(last);
-    eventually(SOON, "its node to go", || !site.children("r").contains(&"here-c".to_owned()));
     // Before the decision: what it has promised holds.
-    let again = theirs.join("c").unwrap();
+    let again = joining.recv_timeout(SOON).unwrap().unwrap();
     assert_eq!(kind(again.vote_no()), ErrorKind::AlreadyExists);
     assert!(again.vote_yes().unwrap());
     participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
@@ -229,7 +231,7 @@ fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     let again = later.join("c").unwrap();
     assert_eq!(again.decision().unwrap(), Decision::Commit);
     assert!(again.vote_yes().unwrap());
-    drop((again, later, theirs, round, coordinator));
+    drop((again, later, round, coordinator));
     site.finish([zk, restarts, restarted]);
 }
 
@@ -432,7 +434,11 @@ fn what_cannot_be_is_a_clear_error() {
     assert_eq!(kind(round.join("b")), ErrorKind::InvalidName);
     assert_eq!(kind(round.join("../a")), ErrorKind::InvalidName);
     let a = round.join("a").unwrap();
-    assert_eq!(kind(round.join("a")), ErrorKind::Taken);
+    let hurried =
+        site.builder().session_timeout(QUIET).connect_timeout(BRIEF * 5).connect().unwrap();
+    let error = self::round(&hurried, &site).join("a").unwrap_err();
+    assert!(error.kind() == ErrorKind::Taken && error.is_retryable(), "{error}");
+    hurried.close();
     assert_eq!(coordinator.abort().unwrap(), Decision::Abort);
     assert!(round.forget().unwrap());
     // Another round of that name is not theirs.
@@ -517,7 +523,6 @@ fn over_a_handle_of_the_programs_it_works_too() {
     let handle = std::sync::Arc::new(handle);
     let zk = Client::from(&handle);
     let (round, coordinator, participants) = begun(&zk, &site);
-    assert_eq!(kind(round.join("a")), ErrorKind::Taken);
     participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     assert_decided(&round, &participants, Decision::Commit);
@@ -526,4 +531,139 @@ fn over_a_handle_of_the_programs_it_works_too() {
     zk.close();
     drop((round, coordinator, zk, handle));
     site.finish([]);
+}
+
+#[test]
+fn a_dropped_participant_spares_its_replacement() {
+    skip_without_server!();
+    let site = Site::own("2pc-replaced");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    let round = round(&other, &site);
+    let coordinator = round.begin(&["a"]).unwrap();
+    // Also where the connection has to come back first.
+    for suspended in [false, true] {
+        let former = self::round(&zk, &site).join("a").unwrap();
+        proxy.hold();
+        site.raw().delete(former.path()).unwrap();
+        let replacement = round.join("a").unwrap();
+        let made = || site.raw().exists(replacement.path()).unwrap().map(|stat| stat.czxid);
+        let before = made();
+        if suspended {
+            proxy.refuse();
+            eventually(SOON, "the loss", || zk.state() == SessionState::Suspended);
+            drop(former);
+            assert_eq!(zk.stats().pending_deletes, 1);
+            proxy.release();
+        } else {
+            proxy.release();
+            drop(former);
+        }
+        eventually(SOON, "the end of the former", || zk.stats().pending_deletes == 0);
+        assert_eq!(made(), before);
+        assert!(before.is_some() && replacement.is_held(), "suspended: {suspended}");
+    }
+    coordinator.abort().unwrap();
+    drop((round, coordinator));
+    site.finish([zk, other]);
+}
+
+/// Its own children do, those of its children are not its own.
+#[test]
+fn a_round_with_a_stranger_s_nodes_is_not_forgotten() {
+    skip_without_server!();
+    let site = Site::own("2pc-strange");
+    let (proxy, zk) = site.proxied(QUIET);
+    let (round, mut raw) = (round(&zk, &site), site.raw());
+    assert_eq!(round.begin(&["a"]).unwrap().abort().unwrap(), Decision::Abort);
+    raw.create_all(&format!("{}/r/notes/today", site.base)).unwrap();
+    proxy.reset_counts();
+    let error = round.forget().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Server);
+    assert!(error.to_string().contains("notes"), "{error}");
+    assert!(proxy.total_requests() < 20, "{:?}", proxy.requests());
+    raw.delete(&format!("{}/r/notes/today", site.base)).unwrap();
+    assert!(round.forget().unwrap());
+    raw.close().unwrap();
+    drop(round);
+    site.finish([zk]);
+}
+
+/// Votes and the decision come between its two answers.
+#[test]
+fn a_state_is_that_of_one_moment() {
+    skip_without_server!();
+    let site = Site::own("2pc-moment");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    let round = round(&other, &site);
+    let coordinator = round.begin(&["a"]).unwrap();
+    let a = round.join("a").unwrap();
+    let looks = self::round(&zk, &site);
+    looks.state().unwrap();
+    proxy.reset_counts();
+    proxy.stall_reply(opcode::GET_CHILDREN);
+    let state = in_background(move || looks.state());
+    assert!(proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
+    a.vote_yes().unwrap();
+    assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
+    proxy.release();
+    let state = state.recv_timeout(SOON).unwrap().unwrap().unwrap();
+    let votes: Vec<_> = state.participants.iter().map(|one| one.vote).collect();
+    assert!(
+        state.decision.is_none() || votes == [Some(true)],
+        "committed, and the votes are {votes:?}"
+    );
+    drop((a, coordinator, round));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_round_begins_once_though_its_answer_is_lost() {
+    skip_without_server!();
+    let site = Site::own("2pc-once");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.quiet_client();
+    site.raw().create_all(&site.base).unwrap();
+    let theirs = round(&other, &site);
+    proxy.stall_reply(opcode::CREATE);
+    let begins = round(&zk, &site);
+    let beginning = in_background(move || begins.begin(&["a"]));
+    eventually(SOON, "the round", || theirs.state().unwrap().is_some());
+    proxy.refuse();
+    // Another has taken it up meanwhile, and all have done what was decided.
+    theirs.recover().unwrap().abort().unwrap();
+    assert!(theirs.forget().unwrap());
+    proxy.pass();
+    assert_eq!(kind(beginning.recv_timeout(SOON).unwrap()), ErrorKind::ConnectionLoss);
+    assert_eq!(theirs.state().unwrap(), None, "it has begun again");
+    drop(theirs);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_vote_in_a_forgotten_round_says_so() {
+    skip_without_zookeeper!();
+    let site = Site::shared("2pc-vote-forgotten");
+    let (zk, other) = (site.quiet_client(), site.quiet_client());
+    let round = round(&other, &site);
+    let participant = self::round(&zk, &site).join("a");
+    assert_eq!(kind(participant), ErrorKind::NotFound);
+    round.begin(&["a"]).unwrap().abort().unwrap();
+    let participant = self::round(&zk, &site).join("a").unwrap();
+    assert!(round.forget().unwrap());
+    assert!(participant.lost().wait_for(SOON).is_some());
+    assert_eq!(kind(participant.vote_yes()), ErrorKind::NotFound);
+    // Another round of that name is another.
+    let next = round.begin(&["a"]).unwrap();
+    assert_eq!(kind(participant.vote_yes()), ErrorKind::NotFound);
+    drop(participant);
+    // But one that is there still has lost a participant.
+    let participant = self::round(&zk, &site).join("a").unwrap();
+    site.raw().delete(participant.path()).unwrap();
+    assert!(participant.lost().wait_for(SOON).is_some());
+    assert_eq!(kind(participant.vote_yes()), ErrorKind::LockLost);
+    next.abort().unwrap();
+    drop((participant, next, round));
+    site.finish([zk, other]);
 }

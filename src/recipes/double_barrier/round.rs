@@ -34,36 +34,32 @@ pub(super) enum Outcome {
     Lost,
 }
 
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crowd {
     Room,
     Full,
+    /// One is there for another number of participants, and stands in the way of all who came later.
+    Odd(u32),
+    /// These do not belong there.
+    Locks,
 }
 
-/// Why there was no place: too many others, or nodes of this very call, which will go.
-pub(super) fn crowd(
-    view: &mut View<'_>,
-    whole: &str,
-    own: &[u8],
-    count: usize,
-) -> Answer<Option<Crowd>> {
+/// What the engine goes by when it gives a place.
+pub(super) fn crowd(view: &mut View<'_>, whole: &str, count: usize) -> Answer<Crowd> {
     let children = view.list(whole)?.unwrap_or_default();
-    // As long as there are locks on the node, which do not belong there, nobody gets a place.
-    if in_grant_order(&children).iter().any(|ticket| ticket.class() != Class::Permits) {
-        return Ok(None);
+    let leaving = view.leaving(whole);
+    let mut others = in_grant_order(&children);
+    others.retain(|ticket| leaving.iter().all(|name| name != ticket.name()));
+    if others.iter().any(|ticket| ticket.class() != Class::Permits) {
+        return Ok(Crowd::Locks);
     }
-    let members = members(view, whole, &children, count);
-    if members.len() < count {
-        return Ok(Some(Crowd::Room));
+    let is_odd = |ticket: &&Ticket<'_>| ticket.permits() as usize != count;
+    if let Some(odd) = others.iter().find(is_odd) {
+        return Ok(Crowd::Odd(odd.permits()));
     }
-    let mut others = BTreeSet::new();
-    for name in members {
-        if let Some((data, _)) = view.read(&path::join(whole, &name), false)?
-            && data != own
-        {
-            others.insert(entry(&name, data));
-        }
-    }
-    Ok((others.len() >= count).then_some(Crowd::Full))
+    let taken: usize = others.iter().map(|ticket| ticket.weight() as usize).sum();
+    Ok(if taken < count { Crowd::Room } else { Crowd::Full })
 }
 
 impl Waiting {

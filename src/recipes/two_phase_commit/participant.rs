@@ -17,6 +17,7 @@ use crate::recipes::place::{Aim, Place, Wait};
 use crate::recipes::site::default_data;
 use crate::rt::{self, Deadline};
 use crate::session::client::Core;
+use crate::session::follow::{View, worth_asking};
 use crate::session::session::Session;
 use crate::session::store::{Answer, Fault, Kind, Step};
 use crate::session::wake::Cancel;
@@ -98,8 +99,7 @@ impl Participant {
             };
             match follower.ask(&session, until, question, late)? {
                 Some(Ok(Joined::Here { round, czxid })) => {
-                    let zxid = u64::try_from(czxid).unwrap_or_default();
-                    let hold = Hold::on(&place.client, session, node, &here(name), zxid, None);
+                    let hold = Hold::on_named(&place.client, session, node, &here(name), czxid);
                     let (place, name) = (place.clone(), name.to_owned());
                     return Ok(Participant { place, hold, name, round });
                 }
@@ -109,8 +109,26 @@ impl Participant {
                     return Err(Error::new(ErrorKind::InvalidName, message).on(node));
                 }
                 Some(Ok(Joined::Taken)) => {
+                    // The node of a former process goes with its session.
+                    let (whole, here) = (whole.clone(), here(name));
+                    let look = move |view: &mut View<'_>| {
+                        Ok(view.list(&whole)?.is_some_and(|names| names.contains(&here)))
+                    };
+                    let is_taken = match follower.look(&session, worth_asking(until), look)? {
+                        Some(Ok(true)) => !follower.changed(until)?,
+                        Some(Ok(false) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
+                            until.has_passed()
+                        }
+                        Some(Err(fault)) => return Err(place.refused(&fault, JOIN)),
+                        None => true,
+                    };
+                    if !is_taken {
+                        continue;
+                    }
                     let message = format!(
-                        "another takes part as {name:?}, or did so, and its session has not ended"
+                        "another has taken part as {name:?} for {:?}, or did so, and its session has not \
+                         ended: use another name, or wait longer",
+                        core.connect_timeout()
                     );
                     return Err(Error::new(ErrorKind::Taken, message).on(node));
                 }
@@ -140,6 +158,19 @@ impl Participant {
     /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) and what waiting cannot mend else.
     pub fn vote(&self, yes: bool) -> Result<bool> {
+        self.cast(yes).map_err(|error| match error.kind() {
+            // Its node goes with the round's.
+            ErrorKind::LockLost if self.is_forgotten() => no_round(&self.place),
+            _ => error,
+        })
+    }
+
+    fn is_forgotten(&self) -> bool {
+        let found = self.place.ask(LEARN, read);
+        found.is_ok_and(|found| found.is_none_or(|(round, _)| round.id != self.round))
+    }
+
+    fn cast(&self, yes: bool) -> Result<bool> {
         self.hold.check()?;
         let node = self.place.node()?;
         let answer = self.hold.persist(|session, whole| {

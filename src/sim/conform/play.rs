@@ -294,7 +294,7 @@ impl<G: Ground> Player<G> {
                 };
                 session.watch_soon(&path, Box::new(on_answer));
                 rung.wait(Deadline::after(Duration::from_secs(30)));
-                told(slot.lock().take().expect("an answer"), |data| {
+                told(slot.lock().take().expect("an answer"), |(data, _)| {
                     format!("{:?}", String::from_utf8_lossy(&data))
                 })
             }
