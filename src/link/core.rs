@@ -304,6 +304,18 @@ impl Core {
         self.finish();
     }
 
+    /// No server takes the credentials. A session that there is already is still to be closed.
+    pub(crate) fn credentials_rejected(&mut self) {
+        self.end(End::AuthFailed);
+        if self.granted.is_none() {
+            self.finish();
+        }
+    }
+
+    pub(crate) fn is_rejected(&self) -> bool {
+        self.ended == Some(End::AuthFailed)
+    }
+
     /// The client wants the session closed.
     pub(crate) fn close(&mut self, now: Moment) {
         self.end(End::Closed);
@@ -324,8 +336,6 @@ impl Core {
     pub(crate) fn collapse(&mut self) {
         self.end(End::Lapsed);
         self.finish();
-        // Said again, should the panic have swallowed it.
-        self.notices = vec![Notice::Ended(self.ended.unwrap_or(End::Lapsed)), Notice::Over];
     }
 
     fn finish(&mut self) {

@@ -646,6 +646,24 @@ fn closing_ends_also_when_the_server_knows_the_session_no_more_or_nobody_waits()
     assert_eq!(unborn.take_notices(), [Notice::Ended(End::Closed), Notice::Over]);
 }
 
+#[test]
+fn a_session_whose_credentials_are_rejected_later_is_still_closed() {
+    let mut core = attached();
+    core.detach(seconds(11.));
+    core.credentials_rejected();
+    assert!(core.is_rejected());
+    assert_eq!(core.take_notices(), [Notice::Suspended, Notice::Ended(End::AuthFailed)]);
+    core.attach(granted(seconds(12.)), seconds(12.));
+    let [close] = &sent(&mut core)[..] else { panic!("nothing but a goodbye is sent") };
+    assert_eq!(close.operation, op::CLOSE_SESSION);
+    answer(&mut core, close.xid, 5, 0, &[], seconds(12.)).unwrap();
+    assert_eq!(core.take_notices(), [Notice::Over]);
+
+    let mut unborn = Core::new(MAX_REPLY);
+    unborn.credentials_rejected();
+    assert_eq!(unborn.take_notices(), [Notice::Ended(End::AuthFailed), Notice::Over]);
+}
+
 /// A session that is over is only taken up to be closed, which any server may do: also
 /// one that has seen less, such as one that lost its data.
 #[test]

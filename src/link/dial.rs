@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -171,6 +172,8 @@ pub(crate) enum Found {
     AuthFailed,
 }
 
+const AFTER_A_PANIC: Duration = Duration::from_millis(100);
+
 /// The search goes on until it succeeds or this is dropped.
 #[derive(Debug)]
 pub(crate) struct Dial {
@@ -186,7 +189,15 @@ impl Dial {
     ) -> Result<Dial> {
         let (stop, stopped) = bounded(0);
         rt::spawn("zklock-dial", move || {
-            if let Some(result) = search(&wanted, &stopped, &trouble) {
+            let result = loop {
+                // What is called here, such as a logger, may panic: that must not cost the session.
+                match catch_unwind(AssertUnwindSafe(|| search(&wanted, &stopped, &trouble))) {
+                    Ok(result) => break result,
+                    Err(_) if rest(&stopped, AFTER_A_PANIC).is_none() => break None,
+                    Err(_) => {}
+                }
+            };
+            if let Some(result) = result {
                 if is_stopped(&stopped) {
                     abandon(&wanted, result);
                 } else {
@@ -213,11 +224,16 @@ fn abandon(wanted: &Wanted, result: Found) {
 
 fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Option<Found> {
     let timeout = wanted.session.as_ref().map_or(wanted.timeout, |session| session.timeout);
-    let longest_pause = (timeout / 16).clamp(Duration::from_millis(50), Duration::from_millis(500));
-    let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(250));
+    let mut longest_pause =
+        (timeout / 16).clamp(Duration::from_millis(50), Duration::from_millis(500));
+    // A new session is not worth less for coming late, and each attempt that is given up leaves one.
+    let least = if wanted.session.is_some() { 250 } else { 5000 };
+    let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(least));
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
     // Only rounds in which a server was too slow to answer: more time helps no other.
     let mut slow_rounds = 0u32;
+    // That a session cannot live is not forgotten while it is tried again.
+    let mut stillborn = None;
     let unknown = format!("no address is known of {}", wanted.resolver);
     trouble(&unknown);
     if wanted.futile > 0 {
@@ -231,14 +247,36 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         let attempt = wanted.first_attempt(timeout, count);
         let attempt = (attempt * 2u32.pow(slow_rounds.min(8))).min(longest_attempt);
-        let mut slow = false;
+        let (mut slow, mut rejected) = (false, 0);
         let mut why = unknown.clone();
         for address in addresses {
             if is_stopped(stopped) {
                 return None;
             }
-            trouble(&format!("{address} has not answered yet"));
+            if stillborn.is_none() {
+                trouble(&format!("{address} has not answered yet"));
+            }
             match try_address(wanted, address, attempt, stopped) {
+                // Others may have a better configuration.
+                Ok(Found::AuthFailed) => {
+                    rejected += 1;
+                    why = format!("{address}: the server rejected the credentials");
+                }
+                Ok(Found::Server { mut stream, granted, .. })
+                    if wanted.session.is_none()
+                        && granted.sent.plus(granted.timeout) <= Moment::now() =>
+                {
+                    let _ = stream.write_all(&Frame::request(1, op::CLOSE_SESSION).finish());
+                    why = format!(
+                        "{address}: the session timeout of {:?} is below the round trip of {:?}",
+                        granted.timeout,
+                        Moment::now().since(granted.sent)
+                    );
+                    stillborn = Some(why.clone());
+                    // Each attempt makes the ensemble open a session, and close it.
+                    pause = pause.max(Duration::from_millis(250));
+                    longest_pause = Duration::from_secs(5);
+                }
                 Ok(found) => return Some(found),
                 Err(_) if is_stopped(stopped) => return None,
                 Err(cause) => {
@@ -246,6 +284,10 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
                     why = format!("{address}: {cause}");
                 }
             }
+        }
+        // A session that there is already is given up only if all servers say so.
+        if rejected == count || rejected > 0 && wanted.session.is_none() {
+            return Some(Found::AuthFailed);
         }
         slow_rounds += u32::from(slow);
         let round = wanted.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);

@@ -164,3 +164,56 @@ fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
     let days = Duration::from_millis(i32::MAX as u64);
     assert_eq!(believable(days, days), days, "as it was asked for");
 }
+
+/// A server that says the same to everybody.
+fn server(bytes: Vec<u8>) -> Host {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(&bytes);
+            thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
+        }
+    });
+    Host { name: "127.0.0.1".to_owned(), port }
+}
+
+fn accepting() -> Host {
+    server([response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat())
+}
+
+fn rejecting() -> Host {
+    server([response(4000, SESSION, false), auth_reply(xid::AUTH, code::AUTH_FAILED)].concat())
+}
+
+#[test]
+fn a_panic_while_dialling_does_not_end_the_search() {
+    let (tell, told) = bounded(1);
+    let panicked = std::sync::atomic::AtomicBool::new(false);
+    let wanted = Wanted { resolver: Resolver::new(vec![accepting()]), ..wanted(true) };
+    let _dial = Dial::start(
+        wanted,
+        move |found| tell.send(found).unwrap(),
+        move |_| assert!(panicked.swap(true, Ordering::Relaxed), "to be survived"),
+    );
+    let found = told.recv_timeout(Duration::from_secs(30));
+    assert!(matches!(found, Ok(Found::Server { .. })), "{found:?}");
+}
+
+#[test]
+fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
+    let (_stop, stopped) = bounded(0);
+    let (good, bad) = (accepting(), rejecting());
+    for known in [true, false] {
+        let search = |hosts: &[&Host]| {
+            let hosts = hosts.iter().map(|host| (*host).clone()).collect();
+            // So that the others are tried before.
+            let avoid = good.literal();
+            let resolver = Resolver::new(hosts);
+            search(&Wanted { resolver, avoid, ..wanted(known) }, &stopped, &|_| ())
+        };
+        assert!(matches!(search(&[&good, &bad]), Some(Found::Server { .. })));
+        assert!(matches!(search(&[&bad, &rejecting()]), Some(Found::AuthFailed)));
+    }
+}

@@ -29,6 +29,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use self::core::{Core, End, Mark, Notice, OnAnswer, Said};
 use self::dial::{Auth, Dial, Found, Resolver, Wanted};
+use self::frame::code::SESSION_EXPIRED;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline, Moment, Mutex, Receiver, Sender, bounded, unbounded};
 
@@ -111,6 +112,8 @@ struct Shared {
     info: Mutex<Info>,
     line: Lock<Line>,
     put_off: Lock<PutOff>,
+    /// The link's thread has nothing to do with the line any more, and only answers its commands.
+    stopped: AtomicBool,
 }
 
 /// What callers share with the link's thread. Whoever has it may send; to pass on what the server
@@ -204,6 +207,7 @@ impl Link {
             lease_end: AtomicU64::new(LAPSED),
             info: Mutex::new(Info::default()),
             put_off: Lock::default(),
+            stopped: AtomicBool::new(false),
             line: Lock::new(Line {
                 core: Core::new(config.max_reply),
                 server: None,
@@ -264,8 +268,8 @@ impl Link {
     /// By the caller itself, if nobody else is at it: that takes no other thread's wake-up. What
     /// comes after something that is queued is queued behind it. Whether all is written.
     fn send(&self, verbs: Verbs) -> bool {
-        let Some(mut line) = self.shared.line.try_lock().filter(|_| self.commands.is_empty())
-        else {
+        let is_free = || self.commands.is_empty() && !self.shared.stopped.load(Ordering::SeqCst);
+        let Some(mut line) = self.shared.line.try_lock().filter(|_| is_free()) else {
             self.tell(Command::Verbs(verbs));
             return false;
         };
@@ -283,6 +287,9 @@ impl Link {
     pub(crate) fn later(&self, later: Later) {
         let now = Moment::now();
         let mut put_off = self.shared.put_off.lock();
+        if self.shared.stopped.load(Ordering::SeqCst) {
+            return self.tell(Command::Verbs([Some(later.verb), None]));
+        }
         put_off.all.push_back((now.plus(MOMENT), later));
         let is_asleep = Moment::from_nanos(put_off.asleep_until) > now.plus(NAP);
         drop(put_off);
@@ -388,9 +395,41 @@ struct Runner {
 
 impl Runner {
     fn run(mut self) {
-        // Nothing here panics, but what is called might: a logger, for one.
-        while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
+        // Nothing here panics, but what is called might: a logger, for one. After a panic the session
+        // is over, and what is asked is answered; after another one, by as little as that takes.
+        for _ in 0..2 {
+            if catch_unwind(AssertUnwindSafe(|| self.serve())).is_ok() {
+                return;
+            }
             self.shared.line.lock().core.collapse();
+        }
+        self.answer_the_rest();
+    }
+
+    /// Tells everybody who asks that the session is over, until the link is dropped. Nothing in here
+    /// can panic, and it only runs when it is told something.
+    fn answer_the_rest(mut self) {
+        let shared = Arc::clone(&self.shared);
+        shared.lease_end.store(LAPSED, Ordering::Release);
+        shared.stopped.store(true, Ordering::SeqCst);
+        let mut line = shared.line.lock();
+        (line.server, self.server, self.handle, self.dial) = (None, None, None, None);
+        let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
+        line.core.pass_marks();
+        drop(line);
+        self.tell(&notices, all_said);
+        let put_off = std::mem::take(&mut shared.put_off.lock().all);
+        let expired = |verb: Verb| {
+            let answer = core::Answer { zxid: 0, error: SESSION_EXPIRED, body: Vec::new() };
+            survive(|| (verb.on_answer)(answer));
+        };
+        put_off.into_iter().for_each(|(_, later)| expired(later.verb));
+        for command in &self.commands {
+            match command {
+                Command::Verbs(verbs) => verbs.into_iter().flatten().for_each(expired),
+                Command::Dropped => return,
+                _ => {}
+            }
         }
     }
 
@@ -449,7 +488,7 @@ impl Runner {
         }
         let wanted = Wanted {
             resolver: Arc::clone(&self.config.resolver),
-            auth: self.config.auth.clone(),
+            auth: if line.core.is_rejected() { Vec::new() } else { self.config.auth.clone() },
             timeout: self.config.session_timeout,
             session: line.core.granted().cloned(),
             last_zxid,
@@ -496,27 +535,32 @@ impl Runner {
     }
 
     fn pass_on(&mut self, notices: Vec<Notice>, all_said: Vec<Said>, session: i64) {
-        for notice in &notices {
-            (self.on_notice)(*notice);
+        self.tell(&notices, all_said);
+        for notice in notices {
+            if let Notice::Ended(why) = notice {
+                log::log!(
+                    target: "zklock::link",
+                    if why == End::Closed { log::Level::Debug } else { log::Level::Warn },
+                    "session 0x{session:x} is over: {why:?}"
+                );
+            }
         }
+    }
+
+    /// A panic in what one of them does costs the others nothing.
+    fn tell(&mut self, notices: &[Notice], all_said: Vec<Said>) {
         for notice in notices {
             match notice {
-                Notice::Ended(why) => {
-                    log::log!(
-                        target: "zklock::link",
-                        if why == End::Closed { log::Level::Debug } else { log::Level::Warn },
-                        "session 0x{session:x} is over: {why:?}"
-                    );
-                }
                 Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
                 Notice::Attached => self.alive_at = Moment::now(),
-                Notice::Alive => {}
+                Notice::Ended(_) | Notice::Alive => {}
             }
+            survive(|| (self.on_notice)(*notice));
         }
         for said in all_said {
             match said {
-                Said::Answer(on_answer, answer) => on_answer(answer),
-                Said::Event(path) => (self.on_event)(&path),
+                Said::Answer(on_answer, answer) => survive(|| on_answer(answer)),
+                Said::Event(path) => survive(|| (self.on_event)(&path)),
             }
         }
     }
@@ -680,7 +724,12 @@ impl Runner {
                 }
             }
             Found::Expired => line.core.expired(),
-            Found::AuthFailed => line.core.auth_failed(),
+            Found::AuthFailed => {
+                // It is still to be closed, but that may need credentials, too.
+                let patience = line.core.granted().map_or(PARTING, |granted| granted.timeout);
+                self.give_up_at = self.give_up_at.min(Moment::now().plus(patience));
+                line.core.credentials_rejected();
+            }
         }
     }
 
@@ -764,6 +813,11 @@ impl Runner {
     }
 }
 
+/// Runs what may panic; the panic itself is reported by the process's panic hook.
+fn survive(call: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(call));
+}
+
 /// The handle leaves TCP_NODELAY unset, so its kernel keeps a request back until what was
 /// sent before is acknowledged, which ours would put off for 40 ms. Linux forgets this
 /// setting, so it is made anew after each read; failing, it costs time only.
@@ -810,3 +864,6 @@ fn poll(sockets: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

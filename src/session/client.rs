@@ -727,11 +727,12 @@ impl Core {
 
     /// Tells of the state, if it is another than was told last.
     fn noticed_change(&self) {
+        let mut changed = None;
         let mut slot = self.slot.lock();
         let state = slot.state();
         if slot.told.is_some_and(|told| told != state) {
             slot.told = Some(state);
-            log::info!(target: "zklock::client", "the session is {state}");
+            changed = Some(state);
             // Under the lock, so that all listeners hear of changes in their order.
             for listener in self.listeners.lock().iter() {
                 let told = Arc::clone(listener);
@@ -740,6 +741,10 @@ impl Core {
         }
         drop(slot);
         self.changed.tell();
+        // A logger may ask for the state.
+        if let Some(state) = changed {
+            log::info!(target: "zklock::client", "the session is {state}");
+        }
     }
 
     fn close(&self) {

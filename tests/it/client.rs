@@ -402,6 +402,21 @@ fn the_session_timeout_is_the_one_that_the_server_grants() {
     site.finish([zk]);
 }
 
+#[test]
+fn a_session_timeout_below_the_round_trip_is_said_and_opens_no_storm_of_sessions() {
+    skip_without_server!();
+    let site = Site::with("stillborn", &Server::builder().min_session(1));
+    let proxy = Proxy::start(site.server().addr());
+    proxy.delay_replies(Duration::from_millis(300));
+    let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_millis(100));
+    let error = builder.connect_timeout(Duration::from_secs(5)).connect().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Connect);
+    let text = error.to_string();
+    assert!(text.contains("session timeout of 100ms is below the round trip"), "{text}");
+    assert!((1..=8).contains(&proxy.connections()), "{} sessions", proxy.connections());
+    site.finish([]);
+}
+
 /// The client cannot know the tick: here it is short enough.
 #[test]
 fn a_session_timeout_below_two_usual_ticks_is_warned_of_once() {
@@ -772,12 +787,13 @@ fn credentials_refused_later_end_the_session_and_are_not_tried_in_a_loop() {
     assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::AuthFailed);
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::AuthFailed);
     assert_eq!(lock.try_lock_for(LONG).unwrap_err().kind(), ErrorKind::AuthFailed);
-    // One for the old session, one for each call that tried for a new one.
-    assert_eq!(impostor.visits(), 4);
+    // One for the old session and one to close it, one for each call that tried for a new one.
+    eventually(LONG, "the goodbye", || impostor.visits() == 5);
     assert_eq!(zk.state(), SessionState::Lost);
 
     proxy.set_target(site.server().addr());
     works(&zk, &site);
+    assert_eq!(impostor.visits(), 5);
     drop(lock);
     site.finish([zk]);
 }

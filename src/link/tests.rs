@@ -1,0 +1,74 @@
+//! What becomes of those who ask when the link's thread panics.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::link::core::End;
+use crate::link::frame::{SYNC_ROOT, op};
+
+/// To no server at all.
+fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
+    let config = LinkConfig {
+        resolver: Resolver::new(Vec::new()),
+        auth: Vec::new(),
+        session_timeout: Duration::from_secs(10),
+        connect_timeout: Duration::from_secs(10),
+        max_reply: 1 << 20,
+    };
+    Link::open(config, Box::new(on_notice), Box::new(|_| ())).unwrap()
+}
+
+/// A verb, and the code that it is answered with; disconnected if it is dropped.
+fn verb() -> (Verb, Receiver<i32>) {
+    let (tell, told) = bounded(1);
+    let on_answer = Box::new(move |answer: core::Answer| tell.send(answer.error).unwrap());
+    (Verb { operation: op::SYNC, body: SYNC_ROOT.to_vec(), on_answer }, told)
+}
+
+fn answer(told: &Receiver<i32>) -> Option<i32> {
+    match told.recv_timeout(Duration::from_secs(30)) {
+        Ok(error) => Some(error),
+        Err(rt::RecvTimeoutError::Disconnected) => None,
+        Err(rt::RecvTimeoutError::Timeout) => panic!("no answer"),
+    }
+}
+
+#[test]
+fn after_two_panics_the_link_does_no_more_than_answer_and_ends_when_dropped() {
+    let (tell, notices) = unbounded();
+    let link = link(move |notice| tell.send(notice).unwrap());
+    let panics = Arc::new(AtomicUsize::new(0));
+    for _ in 0..4 {
+        let (verb, told) = verb();
+        let counted = Arc::clone(&panics);
+        let is_wanted = Box::new(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            panic!("to be survived")
+        });
+        link.later(Later { verb, is_wanted });
+        assert!(matches!(answer(&told), None | Some(SESSION_EXPIRED)));
+    }
+    assert_eq!(panics.load(Ordering::SeqCst), 2);
+    for _ in 0..2 {
+        let (verb, told) = verb();
+        link.verbs([verb]);
+        assert_eq!(answer(&told), Some(SESSION_EXPIRED));
+    }
+    assert!(!link.is_trusted());
+    drop(link);
+    let told: Vec<Notice> = notices.iter().collect();
+    assert_eq!(told, [Notice::Ended(End::Lapsed), Notice::Over], "and then the thread has ended");
+}
+
+#[test]
+fn a_panic_of_one_who_is_told_is_nothing_to_the_others() {
+    let (tell, notices) = unbounded();
+    let link = link(move |notice| {
+        tell.send(notice).unwrap();
+        panic!("to be survived");
+    });
+    link.close(Duration::from_secs(10));
+    drop(link);
+    let told: Vec<Notice> = notices.iter().collect();
+    assert_eq!(told, [Notice::Ended(End::Closed), Notice::Over]);
+}
