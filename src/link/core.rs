@@ -10,6 +10,7 @@ use super::frame::{
 };
 use super::lease::{Lease, heartbeat_interval};
 use super::size::Sizes;
+use crate::logging;
 use crate::rt::{Moment, Sender};
 
 /// Why a session is over for its client.
@@ -476,7 +477,7 @@ impl Core {
         self.from_handle = splitter;
         // Only now, as a logger may panic, and what is in the splitter must not be lost.
         if refused > 0 {
-            log::warn!(target: "zklock::link", "a request of {refused} bytes was refused");
+            logging::warning!(target: "zklock::link", "a request of {refused} bytes was refused");
         }
         result
     }
@@ -594,7 +595,7 @@ impl Core {
             return Err(Broken(format!("the server cannot serve the session: error {error}")));
         }
         if let Some(length) = oversized {
-            log::warn!(
+            logging::warning!(
                 target: "zklock::link",
                 "a reply of {length} bytes is over the limit of {}; its request fails",
                 self.max_reply

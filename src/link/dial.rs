@@ -15,6 +15,7 @@ use super::core::Granted;
 use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader, code, op, xid};
 use crate::error::Result;
 use crate::hosts::Host;
+use crate::logging;
 use crate::rt::{self, Deadline, Moment, Mutex, Receiver, RecvTimeoutError, Sender, bounded};
 
 /// Credentials to present on every connection.
@@ -113,7 +114,7 @@ impl Resolver {
             }
             Err(cause) if !entry.warned => {
                 entry.warned = true;
-                log::warn!(target: "zklock::link", "the host {host} cannot be resolved: {cause}");
+                logging::warning!(target: "zklock::link", "the host {host} cannot be resolved: {cause}");
             }
             Err(_) => {}
         }
@@ -293,7 +294,7 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         let round = wanted.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         trouble(&why);
         if round.is_power_of_two() {
-            log::warn!(
+            logging::warning!(
                 target: "zklock::link",
                 "no server could be reached in {round} rounds, going on; last: {why}"
             );

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::frame::{
     ConnectRequest, ConnectResponse, Frame, MAX_REQUEST, REQUEST_HEADER, Splitter, code,
 };
+use crate::logging;
 use crate::rt::Moment;
 
 /// How long a stranger may keep a connection without a handshake.
@@ -115,7 +116,7 @@ impl Door {
         self.strangers += 1;
         // They could fill a disk with it.
         if self.strangers.is_power_of_two() {
-            log::warn!(
+            logging::warning!(
                 target: "zklock::link",
                 "strangers on the loopback port were dropped: {} so far",
                 self.strangers

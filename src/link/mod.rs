@@ -31,6 +31,7 @@ use self::core::{Core, End, Mark, Notice, OnAnswer, Said};
 use self::dial::{Auth, Dial, Found, Resolver, Wanted};
 use self::frame::code::SESSION_EXPIRED;
 use crate::error::{Error, ErrorKind, Result};
+use crate::logging;
 use crate::rt::{self, Deadline, Moment, Mutex, Receiver, Sender, bounded, unbounded};
 
 /// What a link needs to know.
@@ -466,7 +467,7 @@ impl Runner {
                 self.lose_server(&mut line, &broken.0);
             }
             if now >= self.give_up_at && !line.core.is_over() {
-                log::debug!(target: "zklock::link", "gave up closing the session: no server");
+                logging::debug!(target: "zklock::link", "gave up closing the session: no server");
                 line.core.give_up();
             }
         }
@@ -514,7 +515,7 @@ impl Runner {
         match started {
             Ok(dial) => self.dial = Some(dial),
             Err(error) => {
-                log::error!(target: "zklock::link", "{error}");
+                logging::error!(target: "zklock::link", "{error}");
                 self.redial_at = now.plus(Duration::from_millis(500));
             }
         }
@@ -538,11 +539,11 @@ impl Runner {
         self.tell(&notices, all_said);
         for notice in notices {
             if let Notice::Ended(why) = notice {
-                log::log!(
-                    target: "zklock::link",
-                    if why == End::Closed { log::Level::Debug } else { log::Level::Warn },
-                    "session 0x{session:x} is over: {why:?}"
-                );
+                logging::line!(
+                if why == End::Closed { log::Level::Debug } else { log::Level::Warn },
+                target: "zklock::link",
+                                    "session 0x{session:x} is over: {why:?}"
+                                );
             }
         }
     }
@@ -648,7 +649,7 @@ impl Runner {
         let polled = MutexGuard::unlocked(line, || poll(&mut sockets, limit));
         if let Err(error) = polled {
             // Nothing that can be helped here; do not spin on it.
-            log::error!(target: "zklock::link", "poll failed: {error}");
+            logging::error!(target: "zklock::link", "poll failed: {error}");
             std::thread::sleep(Duration::from_millis(50));
         }
         let readable = |at: Option<usize>| {
@@ -693,7 +694,7 @@ impl Runner {
         match found {
             Found::Server { stream, address, granted } => {
                 if let Err(cause) = stream.set_nonblocking(true) {
-                    log::warn!(target: "zklock::link", "a connection was unusable: {cause}");
+                    logging::warning!(target: "zklock::link", "a connection was unusable: {cause}");
                     return;
                 }
                 let now = Moment::now();
@@ -710,17 +711,17 @@ impl Runner {
                 self.attached_at = now;
                 self.rounds.store(0, Ordering::Relaxed);
                 line.core.attach(granted, now);
-                log::log!(
-                    target: "zklock::link",
-                    if first { log::Level::Debug } else { log::Level::Info },
-                    "session 0x{:x} is served by {address}",
-                    self.session(line)
-                );
+                logging::line!(
+                if first { log::Level::Debug } else { log::Level::Info },
+                target: "zklock::link",
+                                    "session 0x{:x} is served by {address}",
+                                    self.session(line)
+                                );
                 if first
                     && let Some(warning) = lease::warning(timeout)
                     && !WARNED.swap(true, Ordering::Relaxed)
                 {
-                    log::warn!(target: "zklock::link", "{warning}");
+                    logging::warning!(target: "zklock::link", "{warning}");
                 }
             }
             Found::Expired => line.core.expired(),
@@ -742,7 +743,7 @@ impl Runner {
             if lived < Duration::from_secs(1) { self.futile.saturating_add(1) } else { 0 };
         self.avoid = Some(address);
         if self.futile == 0 || self.futile.is_power_of_two() {
-            log::warn!(
+            logging::warning!(
                 target: "zklock::link",
                 "session 0x{:x} lost its connection to {address}: {why}",
                 self.session(line)
@@ -760,7 +761,7 @@ impl Runner {
                 match line.core.heard_handle(&buffer[..read], Moment::now()) {
                     Ok(()) => false,
                     Err(broken) => {
-                        log::error!(target: "zklock::link", "{}", broken.0);
+                        logging::error!(target: "zklock::link", "{}", broken.0);
                         true
                     }
                 }
@@ -774,7 +775,7 @@ impl Runner {
 
     fn lose_handle(&mut self, line: &mut Line) {
         if !line.core.is_handle_closed() {
-            log::error!(target: "zklock::link", "the handle went away without a goodbye");
+            logging::error!(target: "zklock::link", "the handle went away without a goodbye");
             self.part(line, PARTING);
         }
         self.handle = None;
@@ -865,5 +866,6 @@ fn poll(sockets: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
+#[cfg(not(shuttle))]
 mod tests;

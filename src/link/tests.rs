@@ -54,7 +54,7 @@ fn after_two_panics_the_link_does_no_more_than_answer_and_ends_when_dropped() {
         link.verbs([verb]);
         assert_eq!(answer(&told), Some(SESSION_EXPIRED));
     }
-    assert!(!link.is_trusted());
+    assert!(link.lease().is_err());
     drop(link);
     let told: Vec<Notice> = notices.iter().collect();
     assert_eq!(told, [Notice::Ended(End::Lapsed), Notice::Over], "and then the thread has ended");

@@ -15,6 +15,7 @@ use crate::contend::acquire::{Contention, Limits, acquire, insist};
 use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
 use crate::contend::ticket::{Form, Guid, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
+use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::client::Client;
@@ -282,7 +283,7 @@ impl DoubleBarrier {
                 Ok(Withdrawn::Gone)
             }
             Ok(None) => {
-                log::warn!(
+                logging::warning!(
                     target: "zklock::contend",
                     "gave up at the double barrier {:?} without an answer in time; its node is \
                      deleted in the background",

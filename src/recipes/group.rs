@@ -8,6 +8,7 @@ use super::changes::Changes;
 use super::place::{Aim, Place, Wait, placed};
 use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
 use crate::error::{Error, ErrorKind, Result};
+use crate::logging;
 use crate::path;
 use crate::rt::{self, Condvar, Deadline, Mutex};
 use crate::session::client::{Claim, Core};
@@ -510,12 +511,12 @@ impl Seat {
                 Ok(Settled::Standing(hold)) => return Some(hold),
                 Ok(Settled::Taken | Settled::NotInTime) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Closed | ErrorKind::AuthFailed) => {
-                    log::warn!(target: "zklock::group", "group {group}: cannot rejoin: {error}");
+                    logging::warning!(target: "zklock::group", "group {group}: cannot rejoin: {error}");
                     return None;
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut complained, true) {
-                        log::warn!(
+                        logging::warning!(
                             target: "zklock::group",
                             "group {group}: cannot rejoin, retrying every {REST:?}: {error}"
                         );

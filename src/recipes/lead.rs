@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::election::{LeaderElection, Leadership};
 use crate::contend::acquire::cancelled;
 use crate::error::{ErrorKind, Result};
+use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::wake::{Cancel, Waiter};
 
@@ -142,7 +143,7 @@ impl LeaderElection {
     ) -> Result<()> {
         let (node, limit) = (self.site.node()?, self.back_off.after(part.errors));
         part.errors = part.errors.saturating_add(1);
-        log::warn!(target: "zklock::election", "stands again for {node:?} in {limit:?}: {error}");
+        logging::warning!(target: "zklock::election", "stands again for {node:?} in {limit:?}: {error}");
         let (waiter, core) = (Waiter::new(), self.site.client.core());
         let _changes = core.changes().subscribe(waiter.bell());
         let _cancel = cancel.map(|cancel| cancel.subscribe(waiter.bell()));

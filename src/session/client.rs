@@ -22,6 +22,7 @@ use crate::hosts::{ConnectString, Host};
 use crate::link::LinkConfig;
 use crate::link::core::{End, Notice};
 use crate::link::dial::{Auth, Resolver};
+use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
 
 /// How long closing a client may wait for the server.
@@ -545,7 +546,7 @@ impl Core {
         let first = warned.insert(node.to_owned());
         drop(warned);
         if first {
-            log::warn!(target: "zklock::contend", "on the lock node {node:?} {warning}");
+            logging::warning!(target: "zklock::contend", "on the lock node {node:?} {warning}");
         }
     }
 
@@ -743,7 +744,7 @@ impl Core {
         self.changed.tell();
         // A logger may ask for the state.
         if let Some(state) = changed {
-            log::info!(target: "zklock::client", "the session is {state}");
+            logging::info!(target: "zklock::client", "the session is {state}");
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::workers::{Job, Workers};
+use crate::logging;
 use crate::rt::{AtomicBool, Mutex};
 
 /// One thread, and while callbacks keep that busy, further ones, as many as it takes: a callback that
@@ -51,7 +52,7 @@ impl Events {
             waiting.extend(stranded);
             drop(waiting);
             if first {
-                log::error!(target: "zklock::events", "a callback has to wait: {error}");
+                logging::error!(target: "zklock::events", "a callback has to wait: {error}");
             }
         } else {
             self.short.store(false, Ordering::SeqCst);
@@ -88,7 +89,7 @@ impl Serial {
                 };
                 drop(pending);
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    log::error!(target: "zklock::events", "a callback panicked");
+                    logging::error!(target: "zklock::events", "a callback panicked");
                 }
             }
         });

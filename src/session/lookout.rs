@@ -13,6 +13,7 @@ use super::status::Status;
 use super::store::{Answer, Fault, Reports, Stat};
 use super::wake::{Signal, Waiter};
 use crate::link::core::{End, Notice};
+use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 
@@ -376,7 +377,7 @@ impl Lookout {
                 Ok(()) | Err(Fault::NoNode) => {}
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => return false,
                 Err(fault) => {
-                    log::error!(target: "zklock::reaper", "{stray:?} cannot be deleted: {fault}");
+                    logging::error!(target: "zklock::reaper", "{stray:?} cannot be deleted: {fault}");
                 }
             }
             self.state.lock().strays.retain(|other| *other != stray);

@@ -10,6 +10,7 @@ use super::session::Session;
 use super::store::{Answer, Fault, Stat};
 use super::wake::Subscription;
 use crate::error::Result;
+use crate::logging;
 use crate::path;
 use crate::rt::{self, Condvar, Deadline, Mutex};
 
@@ -194,7 +195,7 @@ impl Reaper {
         self.shared.work.notify_one();
         drop(state);
         if let Err(error) = self.retry() {
-            log::error!(target: "zklock::reaper", "a node may stay for now: {error}");
+            logging::error!(target: "zklock::reaper", "a node may stay for now: {error}");
             // Nobody sees to it before the next change; this takes no thread.
             if let Some(path) = node {
                 session.delete_soon(&path);
@@ -292,7 +293,7 @@ impl Task {
             Err(Fault::ConnectionLoss) => false,
             Err(fault) => {
                 if self.tries.is_power_of_two() {
-                    log::error!(target: "zklock::reaper", "{} cannot be deleted: {fault}", self.what);
+                    logging::error!(target: "zklock::reaper", "{} cannot be deleted: {fault}", self.what);
                 }
                 false
             }

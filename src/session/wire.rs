@@ -27,6 +27,7 @@ use crate::link::frame::{
     Malformed, SYNC_ROOT, code, op,
 };
 use crate::link::{Later, Link, LinkConfig, Verb};
+use crate::logging;
 use crate::path;
 use crate::rt::Deadline;
 
@@ -247,7 +248,7 @@ impl Wire {
         let [reply] = pending.wait();
         if reply.as_ref().is_some_and(|reply| reply.error == code::UNIMPLEMENTED) {
             self.is_without_containers.store(true, Ordering::Relaxed);
-            log::info!(
+            logging::info!(
                 target: "zklock::session",
                 "the server knows no container nodes (ZooKeeper 3.5 and later do): {path:?} and \
                  others are made as persistent nodes"

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::logging;
 use crate::rt::{self, Condvar, Mutex};
 
 /// How long a thread waits for more work before it ends.
@@ -75,8 +76,7 @@ impl Shared {
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     // A logger that panics must not take the thread from the count of them.
                     let name = self.name;
-                    let say =
-                        move || log::error!(target: "zklock::events", "a job of {name} panicked");
+                    let say = move || logging::error!(target: "zklock::events", "a job of {name} panicked");
                     let _ = catch_unwind(say);
                 }
                 state = self.state.lock();

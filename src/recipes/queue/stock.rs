@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::layout::{Item, Layout};
 use crate::error::Result;
+use crate::logging;
 use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::session::Session;
 use crate::session::store::Stat;
@@ -247,7 +248,7 @@ impl Drop for Stock {
     fn drop(&mut self) {
         let lost = self.kept.lock().late.iter().filter(|late| late.is_ok()).count();
         if lost > 0 {
-            log::warn!(
+            logging::warning!(
                 target: "zklock::queue",
                 "{lost} items were taken out of a queue too late for those who had waited, and \
                  nobody has asked for them since"
