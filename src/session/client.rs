@@ -539,7 +539,7 @@ impl Core {
         let first = warned.insert(node.to_owned());
         drop(warned);
         if first {
-            log::warn!(target: "zklock::contend", "on the lock node {node:?} {warning}");
+            log::warn!(target: "zklock::contend", "on the node {node:?} {warning}");
         }
     }
 
