@@ -115,11 +115,15 @@ impl fmt::Debug for Contender {
     }
 }
 
-/// The contenders of a lock node, in grant order. Those that vanish meanwhile are left out.
-pub(crate) fn contenders(client: &Client, node: &str) -> Result<Vec<Contender>> {
+/// The contenders of a lock node, in grant order. Those that vanish meanwhile are left out. With
+/// `synced`, the client's server has caught up with the leader first.
+pub(crate) fn contenders(client: &Client, node: &str, synced: bool) -> Result<Vec<Contender>> {
     let (whole, shown) = (client.core().whole(node), node.to_owned());
     let about = Question { node, tried: "list the contenders", needs: "READ on the lock node" };
-    ask(client, about, move |session| list(session, &whole, &shown))
+    ask(client, about, move |session| {
+        catch_up(session, synced)?;
+        list(session, &whole, &shown)
+    })
 }
 
 fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
@@ -134,11 +138,18 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
 }
 
 /// The first of the contenders, the others unread.
-pub(crate) fn first(client: &Client, node: &str) -> Result<Option<Contender>> {
+pub(crate) fn first(client: &Client, node: &str, synced: bool) -> Result<Option<Contender>> {
     let (whole, shown) = (client.core().whole(node), node.to_owned());
     let about =
         Question { node, tried: "look for the first contender", needs: "READ on the lock node" };
-    ask(client, about, move |session| look_for_first(session, &whole, &shown))
+    ask(client, about, move |session| {
+        catch_up(session, synced)?;
+        look_for_first(session, &whole, &shown)
+    })
+}
+
+fn catch_up(session: &Session, synced: bool) -> Answer<()> {
+    if synced { session.sync() } else { Ok(()) }
 }
 
 fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<Contender>> {

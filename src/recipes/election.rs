@@ -141,8 +141,8 @@ impl LeaderElection {
         self.stand_by(Deadline::at(end))
     }
 
-    /// Who leads as far as the ensemble knows: the first of the candidates. For people and logs:
-    /// the answer is out of date when it comes. The candidate itself may not know it yet, or be in
+    /// Who leads as far as this client's server knows, which may lag behind the others: the first of
+    /// the candidates. For people and logs: the answer is out of date when it comes. The candidate itself may not know it yet, or be in
     /// doubt about its session already; whether *it* leads is for its [`Leadership`] to say.
     ///
     /// Takes one request, and one more for the first candidate, however many there are.
@@ -154,7 +154,17 @@ impl LeaderElection {
     /// within the [connect time-out](crate::ClientBuilder::connect_timeout); what waiting cannot
     /// mend else.
     pub fn leader(&self) -> Result<Option<Candidate>> {
-        Ok(self.site.first_contender()?.map(Candidate::from))
+        Ok(self.site.first_contender(false)?.map(Candidate::from))
+    }
+
+    /// As [`leader`](LeaderElection::leader), of all that had happened before this call: asks the
+    /// ensemble's leader first, in one request more. A leader that has resigned before is not told.
+    ///
+    /// # Errors
+    ///
+    /// As [`leader`](LeaderElection::leader).
+    pub fn latest_leader(&self) -> Result<Option<Candidate>> {
+        Ok(self.site.first_contender(true)?.map(Candidate::from))
     }
 
     /// All candidates, in the order in which they come to lead; the first one leads, with what
@@ -166,7 +176,17 @@ impl LeaderElection {
     ///
     /// As [`leader`](LeaderElection::leader).
     pub fn candidates(&self) -> Result<Vec<Candidate>> {
-        Ok(self.site.contenders()?.into_iter().map(Candidate::from).collect())
+        Ok(self.site.contenders(false)?.into_iter().map(Candidate::from).collect())
+    }
+
+    /// As [`candidates`](LeaderElection::candidates), of all that had happened before this call: as
+    /// [`latest_leader`](LeaderElection::latest_leader).
+    ///
+    /// # Errors
+    ///
+    /// As [`leader`](LeaderElection::leader).
+    pub fn latest_candidates(&self) -> Result<Vec<Candidate>> {
+        Ok(self.site.contenders(true)?.into_iter().map(Candidate::from).collect())
     }
 
     /// Who leads, whenever that changes, as [`leader`](LeaderElection::leader) says it: for those

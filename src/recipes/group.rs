@@ -1,7 +1,7 @@
 //! Who is there.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use super::changes::Changes;
@@ -54,7 +54,7 @@ pub struct Group {
 pub struct Member {
     /// Its id, which is its node's name.
     pub id: String,
-    /// What it says of itself.
+    /// What it says of itself. Empty when an ACL hides it.
     pub data: Vec<u8>,
     /// The id of its session, as servers name it in their logs (in hexadecimal). 0 is a node of no
     /// session, which nobody will clean up.
@@ -74,7 +74,7 @@ impl fmt::Debug for Member {
 }
 
 const JOIN: Aim = Aim { tried: "join the group", needs: "CREATE on the group's node, and READ" };
-const LOOK: Aim = Aim { tried: "look who is in the group", needs: "READ on it and its members" };
+const LOOK: Aim = Aim { tried: "look who is in the group", needs: "READ on its node" };
 
 placed!(Group, GroupBuilder, "The group at the node `base/name`");
 
@@ -139,37 +139,76 @@ impl Group {
         }
     }
 
-    /// Who is there, by id, as this client's server knows it. Takes one request, and one more for
+    /// Who is there, by id, as this client's server knows it. That server may lag behind the others,
+    /// so that a member may be missing whose [`join`](Group::join) has returned: use
+    /// [`latest_members`](Group::latest_members) to see all. Takes one request, and one more for
     /// each member.
+    ///
+    /// A member whose node an ACL hides is there without its data; the first time, the log says so.
     ///
     /// # Errors
     ///
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the group's node and each
-    /// member's; [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss)
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the group's node;
+    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss)
     /// when the ensemble does not answer within the
     /// [connect time-out](crate::ClientBuilder::connect_timeout); what waiting cannot mend else.
     pub fn members(&self) -> Result<Vec<Member>> {
-        self.place.ask(LOOK, |session, node| {
+        self.look(false)
+    }
+
+    /// As [`members`](Group::members), with all who had joined before this call: asks the ensemble's
+    /// leader first, in one request more.
+    ///
+    /// # Errors
+    ///
+    /// As [`members`](Group::members).
+    pub fn latest_members(&self) -> Result<Vec<Member>> {
+        self.look(true)
+    }
+
+    fn look(&self, synced: bool) -> Result<Vec<Member>> {
+        let core = Arc::downgrade(self.place.client.core());
+        self.place.ask(LOOK, move |session, node| {
+            if synced {
+                session.sync()?;
+            }
             let ids = session.children(node, false)?.unwrap_or_default();
-            members(session, node, &ids)
+            members(&core, session, node, &ids)
         })
     }
 
     /// Who is there, whenever that changes, and at first as it is. Who comes or goes costs each
     /// observer what [`members`](Group::members) does.
     pub fn observe(&self) -> Changes<Vec<Member>> {
-        Changes::new(&self.place, LOOK, |view: &mut View<'_>, node: &str| {
+        let core = Arc::downgrade(self.place.client.core());
+        Changes::new(&self.place, LOOK, move |view: &mut View<'_>, node: &str| {
             let ids = view.list_or_making(node)?.unwrap_or_default();
-            members(view, node, &ids)
+            members(&core, view, node, &ids)
         })
     }
 }
 
-fn members(session: &Session, node: &str, ids: &[String]) -> Answer<Vec<Member>> {
+fn members(
+    core: &Weak<Core>,
+    session: &Session,
+    node: &str,
+    ids: &[String],
+) -> Answer<Vec<Member>> {
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
+        let path = path::join(node, id);
+        let read = match session.data(&path, false) {
+            Err(Fault::NoAuth) => {
+                if let Some(core) = core.upgrade() {
+                    let hidden = "an ACL hides the data: the member is listed without them";
+                    core.warn_once(&path, || Some(hidden.to_owned()));
+                }
+                session.read(&path, false)?
+            }
+            read => read?,
+        };
         // Whoever has gone meanwhile is not there.
-        if let Some((data, stat)) = session.data(&path::join(node, id), false)? {
+        if let Some((data, stat)) = read {
             let since = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
             found.push(Member {
                 id: id.clone(),

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// A number that every client of the ensemble sees, and that many change without losing a count.
 ///
 /// It stands on a [`SharedValue`], as eight bytes, the highest first: what Curator's
-/// `DistributedAtomicLong` has. A counter that was never set is 0.
+/// `DistributedAtomicLong` has. A counter that was never set is 0, and so is one whose node is empty.
 ///
 /// ```no_run
 /// use zklock::{Client, SharedCounter};
@@ -83,7 +83,7 @@ impl SharedCounter {
     }
 
     fn number(&self, data: Option<&[u8]>) -> Result<i64> {
-        let Some(data) = data else { return Ok(0) };
+        let Some(data) = data.filter(|data| !data.is_empty()) else { return Ok(0) };
         let bytes = data.try_into().map_err(|_| {
             self.refuse(format!("a counter has 8 bytes, and there are {}", data.len()))
         })?;

@@ -94,13 +94,13 @@ impl Site {
 
     // ----- looking on
 
-    pub(crate) fn contenders(&self) -> Result<Vec<Contender>> {
-        contenders::contenders(&self.client, self.node()?)
+    pub(crate) fn contenders(&self, synced: bool) -> Result<Vec<Contender>> {
+        contenders::contenders(&self.client, self.node()?, synced)
     }
 
     /// The first of them.
-    pub(crate) fn first_contender(&self) -> Result<Option<Contender>> {
-        contenders::first(&self.client, self.node()?)
+    pub(crate) fn first_contender(&self, synced: bool) -> Result<Option<Contender>> {
+        contenders::first(&self.client, self.node()?, synced)
     }
 
     pub(crate) fn observe(&self, form: Form) -> Observer {
@@ -195,7 +195,8 @@ macro_rules! looking_on {
     ($lock:ident, $form:expr, $cost:literal) => {
         impl $lock {
             /// All who hold or wait, in the order in which they are granted: those who hold come
-            /// first. For people and logs; a decision taken by it is out of date.
+            /// first. For people and logs; a decision taken by it is out of date. It is as this
+            /// client's server knows it, which may lag behind the others.
             ///
             /// Takes one request, and one more for each contender.
             ///
@@ -206,7 +207,17 @@ macro_rules! looking_on {
             /// answer within the [connect time-out](crate::ClientBuilder::connect_timeout); what
             /// waiting cannot mend else.
             pub fn contenders(&self) -> Result<Vec<Contender>> {
-                self.site.contenders()
+                self.site.contenders(false)
+            }
+
+            /// As [`contenders`](Self::contenders), of all that had happened before this call: asks
+            /// the ensemble's leader first, in one request more.
+            ///
+            /// # Errors
+            ///
+            /// As [`contenders`](Self::contenders).
+            pub fn latest_contenders(&self) -> Result<Vec<Contender>> {
+                self.site.contenders(true)
             }
 
             /// Who holds, whenever that changes: for dashboards and tests.

@@ -546,7 +546,7 @@ impl Core {
         let first = warned.insert(node.to_owned());
         drop(warned);
         if first {
-            logging::warning!(target: "zklock::contend", "on the lock node {node:?} {warning}");
+            logging::warning!(target: "zklock::contend", "on the node {node:?} {warning}");
         }
     }
 

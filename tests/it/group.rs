@@ -2,13 +2,15 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, ErrorKind, Group, LossReason, Member, Membership};
+use log::LevelFilter;
+use zklock::{Acl, Client, ErrorKind, Group, LeaderElection, LossReason, Member, Membership};
 
+use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, ALL, Kind};
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, in_background, kind, skip_unless_alone, skip_without_server,
+    QUIET, eventually, in_background, kind, mutex, skip_unless_alone, skip_without_server,
     skip_without_zookeeper, threads_named,
 };
 
@@ -333,5 +335,71 @@ fn once_left_no_node_is_there() {
     leaving.recv_timeout(SOON).unwrap().unwrap();
     assert_eq!(site.children("a").len(), 0);
     drop(group);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_member_that_may_not_be_read_is_there_without_its_data() {
+    skip_without_zookeeper!();
+    let site = Site::shared("group-private");
+    let logs = logs(LevelFilter::Warn);
+    let (zk, owner) =
+        (site.quiet_client(), site.builder().auth("digest", "me:secret").connect().unwrap());
+    let group = Group::new(&zk, &site.base, "a");
+    let open = group.join("open", "at 1").unwrap();
+    let mut changes = group.observe();
+    assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["open".to_owned()]));
+    let private = Group::builder(&owner, &site.base, "a").acl([Acl::creator_only()]).build();
+    let hidden = private.join("private", "at 2").unwrap();
+    let seen = changes.next_for(SOON).unwrap().expect("a change");
+    let data: Vec<_> = seen.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
+    let [ours, theirs] = [&zk, &owner].map(|zk| zk.session_id().unwrap());
+    assert_eq!(data, [("open", &b"at 1"[..], ours), ("private", b"", theirs)]);
+    assert_eq!(group.members().unwrap(), seen);
+    assert_eq!(private.members().unwrap()[1].data, b"at 2");
+    let warnings = logs.warnings();
+    let warned = warnings.iter().filter(|line| line.contains(hidden.path())).count();
+    assert_eq!(warned, 1, "{warnings:#?}");
+    // Observing goes on.
+    hidden.leave().unwrap();
+    assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["open".to_owned()]));
+    drop((open, changes, group, private));
+    site.finish([zk, owner]);
+}
+
+#[test]
+fn who_asks_for_the_latest_asks_the_ensembles_leader_first() {
+    skip_without_server!();
+    let site = Site::own("latest");
+    let (proxy, zk) = site.proxied(QUIET);
+    let group = Group::new(&zk, &site.base, "a");
+    let election = LeaderElection::new(&zk, &site.base, "b");
+    let membership = group.join("me", "").unwrap();
+    let leadership = election.campaign().unwrap();
+    let lock = mutex(&zk, &site.base, "b");
+    let asks = |what: &dyn Fn() -> usize| {
+        // A watch that is set a moment later is no part of it.
+        proxy.reset_counts();
+        assert_eq!(what(), 1);
+        let all = proxy.requests().into_iter().map(|one| one.opcode);
+        all.filter(|one| [opcode::SYNC, opcode::GET_CHILDREN].contains(one)).collect::<Vec<_>>()
+    };
+    let plain: [&dyn Fn() -> usize; 4] = [
+        &|| group.members().unwrap().len(),
+        &|| election.leader().unwrap().iter().count(),
+        &|| election.candidates().unwrap().len(),
+        &|| lock.contenders().unwrap().len(),
+    ];
+    let latest: [&dyn Fn() -> usize; 4] = [
+        &|| group.latest_members().unwrap().len(),
+        &|| election.latest_leader().unwrap().iter().count(),
+        &|| election.latest_candidates().unwrap().len(),
+        &|| lock.latest_contenders().unwrap().len(),
+    ];
+    for (plain, latest) in plain.into_iter().zip(latest) {
+        assert_eq!(asks(plain), [opcode::GET_CHILDREN]);
+        assert_eq!(asks(latest), [opcode::SYNC, opcode::GET_CHILDREN]);
+    }
+    drop((membership, leadership, group, election, lock));
     site.finish([zk]);
 }

@@ -234,3 +234,22 @@ fn what_is_refused_changes_nothing() {
     drop((value, readable, counter));
     site.finish([zk]);
 }
+
+/// As Curator's `DistributedAtomicLong` has it.
+#[test]
+fn a_counter_whose_node_is_empty_is_at_0() {
+    skip_without_zookeeper!();
+    let site = Site::shared("counter-empty");
+    let (zk, mut raw) = (site.client(), site.raw());
+    let [added, set] = ["added", "set"].map(|name| SharedCounter::new(&zk, &site.base, name));
+    for name in ["added", "set"] {
+        raw.create_all(&format!("{}/{name}", site.base)).unwrap();
+    }
+    assert_eq!((added.get().unwrap(), added.add(3).unwrap(), added.get().unwrap()), (0, 3, 3));
+    assert!(!set.compare_and_set(1, 7).unwrap());
+    assert!(set.compare_and_set(0, 7).unwrap());
+    assert_eq!(set.get().unwrap(), 7);
+    raw.close().unwrap();
+    drop((added, set));
+    site.finish([zk]);
+}
