@@ -17,6 +17,7 @@ pub(crate) mod op {
     pub(crate) const PING: i32 = 11;
     pub(crate) const CHECK: i32 = 13;
     pub(crate) const MULTI: i32 = 14;
+    pub(crate) const REMOVE_WATCHES: i32 = 18;
     pub(crate) const CREATE_CONTAINER: i32 = 19;
     pub(crate) const AUTH: i32 = 100;
     pub(crate) const CLOSE_SESSION: i32 = -11;

@@ -214,8 +214,10 @@ impl Client {
     pub fn stats(&self) -> ClientStats {
         let core = &self.owner.core;
         let session = core.slot.lock().session.clone();
+        let watches = session.map(|session| Arc::clone(session.watches()));
         ClientStats {
-            watches: session.map_or(0, |session| session.watches().len()),
+            watches: watches.as_ref().map_or(0, |watches| watches.len()),
+            watches_at_server: watches.as_ref().map_or(0, |watches| watches.at_the_server()),
             pending_deletes: core.reaper.backlog(),
             threads: rt::live_threads(),
         }
@@ -265,6 +267,11 @@ pub struct ClientStats {
     /// that waits at the ensemble, and one for each shared or kept node whose holder looks out for
     /// others.
     pub watches: usize,
+    /// Nodes that the server watches for this client's session, as far as is known; 0 over a handle
+    /// of the program's. Up to 64 of them may be left over from waits that have ended: watches are
+    /// removed together. Servers before 3.5 cannot remove them; there they stay until the node
+    /// changes or the connection ends.
+    pub watches_at_server: usize,
     /// Nodes still to be deleted in the background.
     pub pending_deletes: usize,
     /// Threads of this library in this process, of all clients. The `zookeeper` crate has

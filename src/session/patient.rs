@@ -107,6 +107,10 @@ impl Store for Patient {
         self.0.watch_children_soon(path, on_answer);
     }
 
+    fn unwatch_soon(&self, path: &str) {
+        self.0.unwatch_soon(path);
+    }
+
     fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>) {
         self.0.let_go(path, until, on_answer);
     }

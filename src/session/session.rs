@@ -58,7 +58,9 @@ impl Session {
         &self.status
     }
 
+    /// For whoever is about to wait for something.
     pub(crate) fn watches(&self) -> &Arc<Watches> {
+        self.watches.tidy(|path| self.store.unwatch_soon(path));
         &self.watches
     }
 

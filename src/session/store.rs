@@ -212,6 +212,10 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Lists a node's children and sets a watch on them without waiting.
     fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>);
 
+    /// Has all watches of this connection on a node removed, without waiting. What is asked for
+    /// afterwards comes after it. Not every store can.
+    fn unwatch_soon(&self, _path: &str) {}
+
     /// Asks for a node's deletion, and returns when the request is certain to reach the server
     /// if the connection lasts, when there is none, or at the deadline. What is asked afterwards
     /// comes after it. The answer, which comes on another thread, may be lost with the session.

@@ -1,11 +1,9 @@
 //! Real sessions: the `zookeeper` crate's handle on a link to the ensemble.
 //!
-//! What locking and unlocking are made of goes past the handle, straight to the link: to make
-//! a contender, to list, to read, to watch and to delete one, to sync. Through the handle, such a
-//! request takes two more threads and a loopback connection there and back, each with a wake-up
-//! of its own, which is most of what it costs. The handle is asked for what is rare, and for what
-//! the crate does as it is: lock nodes and what is above them, data that is written over, a node
-//! whose making is awaited. Transactions it does not know. The link tells of all watches that fire, whoever has set them.
+//! All requests go past the handle, straight to the link: through the handle, a request takes two
+//! more threads and a loopback connection there and back, and its place among the others is not
+//! known. The handle only keeps the session: the link closes it when the handle goes. The link tells
+//! of all watches that fire, whoever has set them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +16,10 @@ use super::store::{
     Answer, Created, Ensemble, Entered, Fault, Found, Info, IsWanted, Kind, Names, OnAnswer,
     Reports, Stat, Step, Store, or_none,
 };
-use super::wake::Waiter;
+use super::wake::{Waiter, Watches};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::core::{Answer as Reply, End, OnAnswer as OnReply};
+use crate::link::core::{Answer as Reply, End, Notice, OnAnswer as OnReply};
 use crate::link::frame::{
     FLAG_CONTAINER, FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, FLAG_SEQUENTIAL, Fields, Frame,
     Malformed, SYNC_ROOT, code, op,
@@ -51,9 +49,13 @@ impl Ensemble for Servers {
         let Reports { status, watches, on_notice } = reports;
         let (config, limit) = (self.0.clone(), self.0.connect_timeout);
         let told = Arc::clone(&status);
+        let (table, void) = (Arc::clone(&watches), Arc::clone(&watches));
         let link = Link::open(
             config,
             Box::new(move |notice| {
+                if matches!(notice, Notice::Suspended | Notice::Ended(_)) {
+                    void.are_void();
+                }
                 told.note(notice);
                 on_notice(notice);
             }),
@@ -85,7 +87,7 @@ impl Ensemble for Servers {
         // The session is there: it is not to be thrown away for what is left of the time.
         let admit_by = Deadline::after(ADMISSION);
         let handle = Handle::open(&link, || admit_by.has_passed() || stop())?;
-        Ok(Box::new(Wire { handle, link, is_without_containers: AtomicBool::new(false) }))
+        Ok(Box::new(Wire { _handle: handle, link, watches: table, is_old: Arc::default() }))
     }
 
     fn session_timeout(&self) -> Duration {
@@ -104,9 +106,12 @@ impl Ensemble for Servers {
 /// One session.
 #[derive(Debug)]
 struct Wire {
-    handle: Handle,
+    /// Asked nothing, and kept for as long as the session is.
+    _handle: Handle,
     link: Link,
-    is_without_containers: AtomicBool,
+    watches: Arc<Watches>,
+    /// The server is older than 3.5. It says so by closing the connection.
+    is_old: Arc<AtomicBool>,
 }
 
 /// A request of the link's own.
@@ -238,7 +243,7 @@ impl Wire {
     /// Servers before 3.5 know no containers. They say so, and close the connection: another one
     /// is not to be lost for the same answer.
     fn create_container(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Created> {
-        if self.is_without_containers.load(Ordering::Relaxed) {
+        if self.is_old.load(Ordering::Relaxed) {
             return self.create(path, data, acl, Kind::Persistent);
         }
         let create = Request::create(path, data, acl, FLAG_CONTAINER);
@@ -247,7 +252,7 @@ impl Wire {
         self.link.verbs([create.answered_to(pending.on_answer(0))]);
         let [reply] = pending.wait();
         if reply.as_ref().is_some_and(|reply| reply.error == code::UNIMPLEMENTED) {
-            self.is_without_containers.store(true, Ordering::Relaxed);
+            self.is_old.store(true, Ordering::Relaxed);
             logging::info!(
                 target: "zklock::session",
                 "the server knows no container nodes (ZooKeeper 3.5 and later do): {path:?} and \
@@ -259,9 +264,45 @@ impl Wire {
         told(reply, created)
     }
 
+    /// Asks for what is read of a node, and for a watch on it if that is wanted.
+    fn look<T>(
+        &self,
+        operation: i32,
+        path: &str,
+        watch: bool,
+        read: impl FnOnce(&Reply) -> Result<T, Malformed>,
+    ) -> Answer<Option<T>> {
+        let (request, pending) = (Request::about(operation, path, watch), Pending::<1>::new());
+        let mut on_answer = pending.on_answer(0);
+        if watch {
+            on_answer = self.watching(operation, path, on_answer);
+        }
+        self.link.verbs([request.answered_to(on_answer)]);
+        let [reply] = pending.wait();
+        or_none(told(reply, read))
+    }
+
+    /// Notes the watch that an answered request has set, in the order of answers and events.
+    fn watching(&self, operation: i32, path: &str, on_answer: OnReply) -> OnReply {
+        let (watches, path) = (Arc::clone(&self.watches), path.to_owned());
+        Box::new(move |reply: Reply| {
+            // One on a node that is not there waits for its making.
+            let awaits = operation == op::EXISTS && reply.error == code::NO_NODE;
+            if reply.error == code::OK || awaits {
+                watches.is_set(&path);
+            }
+            on_answer(reply);
+        })
+    }
+
+    fn watch(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) -> Verb {
+        let on_answer = Box::new(move |reply| on_answer(told(Some(reply), data_and_stat)));
+        let on_answer = self.watching(op::GET_DATA, path, on_answer);
+        Request::about(op::GET_DATA, path, true).answered_to(on_answer)
+    }
+
     fn exists(&self, path: &str, watch: bool) -> Answer<Option<Stat>> {
-        let request = Request::about(op::EXISTS, path, watch);
-        or_none(self.ask(request, |reply| Fields(&reply.body).stat()))
+        self.look(op::EXISTS, path, watch, |reply| Fields(&reply.body).stat())
     }
 }
 
@@ -295,11 +336,11 @@ impl Store for Wire {
     }
 
     fn await_making(&self, path: &str) -> Answer<bool> {
-        Ok(self.handle.exists(path, true)?.is_some())
+        Ok(self.exists(path, true)?.is_some())
     }
 
     fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        or_none(self.ask(Request::about(op::GET_DATA, path, watch), data_and_stat))
+        self.look(op::GET_DATA, path, watch, data_and_stat)
     }
 
     fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
@@ -337,7 +378,7 @@ impl Store for Wire {
     }
 
     fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
-        or_none(self.ask(Request::about(op::GET_CHILDREN, path, watch), names))
+        self.look(op::GET_CHILDREN, path, watch, names)
     }
 
     fn sync(&self) -> Answer<()> {
@@ -352,11 +393,11 @@ impl Store for Wire {
     }
 
     fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
-        self.link.verbs([watch(path, on_answer)]);
+        self.link.verbs([self.watch(path, on_answer)]);
     }
 
     fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
-        self.link.later(Later { verb: watch(path, on_answer), is_wanted });
+        self.link.later(Later { verb: self.watch(path, on_answer), is_wanted });
     }
 
     fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
@@ -374,7 +415,9 @@ impl Store for Wire {
                 false => told(Some(reply), stat),
             });
         };
-        self.send_both([watch, exists], [Box::new(on_children), Box::new(on_exists)]);
+        let on_children =
+            self.watching(op::GET_CHILDREN, path::parent(path), Box::new(on_children));
+        self.send_both([watch, exists], [on_children, Box::new(on_exists)]);
     }
 
     fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>) {
@@ -383,8 +426,23 @@ impl Store for Wire {
     }
 
     fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {
+        let on_answer = Box::new(move |reply| on_answer(told(Some(reply), names)));
+        let on_answer = self.watching(op::GET_CHILDREN, path, on_answer);
         let request = Request::about(op::GET_CHILDREN, path, true);
-        self.send(request, move |reply| on_answer(told(Some(reply), names)));
+        self.link.verbs([request.answered_to(on_answer)]);
+    }
+
+    fn unwatch_soon(&self, path: &str) {
+        /// Of a node's data, its children or its making.
+        const ANY: i32 = 3;
+        if self.is_old.load(Ordering::Relaxed) {
+            return;
+        }
+        let body = Frame::new().buffer(path.as_bytes()).int(ANY).body();
+        let is_old = Arc::clone(&self.is_old);
+        self.send(Request { operation: op::REMOVE_WATCHES, body }, move |reply| {
+            is_old.fetch_or(reply.error == code::UNIMPLEMENTED, Ordering::Relaxed);
+        });
     }
 
     fn delete_soon(&self, path: &str) {
@@ -402,11 +460,6 @@ impl Store for Wire {
     fn close(&self, give_up_after: Duration) {
         self.link.close(give_up_after);
     }
-}
-
-fn watch(path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) -> Verb {
-    let on_answer = Box::new(move |reply| on_answer(told(Some(reply), data_and_stat)));
-    Request::about(op::GET_DATA, path, true).answered_to(on_answer)
 }
 
 fn flags(kind: Kind) -> i32 {

@@ -7,9 +7,10 @@ use zklock::{DistributedQueue, ErrorKind, Group, LeaderElection, SharedValue};
 use crate::support::proxy::opcode;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{QUIET, mutex, mutex_builder, skip_without_server};
+use crate::support::{QUIET, eventually, mutex, mutex_builder, skip_without_server};
 
 const LONG: Duration = Duration::from_secs(30);
+const REMOVE_WATCHES: i32 = 18;
 
 /// A server before 3.5 answers that it does not know the request, and closes the connection.
 #[test]
@@ -142,4 +143,52 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     assert_eq!(value.get().unwrap().expect("a value").data().len(), 80_000);
     drop((value, proxies));
     site.finish([zk, another]);
+}
+
+/// What observers and calls leave behind that have ended before anything has happened.
+#[test]
+fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
+    skip_without_server!();
+    let site = Site::own("watches");
+    let (proxy, zk) = site.proxied(QUIET);
+    let holder = site.quiet_client();
+    let guard = mutex(&holder, &site.base, "a").lock().unwrap();
+    let waits = |number: u32| {
+        let value = SharedValue::new(&zk, &site.base, format!("value-{number}"));
+        assert!(value.observe().next_for(LONG).unwrap().is_some());
+    };
+    (0..300).for_each(waits);
+    assert!(mutex(&zk, &site.base, "a").try_lock_for(Duration::from_millis(10)).unwrap().is_none());
+    let most = 80;
+    assert!(zk.stats().watches_at_server < most, "{:?}", zk.stats());
+    eventually(LONG, "the server to forget", || {
+        site.server().counter("zk_watch_count") < most as u64
+    });
+    assert!(proxy.count(REMOVE_WATCHES) > 200);
+    // An ordinary lock costs no request for that.
+    proxy.reset_counts();
+    let lock = mutex(&zk, &site.base, "b");
+    for _ in 0..200 {
+        lock.lock().unwrap().unlock().unwrap();
+    }
+    assert_eq!(proxy.count(REMOVE_WATCHES), 0);
+    guard.unlock().unwrap();
+    drop((lock, proxy));
+    site.finish([zk, holder]);
+}
+
+/// To ask it again would cost another connection.
+#[test]
+fn a_server_that_cannot_remove_watches_is_asked_for_it_only_once() {
+    skip_without_server!();
+    let site = Site::own("old-watches");
+    let (proxy, zk) = site.proxied(QUIET);
+    proxy.unknown(REMOVE_WATCHES);
+    for number in 0..300 {
+        let value = SharedValue::new(&zk, &site.base, format!("value-{number}"));
+        assert!(value.observe().next_for(LONG).unwrap().is_some());
+    }
+    assert_eq!(proxy.connections(), 2);
+    drop(proxy);
+    site.finish([zk]);
 }
