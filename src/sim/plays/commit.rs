@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::stage::{Play, Role, Stage, Tally};
+use super::super::world::Operation;
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
+use crate::session::store::Kind;
 use crate::{Client, Decision, Error, ErrorKind, TwoPhaseCommit};
 
 const ROUNDS: usize = 2;
+/// How often it is worth trying what fails for the same reason again.
+const MOST_TIMES: u64 = 20;
 
 struct Committing {
     names: Vec<String>,
@@ -73,6 +77,37 @@ impl Committing {
             Ok(decision) => self.learn(stage, number, decision),
             Err(error) => known(stage, &error),
         }
+    }
+
+    /// What a stranger has left is not for us to delete: to forget the round fails, and soon.
+    fn check_forgetting_with_a_stranger(
+        &self,
+        stage: &Stage,
+        round: &TwoPhaseCommit,
+        number: usize,
+        decision: Decision,
+    ) {
+        let Some(schedule) = current() else { return };
+        if !schedule.chance(30) {
+            return;
+        }
+        let mark = if decision == Decision::Commit { "commit" } else { "abort" };
+        let path = format!("/commits/round-{number}/{mark}/litter");
+        let left = stage.world.act(|world| world.litter(&path, Kind::Persistent, false));
+        let asked = || stage.world.look(|world| world.asked(Operation::Transact));
+        let before = asked();
+        match round.forget() {
+            Err(error) if error.kind() == ErrorKind::ConnectionLoss => {
+                stage.accuse(format!("nothing is wrong with the connection: {error}"));
+            }
+            Ok(_) => stage.accuse(format!("round {number} was forgotten, and {path} is there")),
+            Err(_) => {}
+        }
+        let times = asked() - before;
+        if times > MOST_TIMES {
+            stage.accuse(format!("to forget round {number} was tried {times} times in vain"));
+        }
+        stage.world.act(|world| left.iter().for_each(|path| drop(world.delete(path))));
     }
 
     fn take_part(&self, stage: &Stage, role: Role<'_>, number: usize, name: &str) {
@@ -141,6 +176,7 @@ impl Play for Committing {
                 }
                 Err(_) => false,
             });
+            self.check_forgetting_with_a_stranger(stage, &round, number, decision);
             stage.eventually("the round to be forgotten", || match round.forget() {
                 Ok(forgotten) => forgotten,
                 Err(error) => gone(&error),

@@ -4,11 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::stage::{Play, Role, Stage, Tally};
+use super::super::world::Operation;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Schedule, current};
-use crate::{Client, DistributedQueue, Error, ErrorKind};
+use crate::session::store::Kind;
+use crate::{Client, DistributedQueue, Error, ErrorKind, path};
 
 const NODE: &str = "/queues/one";
+/// More transactions than there are while one item is acknowledged, by all who acknowledge.
+const MOST_TIMES: u64 = 100;
 
 struct Queueing {
     leased: bool,
@@ -111,7 +115,22 @@ impl Queueing {
         // Another item may have this path when the queue's node was removed.
         let made = || stage.world.look(|world| world.making(&path).map(|(made, _)| made));
         let before = made();
-        match item.ack() {
+        // A stranger contends for it, with what nobody can delete.
+        let stranger = schedule.chance(10).then(|| {
+            let prefix = path::join(&path, "x-99-");
+            stage.world.act(|world| world.litter(&prefix, Kind::PersistentSequential, true))
+        });
+        let transactions = || stage.world.look(|world| world.asked(Operation::Transact));
+        let asked = transactions();
+        let acked = item.ack();
+        if transactions() - asked > MOST_TIMES {
+            stage.accuse(format!("to acknowledge {path} was tried again and again"));
+        }
+        let littered = stage.littered || stranger.is_some();
+        stage.world.act(|world| {
+            stranger.into_iter().flatten().for_each(|path| drop(world.delete(&path)));
+        });
+        match acked {
             Ok(()) => {
                 self.note(stage, &data);
                 if made() == before && stage.world.look(|world| world.contains(&path)) {
@@ -122,7 +141,7 @@ impl Queueing {
                 self.books.lock().unsure += 1;
                 let kinds = [ErrorKind::LockLost, ErrorKind::SessionLost];
                 // A stranger's node below it is in the way.
-                let in_the_way = error.kind() == ErrorKind::Server && stage.littered;
+                let in_the_way = error.kind() == ErrorKind::Server && littered;
                 if !kinds.contains(&error.kind()) && !in_the_way {
                     stage.accuse(format!("acknowledging: {error}"));
                 }
