@@ -28,11 +28,6 @@ pub(super) trait Play: Send + Sync + 'static {
     /// What must hold after each step.
     fn look(&self, _stage: &Stage) {}
 
-    /// Whether all holds also where the server removes the recipe's node once it is empty.
-    fn is_at_home_in_containers(&self) -> bool {
-        true
-    }
-
     /// What must hold in the end, when all is calm and nobody is at work any more.
     fn end(&self, _stage: &Stage, _client: &Client) {}
 }
@@ -106,8 +101,7 @@ fn perform_with(
         schedule.say(&format!("{:#?} {faults:#?}", plan.habits));
     }
     schedule.set_lag(plan.lag);
-    let tidies = plan.habits.tidies.filter(|_| play.is_at_home_in_containers());
-    let habits = Habits { reminds: false, tidies, ..plan.habits };
+    let habits = Habits { reminds: false, ..plan.habits };
     let stage = Arc::new(Stage {
         world: World::new(habits),
         habits,

@@ -1191,9 +1191,10 @@ impl Inner {
         self.leader.all_children(path).filter_map(read).collect()
     }
 
-    /// Whether there has ever been a node below this one, or one of the same name.
-    pub(super) fn had_children(&self, path: &str) -> bool {
-        self.made_since(0).any(|(made, ..)| path::parent(made) == path)
+    /// Whether there has been a node below this one since that transaction.
+    pub(super) fn had_children_since(&self, path: &str, zxid: i64) -> bool {
+        let then = usize::try_from(zxid).unwrap_or_default();
+        self.made_since(then).any(|(made, ..)| path::parent(made) == path)
     }
 
     /// How much has happened so far.

@@ -34,8 +34,8 @@ fn items(stage: &Stage) -> BTreeSet<Item> {
 }
 
 /// Whether nothing was ever below the item, as then it is passed over.
-fn was_free(stage: &Stage, (.., name): &Item) -> bool {
-    !stage.world.look(|world| world.had_children(&path::join(NODE, name)))
+fn was_free(stage: &Stage, (_, made, name): &Item) -> bool {
+    !stage.world.look(|world| world.had_children_since(&path::join(NODE, name), *made))
 }
 
 fn priority(data: &[u8]) -> Option<u32> {
@@ -43,10 +43,6 @@ fn priority(data: &[u8]) -> Option<u32> {
 }
 
 impl Play for Urging {
-    fn is_at_home_in_containers(&self) -> bool {
-        false
-    }
-
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
         let queue = PriorityQueue::new(role.client, "/queues", "urgent");

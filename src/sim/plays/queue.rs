@@ -1,6 +1,6 @@
 //! What is taken is given to one; what is leased is acknowledged in the end; nothing else appears.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::stage::{Play, Role, Stage, Tally};
@@ -59,8 +59,18 @@ impl Queueing {
         }
     }
 
-    fn take(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>, queue: &DistributedQueue) {
+    /// `in_time` is whether every call so far has had its answer: what comes too late is for the
+    /// next call, out of its turn.
+    fn take(
+        &self,
+        stage: &Stage,
+        schedule: &Schedule,
+        role: Role<'_>,
+        queue: &DistributedQueue,
+        in_time: &mut bool,
+    ) {
         let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout));
+        let before = items(stage);
         let taken = match schedule.below(3) {
             0 => queue.try_take(),
             _ => {
@@ -70,8 +80,14 @@ impl Queueing {
             }
         };
         stage.count(matches!(taken, Ok(Some(_))));
+        let was_in_time = std::mem::replace(in_time, *in_time && matches!(taken, Ok(Some(_))));
         match taken {
-            Ok(Some(data)) => self.note(stage, &data),
+            Ok(Some(data)) => {
+                if was_in_time {
+                    check_turn(stage, &before, &data);
+                }
+                self.note(stage, &data);
+            }
             // What comes too late is for the next call on this value, if there is one.
             Ok(None) => self.books.lock().unsure += 1,
             Err(error) => {
@@ -93,6 +109,7 @@ impl Queueing {
 
     fn lease(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>, queue: &DistributedQueue) {
         let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout));
+        let before = items(stage);
         let leased = match schedule.below(3) {
             0 => queue.try_lease(),
             _ => {
@@ -107,6 +124,7 @@ impl Queueing {
             Ok(None) => return,
             Err(error) => return known(stage, &error),
         };
+        check_turn(stage, &before, item.data());
         schedule.pause(schedule.some(stage.habits.session_timeout / 2));
         if schedule.chance(30) {
             return drop(item);
@@ -152,6 +170,30 @@ impl Queueing {
     }
 }
 
+/// The items by the transactions that made them: their numbers begin anew when the queue's node was
+/// removed. With their names, and what they say.
+fn items(stage: &Stage) -> BTreeMap<i64, (String, Vec<u8>)> {
+    let mut items = stage.world.look(|world| world.children_by_age(NODE));
+    items.retain(|_, (name, _)| name.starts_with("qn-"));
+    items
+}
+
+/// What was there before the call and after it, and never leased, had to be given rather than what
+/// is younger.
+fn check_turn(stage: &Stage, before: &BTreeMap<i64, (String, Vec<u8>)>, given: &[u8]) {
+    let after = items(stage);
+    let mine = before.iter().find(|(_, (_, data))| data == given);
+    let older = before.range(..mine.map_or(i64::MAX, |(made, _)| *made));
+    let mut there = older.filter(|(made, _)| after.contains_key(made));
+    let is_free = |made: i64, name: &str| {
+        !stage.world.look(|world| world.had_children_since(&path::join(NODE, name), made))
+    };
+    if let Some((_, (name, data))) = there.find(|(made, (name, _))| is_free(**made, name)) {
+        let [given, data] = [given, data].map(String::from_utf8_lossy);
+        stage.accuse(format!("{given} was given, and {data} was before it, {name}"));
+    }
+}
+
 fn known(stage: &Stage, error: &Error) {
     use ErrorKind::{Connect, ConnectionLoss, SessionLost};
     if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
@@ -160,18 +202,15 @@ fn known(stage: &Stage, error: &Error) {
 }
 
 impl Play for Queueing {
-    fn is_at_home_in_containers(&self) -> bool {
-        false
-    }
-
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
         let queue = queue(role.client);
+        let mut in_time = true;
         for _ in 0..8 {
             schedule.pause(schedule.some(stage.habits.session_timeout / 8));
             match (schedule.chance(50), self.leased) {
                 (true, _) => self.offer(stage, &queue),
-                (false, false) => self.take(stage, &schedule, role, &queue),
+                (false, false) => self.take(stage, &schedule, role, &queue, &mut in_time),
                 (false, true) => self.lease(stage, &schedule, role, &queue),
             }
         }
@@ -181,11 +220,19 @@ impl Play for Queueing {
     fn end(&self, stage: &Stage, client: &Client) {
         let queue = queue(client);
         let names = stage.world.look(|world| world.children(NODE));
+        let (ages, mut latest) = (items(stage), 0);
         let mut left = 0;
         stage.eventually("the rest of the items", || {
             loop {
                 match queue.try_take() {
-                    Ok(Some(data)) => self.note(stage, &data),
+                    Ok(Some(data)) => {
+                        self.note(stage, &data);
+                        let age = ages.iter().find(|(_, (_, said))| *said == data);
+                        let made = age.map_or(i64::MAX, |(made, _)| *made);
+                        if std::mem::replace(&mut latest, made) >= made {
+                            stage.accuse(format!("{:?} came late", String::from_utf8_lossy(&data)));
+                        }
+                    }
                     Ok(None) => return true,
                     Err(error) if error.kind() == ErrorKind::Connect => return false,
                     Err(error) => {
