@@ -16,8 +16,8 @@ use crate::support::raw::{self, Kind, Raw};
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, kind, last, skip_unless_alone, skip_without_server, skip_without_zookeeper,
-    waiting,
+    QUIET, eventually, in_background, kind, last, skip_unless_alone, skip_without_server,
+    skip_without_zookeeper, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -488,6 +488,29 @@ fn contenders_in_vain_do_not_keep_an_item_from_being_acknowledged() {
     site.finish([zk]);
 }
 
+/// A contender that has a child cannot be deleted, and so the item cannot.
+#[test]
+fn an_acknowledgement_that_makes_no_progress_ends_and_names_the_node() {
+    skip_without_zookeeper!();
+    let site = Site::shared("queue-stuck");
+    let zk = site.client();
+    let queue = queue(&zk, &site);
+    queue.offer("a").unwrap();
+    let item = queue.lease().unwrap();
+    let path = item.path().to_owned();
+    site.raw().create_all(&format!("{path}/lock-0000000007/note")).unwrap();
+    let acks = in_background(move || item.ack());
+    let error = acks.recv_timeout(SOON * 2).expect("it goes on for ever").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Server);
+    assert_eq!(error.path(), Some(&*path));
+    assert!(error.to_string().contains("lock-0000000007"), "{error}");
+    // The item returns.
+    site.raw().delete_recursive(&format!("{path}/lock-0000000007")).unwrap();
+    queue.lease_for(SOON).unwrap().expect("it has returned").ack().unwrap();
+    drop(queue);
+    site.finish([zk]);
+}
+
 // ----- lost answers
 
 #[test]
@@ -513,6 +536,66 @@ fn an_offer_without_an_answer_is_reported_and_not_repeated() {
     assert_eq!(queue.take().unwrap(), b"second");
     drop((queue, proxy));
     site.finish([zk]);
+}
+
+/// Whatever is lost of it, what the caller is told is true, and nothing is there twice.
+#[test]
+fn an_offer_is_there_once_at_most_and_the_caller_knows_whether_it_is_in_doubt() {
+    skip_without_server!();
+    let site = Site::own("queue-offer-doubt");
+    let proxy = Proxy::start(site.server().addr());
+    let builder = Client::builder(&proxy.hosts()).session_timeout(T);
+    let zk = builder.connect_timeout(Duration::from_secs(3)).connect().unwrap();
+    let other = site.client();
+    let theirs = queue(&other, &site);
+    type Harm = fn(&Proxy);
+    let harms: [(&str, Harm, &[ErrorKind]); 6] = [
+        ("none", |_| (), &[]),
+        (
+            "no request",
+            |p| p.drop_request_on(opcode::CREATE, "/qn-", 1),
+            &[ErrorKind::ConnectionLoss],
+        ),
+        ("no reply", |p| p.drop_reply_on(opcode::CREATE, "/qn-", 1), &[ErrorKind::ConnectionLoss]),
+        ("two lost", |p| p.drop_reply_on(opcode::CREATE, "/qn-", 2), &[ErrorKind::ConnectionLoss]),
+        ("a stall", |p| p.stall_reply(opcode::CREATE), &[ErrorKind::ConnectionLoss]),
+        ("no server", Proxy::refuse, &[ErrorKind::Connect, ErrorKind::ConnectionLoss]),
+    ];
+    for is_new in [true, false] {
+        for (harm, inflict, expected) in harms {
+            if is_new {
+                site.raw().delete_recursive(&format!("{}/q", site.base)).unwrap();
+            } else {
+                theirs.offer("another").unwrap();
+            }
+            inflict(&proxy);
+            let offered = queue(&zk, &site).offer(harm);
+            proxy.pass();
+            // Nothing of it comes later: there is an answer to a request that was sent behind it.
+            eventually(SOON, "an answer", || queue(&zk, &site).len().is_ok());
+            let mut found = Vec::new();
+            while let Some(item) = theirs.try_take().unwrap() {
+                found.push(text(Some(item)).unwrap());
+            }
+            let count = found.iter().filter(|item| *item == harm).count();
+            match &offered {
+                Ok(()) => assert_eq!(count, 1, "{harm}"),
+                Err(error) if error.kind() == ErrorKind::Connect => assert_eq!(count, 0, "{harm}"),
+                Err(error) => assert!(count <= 1, "{harm}: {count}, {error}"),
+            }
+            match (offered.is_ok(), expected) {
+                (true, []) => {}
+                (false, [_, ..]) => {
+                    let found = kind(offered);
+                    assert!(expected.contains(&found), "{harm}, new: {is_new}: {found:?}");
+                }
+                // The first request of a queue that is not there yet finds that out.
+                _ => assert!(is_new, "{harm}: {offered:?}"),
+            }
+        }
+    }
+    drop((theirs, proxy));
+    site.finish([zk, other]);
 }
 
 #[test]
