@@ -35,9 +35,10 @@ use crate::session::wake::Cancel;
 /// | [`take`](Self::take), [`take_for`](Self::take_for), [`take_with`](Self::take_with), [`try_take`](Self::try_take) | at most once | it is deleted before it is given; who dies then, or has no answer, loses it |
 /// | [`lease`](Self::lease), [`lease_for`](Self::lease_for), [`lease_with`](Self::lease_with), [`try_lease`](Self::try_lease) | at least once | it is deleted by [`ack`](LeasedItem::ack), and returns without that |
 ///
-/// What a server takes out of the queue too late for a call with a limit is given by the next call
-/// to take, of this value or a clone; only with the last of them it is lost, which the log says. So
-/// keep a value for as long as there are items to take.
+/// A call to take begins to delete an item only while its time is not over. If the server's answer
+/// comes too late for it even so, the client keeps the item for the next call to take from this
+/// queue, by whatever value. Only when the client ends without such a call is the item lost, which
+/// the log says.
 ///
 /// # Taking and leasing in one queue
 ///

@@ -25,6 +25,8 @@ struct Node {
     /// Of everyone.
     permissions: Option<Permissions>,
     children: BTreeSet<String>,
+    /// The transaction that made or deleted one of them last.
+    children_zxid: i64,
     /// The sequence number of the next child: how many were made so far.
     next: i32,
 }
@@ -118,6 +120,7 @@ impl Node {
             version: self.version,
             child_changes: self.child_changes,
             children: i32::try_from(self.children.len()).unwrap_or(i32::MAX),
+            children_zxid: self.children_zxid,
             ephemeral_owner: self.owner,
         }
     }
@@ -135,6 +138,7 @@ impl Tree {
             child_changes: 0,
             permissions: Some(Permissions::ALL),
             children: BTreeSet::new(),
+            children_zxid: 0,
             next: 0,
         };
         Tree { nodes: BTreeMap::from([("/".to_owned(), root)]) }
@@ -242,6 +246,7 @@ impl Tree {
                     child_changes: 0,
                     permissions: *permissions,
                     children: BTreeSet::new(),
+                    children_zxid: zxid,
                     next: 0,
                 };
                 let made = node.trigger(path, On::Node);
@@ -251,11 +256,12 @@ impl Tree {
                     node.children.insert(path::last(path).to_owned());
                     node.next = node.next.saturating_add(1);
                     node.child_changes += 1;
+                    node.children_zxid = zxid;
                     node.trigger(parent, On::Children)
                 });
                 [made].into_iter().chain(children).collect()
             }
-            Change::Delete { path } => self.remove(path),
+            Change::Delete { path } => self.remove(zxid, path),
             Change::Write { path, data } => {
                 let written = self.nodes.get_mut(path).map(|node| {
                     node.data.clone_from(data);
@@ -270,7 +276,7 @@ impl Tree {
             }
             Change::CloseSession(session) => {
                 let owned: Vec<String> = self.owned_by(*session);
-                owned.iter().flat_map(|path| self.remove(path)).collect()
+                owned.iter().flat_map(|path| self.remove(zxid, path)).collect()
             }
             Change::SetPermissions { path, permissions } => {
                 if let Some(node) = self.nodes.get_mut(path) {
@@ -287,13 +293,14 @@ impl Tree {
         }
     }
 
-    fn remove(&mut self, path: &str) -> Vec<Trigger> {
+    fn remove(&mut self, zxid: i64, path: &str) -> Vec<Trigger> {
         let Some(node) = self.nodes.remove(path) else { return Vec::new() };
         let gone = node.trigger(path, On::Gone);
         let parent = path::parent(path);
         let children = self.nodes.get_mut(parent).map(|node| {
             node.children.remove(path::last(path));
             node.child_changes += 1;
+            node.children_zxid = zxid;
             node.trigger(parent, On::Children)
         });
         [gone].into_iter().chain(children).collect()

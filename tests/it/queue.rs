@@ -1,5 +1,6 @@
 //! Queues: scenarios 79 and 80, and what is said of how often an item is delivered.
 
+mod late;
 mod storm;
 
 use std::collections::BTreeSet;

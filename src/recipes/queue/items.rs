@@ -14,7 +14,8 @@ use crate::recipes::place::{Aim, Place, Wait};
 use crate::recipes::site::default_data;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::follow::Follower;
+use crate::session::follow::{Follower, worth_asking};
+use crate::session::late::Late;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
 use crate::session::store::{Answer, Created, Fault, Kind, room};
@@ -52,13 +53,21 @@ enum Tried<T> {
     Got(T),
     /// There may be others.
     Another,
+    /// Somebody else has it for the time being.
+    Leased,
     NoTime,
 }
 
-/// How to get at what came too late for an earlier call.
-type Delivered<T> = fn(&Stock) -> Option<Result<T>>;
+/// How to get at what came too late for an earlier call of the client's.
+type Delivered<T> = fn(&Late, &str) -> Option<Result<T>>;
 
-/// What came of asking for an item's removal.
+/// An item that was read, and not leased then.
+struct Found {
+    data: Vec<u8>,
+    czxid: i64,
+}
+
+/// What came of asking for an item's deletion.
 enum Removed {
     Ours(Vec<u8>),
     Gone,
@@ -151,15 +160,15 @@ impl Items {
 
     /// The first item, taken out of the queue.
     pub(crate) fn take(&self, search: Search<'_>) -> Result<Option<Vec<u8>>> {
-        self.seek(search, Some(Stock::delivered), |follower, session, on, claim| {
-            self.remove(follower, session, on, claim, search)
+        self.seek(search, Some(Late::take), |follower, session, claim, found| {
+            self.remove(follower, session, claim, found, search)
         })
     }
 
     /// The first item, leased.
     pub(crate) fn lease(&self, search: Search<'_>) -> Result<Option<LeasedItem>> {
-        self.seek(search, None, |follower, session, on, claim| {
-            self.secure(follower, session, on, claim, search)
+        self.seek(search, None, |follower, _, claim, found| {
+            self.secure(follower, claim, found, search)
         })
     }
 
@@ -183,16 +192,19 @@ impl Items {
         &self,
         search: Search<'_>,
         delivered: Option<Delivered<T>>,
-        attempt: impl Fn(&mut Follower, &Arc<Session>, &On, Arc<Claim>) -> Result<Tried<T>>,
+        attempt: impl Fn(&mut Follower, &Arc<Session>, &Arc<Claim>, Found) -> Result<Tried<T>>,
     ) -> Result<Option<T>> {
         self.place.node()?;
         let mut follower = self.place.follower(search.wait);
         let _news = self.stock.subscribe(follower.bell());
+        let (late, prefix) = (self.place.client.core().late(), self.item_prefix()?);
+        let _late = delivered.map(|_| late.subscribe(follower.bell()));
+        let has_news = || self.stock.has_news() || (delivered.is_some() && late.has(&prefix));
         let until = search.wait.ask_until;
         // Whether all that was in the queue when the call began, or woke last, is known.
         let mut is_certain = false;
         loop {
-            if let Some(delivered) = delivered.and_then(|delivered| delivered(&self.stock)) {
+            if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
                 return delivered.map(Some);
             }
             let Some(session) = follower.session(until)? else { return self.over(search) };
@@ -205,7 +217,7 @@ impl Items {
             if has_to_be && !is_certain {
                 match self.make_certain(&mut follower, &session, &on, until)? {
                     Tried::Got(()) => is_certain = true,
-                    Tried::Another => continue,
+                    Tried::Another | Tried::Leased => continue,
                     Tried::NoTime => return self.over(search),
                 }
             }
@@ -218,11 +230,20 @@ impl Items {
                 let tried = if claim.item().is_beyond() {
                     self.refuse(&follower, &session, &claim, until)?
                 } else {
-                    attempt(&mut follower, &session, &on, claim)?
+                    match self.read(&follower, &session, &claim, until)? {
+                        Tried::Got(found) => attempt(&mut follower, &session, &claim, found)?,
+                        Tried::Another => Tried::Another,
+                        Tried::Leased => Tried::Leased,
+                        Tried::NoTime => Tried::NoTime,
+                    }
+                };
+                let tried = match tried {
+                    Tried::Leased => self.pass_over(&follower, &session, &on, &claim, until)?,
+                    tried => tried,
                 };
                 match tried {
                     Tried::Got(got) => return Ok(Some(got)),
-                    Tried::Another => continue,
+                    Tried::Another | Tried::Leased => continue,
                     Tried::NoTime => return self.over(search),
                 }
             }
@@ -234,9 +255,7 @@ impl Items {
                 if let Tried::NoTime = self.list(&follower, &session, &on, until)? {
                     return self.over(search);
                 }
-            } else if follower
-                .has_come(search.wait.until, || self.stock.has_news(delivered.is_some()))
-            {
+            } else if follower.has_come(search.wait.until, has_news) {
                 is_certain = false;
             } else {
                 return self.over(search);
@@ -317,32 +336,63 @@ impl Items {
         }
     }
 
-    /// Reads the item and deletes it.
+    /// Reads the item. Its data never change.
+    fn read(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        claim: &Claim,
+        until: Deadline,
+    ) -> Result<Tried<Found>> {
+        let path = path::join(&self.place.whole()?, claim.item().name());
+        Ok(match follower.ask(session, until, move |s| s.data(&path, false), drop)? {
+            None => Tried::NoTime,
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
+            Some(Ok(None)) => {
+                claim.is_gone();
+                Tried::Another
+            }
+            Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
+            Some(Ok(Some((data, stat)))) => Tried::Got(Found { data, czxid: stat.czxid }),
+            Some(Err(fault)) => {
+                return Err(self.place.refused(&fault, READ).on(self.item_node(claim)?));
+            }
+        })
+    }
+
+    /// Deletes an item that was read. That is not begun when the time is over; once begun, its
+    /// outcome is for the next call to take if it comes too late for this one.
     fn remove(
         &self,
         follower: &mut Follower,
         session: &Arc<Session>,
-        on: &On,
-        claim: Arc<Claim>,
+        claim: &Arc<Claim>,
+        found: Found,
         search: Search<'_>,
     ) -> Result<Tried<Vec<u8>>> {
-        let until = search.wait.ask_until;
-        let item = self.item_node(&claim)?;
+        if follower.is_over(search.wait.until) {
+            return Ok(Tried::NoTime);
+        }
+        let until = worth_asking(search.wait.until);
+        let item = self.item_node(claim)?;
         let path = path::join(&self.place.whole()?, claim.item().name());
         let doubt = || unanswered_take(&item);
-        let (mut session, mut is_unknown) = (Arc::clone(session), false);
+        let (mut session, czxid) = (Arc::clone(session), found.czxid);
+        // None when a deletion had no answer.
+        let mut known = Some(found.data);
         loop {
-            let asked = path.clone();
-            let removal = move |s: &Session| {
-                if is_unknown {
-                    s.sync()?;
-                }
-                remove(s, &asked)
-            };
+            let (asked, data) = (path.clone(), known.take());
+            let is_unknown = data.is_none();
             let late = {
-                let (claim, doubt) = (Arc::clone(&claim), doubt());
-                move |answer| deliver(&claim, answer, is_unknown, doubt)
+                let (claim, doubt, prefix) = (Arc::clone(claim), doubt(), self.item_prefix()?);
+                let late = Arc::clone(self.place.client.core().late());
+                move |answer| {
+                    if let Some(came) = came_late(&claim, answer, is_unknown, doubt) {
+                        late.put(&prefix, came);
+                    }
+                }
             };
+            let removal = move |s: &Session| remove(s, &asked, czxid, data);
             match follower.ask(&session, until, removal, late)? {
                 Some(Ok(Removed::Ours(data))) => {
                     claim.is_gone();
@@ -352,15 +402,8 @@ impl Items {
                     claim.is_gone();
                     return if is_unknown { Err(doubt()) } else { Ok(Tried::Another) };
                 }
-                Some(Ok(Removed::Leased)) => {
-                    return self.pass_over(follower, &session, on, &claim, until);
-                }
-                Some(Ok(Removed::Unknown)) => is_unknown = true,
-                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
-                    if !is_unknown {
-                        return Ok(Tried::Another);
-                    }
-                }
+                Some(Ok(Removed::Leased)) => return Ok(Tried::Leased),
+                Some(Ok(Removed::Unknown) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
                 None if is_unknown => return Err(doubt()),
                 None => return Ok(Tried::NoTime),
                 Some(Err(fault)) => return Err(self.place.refused(&fault, TAKE).on(item)),
@@ -374,35 +417,15 @@ impl Items {
         }
     }
 
-    /// Takes the lease of the item.
+    /// Takes the lease of an item that was read.
     fn secure(
         &self,
-        follower: &mut Follower,
-        session: &Arc<Session>,
-        on: &On,
-        claim: Arc<Claim>,
+        follower: &Follower,
+        claim: &Arc<Claim>,
+        found: Found,
         search: Search<'_>,
     ) -> Result<Tried<LeasedItem>> {
-        let until = search.wait.ask_until;
-        let node = self.item_node(&claim)?;
-        let path = path::join(&self.place.whole()?, claim.item().name());
-        // The data never change, so they may be read before it is ours.
-        let found = match follower.ask(session, until, move |s| s.data(&path, false), drop)? {
-            None => return Ok(Tried::NoTime),
-            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => return Ok(Tried::Another),
-            Some(answer) => answer,
-        };
-        let (data, stat) = match found {
-            Ok(Some(found)) => found,
-            Ok(None) => {
-                claim.is_gone();
-                return Ok(Tried::Another);
-            }
-            Err(fault) => return Err(self.place.refused(&fault, READ).on(node)),
-        };
-        if stat.children > 0 {
-            return self.pass_over(follower, session, on, &claim, until);
-        }
+        let node = self.item_node(claim)?;
         let contention = Contention {
             client: self.place.client.clone(),
             node: node.clone(),
@@ -413,8 +436,10 @@ impl Items {
         };
         let Wait { until: deadline, cancel, .. } = search.wait;
         match acquire(&contention, Limits { deadline, patient: false, cancel })? {
-            Some(hold) => Ok(Tried::Got(LeasedItem::new(hold, claim, node, data))),
-            None if follower.is_over(until) => Ok(Tried::NoTime),
+            Some(hold) => {
+                Ok(Tried::Got(LeasedItem::new(hold, Arc::clone(claim), node, found.data)))
+            }
+            None if follower.is_over(search.wait.ask_until) => Ok(Tried::NoTime),
             // Somebody else was faster.
             None => Ok(Tried::Another),
         }
@@ -442,7 +467,7 @@ impl Items {
         })?;
         Ok(match tried {
             Tried::NoTime => Tried::NoTime,
-            Tried::Got(()) | Tried::Another => Tried::Another,
+            Tried::Got(()) | Tried::Another | Tried::Leased => Tried::Another,
         })
     }
 
@@ -503,6 +528,11 @@ impl Items {
         Err(Error::new(ErrorKind::Connect, message).on(self.place.node()?))
     }
 
+    /// What the items' nodes begin with, as the client names them.
+    fn item_prefix(&self) -> Result<String> {
+        Ok(path::join(self.place.node()?, &self.layout().prefix(0)))
+    }
+
     /// The item's node, as the client names it.
     fn item_node(&self, claim: &Claim) -> Result<String> {
         Ok(path::join(self.place.node()?, claim.item().name()))
@@ -541,13 +571,19 @@ impl Items {
     }
 }
 
-/// Reads an item that nobody has leased, and deletes it.
-fn remove(session: &Session, path: &str) -> Answer<Removed> {
-    // No item is taken of which the data cannot be had.
-    let Some((data, stat)) = session.data(path, false)? else { return Ok(Removed::Gone) };
-    if stat.children > 0 {
-        return Ok(Removed::Leased);
-    }
+/// Deletes the item that was made by this transaction. Without its data, an earlier deletion had no
+/// answer: it is read again to see whether it is there.
+fn remove(session: &Session, path: &str, czxid: i64, data: Option<Vec<u8>>) -> Answer<Removed> {
+    let data = match data {
+        Some(data) => data,
+        None => {
+            session.sync()?;
+            match session.data(path, false)? {
+                Some((data, stat)) if stat.czxid == czxid => data,
+                _ => return Ok(Removed::Gone),
+            }
+        }
+    };
     match session.delete(path) {
         Ok(()) => Ok(Removed::Ours(data)),
         Err(Fault::NoNode) => Ok(Removed::Gone),
@@ -557,17 +593,25 @@ fn remove(session: &Session, path: &str) -> Answer<Removed> {
     }
 }
 
-/// The caller who had asked for the removal has gone.
-fn deliver(claim: &Claim, answer: Answer<Removed>, is_unknown: bool, doubt: Error) {
+/// What is to be kept for the next call to take, as the caller who had asked for it has gone.
+fn came_late(
+    claim: &Claim,
+    answer: Answer<Removed>,
+    is_unknown: bool,
+    doubt: Error,
+) -> Option<Result<Vec<u8>>> {
     match answer {
         Ok(Removed::Ours(data)) => {
             claim.is_gone();
-            claim.stock().deliver(Ok(data));
+            Some(Ok(data))
         }
-        Ok(Removed::Gone) => claim.is_gone(),
+        Ok(Removed::Gone) => {
+            claim.is_gone();
+            None
+        }
         // Where it was unknown before, the caller was told.
-        Ok(Removed::Unknown) if !is_unknown => claim.stock().deliver(Err(doubt)),
-        Ok(Removed::Leased | Removed::Unknown) | Err(_) => {}
+        Ok(Removed::Unknown) if !is_unknown => Some(Err(doubt)),
+        Ok(Removed::Leased | Removed::Unknown) | Err(_) => None,
     }
 }
 

@@ -1,14 +1,13 @@
 //! What is known of a queue's items: those that wait, those that threads of ours are at, and those
 //! that are leased. The values that share it give each item to one thread at a time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::layout::{Item, Layout};
-use crate::error::Result;
 use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::session::Session;
 use crate::session::store::Stat;
@@ -43,8 +42,6 @@ struct Kept {
     passed_since: Option<Instant>,
     /// They had been passed and are still there: from now on their leases are watched.
     lasting: BTreeSet<Item>,
-    /// What came of attempts whose callers had gone.
-    late: VecDeque<Result<Vec<u8>>>,
 }
 
 /// A connection, and for how long what was seen on it is believed.
@@ -117,11 +114,10 @@ impl Stock {
         self.news.subscribe(bell)
     }
 
-    /// Whether somebody who has found nothing there may find something now, be it what was delivered.
-    pub(crate) fn has_news(&self, takes_delivered: bool) -> bool {
+    /// Whether a call that has found nothing may find something now.
+    pub(crate) fn has_news(&self) -> bool {
         let kept = self.kept.lock();
         !kept.waiting.is_empty()
-            || (takes_delivered && !kept.late.is_empty())
             || kept.on.as_ref().is_none_or(|on| !on.is_current())
             || kept.list.as_ref().is_none_or(Watch::has_fired)
             || !kept.passed.is_empty()
@@ -204,16 +200,6 @@ impl Stock {
         others
     }
 
-    /// What came too late for the caller who had asked for it is for the next one.
-    pub(crate) fn deliver(&self, late: Result<Vec<u8>>) {
-        self.kept.lock().late.push_back(late);
-        self.news.tell();
-    }
-
-    pub(crate) fn delivered(&self) -> Option<Result<Vec<u8>>> {
-        self.kept.lock().late.pop_front()
-    }
-
     /// The change says whether others are to look again.
     fn settle(&self, item: &Item, change: impl FnOnce(&mut Kept) -> bool) {
         let mut kept = self.kept.lock();
@@ -243,19 +229,6 @@ impl Kept {
     }
 }
 
-impl Drop for Stock {
-    fn drop(&mut self) {
-        let lost = self.kept.lock().late.iter().filter(|late| late.is_ok()).count();
-        if lost > 0 {
-            log::warn!(
-                target: "zklock::queue",
-                "{lost} items were taken out of a queue too late for those who had waited, and \
-                 nobody has asked for them since"
-            );
-        }
-    }
-}
-
 impl fmt::Debug for Stock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.kept.lock();
@@ -277,10 +250,6 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn item(&self) -> &Item {
         &self.item
-    }
-
-    pub(crate) fn stock(&self) -> &Arc<Stock> {
-        &self.stock
     }
 
     /// It is not there any more.
@@ -411,7 +380,7 @@ mod tests {
         assert!(met.is_passed());
         assert!(claim(&stock, &on).is_none());
         // Whoever would wait lists first.
-        assert!(!stock.is_watched(&on) && stock.has_news(false));
+        assert!(!stock.is_watched(&on) && stock.has_news());
         learn(&stock, &on, &["1"]);
         let (_, met) = claim(&stock, &on).unwrap();
         assert!(!met.is_passed());
@@ -422,7 +391,7 @@ mod tests {
         learn(&stock, &on, &["1"]);
         assert!(claim(&stock, &on).is_none());
         fired.store(true, Ordering::SeqCst);
-        assert!(stock.has_news(false));
+        assert!(stock.has_news());
         assert_eq!(claim(&stock, &on).map(|(one, _)| one), Some(1));
     }
 
@@ -449,18 +418,6 @@ mod tests {
         assert_eq!(both.map(|one| one.unwrap().0), [1, 2]);
     }
 
-    #[test]
-    fn a_value_that_ends_with_items_nobody_asked_for_is_no_harm() {
-        let (stock, on) = stock(&["1"]);
-        assert!(!stock.has_news(true) || claim(&stock, &on).is_some());
-        stock.deliver(Ok(b"late".to_vec()));
-        assert!(stock.has_news(true));
-        assert_eq!(stock.delivered().unwrap().unwrap(), b"late");
-        assert!(stock.delivered().is_none());
-        stock.deliver(Ok(Vec::new()));
-        drop(stock);
-    }
-
     /// As a server counts: what is deleted changes nothing, and what is made does.
     #[test]
     fn an_edition_ends_with_an_item_that_is_made() {
@@ -471,6 +428,7 @@ mod tests {
             version: 0,
             child_changes: made.wrapping_add(deleted),
             children: made.wrapping_sub(deleted),
+            children_zxid: 0,
             ephemeral_owner: 0,
         };
         assert_eq!(Edition::of(&stat(5, 0)), Edition::of(&stat(5, 4)));
