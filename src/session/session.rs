@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::status::Status;
-use super::store::{Answer, Ensemble, Names, Reports, Store};
+use super::store::{Answer, Ensemble, Names, Reports, Stat, Store};
 use super::together::Together;
 use super::wake::{Waiter, Watches};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,6 +20,7 @@ pub(crate) struct Session {
     status: Arc<Status>,
     watches: Arc<Watches>,
     listings: Together<Answer<Option<Names>>>,
+    lists: Together<Answer<Option<(Names, Stat)>>>,
     leaving: Mutex<BTreeSet<String>>,
     /// All that have ever been among these, for those who check.
     #[cfg(test)]
@@ -47,6 +48,7 @@ impl Session {
             status,
             watches,
             listings: Together::default(),
+            lists: Together::default(),
             leaving: Mutex::default(),
             #[cfg(test)]
             left: Mutex::default(),
@@ -71,6 +73,12 @@ impl Session {
         // No path begins so.
         let key = if watch { &format!("watched {path}") } else { path };
         self.listings.get(key, || self.store.children(path, watch))
+    }
+
+    /// As the store's, with a common answer as with `children`.
+    pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+        let key = if watch { &format!("watched {path}") } else { path };
+        self.lists.get(key, || self.store.list(path, watch))
     }
 
     /// Notes that a node of the session's belongs to nobody any more, and is about to go: no call

@@ -294,6 +294,30 @@ impl Store for Wire {
         or_none(self.ask(Request::about(op::GET_CHILDREN, path, watch), names))
     }
 
+    fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+        let names_and_stat = |reply: &Reply| {
+            let mut fields = Fields(&reply.body);
+            Ok((Arc::new(fields.strings()?), fields.stat()?))
+        };
+        or_none(self.ask(Request::about(op::GET_CHILDREN_AND_STAT, path, watch), names_and_stat))
+    }
+
+    fn children_each(&self, paths: &[String], watch: bool) -> Vec<Answer<Option<Names>>> {
+        let ask = |path: &String| {
+            let pending = Pending::<1>::new();
+            let request = Request::about(op::GET_CHILDREN, path, watch);
+            self.link.verbs([request.answered_to(pending.on_answer(0))]);
+            pending
+        };
+        // All are sent before the first is waited for.
+        let asked: Vec<Pending<1>> = paths.iter().map(ask).collect();
+        let answer = |pending: Pending<1>| {
+            let [reply] = pending.wait();
+            or_none(told(reply, names))
+        };
+        asked.into_iter().map(answer).collect()
+    }
+
     fn sync(&self) -> Answer<()> {
         self.ask(Request::sync(), |_| Ok(()))
     }

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::layout::Item;
 use super::layout::Layout;
 use super::lease::LeasedItem;
-use super::stock::{Claim, Edition, On, Stock};
+use super::stock::{Claim, Edition, On, Sight, Stock, Watch};
 use crate::contend::acquire::{Contention, Limits, acquire, insist};
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +19,7 @@ use crate::session::follow::{Follower, worth_asking};
 use crate::session::late::Late;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Created, Fault, Kind, room};
+use crate::session::store::{Answer, Created, Fault, Kind, Names, Stat, room};
 
 const OFFER: Aim = Aim { tried: "put an item into the queue", needs: "CREATE on it" };
 const MAKE: Aim = Aim { tried: "make the queue", needs: "CREATE on its parent" };
@@ -26,6 +27,11 @@ const LIST: Aim = Aim { tried: "list the queue's items", needs: "READ on it" };
 const READ: Aim = Aim { tried: "read an item", needs: "READ on it" };
 const TAKE: Aim =
     Aim { tried: "take an item", needs: "READ on it, and DELETE on the queue's node" };
+
+/// At so many items a call looks that has met leased ones: first at a few, as they may be all that
+/// are leased, then at many, in one round trip.
+const FEW: usize = 10;
+const MANY: usize = 100;
 
 /// A queue's node, and what is known of the items there.
 #[derive(Clone)]
@@ -55,6 +61,8 @@ enum Tried<T> {
     Another,
     /// Somebody else has it for the time being.
     Leased,
+    /// The queue was made anew since its items were listed.
+    Remade,
     NoTime,
 }
 
@@ -203,6 +211,7 @@ impl Items {
         let until = search.wait.ask_until;
         // Whether all that was in the queue when the call began, or woke last, is known.
         let mut is_certain = false;
+        let mut has_to_look_back = false;
         loop {
             if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
                 return delivered.map(Some);
@@ -216,15 +225,17 @@ impl Items {
             };
             if has_to_be && !is_certain {
                 match self.make_certain(&mut follower, &session, &on, until)? {
-                    Tried::Got(()) => is_certain = true,
-                    Tried::Another | Tried::Leased => continue,
+                    Tried::Got(()) => (is_certain, has_to_look_back) = (true, true),
                     Tried::NoTime => return self.over(search),
+                    _ => continue,
                 }
             }
-            if self.stock.is_due()
-                && let Tried::NoTime = self.list(&follower, &session, &on, until)?
-            {
-                return self.over(search);
+            if has_to_look_back || self.stock.is_due(&on) {
+                match self.look_back(&follower, &session, &on, until)? {
+                    Tried::Got(()) => has_to_look_back = false,
+                    Tried::NoTime => return self.over(search),
+                    _ => continue,
+                }
             }
             if let Some(claim) = self.stock.claim(&on) {
                 let tried = if claim.item().is_beyond() {
@@ -234,18 +245,28 @@ impl Items {
                         Tried::Got(found) => attempt(&mut follower, &session, &claim, found)?,
                         Tried::Another => Tried::Another,
                         Tried::Leased => Tried::Leased,
+                        Tried::Remade => Tried::Remade,
                         Tried::NoTime => Tried::NoTime,
                     }
                 };
-                let tried = match tried {
-                    Tried::Leased => self.pass_over(&follower, &session, &on, &claim, until)?,
-                    tried => tried,
-                };
                 match tried {
                     Tried::Got(got) => return Ok(Some(got)),
-                    Tried::Another | Tried::Leased => continue,
+                    Tried::Another => {}
+                    Tried::Leased => {
+                        claim.is_passed();
+                        let looked = self.look_ahead(&follower, &session, until)?;
+                        if let Tried::NoTime = looked {
+                            return self.over(search);
+                        }
+                    }
+                    Tried::Remade => {
+                        claim.is_gone();
+                        self.stock.forget();
+                        is_certain = false;
+                    }
                     Tried::NoTime => return self.over(search),
                 }
+                continue;
             }
             if !search.patient {
                 if is_certain {
@@ -255,6 +276,8 @@ impl Items {
                 if let Tried::NoTime = self.list(&follower, &session, &on, until)? {
                     return self.over(search);
                 }
+            } else if !self.stock.passed().is_empty() {
+                has_to_look_back = true;
             } else if follower.has_come(search.wait.until, has_news) {
                 is_certain = false;
             } else {
@@ -278,13 +301,11 @@ impl Items {
             if edition.is_some_and(|edition| stock.has(edition)) {
                 return Ok(None);
             }
-            let children = s.children(&node, false)?;
-            Ok(Some((children.unwrap_or_default(), edition)))
+            Ok(Some(s.list(&node, false)?))
         };
-        self.heard(follower.ask(session, until, look, drop)?, LIST, |found| {
-            if let Some((children, edition)) = found {
-                let others = self.stock.learn(on, &children, None, edition);
-                self.warn_of(others);
+        self.heard(follower.ask(session, until, look, drop)?, LIST, |listed| {
+            if let Some(listed) = listed {
+                self.learn(on, listed, None);
             }
         })
     }
@@ -301,18 +322,79 @@ impl Items {
         let watch = self.stock.watch(session, &node);
         let look = move |s: &Session| {
             loop {
-                if let Some(children) = s.children(&node, true)? {
-                    return Ok(children);
-                }
-                if !s.await_making(&node)? {
-                    return Ok(Arc::default());
+                let listed = s.list(&node, true)?;
+                if listed.is_some() || !s.await_making(&node)? {
+                    return Ok(listed);
                 }
             }
         };
-        self.heard(follower.ask(session, until, look, drop)?, LIST, |children| {
-            let others = self.stock.learn(on, &children, Some(watch), None);
-            self.warn_of(others);
+        self.heard(follower.ask(session, until, look, drop)?, LIST, |listed| {
+            self.learn(on, listed, Some(watch));
         })
+    }
+
+    fn learn(&self, on: &On, listed: Option<(Names, Stat)>, watch: Option<Watch>) {
+        let (children, queue) = listed.unzip();
+        let others = self.stock.learn(on, &children.unwrap_or_default(), queue.as_ref(), watch);
+        self.warn_of(others);
+    }
+
+    /// Looks at the items that come next, whether they are leased, too, until one of them is not.
+    fn look_ahead(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        until: Deadline,
+    ) -> Result<Tried<()>> {
+        let mut most = FEW;
+        loop {
+            let items = self.stock.ahead(most);
+            if items.is_empty() {
+                return Ok(Tried::Got(()));
+            }
+            let paths = self.paths(&items)?;
+            let heard = follower.ask(session, until, move |s| look_at(s, &paths, false), drop)?;
+            let mut is_free = false;
+            let tried = self.heard(heard, READ, |sights| {
+                is_free = sights.iter().any(|sight| matches!(sight, Sight::Free | Sight::Hidden));
+                self.stock.looked_ahead(items.into_iter().zip(sights));
+            })?;
+            if is_free || !matches!(tried, Tried::Got(())) {
+                return Ok(tried);
+            }
+            most = MANY;
+        }
+    }
+
+    /// Looks again at the items that were passed, and has the end of leases told of.
+    fn look_back(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        on: &On,
+        until: Deadline,
+    ) -> Result<Tried<()>> {
+        for items in self.stock.passed().chunks(MANY) {
+            let paths = self.paths(items)?;
+            let watches: Vec<_> =
+                paths.iter().map(|path| self.stock.watch(session, path)).collect();
+            let heard = follower.ask(session, until, move |s| look_at(s, &paths, true), drop)?;
+            let tried = self.heard(heard, READ, |sights| {
+                let seen = items.iter().cloned().zip(watches).zip(sights);
+                let seen = seen.map(|((item, watch), sight)| (item, watch, sight));
+                self.stock.looked_back(on, seen.collect());
+            })?;
+            if !matches!(tried, Tried::Got(())) {
+                return Ok(tried);
+            }
+        }
+        Ok(Tried::Got(()))
+    }
+
+    /// As the server knows them.
+    fn paths(&self, items: &[Item]) -> Result<Vec<String>> {
+        let node = self.place.whole()?;
+        Ok(items.iter().map(|item| path::join(&node, item.name())).collect())
     }
 
     /// Nobody can say whether it is this item's turn, if it is there.
@@ -352,8 +434,14 @@ impl Items {
                 claim.is_gone();
                 Tried::Another
             }
+            Some(Ok(Some((_, stat)))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
             Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
             Some(Ok(Some((data, stat)))) => Tried::Got(Found { data, czxid: stat.czxid }),
+            Some(Err(Fault::NoAuth)) => {
+                warn_of_hidden(&self.place.client, &self.item_node(claim)?);
+                claim.is_hidden();
+                Tried::Another
+            }
             Some(Err(fault)) => {
                 return Err(self.place.refused(&fault, READ).on(self.item_node(claim)?));
             }
@@ -441,34 +529,8 @@ impl Items {
             }
             None if follower.is_over(search.wait.ask_until) => Ok(Tried::NoTime),
             // Somebody else was faster.
-            None => Ok(Tried::Another),
+            None => Ok(Tried::Leased),
         }
-    }
-
-    /// The item is leased, and left to whoever has it until that ends.
-    fn pass_over<T>(
-        &self,
-        follower: &Follower,
-        session: &Arc<Session>,
-        on: &On,
-        claim: &Claim,
-        until: Deadline,
-    ) -> Result<Tried<T>> {
-        if claim.is_passed() {
-            return Ok(Tried::Another);
-        }
-        let path = path::join(&self.place.whole()?, claim.item().name());
-        let watch = self.stock.watch(session, &path);
-        let heard = follower.ask(session, until, move |s| s.children(&path, true), drop)?;
-        let tried = self.heard(heard, READ, |children| match children {
-            None => claim.is_gone(),
-            Some(children) if children.is_empty() => {}
-            Some(_) => claim.is_leased(on, watch),
-        })?;
-        Ok(match tried {
-            Tried::NoTime => Tried::NoTime,
-            Tried::Got(()) | Tried::Another | Tried::Leased => Tried::Another,
-        })
     }
 
     // ----- looking
@@ -476,14 +538,28 @@ impl Items {
     /// The data of the first item that is not leased.
     pub(crate) fn peek(&self) -> Result<Option<Vec<u8>>> {
         let layout = self.layout();
+        let (client, own_node) = (self.place.client.clone(), self.place.node()?.to_owned());
+        let warn = move |path: &str| {
+            warn_of_hidden(&client, &path::join(&own_node, path::last(path)));
+        };
         self.place.ask(READ, move |s, node| {
             s.sync()?;
             let Some(children) = s.children(node, false)? else { return Ok(None) };
-            for item in layout.sort(&children).0.iter().take_while(|item| !item.is_beyond()) {
-                if let Some((data, stat)) = s.data(&path::join(node, item.name()), false)?
-                    && stat.children == 0
-                {
-                    return Ok(Some(data));
+            let (items, _) = layout.sort(&children);
+            let items = items.into_iter().take_while(|item| !item.is_beyond());
+            let paths: Vec<String> = items.map(|item| path::join(node, item.name())).collect();
+            // Mostly it is the first, at which nobody has to look twice.
+            let Some((first, others)) = paths.split_first() else { return Ok(None) };
+            if let Some(data) = read_free(s, first, &warn)? {
+                return Ok(Some(data));
+            }
+            for paths in others.chunks(MANY) {
+                for (path, sight) in paths.iter().zip(look_at(s, paths, false)?) {
+                    if matches!(sight, Sight::Free | Sight::Hidden)
+                        && let Some(data) = read_free(s, path, &warn)?
+                    {
+                        return Ok(Some(data));
+                    }
                 }
             }
             Ok(None)
@@ -569,6 +645,39 @@ impl Items {
         )
         .on(self.place.node().unwrap_or_default())
     }
+}
+
+/// Whether these items are leased; with watches on their leases, or without.
+fn look_at(session: &Session, paths: &[String], watch: bool) -> Answer<Vec<Sight>> {
+    let sight = |answer: Answer<Option<Names>>| match answer {
+        Ok(None) => Ok(Sight::Gone),
+        Ok(Some(children)) if children.is_empty() => Ok(Sight::Free),
+        Ok(Some(_)) => Ok(Sight::Leased),
+        Err(Fault::NoAuth) => Ok(Sight::Hidden),
+        Err(fault) => Err(fault),
+    };
+    session.children_each(paths, watch).into_iter().map(sight).collect()
+}
+
+/// The data of an item that is not leased, and that may be read.
+fn read_free(
+    session: &Session,
+    path: &str,
+    warn_of_hidden: &impl Fn(&str),
+) -> Answer<Option<Vec<u8>>> {
+    match session.data(path, false) {
+        Err(Fault::NoAuth) => {
+            warn_of_hidden(path);
+            Ok(None)
+        }
+        found => Ok(found?.filter(|(_, stat)| stat.children == 0).map(|(data, _)| data)),
+    }
+}
+
+fn warn_of_hidden(client: &Client, item: &str) {
+    client.core().warn_once(item, || {
+        Some("the item's ACL forbids to read it, which needs READ: it is passed over".to_owned())
+    });
 }
 
 /// Deletes the item that was made by this transaction. Without its data, an earlier deletion had no
