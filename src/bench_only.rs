@@ -53,6 +53,7 @@ fn stat() -> Stat {
         version: 0,
         child_changes: 0,
         children: 0,
+        children_zxid: 0,
         ephemeral_owner: 1,
     }
 }

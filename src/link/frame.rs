@@ -15,6 +15,7 @@ pub(crate) mod op {
     pub(crate) const GET_CHILDREN: i32 = 8;
     pub(crate) const SYNC: i32 = 9;
     pub(crate) const PING: i32 = 11;
+    pub(crate) const GET_CHILDREN_AND_STAT: i32 = 12;
     pub(crate) const CHECK: i32 = 13;
     pub(crate) const MULTI: i32 = 14;
     pub(crate) const REMOVE_WATCHES: i32 = 18;
@@ -228,8 +229,17 @@ impl<'a> Fields<'a> {
         let [version, child_changes, _aversion] = [self.int()?, self.int()?, self.int()?];
         let ephemeral_owner = self.long()?;
         let [_data_length, children] = [self.int()?, self.int()?];
-        let _pzxid = self.long()?;
-        Ok(Stat { czxid, mzxid, ctime, version, child_changes, children, ephemeral_owner })
+        let children_zxid = self.long()?;
+        Ok(Stat {
+            czxid,
+            mzxid,
+            ctime,
+            version,
+            child_changes,
+            children,
+            children_zxid,
+            ephemeral_owner,
+        })
     }
 }
 
@@ -245,6 +255,8 @@ pub(crate) struct Stat {
     /// How many children were made and deleted.
     pub(crate) child_changes: i32,
     pub(crate) children: i32,
+    /// The transaction that made or deleted a child last.
+    pub(crate) children_zxid: i64,
     pub(crate) ephemeral_owner: i64,
 }
 
@@ -405,11 +417,11 @@ pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> 
             }
             fields.stat().map(drop)
         }
-        op::GET_CHILDREN => {
+        op::GET_CHILDREN | op::GET_CHILDREN_AND_STAT => {
             for _ in 0..fields.count()? {
                 fields.string()?;
             }
-            Ok(())
+            if operation == op::GET_CHILDREN { Ok(()) } else { fields.stat().map(drop) }
         }
         _ => Ok(()),
     }
@@ -475,7 +487,9 @@ mod tests {
     fn reply_bodies_that_lie_about_lengths_are_refused() {
         let huge = i32::MAX.to_be_bytes();
         let negative = (-2i32).to_be_bytes();
-        for operation in [op::CREATE, op::GET_DATA, op::GET_CHILDREN, op::GET_ACL] {
+        for operation in
+            [op::CREATE, op::GET_DATA, op::GET_CHILDREN, op::GET_CHILDREN_AND_STAT, op::GET_ACL]
+        {
             assert!(check_reply(operation, &huge).is_err(), "{operation}");
             assert!(check_reply(operation, &negative).is_err(), "{operation}");
         }

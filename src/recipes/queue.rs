@@ -35,9 +35,10 @@ use crate::session::wake::Cancel;
 /// | [`take`](Self::take), [`take_for`](Self::take_for), [`take_with`](Self::take_with), [`try_take`](Self::try_take) | at most once | it is deleted before it is given; who dies then, or has no answer, loses it |
 /// | [`lease`](Self::lease), [`lease_for`](Self::lease_for), [`lease_with`](Self::lease_with), [`try_lease`](Self::try_lease) | at least once | it is deleted by [`ack`](LeasedItem::ack), and returns without that |
 ///
-/// What a server takes out of the queue too late for a call with a limit is given by the next call
-/// to take, of this value or a clone; only with the last of them it is lost, which the log says. So
-/// keep a value for as long as there are items to take.
+/// A call to take begins to delete an item only while its time is not over. If the server's answer
+/// comes too late for it even so, the client keeps the item for the next call to take from this
+/// queue, by whatever value. Only when the client ends without such a call is the item lost, which
+/// the log says.
 ///
 /// # Taking and leasing in one queue
 ///
@@ -48,13 +49,20 @@ use crate::session::wake::Cancel;
 /// # Order
 ///
 /// Items are taken in the order of their numbers. One that is leased is passed over; when it returns
-/// it is the first again, for whoever waits at once, and for whoever passed it within a second.
+/// it is the first again, for whoever waits at once, and for whoever passed it within a second. The
+/// order holds, too, when servers remove the empty queue's node and its numbers begin anew.
+///
+/// An item that this client may not read is passed over, with a warning in the log; it is tried
+/// again after a while.
 ///
 /// # Costs
 ///
 /// A value and its clones share a list of the items, which is fetched anew when it is used up: to
 /// take an item costs two requests (read, delete), to lease and acknowledge one four (read, make the
-/// lease, watch it, a transaction), however long the queue is. Consumers that are not clones of one
+/// lease, watch it, a transaction), however long the queue is. Leased items that are in the way are
+/// looked at, and not read: ten of them in one round trip, from then on a hundred. A consumer that
+/// waits has one watch on the queue and one on each leased item, and looks at all of them again
+/// after two session time-outs. Consumers that are not clones of one
 /// value meet at the same items: each reads what another then takes, and those who would lease may
 /// contend for it. So threads of one process should use clones.
 ///
@@ -139,8 +147,7 @@ impl DistributedQueue {
     /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when there was no answer to the deletion
     /// of an item, and the item is found to be gone afterwards: who has it cannot be known, and this
     /// call does not give it. The error's path is the item's. The queue can go on being used.
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on queue and items and
-    /// DELETE on the queue; [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ and DELETE on the queue; [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item
     /// whose number says nothing; what waiting cannot mend else.
     pub fn take(&self) -> Result<Vec<u8>> {
         self.items.until_there(Wait::FOREVER, Items::take)
@@ -185,8 +192,8 @@ impl DistributedQueue {
     ///
     /// # Errors
     ///
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on queue and items and
-    /// CREATE and DELETE on items; [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on the queue and CREATE and
+    /// DELETE on items; [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an
     /// item whose number says nothing; what waiting cannot mend else.
     pub fn lease(&self) -> Result<LeasedItem> {
         self.items.until_there(Wait::FOREVER, Items::lease)
@@ -211,7 +218,7 @@ impl DistributedQueue {
         self.items.until_there(Wait::unless(cancel), Items::lease)
     }
 
-    /// The data of the first item that is not leased. Others may take it at any time.
+    /// The data of the first item that is not leased and may be read. Others may take it at any time.
     ///
     /// # Errors
     ///

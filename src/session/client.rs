@@ -10,6 +10,7 @@ use super::borrowed::Borrowed;
 use super::calls::{self, Calls};
 use super::events::{Events, Serial};
 use super::handle::ZooKeeper;
+use super::late::Late;
 use super::reaper::Reaper;
 use super::retry::Retry;
 use super::session::{Session, ended};
@@ -90,6 +91,7 @@ pub(crate) struct Core {
     calls: Calls,
     events: Events,
     reaper: Reaper,
+    late: Arc<Late>,
     slot: Mutex<Slot>,
     changed: Arc<Signals>,
     listeners: Mutex<Vec<Arc<Listener>>>,
@@ -245,6 +247,7 @@ impl Client {
             calls: Calls::new(most_calls),
             events: Events::default(),
             reaper: Reaper::default(),
+            late: Arc::default(),
             slot: Mutex::default(),
             changed: Arc::default(),
             listeners: Mutex::default(),
@@ -538,6 +541,10 @@ impl Core {
 
     pub(crate) fn reaper(&self) -> &Reaper {
         &self.reaper
+    }
+
+    pub(crate) fn late(&self) -> &Arc<Late> {
+        &self.late
     }
 
     /// Logs a warning about a lock node, if there is one to give and it is the first.

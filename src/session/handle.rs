@@ -319,6 +319,7 @@ fn stat_of(stat: &zookeeper::Stat) -> Stat {
         version: stat.version,
         child_changes: stat.cversion,
         children: stat.num_children,
+        children_zxid: stat.pzxid,
         ephemeral_owner: stat.ephemeral_owner,
     }
 }

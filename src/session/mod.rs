@@ -3,7 +3,7 @@
 //! `zookeeper` crate, and by requests of its own, for which threads wait by [`pending`]; [`borrowed`] how one is by a handle of the program's, which [`lookout`] and
 //! [`fuses`] look after; [`status`] and [`wake`] how others learn of changes, [`together`] how they
 //! share an answer; [`calls`] and [`events`], on [`workers`],
-//! and [`reaper`] the threads that work on behalf of others; [`make`] how nodes are made
+//! and [`reaper`] the threads that work on behalf of others; [`late`] keeps what they brought too late; [`make`] how nodes are made
 //! together with those above, [`follow`] how a caller asks and looks,
 //! over lost connections and sessions.
 
@@ -14,6 +14,7 @@ pub(crate) mod events;
 pub(crate) mod follow;
 mod fuses;
 pub(crate) mod handle;
+pub(crate) mod late;
 mod lookout;
 pub(crate) mod make;
 mod patient;

@@ -83,6 +83,18 @@ impl Store for Patient {
         patiently(|| self.0.children(path, watch))
     }
 
+    fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+        patiently(|| self.0.list(path, watch))
+    }
+
+    fn children_each(&self, paths: &[String], watch: bool) -> Vec<Answer<Option<Names>>> {
+        let again = |(path, answer): (&String, _)| match answer {
+            Err(Fault::Busy) => self.children(path, watch),
+            answer => answer,
+        };
+        paths.iter().zip(self.0.children_each(paths, watch)).map(again).collect()
+    }
+
     fn sync(&self) -> Answer<()> {
         patiently(|| self.0.sync())
     }

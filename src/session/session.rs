@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::patient::Patient;
 use super::status::Status;
-use super::store::{Answer, Ensemble, Fault, Names, Reports, Store};
+use super::store::{Answer, Ensemble, Fault, Names, Reports, Stat, Store};
 use super::together::Together;
 use super::wake::{Waiter, Watches};
 use crate::error::{Error, ErrorKind, Result};
@@ -21,6 +21,7 @@ pub(crate) struct Session {
     status: Arc<Status>,
     watches: Arc<Watches>,
     listings: Together<Answer<Option<Names>>>,
+    lists: Together<Answer<Option<(Names, Stat)>>>,
     leaving: Mutex<BTreeSet<String>>,
     /// All that have ever been among these, for those who check.
     #[cfg(test)]
@@ -48,6 +49,7 @@ impl Session {
             status,
             watches,
             listings: Together::default(),
+            lists: Together::default(),
             leaving: Mutex::default(),
             #[cfg(test)]
             left: Mutex::default(),
@@ -88,6 +90,12 @@ impl Session {
             Some(stat) if stat.czxid == czxid => self.delete(path),
             _ => Err(Fault::NoNode),
         }
+    }
+
+    /// As the store's, with a common answer as with `children`.
+    pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+        let key = if watch { &format!("watched {path}") } else { path };
+        self.lists.get(key, || self.store.list(path, watch))
     }
 
     /// Notes that a node of the session's belongs to nobody any more, and is about to go: no call

@@ -188,6 +188,18 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// `None` if there is no such node.
     fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>>;
 
+    /// The names of the node's children, and its stat; one after the other by default, the stat
+    /// first.
+    fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+        let Some((_, stat)) = self.data(path, false)? else { return Ok(None) };
+        Ok(self.children(path, watch)?.map(|names| (names, stat)))
+    }
+
+    /// As `children`, of many nodes: in one round trip, where that can be done.
+    fn children_each(&self, paths: &[String], watch: bool) -> Vec<Answer<Option<Names>>> {
+        paths.iter().map(|path| self.children(path, watch)).collect()
+    }
+
     /// Answered when this connection's server has seen all that the leader had committed.
     fn sync(&self) -> Answer<()>;
 

@@ -272,14 +272,38 @@ impl Wire {
         watch: bool,
         read: impl FnOnce(&Reply) -> Result<T, Malformed>,
     ) -> Answer<Option<T>> {
+        let [reply] = self.begin_to_look(operation, path, watch).wait();
+        or_none(told(reply, read))
+    }
+
+    fn begin_to_look(&self, operation: i32, path: &str, watch: bool) -> Pending<1> {
         let (request, pending) = (Request::about(operation, path, watch), Pending::<1>::new());
         let mut on_answer = pending.on_answer(0);
         if watch {
             on_answer = self.watching(operation, path, on_answer);
         }
         self.link.verbs([request.answered_to(on_answer)]);
-        let [reply] = pending.wait();
-        or_none(told(reply, read))
+        pending
+    }
+
+    /// As `look`, at many nodes: a window of requests is sent before its first answer is waited for.
+    fn look_at_each<T>(
+        &self,
+        operation: i32,
+        paths: &[String],
+        watch: bool,
+        read: fn(&Reply) -> Result<T, Malformed>,
+    ) -> Vec<Answer<Option<T>>> {
+        let mut all = Vec::with_capacity(paths.len());
+        for window in paths.chunks(WINDOW) {
+            let begin = |path: &String| self.begin_to_look(operation, path, watch);
+            let begun: Vec<Pending<1>> = window.iter().map(begin).collect();
+            all.extend(begun.into_iter().map(|pending| {
+                let [reply] = pending.wait();
+                or_none(told(reply, read))
+            }));
+        }
+        all
     }
 
     /// Notes the watch that an answered request has set, in the order of answers and events.
@@ -357,28 +381,28 @@ impl Store for Wire {
     }
 
     fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
-        let mut all = Vec::with_capacity(paths.len());
-        for window in paths.chunks(WINDOW) {
-            let ask = |path: &String| {
-                let pending = Pending::<1>::new();
-                let request = Request::about(op::GET_DATA, path, false);
-                self.link.verbs([request.answered_to(pending.on_answer(0))]);
-                pending
-            };
-            let asked: Vec<Pending<1>> = window.iter().map(ask).collect();
-            for (path, pending) in window.iter().zip(asked) {
-                let [reply] = pending.wait();
-                all.push(match or_none(told(reply, data_and_stat)) {
-                    Err(Fault::NoAuth | Fault::TooLarge(_)) => self.read(path, false),
-                    read => read,
-                });
-            }
-        }
-        all
+        let all = self.look_at_each(op::GET_DATA, paths, false, data_and_stat);
+        let again = |(path, answer): (&String, _)| match answer {
+            Err(Fault::NoAuth | Fault::TooLarge(_)) => self.read(path, false),
+            read => read,
+        };
+        paths.iter().zip(all).map(again).collect()
     }
 
     fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
         self.look(op::GET_CHILDREN, path, watch, names)
+    }
+
+    fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+        let names_and_stat = |reply: &Reply| {
+            let mut fields = Fields(&reply.body);
+            Ok((Arc::new(fields.strings()?), fields.stat()?))
+        };
+        self.look(op::GET_CHILDREN_AND_STAT, path, watch, names_and_stat)
+    }
+
+    fn children_each(&self, paths: &[String], watch: bool) -> Vec<Answer<Option<Names>>> {
+        self.look_at_each(op::GET_CHILDREN, paths, watch, names)
     }
 
     fn sync(&self) -> Answer<()> {

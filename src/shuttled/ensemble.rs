@@ -270,6 +270,7 @@ impl Server {
             version: 0,
             child_changes: 0,
             children: 0,
+            children_zxid: 0,
             ephemeral_owner: node.owner,
         };
         if let (true, Some(seat)) = (watch, self.sessions.get_mut(&session)) {

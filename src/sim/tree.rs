@@ -25,6 +25,8 @@ struct Node {
     /// Of everyone.
     permissions: Option<Permissions>,
     children: BTreeSet<String>,
+    /// The transaction that made or deleted one of them last.
+    children_zxid: i64,
     /// The sequence number of the next child: how many were made so far.
     next: i32,
     /// The server removes it when it has outlived its children.
@@ -121,6 +123,7 @@ impl Node {
             version: self.version,
             child_changes: self.child_changes,
             children: i32::try_from(self.children.len()).unwrap_or(i32::MAX),
+            children_zxid: self.children_zxid,
             ephemeral_owner: self.owner,
         }
     }
@@ -138,6 +141,7 @@ impl Tree {
             child_changes: 0,
             permissions: Some(Permissions::ALL),
             children: BTreeSet::new(),
+            children_zxid: 0,
             next: 0,
             container: false,
         };
@@ -247,6 +251,7 @@ impl Tree {
                     child_changes: 0,
                     permissions: *permissions,
                     children: BTreeSet::new(),
+                    children_zxid: zxid,
                     next: 0,
                     container: *container,
                 };
@@ -257,11 +262,12 @@ impl Tree {
                     node.children.insert(path::last(path).to_owned());
                     node.next = node.next.saturating_add(1);
                     node.child_changes += 1;
+                    node.children_zxid = zxid;
                     node.trigger(parent, On::Children)
                 });
                 [made].into_iter().chain(children).collect()
             }
-            Change::Delete { path } => self.remove(path),
+            Change::Delete { path } => self.remove(zxid, path),
             Change::Write { path, data } => {
                 let written = self.nodes.get_mut(path).map(|node| {
                     node.data.clone_from(data);
@@ -276,7 +282,7 @@ impl Tree {
             }
             Change::CloseSession(session) => {
                 let owned: Vec<String> = self.owned_by(*session);
-                owned.iter().flat_map(|path| self.remove(path)).collect()
+                owned.iter().flat_map(|path| self.remove(zxid, path)).collect()
             }
             Change::SetPermissions { path, permissions } => {
                 if let Some(node) = self.nodes.get_mut(path) {
@@ -293,13 +299,14 @@ impl Tree {
         }
     }
 
-    fn remove(&mut self, path: &str) -> Vec<Trigger> {
+    fn remove(&mut self, zxid: i64, path: &str) -> Vec<Trigger> {
         let Some(node) = self.nodes.remove(path) else { return Vec::new() };
         let gone = node.trigger(path, On::Gone);
         let parent = path::parent(path);
         let children = self.nodes.get_mut(parent).map(|node| {
             node.children.remove(path::last(path));
             node.child_changes += 1;
+            node.children_zxid = zxid;
             node.trigger(parent, On::Children)
         });
         [gone].into_iter().chain(children).collect()

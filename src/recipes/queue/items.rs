@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::layout::Item;
 use super::layout::Layout;
 use super::lease::LeasedItem;
-use super::stock::{Claim, Edition, On, Stock};
+use super::stock::{Claim, Edition, On, Sight, Stock, Watch};
 use crate::contend::acquire::{Contention, Limits, acquire, insist};
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,10 +15,11 @@ use crate::recipes::place::{Aim, Place, Wait};
 use crate::recipes::site::default_data;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::follow::Follower;
+use crate::session::follow::{Follower, worth_asking};
+use crate::session::late::Late;
 use crate::session::make::make_parents;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Created, Fault, Kind, room};
+use crate::session::store::{Answer, Created, Fault, Kind, Names, Stat, room};
 
 const OFFER: Aim = Aim { tried: "put an item into the queue", needs: "CREATE on it" };
 const MAKE: Aim = Aim { tried: "make the queue", needs: "CREATE on its parent" };
@@ -25,6 +27,11 @@ const LIST: Aim = Aim { tried: "list the queue's items", needs: "READ on it" };
 const READ: Aim = Aim { tried: "read an item", needs: "READ on it" };
 const TAKE: Aim =
     Aim { tried: "take an item", needs: "READ on it, and DELETE on the queue's node" };
+
+/// At so many items a call looks that has met leased ones: first at a few, as they may be all that
+/// are leased, then at many, in one round trip.
+const FEW: usize = 10;
+const MANY: usize = 100;
 
 /// A queue's node, and what is known of the items there.
 #[derive(Clone)]
@@ -52,13 +59,23 @@ enum Tried<T> {
     Got(T),
     /// There may be others.
     Another,
+    /// Somebody else has it for the time being.
+    Leased,
+    /// The queue was made anew since its items were listed.
+    Remade,
     NoTime,
 }
 
-/// How to get at what came too late for an earlier call.
-type Delivered<T> = fn(&Stock) -> Option<Result<T>>;
+/// How to get at what came too late for an earlier call of the client's.
+type Delivered<T> = fn(&Late, &str) -> Option<Result<T>>;
 
-/// What came of asking for an item's removal.
+/// An item that was read, and not leased then.
+struct Found {
+    data: Vec<u8>,
+    czxid: i64,
+}
+
+/// What came of asking for an item's deletion.
 enum Removed {
     Ours(Vec<u8>),
     Gone,
@@ -151,15 +168,15 @@ impl Items {
 
     /// The first item, taken out of the queue.
     pub(crate) fn take(&self, search: Search<'_>) -> Result<Option<Vec<u8>>> {
-        self.seek(search, Some(Stock::delivered), |follower, session, on, claim| {
-            self.remove(follower, session, on, claim, search)
+        self.seek(search, Some(Late::take), |follower, session, claim, found| {
+            self.remove(follower, session, claim, found, search)
         })
     }
 
     /// The first item, leased.
     pub(crate) fn lease(&self, search: Search<'_>) -> Result<Option<LeasedItem>> {
-        self.seek(search, None, |follower, session, on, claim| {
-            self.secure(follower, session, on, claim, search)
+        self.seek(search, None, |follower, _, claim, found| {
+            self.secure(follower, claim, found, search)
         })
     }
 
@@ -183,16 +200,20 @@ impl Items {
         &self,
         search: Search<'_>,
         delivered: Option<Delivered<T>>,
-        attempt: impl Fn(&mut Follower, &Arc<Session>, &On, Arc<Claim>) -> Result<Tried<T>>,
+        attempt: impl Fn(&mut Follower, &Arc<Session>, &Arc<Claim>, Found) -> Result<Tried<T>>,
     ) -> Result<Option<T>> {
         self.place.node()?;
         let mut follower = self.place.follower(search.wait);
         let _news = self.stock.subscribe(follower.bell());
+        let (late, prefix) = (self.place.client.core().late(), self.item_prefix()?);
+        let _late = delivered.map(|_| late.subscribe(follower.bell()));
+        let has_news = || self.stock.has_news() || (delivered.is_some() && late.has(&prefix));
         let until = search.wait.ask_until;
         // Whether all that was in the queue when the call began, or woke last, is known.
         let mut is_certain = false;
+        let mut has_to_look_back = false;
         loop {
-            if let Some(delivered) = delivered.and_then(|delivered| delivered(&self.stock)) {
+            if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
                 return delivered.map(Some);
             }
             let Some(session) = follower.session(until)? else { return self.over(search) };
@@ -204,27 +225,48 @@ impl Items {
             };
             if has_to_be && !is_certain {
                 match self.make_certain(&mut follower, &session, &on, until)? {
-                    Tried::Got(()) => is_certain = true,
-                    Tried::Another => continue,
+                    Tried::Got(()) => (is_certain, has_to_look_back) = (true, true),
                     Tried::NoTime => return self.over(search),
+                    _ => continue,
                 }
             }
-            if self.stock.is_due()
-                && let Tried::NoTime = self.list(&follower, &session, &on, until)?
-            {
-                return self.over(search);
+            if has_to_look_back || self.stock.is_due(&on) {
+                match self.look_back(&follower, &session, &on, until)? {
+                    Tried::Got(()) => has_to_look_back = false,
+                    Tried::NoTime => return self.over(search),
+                    _ => continue,
+                }
             }
             if let Some(claim) = self.stock.claim(&on) {
                 let tried = if claim.item().is_beyond() {
                     self.refuse(&follower, &session, &claim, until)?
                 } else {
-                    attempt(&mut follower, &session, &on, claim)?
+                    match self.read(&follower, &session, &claim, until)? {
+                        Tried::Got(found) => attempt(&mut follower, &session, &claim, found)?,
+                        Tried::Another => Tried::Another,
+                        Tried::Leased => Tried::Leased,
+                        Tried::Remade => Tried::Remade,
+                        Tried::NoTime => Tried::NoTime,
+                    }
                 };
                 match tried {
                     Tried::Got(got) => return Ok(Some(got)),
-                    Tried::Another => continue,
+                    Tried::Another => {}
+                    Tried::Leased => {
+                        claim.is_passed();
+                        let looked = self.look_ahead(&follower, &session, until)?;
+                        if let Tried::NoTime = looked {
+                            return self.over(search);
+                        }
+                    }
+                    Tried::Remade => {
+                        claim.is_gone();
+                        self.stock.forget();
+                        is_certain = false;
+                    }
                     Tried::NoTime => return self.over(search),
                 }
+                continue;
             }
             if !search.patient {
                 if is_certain {
@@ -234,9 +276,9 @@ impl Items {
                 if let Tried::NoTime = self.list(&follower, &session, &on, until)? {
                     return self.over(search);
                 }
-            } else if follower
-                .has_come(search.wait.until, || self.stock.has_news(delivered.is_some()))
-            {
+            } else if !self.stock.passed().is_empty() {
+                has_to_look_back = true;
+            } else if follower.has_come(search.wait.until, has_news) {
                 is_certain = false;
             } else {
                 return self.over(search);
@@ -259,13 +301,11 @@ impl Items {
             if edition.is_some_and(|edition| stock.has(edition)) {
                 return Ok(None);
             }
-            let children = s.children(&node, false)?;
-            Ok(Some((children.unwrap_or_default(), edition)))
+            Ok(Some(s.list(&node, false)?))
         };
-        self.heard(follower.ask(session, until, look, drop)?, LIST, |found| {
-            if let Some((children, edition)) = found {
-                let others = self.stock.learn(on, &children, None, edition);
-                self.warn_of(others);
+        self.heard(follower.ask(session, until, look, drop)?, LIST, |listed| {
+            if let Some(listed) = listed {
+                self.learn(on, listed, None);
             }
         })
     }
@@ -282,18 +322,79 @@ impl Items {
         let watch = self.stock.watch(session, &node);
         let look = move |s: &Session| {
             loop {
-                if let Some(children) = s.children(&node, true)? {
-                    return Ok(children);
-                }
-                if !s.await_making(&node)? {
-                    return Ok(Arc::default());
+                let listed = s.list(&node, true)?;
+                if listed.is_some() || !s.await_making(&node)? {
+                    return Ok(listed);
                 }
             }
         };
-        self.heard(follower.ask(session, until, look, drop)?, LIST, |children| {
-            let others = self.stock.learn(on, &children, Some(watch), None);
-            self.warn_of(others);
+        self.heard(follower.ask(session, until, look, drop)?, LIST, |listed| {
+            self.learn(on, listed, Some(watch));
         })
+    }
+
+    fn learn(&self, on: &On, listed: Option<(Names, Stat)>, watch: Option<Watch>) {
+        let (children, queue) = listed.unzip();
+        let others = self.stock.learn(on, &children.unwrap_or_default(), queue.as_ref(), watch);
+        self.warn_of(others);
+    }
+
+    /// Looks at the items that come next, whether they are leased, too, until one of them is not.
+    fn look_ahead(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        until: Deadline,
+    ) -> Result<Tried<()>> {
+        let mut most = FEW;
+        loop {
+            let items = self.stock.ahead(most);
+            if items.is_empty() {
+                return Ok(Tried::Got(()));
+            }
+            let paths = self.paths(&items)?;
+            let heard = follower.ask(session, until, move |s| look_at(s, &paths, false), drop)?;
+            let mut is_free = false;
+            let tried = self.heard(heard, READ, |sights| {
+                is_free = sights.iter().any(|sight| matches!(sight, Sight::Free | Sight::Hidden));
+                self.stock.looked_ahead(items.into_iter().zip(sights));
+            })?;
+            if is_free || !matches!(tried, Tried::Got(())) {
+                return Ok(tried);
+            }
+            most = MANY;
+        }
+    }
+
+    /// Looks again at the items that were passed, and has the end of leases told of.
+    fn look_back(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        on: &On,
+        until: Deadline,
+    ) -> Result<Tried<()>> {
+        for items in self.stock.passed().chunks(MANY) {
+            let paths = self.paths(items)?;
+            let watches: Vec<_> =
+                paths.iter().map(|path| self.stock.watch(session, path)).collect();
+            let heard = follower.ask(session, until, move |s| look_at(s, &paths, true), drop)?;
+            let tried = self.heard(heard, READ, |sights| {
+                let seen = items.iter().cloned().zip(watches).zip(sights);
+                let seen = seen.map(|((item, watch), sight)| (item, watch, sight));
+                self.stock.looked_back(on, seen.collect());
+            })?;
+            if !matches!(tried, Tried::Got(())) {
+                return Ok(tried);
+            }
+        }
+        Ok(Tried::Got(()))
+    }
+
+    /// As the server knows them.
+    fn paths(&self, items: &[Item]) -> Result<Vec<String>> {
+        let node = self.place.whole()?;
+        Ok(items.iter().map(|item| path::join(&node, item.name())).collect())
     }
 
     /// Nobody can say whether it is this item's turn, if it is there.
@@ -317,32 +418,69 @@ impl Items {
         }
     }
 
-    /// Reads the item and deletes it.
+    /// Reads the item. Its data never change.
+    fn read(
+        &self,
+        follower: &Follower,
+        session: &Arc<Session>,
+        claim: &Claim,
+        until: Deadline,
+    ) -> Result<Tried<Found>> {
+        let path = path::join(&self.place.whole()?, claim.item().name());
+        Ok(match follower.ask(session, until, move |s| s.data(&path, false), drop)? {
+            None => Tried::NoTime,
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
+            Some(Ok(None)) => {
+                claim.is_gone();
+                Tried::Another
+            }
+            Some(Ok(Some((_, stat)))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
+            Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
+            Some(Ok(Some((data, stat)))) => Tried::Got(Found { data, czxid: stat.czxid }),
+            Some(Err(Fault::NoAuth)) => {
+                warn_of_hidden(&self.place.client, &self.item_node(claim)?);
+                claim.is_hidden();
+                Tried::Another
+            }
+            Some(Err(fault)) => {
+                return Err(self.place.refused(&fault, READ).on(self.item_node(claim)?));
+            }
+        })
+    }
+
+    /// Deletes an item that was read. That is not begun when the time is over; once begun, its
+    /// outcome is for the next call to take if it comes too late for this one.
     fn remove(
         &self,
         follower: &mut Follower,
         session: &Arc<Session>,
-        on: &On,
-        claim: Arc<Claim>,
+        claim: &Arc<Claim>,
+        found: Found,
         search: Search<'_>,
     ) -> Result<Tried<Vec<u8>>> {
-        let until = search.wait.ask_until;
-        let item = self.item_node(&claim)?;
+        if follower.is_over(search.wait.until) {
+            return Ok(Tried::NoTime);
+        }
+        let until = worth_asking(search.wait.until);
+        let item = self.item_node(claim)?;
         let path = path::join(&self.place.whole()?, claim.item().name());
         let doubt = || unanswered_take(&item);
-        let (mut session, mut is_unknown) = (Arc::clone(session), false);
+        let (mut session, czxid) = (Arc::clone(session), found.czxid);
+        // None when a deletion had no answer.
+        let mut known = Some(found.data);
         loop {
-            let asked = path.clone();
-            let removal = move |s: &Session| {
-                if is_unknown {
-                    s.sync()?;
-                }
-                remove(s, &asked)
-            };
+            let (asked, data) = (path.clone(), known.take());
+            let is_unknown = data.is_none();
             let late = {
-                let (claim, doubt) = (Arc::clone(&claim), doubt());
-                move |answer| deliver(&claim, answer, is_unknown, doubt)
+                let (claim, doubt, prefix) = (Arc::clone(claim), doubt(), self.item_prefix()?);
+                let late = Arc::clone(self.place.client.core().late());
+                move |answer| {
+                    if let Some(came) = came_late(&claim, answer, is_unknown, doubt) {
+                        late.put(&prefix, came);
+                    }
+                }
             };
+            let removal = move |s: &Session| remove(s, &asked, czxid, data);
             match follower.ask(&session, until, removal, late)? {
                 Some(Ok(Removed::Ours(data))) => {
                     claim.is_gone();
@@ -352,15 +490,8 @@ impl Items {
                     claim.is_gone();
                     return if is_unknown { Err(doubt()) } else { Ok(Tried::Another) };
                 }
-                Some(Ok(Removed::Leased)) => {
-                    return self.pass_over(follower, &session, on, &claim, until);
-                }
-                Some(Ok(Removed::Unknown)) => is_unknown = true,
-                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
-                    if !is_unknown {
-                        return Ok(Tried::Another);
-                    }
-                }
+                Some(Ok(Removed::Leased)) => return Ok(Tried::Leased),
+                Some(Ok(Removed::Unknown) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
                 None if is_unknown => return Err(doubt()),
                 None => return Ok(Tried::NoTime),
                 Some(Err(fault)) => return Err(self.place.refused(&fault, TAKE).on(item)),
@@ -374,35 +505,15 @@ impl Items {
         }
     }
 
-    /// Takes the lease of the item.
+    /// Takes the lease of an item that was read.
     fn secure(
         &self,
-        follower: &mut Follower,
-        session: &Arc<Session>,
-        on: &On,
-        claim: Arc<Claim>,
+        follower: &Follower,
+        claim: &Arc<Claim>,
+        found: Found,
         search: Search<'_>,
     ) -> Result<Tried<LeasedItem>> {
-        let until = search.wait.ask_until;
-        let node = self.item_node(&claim)?;
-        let path = path::join(&self.place.whole()?, claim.item().name());
-        // The data never change, so they may be read before it is ours.
-        let found = match follower.ask(session, until, move |s| s.data(&path, false), drop)? {
-            None => return Ok(Tried::NoTime),
-            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => return Ok(Tried::Another),
-            Some(answer) => answer,
-        };
-        let (data, stat) = match found {
-            Ok(Some(found)) => found,
-            Ok(None) => {
-                claim.is_gone();
-                return Ok(Tried::Another);
-            }
-            Err(fault) => return Err(self.place.refused(&fault, READ).on(node)),
-        };
-        if stat.children > 0 {
-            return self.pass_over(follower, session, on, &claim, until);
-        }
+        let node = self.item_node(claim)?;
         let contention = Contention {
             client: self.place.client.clone(),
             node: node.clone(),
@@ -413,37 +524,13 @@ impl Items {
         };
         let Wait { until: deadline, cancel, .. } = search.wait;
         match acquire(&contention, Limits { deadline, patient: false, cancel })? {
-            Some(hold) => Ok(Tried::Got(LeasedItem::new(hold, claim, node, data))),
-            None if follower.is_over(until) => Ok(Tried::NoTime),
+            Some(hold) => {
+                Ok(Tried::Got(LeasedItem::new(hold, Arc::clone(claim), node, found.data)))
+            }
+            None if follower.is_over(search.wait.ask_until) => Ok(Tried::NoTime),
             // Somebody else was faster.
-            None => Ok(Tried::Another),
+            None => Ok(Tried::Leased),
         }
-    }
-
-    /// The item is leased, and left to whoever has it until that ends.
-    fn pass_over<T>(
-        &self,
-        follower: &Follower,
-        session: &Arc<Session>,
-        on: &On,
-        claim: &Claim,
-        until: Deadline,
-    ) -> Result<Tried<T>> {
-        if claim.is_passed() {
-            return Ok(Tried::Another);
-        }
-        let path = path::join(&self.place.whole()?, claim.item().name());
-        let watch = self.stock.watch(session, &path);
-        let heard = follower.ask(session, until, move |s| s.children(&path, true), drop)?;
-        let tried = self.heard(heard, READ, |children| match children {
-            None => claim.is_gone(),
-            Some(children) if children.is_empty() => {}
-            Some(_) => claim.is_leased(on, watch),
-        })?;
-        Ok(match tried {
-            Tried::NoTime => Tried::NoTime,
-            Tried::Got(()) | Tried::Another => Tried::Another,
-        })
     }
 
     // ----- looking
@@ -451,14 +538,28 @@ impl Items {
     /// The data of the first item that is not leased.
     pub(crate) fn peek(&self) -> Result<Option<Vec<u8>>> {
         let layout = self.layout();
+        let (client, own_node) = (self.place.client.clone(), self.place.node()?.to_owned());
+        let warn = move |path: &str| {
+            warn_of_hidden(&client, &path::join(&own_node, path::last(path)));
+        };
         self.place.ask(READ, move |s, node| {
             s.sync()?;
             let Some(children) = s.children(node, false)? else { return Ok(None) };
-            for item in layout.sort(&children).0.iter().take_while(|item| !item.is_beyond()) {
-                if let Some((data, stat)) = s.data(&path::join(node, item.name()), false)?
-                    && stat.children == 0
-                {
-                    return Ok(Some(data));
+            let (items, _) = layout.sort(&children);
+            let items = items.into_iter().take_while(|item| !item.is_beyond());
+            let paths: Vec<String> = items.map(|item| path::join(node, item.name())).collect();
+            // Mostly it is the first, at which nobody has to look twice.
+            let Some((first, others)) = paths.split_first() else { return Ok(None) };
+            if let Some(data) = read_free(s, first, &warn)? {
+                return Ok(Some(data));
+            }
+            for paths in others.chunks(MANY) {
+                for (path, sight) in paths.iter().zip(look_at(s, paths, false)?) {
+                    if matches!(sight, Sight::Free | Sight::Hidden)
+                        && let Some(data) = read_free(s, path, &warn)?
+                    {
+                        return Ok(Some(data));
+                    }
                 }
             }
             Ok(None)
@@ -503,6 +604,11 @@ impl Items {
         Err(Error::new(ErrorKind::Connect, message).on(self.place.node()?))
     }
 
+    /// What the items' nodes begin with, as the client names them.
+    fn item_prefix(&self) -> Result<String> {
+        Ok(path::join(self.place.node()?, &self.layout().prefix(0)))
+    }
+
     /// The item's node, as the client names it.
     fn item_node(&self, claim: &Claim) -> Result<String> {
         Ok(path::join(self.place.node()?, claim.item().name()))
@@ -541,13 +647,52 @@ impl Items {
     }
 }
 
-/// Reads an item that nobody has leased, and deletes it.
-fn remove(session: &Session, path: &str) -> Answer<Removed> {
-    // No item is taken of which the data cannot be had.
-    let Some((data, stat)) = session.data(path, false)? else { return Ok(Removed::Gone) };
-    if stat.children > 0 {
-        return Ok(Removed::Leased);
+/// Whether these items are leased; with watches on their leases, or without.
+fn look_at(session: &Session, paths: &[String], watch: bool) -> Answer<Vec<Sight>> {
+    let sight = |answer: Answer<Option<Names>>| match answer {
+        Ok(None) => Ok(Sight::Gone),
+        Ok(Some(children)) if children.is_empty() => Ok(Sight::Free),
+        Ok(Some(_)) => Ok(Sight::Leased),
+        Err(Fault::NoAuth) => Ok(Sight::Hidden),
+        Err(fault) => Err(fault),
+    };
+    session.children_each(paths, watch).into_iter().map(sight).collect()
+}
+
+/// The data of an item that is not leased, and that may be read.
+fn read_free(
+    session: &Session,
+    path: &str,
+    warn_of_hidden: &impl Fn(&str),
+) -> Answer<Option<Vec<u8>>> {
+    match session.data(path, false) {
+        Err(Fault::NoAuth) => {
+            warn_of_hidden(path);
+            Ok(None)
+        }
+        found => Ok(found?.filter(|(_, stat)| stat.children == 0).map(|(data, _)| data)),
     }
+}
+
+fn warn_of_hidden(client: &Client, item: &str) {
+    client.core().warn_once(item, || {
+        Some("the item's ACL forbids to read it, which needs READ: it is passed over".to_owned())
+    });
+}
+
+/// Deletes the item that was made by this transaction. Without its data, an earlier deletion had no
+/// answer: it is read again to see whether it is there.
+fn remove(session: &Session, path: &str, czxid: i64, data: Option<Vec<u8>>) -> Answer<Removed> {
+    let data = match data {
+        Some(data) => data,
+        None => {
+            session.sync()?;
+            match session.data(path, false)? {
+                Some((data, stat)) if stat.czxid == czxid => data,
+                _ => return Ok(Removed::Gone),
+            }
+        }
+    };
     match session.delete(path) {
         Ok(()) => Ok(Removed::Ours(data)),
         Err(Fault::NoNode) => Ok(Removed::Gone),
@@ -557,17 +702,25 @@ fn remove(session: &Session, path: &str) -> Answer<Removed> {
     }
 }
 
-/// The caller who had asked for the removal has gone.
-fn deliver(claim: &Claim, answer: Answer<Removed>, is_unknown: bool, doubt: Error) {
+/// What is to be kept for the next call to take, as the caller who had asked for it has gone.
+fn came_late(
+    claim: &Claim,
+    answer: Answer<Removed>,
+    is_unknown: bool,
+    doubt: Error,
+) -> Option<Result<Vec<u8>>> {
     match answer {
         Ok(Removed::Ours(data)) => {
             claim.is_gone();
-            claim.stock().deliver(Ok(data));
+            Some(Ok(data))
         }
-        Ok(Removed::Gone) => claim.is_gone(),
+        Ok(Removed::Gone) => {
+            claim.is_gone();
+            None
+        }
         // Where it was unknown before, the caller was told.
-        Ok(Removed::Unknown) if !is_unknown => claim.stock().deliver(Err(doubt)),
-        Ok(Removed::Leased | Removed::Unknown) | Err(_) => {}
+        Ok(Removed::Unknown) if !is_unknown => Some(Err(doubt)),
+        Ok(Removed::Leased | Removed::Unknown) | Err(_) => None,
     }
 }
 

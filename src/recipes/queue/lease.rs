@@ -13,6 +13,9 @@ use crate::path;
 use crate::session::session::Session;
 use crate::session::store::{Answer, Fault, Step};
 
+/// After so many attempts in which other contenders have come or gone, an acknowledgement fails.
+const ATTEMPTS: usize = 100;
+
 /// The first item of a [`DistributedQueue`](crate::DistributedQueue), which stays there until it is
 /// [acknowledged](LeasedItem::ack).
 ///
@@ -95,7 +98,8 @@ impl LeasedItem {
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if the session was lost, perhaps after the item
     /// had been deleted: the message says so;
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the queue's node and on
-    /// the item, after which the item returns.
+    /// the item, and [`Server`](crate::ErrorKind::Server) if the item has a child that cannot be
+    /// deleted with it, which the message names; after both the item returns.
     pub fn ack(mut self) -> Result<()> {
         let _left = self.hold.leave()?;
         let unanswered = Cell::new(false);
@@ -133,9 +137,9 @@ impl LeasedItem {
 /// Deletes lease and item; `NoNode` if the lease was lost.
 fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -> Answer<()> {
     let mut others = Vec::new();
-    loop {
+    for _ in 0..ATTEMPTS {
         // The lease comes first: without it, nothing else is to go.
-        let paths = [lease.to_owned()].into_iter().chain(others).chain([item.to_owned()]);
+        let paths = [lease.to_owned()].into_iter().chain(others.clone()).chain([item.to_owned()]);
         let steps: Vec<Step> = paths.map(|path| Step::Delete { path }).collect();
         match session.transact(&steps) {
             // Those who have contended in vain, and have not gone yet. Without the item they get
@@ -143,11 +147,15 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -
             Err(Fault::NotEmpty) => {
                 let children = session.children(item, false)?.ok_or(Fault::NoNode)?;
                 // A stranger's nodes are not ours to delete.
-                if children.iter().any(|name| Ticket::parse(name).is_none()) {
-                    return Err(Fault::NotEmpty);
+                if let Some(name) = children.iter().find(|name| Ticket::parse(name).is_none()) {
+                    return Err(stuck(&format!("it has a child that is no contender, {name:?}")));
                 }
                 let others_of = children.iter().map(|name| path::join(item, name));
-                others = others_of.filter(|path| path != lease).collect();
+                let now: Vec<String> = others_of.filter(|path| path != lease).collect();
+                if now == others {
+                    refuse_parents(session, &others)?;
+                }
+                others = now;
             }
             Err(Fault::NoNode) if session.confirm(lease)?.is_some() => others = Vec::new(),
             Err(Fault::NoNode) if unanswered.get() && session.confirm(item)?.is_none() => {
@@ -160,6 +168,22 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -
             }
         }
     }
+    Err(stuck(&format!("other contenders came and went in {ATTEMPTS} attempts")))
+}
+
+/// A contender that has a child is never deleted with the item.
+fn refuse_parents(session: &Session, contenders: &[String]) -> Answer<()> {
+    for contender in contenders {
+        if session.children(contender, false)?.is_some_and(|children| !children.is_empty()) {
+            let name = path::last(contender);
+            return Err(stuck(&format!("its child {name:?} has children of its own")));
+        }
+    }
+    Ok(())
+}
+
+fn stuck(why: &str) -> Fault {
+    Fault::Refused(format!("the item cannot be deleted: {why}"))
 }
 
 impl fmt::Debug for LeasedItem {

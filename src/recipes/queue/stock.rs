@@ -1,15 +1,13 @@
 //! What is known of a queue's items: those that wait, those that threads of ours are at, and those
 //! that are leased. The values that share it give each item to one thread at a time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::layout::{Item, Layout};
-use crate::error::Result;
-use crate::logging;
 use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::session::Session;
 use crate::session::store::Stat;
@@ -33,19 +31,28 @@ struct Kept {
     /// The one on the list of items; none if there has never been any.
     list: Option<Watch>,
     edition: Option<Edition>,
+    /// The last transaction that the list tells of: items that were made later are not in it.
+    listed_at: i64,
     waiting: BTreeSet<Item>,
     claimed: BTreeSet<Item>,
     /// By others, or by an earlier session of ours.
     leased: BTreeMap<Item, Watch>,
-    /// They were leased when they were met, and most such leases do not last: nothing tells of
-    /// their end.
+    /// They were leased when they were looked at, and most such leases do not last: nothing tells
+    /// of their end. They are looked at again, and if they are still leased then, they are watched.
     passed: BTreeSet<Item>,
-    /// When the first of them was met.
-    passed_since: Option<Instant>,
-    /// They had been passed and are still there: from now on their leases are watched.
-    lasting: BTreeSet<Item>,
-    /// What came of attempts whose callers had gone.
-    late: VecDeque<Result<Vec<u8>>>,
+    /// When they are to be looked at again, though there are others.
+    due: Option<Instant>,
+    /// They may not be read.
+    hidden: BTreeSet<Item>,
+}
+
+/// What a look at an item has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    Free,
+    Leased,
+    Hidden,
+    Gone,
 }
 
 /// A connection, and for how long what was seen on it is believed.
@@ -118,11 +125,10 @@ impl Stock {
         self.news.subscribe(bell)
     }
 
-    /// Whether somebody who has found nothing there may find something now, be it what was delivered.
-    pub(crate) fn has_news(&self, takes_delivered: bool) -> bool {
+    /// Whether a call that has found nothing may find something now.
+    pub(crate) fn has_news(&self) -> bool {
         let kept = self.kept.lock();
         !kept.waiting.is_empty()
-            || (takes_delivered && !kept.late.is_empty())
             || kept.on.as_ref().is_none_or(|on| !on.is_current())
             || kept.list.as_ref().is_none_or(Watch::has_fired)
             || !kept.passed.is_empty()
@@ -135,9 +141,10 @@ impl Stock {
         kept.look_after_leases(on);
         let item = kept.waiting.pop_first()?;
         kept.claimed.insert(item.clone());
+        let listed_at = kept.listed_at;
         drop(kept);
         let stock = Arc::clone(self);
-        Some(Arc::new(Claim { stock, item, over: AtomicBool::new(false) }))
+        Some(Arc::new(Claim { stock, item, listed_at, over: AtomicBool::new(false) }))
     }
 
     pub(crate) fn is_out(&self, on: &On) -> bool {
@@ -146,24 +153,32 @@ impl Stock {
         kept.waiting.is_empty()
     }
 
-    /// Whether watches tell of whatever may come.
+    /// Whether a watch tells of new items.
     pub(crate) fn is_watched(&self, on: &On) -> bool {
         let kept = self.kept.lock();
-        kept.on.as_ref() == Some(on)
-            && kept.passed.is_empty()
-            && kept.list.as_ref().is_some_and(|list| !list.has_fired())
+        kept.on.as_ref() == Some(on) && kept.list.as_ref().is_some_and(|list| !list.has_fired())
     }
 
     /// Whether it is time to look at what was passed, though there are others.
-    pub(crate) fn is_due(&self) -> bool {
-        let since = self.kept.lock().passed_since;
-        since.is_some_and(|since| rt::now().saturating_duration_since(since) >= PASSING)
+    pub(crate) fn is_due(&self, on: &On) -> bool {
+        let mut kept = self.kept.lock();
+        kept.look_after_leases(on);
+        kept.due.is_some_and(|due| due <= rt::now())
     }
 
     /// Whether all items of this edition are known, but for those that are gone.
     pub(crate) fn has(&self, edition: Edition) -> bool {
-        let kept = self.kept.lock();
-        kept.passed.is_empty() && kept.edition == Some(edition)
+        self.kept.lock().edition == Some(edition)
+    }
+
+    /// Those that were passed.
+    pub(crate) fn passed(&self) -> Vec<Item> {
+        self.kept.lock().passed.iter().cloned().collect()
+    }
+
+    /// So many of the first that are known to wait.
+    pub(crate) fn ahead(&self, most: usize) -> Vec<Item> {
+        self.kept.lock().waiting.iter().take(most).cloned().collect()
     }
 
     /// A watch, to be registered before the server is asked to set it.
@@ -177,25 +192,29 @@ impl Stock {
         Watch { fired, _subscription: session.watches().subscribe(path, signal) }
     }
 
-    /// These are the children of the queue's node; with the watch that was set by asking for them,
-    /// and the edition that they are at least of. Says how many are no items.
+    /// These are the children of the queue's node, with its stat if it is there, and with the watch
+    /// that was set by asking for them. Says how many are no items.
     pub(crate) fn learn(
         &self,
         on: &On,
         children: &[String],
+        queue: Option<&Stat>,
         watch: Option<Watch>,
-        edition: Option<Edition>,
     ) -> usize {
         let (mut items, others) = self.layout.sort(children);
+        let edition = queue.map(Edition::of);
         let mut kept = self.kept.lock();
         kept.look_after_leases(on);
+        if kept.edition.map(|known| known.queue) != edition.map(|now| now.queue) {
+            // What has the same name may be another item.
+            kept.forget_sights();
+        }
         kept.leased.retain(|item, _| items.remove(item));
+        kept.passed.retain(|item| items.remove(item));
+        kept.hidden.retain(|item| items.remove(item));
         items.retain(|item| !kept.claimed.contains(item));
-        let mut lasting = std::mem::take(&mut kept.lasting);
-        lasting.append(&mut kept.passed);
-        lasting.retain(|item| items.contains(item));
-        (kept.lasting, kept.passed_since) = (lasting, None);
         (kept.waiting, kept.edition) = (items, edition);
+        kept.listed_at = queue.map_or(0, |queue| queue.children_zxid);
         kept.list = watch.or(kept.list.take());
         let is_more = !kept.waiting.is_empty();
         drop(kept);
@@ -205,14 +224,65 @@ impl Stock {
         others
     }
 
-    /// What came too late for the caller who had asked for it is for the next one.
-    pub(crate) fn deliver(&self, late: Result<Vec<u8>>) {
-        self.kept.lock().late.push_back(late);
+    /// The list is of a queue that is gone: there is another one in its place.
+    pub(crate) fn forget(&self) {
+        let mut kept = self.kept.lock();
+        kept.forget_sights();
+        kept.waiting.clear();
+        (kept.edition, kept.list) = (None, None);
+        drop(kept);
         self.news.tell();
     }
 
-    pub(crate) fn delivered(&self) -> Option<Result<Vec<u8>>> {
-        self.kept.lock().late.pop_front()
+    /// What a look at items that wait has shown.
+    pub(crate) fn looked_ahead(&self, seen: impl Iterator<Item = (Item, Sight)>) {
+        let mut kept = self.kept.lock();
+        for (item, sight) in seen {
+            match sight {
+                // A closer look will tell, if nobody is at it.
+                Sight::Free | Sight::Hidden => {}
+                Sight::Gone => {
+                    kept.waiting.remove(&item);
+                }
+                Sight::Leased if kept.waiting.remove(&item) => kept.pass(item),
+                Sight::Leased => {}
+            }
+        }
+        drop(kept);
+        // Calls that wait for whatever may come have to know of what was passed.
+        self.news.tell();
+    }
+
+    /// What another look at items that had been passed has shown, with the watches that were set by
+    /// it.
+    pub(crate) fn looked_back(&self, on: &On, seen: Vec<(Item, Watch, Sight)>) {
+        let mut kept = self.kept.lock();
+        for (item, watch, sight) in seen {
+            if !kept.passed.remove(&item) {
+                continue;
+            }
+            match sight {
+                Sight::Gone => {}
+                Sight::Free => {
+                    kept.waiting.insert(item);
+                }
+                Sight::Hidden => {
+                    kept.hidden.insert(item);
+                }
+                // A call that was told by it may have looked before.
+                Sight::Leased if watch.has_fired() || kept.on.as_ref() != Some(on) => {
+                    kept.passed.insert(item);
+                }
+                Sight::Leased => {
+                    kept.leased.insert(item, watch);
+                }
+            }
+        }
+        if kept.passed.is_empty() {
+            kept.due = None;
+        }
+        drop(kept);
+        self.news.tell();
     }
 
     /// The change says whether others are to look again.
@@ -228,32 +298,39 @@ impl Stock {
 }
 
 impl Kept {
-    /// Those whose lease has ended wait again, and those whose watch is of no use any more.
+    /// Those whose lease has ended, and those whose watch is of no use any more, are to be looked at
+    /// again at once.
     fn look_after_leases(&mut self, on: &On) {
-        if self.on.as_ref() != Some(on) {
+        let again: BTreeSet<Item> = if self.on.as_ref() != Some(on) {
             (self.on, self.list) = (Some(on.clone()), None);
-            self.waiting.extend(std::mem::take(&mut self.leased).into_keys());
-            self.waiting.append(&mut self.passed);
-            self.passed_since = None;
+            self.waiting.append(&mut self.hidden);
+            std::mem::take(&mut self.leased).into_keys().collect()
         } else if self.leased.values().any(Watch::has_fired) {
             let (ended, leased): (BTreeMap<_, _>, _) =
                 std::mem::take(&mut self.leased).into_iter().partition(|(_, w)| w.has_fired());
             self.leased = leased;
-            self.waiting.extend(ended.into_keys());
+            ended.into_keys().collect()
+        } else {
+            return;
+        };
+        if !again.is_empty() {
+            self.passed.extend(again);
+            self.due = Some(rt::now());
         }
     }
-}
 
-impl Drop for Stock {
-    fn drop(&mut self) {
-        let lost = self.kept.lock().late.iter().filter(|late| late.is_ok()).count();
-        if lost > 0 {
-            logging::warning!(
-                target: "zklock::queue",
-                "{lost} items were taken out of a queue too late for those who had waited, and \
-                 nobody has asked for them since"
-            );
+    fn pass(&mut self, item: Item) {
+        self.passed.insert(item);
+        if self.due.is_none() {
+            self.due = rt::now().checked_add(PASSING);
         }
+    }
+
+    fn forget_sights(&mut self) {
+        self.leased.clear();
+        self.passed.clear();
+        self.hidden.clear();
+        self.due = None;
     }
 }
 
@@ -272,6 +349,8 @@ impl fmt::Debug for Stock {
 pub(crate) struct Claim {
     stock: Arc<Stock>,
     item: Item,
+    /// As the stock's, when it was claimed.
+    listed_at: i64,
     over: AtomicBool,
 }
 
@@ -280,8 +359,10 @@ impl Claim {
         &self.item
     }
 
-    pub(crate) fn stock(&self) -> &Arc<Stock> {
-        &self.stock
+    /// Whether an item that was made then can be the one that was listed. Another one of the same
+    /// name is of a queue that was made anew, and others may come before it there.
+    pub(crate) fn is_made_at(&self, czxid: i64) -> bool {
+        czxid <= self.listed_at
     }
 
     /// It is not there any more.
@@ -289,30 +370,19 @@ impl Claim {
         self.end(|_, _| false);
     }
 
-    /// It is somebody else's for the time being. False if that is to be watched.
-    pub(crate) fn is_passed(&self) -> bool {
-        if self.stock.kept.lock().lasting.contains(&self.item) {
-            return false;
-        }
+    /// It is somebody else's for the time being.
+    pub(crate) fn is_passed(&self) {
         self.end(|kept, item| {
-            kept.passed.insert(item);
-            kept.passed_since.get_or_insert_with(rt::now);
+            kept.pass(item);
             // Who waits for whatever may come has to know of it before we go.
             true
         });
-        true
     }
 
-    /// It is somebody else's for the time being; this watch tells of the end.
-    pub(crate) fn is_leased(&self, on: &On, watch: Watch) {
+    /// It may not be read.
+    pub(crate) fn is_hidden(&self) {
         self.end(|kept, item| {
-            // Who has been told by it may have looked before.
-            if watch.has_fired() || kept.on.as_ref() != Some(on) {
-                kept.waiting.insert(item);
-                return true;
-            }
-            kept.lasting.remove(&item);
-            kept.leased.insert(item, watch);
+            kept.hidden.insert(item);
             false
         });
     }
@@ -361,7 +431,28 @@ mod tests {
     fn learn(stock: &Stock, on: &On, names: &[&str]) -> usize {
         let children: Vec<String> =
             names.iter().map(|name| format!("qn-000000000{name}")).collect();
-        stock.learn(on, &children, Some(watch()), None)
+        stock.learn(on, &children, Some(&queue(7, 20)), Some(watch()))
+    }
+
+    /// The stat of a queue that was made then, and to which nothing has happened since.
+    fn queue(czxid: i64, children_zxid: i64) -> Stat {
+        Stat {
+            czxid,
+            mzxid: czxid,
+            ctime: 0,
+            version: 0,
+            child_changes: 5,
+            children: 5,
+            children_zxid,
+            ephemeral_owner: 0,
+        }
+    }
+
+    fn looked_back(stock: &Stock, on: &On, sight: Sight) -> Vec<Arc<AtomicBool>> {
+        let seen: Vec<_> = stock.passed().into_iter().map(|item| (item, watch(), sight)).collect();
+        let flags = seen.iter().map(|(_, watch, _)| Arc::clone(&watch.fired)).collect();
+        stock.looked_back(on, seen);
+        flags
     }
 
     fn watch() -> Watch {
@@ -409,70 +500,107 @@ mod tests {
         let (stock, on) = stock(&["1"]);
         assert!(stock.is_watched(&on));
         let (_, met) = claim(&stock, &on).unwrap();
-        assert!(met.is_passed());
-        assert!(claim(&stock, &on).is_none());
-        // Whoever would wait lists first.
-        assert!(!stock.is_watched(&on) && stock.has_news(false));
-        learn(&stock, &on, &["1"]);
-        let (_, met) = claim(&stock, &on).unwrap();
-        assert!(!met.is_passed());
-        let lease = watch();
-        let fired = Arc::clone(&lease.fired);
-        met.is_leased(&on, lease);
-        assert!(stock.is_watched(&on) && stock.is_out(&on));
+        met.is_passed();
+        assert!(claim(&stock, &on).is_none() && !stock.is_due(&on));
+        // A call that would wait looks at it first.
+        assert!(stock.has_news());
         learn(&stock, &on, &["1"]);
         assert!(claim(&stock, &on).is_none());
-        fired.store(true, Ordering::SeqCst);
-        assert!(stock.has_news(false));
+        let fired = looked_back(&stock, &on, Sight::Leased);
+        assert!(stock.is_out(&on) && stock.kept.lock().due.is_none());
+        learn(&stock, &on, &["1"]);
+        assert!(claim(&stock, &on).is_none() && stock.passed().is_empty());
+        fired[0].store(true, Ordering::SeqCst);
+        // It may have another lease: nothing is read to find out.
+        assert!(stock.has_news() && stock.is_due(&on));
+        assert!(claim(&stock, &on).is_none());
+        looked_back(&stock, &on, Sight::Free);
+        assert!(!stock.is_due(&on));
         assert_eq!(claim(&stock, &on).map(|(one, _)| one), Some(1));
+    }
+
+    #[test]
+    fn what_is_seen_ahead_of_a_leased_item_sorts_those_that_wait() {
+        let (stock, on) = stock(&["1", "2", "3", "4"]);
+        assert_eq!(stock.ahead(3).len(), 3);
+        let sights = [Sight::Leased, Sight::Gone, Sight::Hidden, Sight::Free];
+        let seen: Vec<_> = stock.ahead(9).into_iter().zip(sights).collect();
+        let (_, claimed) = claim(&stock, &on).unwrap();
+        // One of ours was faster, who gives it back.
+        stock.looked_ahead(seen.clone().into_iter());
+        assert!(stock.passed().is_empty());
+        claimed.give_back();
+        stock.looked_ahead(seen.into_iter());
+        assert_eq!(stock.passed().len(), 1);
+        let rest = [claim(&stock, &on), claim(&stock, &on)];
+        assert_eq!(rest.each_ref().map(|one| one.as_ref().unwrap().0), [3, 4]);
+        assert!(claim(&stock, &on).is_none());
     }
 
     #[test]
     fn a_watch_that_fired_before_it_was_kept_is_heeded() {
         let (stock, on) = stock(&["1"]);
-        let (_, met) = claim(&stock, &on).unwrap();
-        let lease = watch();
-        lease.fired.store(true, Ordering::SeqCst);
-        met.is_leased(&on, lease);
-        assert!(claim(&stock, &on).is_some());
+        claim(&stock, &on).unwrap().1.is_passed();
+        let seen = stock.passed().into_iter().map(|item| (item, watch(), Sight::Leased));
+        let seen: Vec<_> = seen.collect();
+        seen[0].1.fired.store(true, Ordering::SeqCst);
+        stock.looked_back(&on, seen);
+        assert_eq!(stock.passed().len(), 1);
     }
 
     #[test]
     fn another_connection_has_everything_looked_at_again() {
-        let (stock, first) = stock(&["1", "2"]);
-        let (_, leased) = claim(&stock, &first).unwrap();
-        leased.is_leased(&first, watch());
-        let (_, passed) = claim(&stock, &first).unwrap();
-        assert!(passed.is_passed());
+        let (stock, first) = stock(&["1", "2", "3"]);
+        claim(&stock, &first).unwrap().1.is_passed();
+        looked_back(&stock, &first, Sight::Leased);
+        claim(&stock, &first).unwrap().1.is_passed();
+        claim(&stock, &first).unwrap().1.is_hidden();
+        assert!(claim(&stock, &first).is_none());
         let second = on(2);
-        assert!(!stock.is_watched(&second));
-        let both = [claim(&stock, &second), claim(&stock, &second)];
-        assert_eq!(both.map(|one| one.unwrap().0), [1, 2]);
+        assert!(!stock.is_watched(&second) && stock.is_due(&second));
+        assert_eq!(stock.passed().len(), 2);
+        assert_eq!(claim(&stock, &second).map(|(three, _)| three), Some(3));
     }
 
     #[test]
-    fn a_value_that_ends_with_items_nobody_asked_for_is_no_harm() {
+    fn a_hidden_item_is_no_news_and_not_tried_again() {
         let (stock, on) = stock(&["1"]);
-        assert!(!stock.has_news(true) || claim(&stock, &on).is_some());
-        stock.deliver(Ok(b"late".to_vec()));
-        assert!(stock.has_news(true));
-        assert_eq!(stock.delivered().unwrap().unwrap(), b"late");
-        assert!(stock.delivered().is_none());
-        stock.deliver(Ok(Vec::new()));
-        drop(stock);
+        claim(&stock, &on).unwrap().1.is_hidden();
+        learn(&stock, &on, &["1"]);
+        assert!(claim(&stock, &on).is_none() && stock.passed().is_empty());
+    }
+
+    /// The numbers of a queue that was removed and made anew begin at 0 again.
+    #[test]
+    fn the_names_of_a_queue_that_was_made_anew_are_not_taken_for_those_that_were_listed() {
+        let (stock, on) = stock(&["1", "2", "3", "4"]);
+        let (_, passed) = claim(&stock, &on).unwrap();
+        passed.is_passed();
+        claim(&stock, &on).unwrap().1.is_hidden();
+        let (_, met) = claim(&stock, &on).unwrap();
+        assert!(met.is_made_at(7) && met.is_made_at(20) && !met.is_made_at(21));
+        met.is_gone();
+        stock.forget();
+        assert!(stock.is_out(&on) && !stock.is_watched(&on));
+        let children: Vec<String> = (0..5).map(|n| format!("qn-000000000{n}")).collect();
+        stock.learn(&on, &children, Some(&queue(30, 40)), Some(watch()));
+        let (first, claimed) = claim(&stock, &on).unwrap();
+        assert!(first == 0 && claimed.is_made_at(40));
+        // Nothing that was seen of the old ones is held against the new ones.
+        let (second, claimed) = claim(&stock, &on).unwrap();
+        assert_eq!(second, 1);
+        claimed.is_hidden();
+        stock.learn(&on, &children, Some(&queue(50, 60)), Some(watch()));
+        assert_eq!(claim(&stock, &on).map(|(again, _)| again), Some(1));
     }
 
     /// As a server counts: what is deleted changes nothing, and what is made does.
     #[test]
     fn an_edition_ends_with_an_item_that_is_made() {
         let stat = |made: i32, deleted: i32| Stat {
-            czxid: 7,
-            mzxid: 7,
-            ctime: 0,
-            version: 0,
             child_changes: made.wrapping_add(deleted),
             children: made.wrapping_sub(deleted),
-            ephemeral_owner: 0,
+            ..queue(7, i64::from(deleted))
         };
         assert_eq!(Edition::of(&stat(5, 0)), Edition::of(&stat(5, 4)));
         assert_ne!(Edition::of(&stat(5, 0)), Edition::of(&stat(6, 1)));

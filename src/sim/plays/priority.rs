@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::stage::{Play, Role, Stage, Tally};
 use crate::rt::Mutex;
-use crate::rt::schedule::current;
+use crate::rt::schedule::{Process, current};
 use crate::{Client, ErrorKind, PriorityQueue, path};
 
 const NODE: &str = "/queues/urgent";
@@ -14,6 +14,8 @@ const NODE: &str = "/queues/urgent";
 struct Urging {
     next: Mutex<u32>,
     taken: Mutex<BTreeSet<String>>,
+    /// Processes in which a call may have taken something too late.
+    late: Mutex<BTreeSet<Process>>,
 }
 
 pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
@@ -46,7 +48,6 @@ impl Play for Urging {
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
         let queue = PriorityQueue::new(role.client, "/queues", "urgent");
-        let mut all_in_time = true;
         for _ in 0..8 {
             schedule.pause(schedule.some(stage.habits.session_timeout / 8));
             if schedule.chance(60) {
@@ -65,8 +66,9 @@ impl Play for Urging {
                 Ok(Some(data)) => {
                     let text = String::from_utf8_lossy(&data).into_owned();
                     // What was there all the time had to come first, if it is more urgent. But what
-                    // an earlier call has taken too late to give it is given by this one.
-                    let taken = priority(&data).filter(|_| all_in_time);
+                    // an earlier call of the client's has taken too late is given by this one.
+                    let in_time = !self.late.lock().contains(&role.process);
+                    let taken = priority(&data).filter(|_| in_time);
                     let urgent = taken.and_then(|taken| {
                         let mut more_urgent =
                             before.intersection(&after).filter(|(other, ..)| *other < taken);
@@ -79,9 +81,9 @@ impl Play for Urging {
                         stage.accuse(format!("{text} was taken twice"));
                     }
                 }
-                Ok(None) => all_in_time = false,
+                Ok(None) => drop(self.late.lock().insert(role.process)),
                 Err(error) => {
-                    all_in_time = false;
+                    self.late.lock().insert(role.process);
                     use ErrorKind::{Connect, ConnectionLoss, SessionLost};
                     if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
                         stage.accuse(format!("{error}"));
