@@ -19,6 +19,8 @@ use crate::support::{
 };
 
 const SOON: Duration = Duration::from_secs(20);
+/// How long a client may take to connect, on a busy machine too.
+const CONNECTING: Duration = Duration::from_secs(4);
 /// How late a call may be of its deadline, at the most.
 const LATE: Duration = Duration::from_millis(100);
 /// How long a call that ends at a deadline goes on for its node to be deleted.
@@ -47,7 +49,7 @@ impl Rig {
         let site = Site::own(test);
         let proxy = Proxy::start(site.server().addr());
         let builder = Client::builder(&proxy.hosts()).session_timeout(timeout);
-        let zk = builder.connect_timeout(Duration::from_secs(1)).connect().unwrap();
+        let zk = builder.connect_timeout(CONNECTING).connect().unwrap();
         let holder = site.builder().session_timeout(Duration::from_secs(30)).connect().unwrap();
         Rig { site, proxy, zk, holder }
     }
@@ -621,7 +623,7 @@ fn s18_with_no_session_to_be_had_calls_are_on_time() {
         }
         // Its limit is the time for connecting.
         let (result, took) = timed(|| lock.try_lock().unwrap());
-        assert!(result.is_none() && took.within(Duration::from_secs(1) + LATE), "{took:?}");
+        assert!(result.is_none() && took.within(CONNECTING + LATE), "{took:?}");
         rig.proxy.pass();
         assert_eq!(lock.contenders().unwrap().len(), 1);
         rig.wait_until_clean(1, "the loss of the session");
@@ -638,7 +640,7 @@ fn s18_try_lock_waits_for_an_ensemble_that_is_silent_no_longer_than_for_connecti
     let (lock, guard) = (rig.lock(), rig.held());
     rig.proxy.black_hole();
     let (result, took) = timed(|| lock.try_lock().unwrap());
-    assert!(result.is_none() && took.within(Duration::from_secs(1) + LATE), "{took:?}");
+    assert!(result.is_none() && took.within(CONNECTING + LATE), "{took:?}");
     rig.proxy.pass();
     rig.wait_until_clean(1, "the black hole");
     drop((guard, lock));

@@ -697,7 +697,7 @@ fn s48_a_stream_of_readers_does_not_starve_a_writer() {
         }
         let ends = Ends(&done);
         eventually(SOON, "a stream", || rounds.load(Ordering::SeqCst) > 20);
-        let writer = lock.try_write_for(SOON).unwrap();
+        let writer = lock.try_write_for(4 * SOON).unwrap();
         drop(ends);
         assert_eq!(inside.load(Ordering::SeqCst), 0);
         assert!(writer.is_some(), "starved");
@@ -724,7 +724,7 @@ fn s48_a_stream_of_writers_does_not_starve_a_reader() {
         }
         let ends = Ends(&done);
         eventually(SOON, "a stream", || rounds.load(Ordering::SeqCst) > 20);
-        let reader = lock.try_read_for(SOON).unwrap();
+        let reader = lock.try_read_for(4 * SOON).unwrap();
         drop(ends);
         assert!(reader.is_some(), "starved");
     });

@@ -44,7 +44,7 @@ impl Site {
         self.server.as_ref().expect("a server of the test's own")
     }
 
-    /// A client with the default settings but for a session time-out of 4 s.
+    /// A client with the default settings but for [`Site::builder`]'s session time-out.
     pub(crate) fn client(&self) -> Client {
         self.builder().connect().expect("a client")
     }
@@ -71,8 +71,9 @@ impl Site {
         proxy.release();
     }
 
+    /// With a session that outlasts the stalls of a busy machine, and whose heartbeats are not rare.
     pub(crate) fn builder(&self) -> ClientBuilder {
-        Client::builder(&self.hosts).session_timeout(Duration::from_secs(4))
+        Client::builder(&self.hosts).session_timeout(Duration::from_secs(10))
     }
 
     /// A stranger's connection, for looking and meddling.
