@@ -284,7 +284,7 @@ fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_unt
     assert_eq!(guard.fencing_token().zxid(), made as u64);
     assert_eq!(site.children("a").len(), 1);
     guard.unlock().unwrap();
-    drop((lock, proxy));
+    drop(lock);
     site.finish([zk]);
 }
 
@@ -292,7 +292,7 @@ fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_unt
 fn a_contender_of_which_nothing_is_shown_is_listed_and_observed() {
     skip_without_server!();
     let site = Site::own("hidden-others");
-    let (proxy, zk) = with_hidden_stats(&site, "-lock-");
+    let (_proxy, zk) = with_hidden_stats(&site, "-lock-");
     let node = format!("{}/a", site.base);
     let mut raw = site.raw();
     raw.create_all(&node).unwrap();
@@ -315,7 +315,7 @@ fn a_contender_of_which_nothing_is_shown_is_listed_and_observed() {
     assert_eq!((&*leader.path, leader.session), (&*theirs, -1));
     raw.delete(&theirs).unwrap();
     assert_eq!(observer.next_for(SOON).unwrap().expect("a change"), []);
-    drop((lock, observer, election, proxy));
+    drop((lock, observer, election));
     site.finish([zk]);
 }
 
@@ -346,6 +346,6 @@ fn a_barrier_of_which_nothing_is_shown_is_up() {
     assert_eq!(other.raise().unwrap_err().kind(), ErrorKind::ConnectionLoss);
     raw.delete(&format!("{base}/a")).unwrap();
     raw.delete(&base).unwrap();
-    drop((theirs, other, proxy));
+    drop((theirs, other));
     site.finish([zk]);
 }

@@ -39,7 +39,7 @@ fn a_server_that_knows_no_containers_makes_plain_nodes_and_is_asked_for_one_only
     leadership.resign().unwrap();
     member.leave().unwrap();
     raw.close().unwrap();
-    drop((lock, queue, group, election, proxy));
+    drop((lock, queue, group, election));
     site.finish([zk]);
 }
 
@@ -80,7 +80,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
     guard.ensure_held().unwrap();
     drop(mutex_builder(&zk, &site.base, "a").data(&large[..40_000]).build().lock().unwrap());
     guard.unlock().unwrap();
-    drop((lock, value, queue, proxy));
+    drop((lock, value, queue));
     site.finish([zk]);
 }
 
@@ -95,7 +95,7 @@ fn a_compare_and_set_that_is_too_large_for_the_server_is_known_not_to_be_done() 
     let error = value.compare_and_set(now.version(), vec![b'x'; 60_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     assert_eq!((value.latest().unwrap(), proxy.connections()), (Some(now), 4));
-    drop((value, proxy));
+    drop(value);
     site.finish([zk]);
 }
 
@@ -113,7 +113,7 @@ fn a_large_request_without_an_answer_is_asked_again() {
         assert_eq!(site.children("a").len(), 1, "{round}");
         guard.unlock().unwrap();
     }
-    drop((lock, proxy));
+    drop(lock);
     site.finish([zk]);
 }
 
@@ -133,15 +133,14 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     assert_eq!(value.get().unwrap().expect("a value").data().len(), 60_000);
     // Where it is not known what came before, the error says so.
     let (second, another) = site.proxied(QUIET);
-    let value = SharedValue::new(&another, &site.base, "value");
-    let proxies = [second, proxy];
-    proxies[0].drop_reply(opcode::SET_DATA, 1);
-    proxies[0].drop_request(opcode::SET_DATA, 2);
-    let error = value.set(vec![b'x'; 80_000]).unwrap_err();
+    let other = SharedValue::new(&another, &site.base, "value");
+    second.drop_reply(opcode::SET_DATA, 1);
+    second.drop_request(opcode::SET_DATA, 2);
+    let error = other.set(vec![b'x'; 80_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     assert!(error.to_string().contains("it may have been done"), "{error}");
     assert_eq!(value.get().unwrap().expect("a value").data().len(), 80_000);
-    drop((value, proxies));
+    drop((value, other));
     site.finish([zk, another]);
 }
 
@@ -173,7 +172,7 @@ fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
     }
     assert_eq!(proxy.count(REMOVE_WATCHES), 0);
     guard.unlock().unwrap();
-    drop((lock, proxy));
+    drop(lock);
     site.finish([zk, holder]);
 }
 
@@ -189,6 +188,5 @@ fn a_server_that_cannot_remove_watches_is_asked_for_it_only_once() {
         assert!(value.observe().next_for(LONG).unwrap().is_some());
     }
     assert_eq!(proxy.connections(), 2);
-    drop(proxy);
     site.finish([zk]);
 }
