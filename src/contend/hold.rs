@@ -488,7 +488,8 @@ enum Parting {
 
 impl Tenure {
     pub(crate) fn is_held(&self) -> bool {
-        self.standing.state.lock().lost.is_none() && self.session.is_trusted()
+        // In this order: in a forked process nobody may be left to unlock the state.
+        self.session.is_trusted() && self.standing.state.lock().lost.is_none()
     }
 
     /// As `is_held`, for one who has not held it before: where nobody knows of a lease, only while
@@ -585,6 +586,9 @@ impl Tenure {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.tenure.core.is_elsewhere() {
+            return;
+        }
         self.release_by(Deadline::after(PARTING));
     }
 }
