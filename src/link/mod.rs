@@ -861,5 +861,6 @@ fn poll(sockets: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
+#[cfg(not(shuttle))]
 mod tests;

@@ -423,8 +423,10 @@ impl ClientBuilder {
         self
     }
 
-    /// How long [`connect`](ClientBuilder::connect), and any later call that has to open a
-    /// session without a deadline of its own, tries before it fails. Default 15 seconds.
+    /// How long [`connect`](ClientBuilder::connect), and any later call that neither waits for others
+    /// nor has a time limit of its own, tries to reach a server before it gives up. Default 15
+    /// seconds. Such calls are `try_lock` and `contenders`; a call that waits without a limit, such as
+    /// [`lock`](crate::DistributedLock::lock), goes on trying.
     pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.connect_timeout = timeout;
         self
