@@ -627,6 +627,10 @@ impl Tenure {
     /// Why it is lost, if it is. Whoever finds the lease over records and tells the loss before it
     /// answers; so no lock may be held here.
     pub(crate) fn loss(&self) -> Option<LossReason> {
+        if self.core.is_elsewhere() {
+            // In a forked process nobody may be left to unlock the state.
+            return Some(LossReason::ClientClosed);
+        }
         let lost = self.standing.state.lock().lost;
         lost.or_else(|| self.standing.look_at_lease(&self.session))
     }
@@ -755,6 +759,9 @@ impl Tenure {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.tenure.core.is_elsewhere() {
+            return;
+        }
         self.release_by(Deadline::after(PARTING));
     }
 }

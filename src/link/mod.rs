@@ -64,6 +64,9 @@ pub(crate) struct Info {
 
 /// A session with the ensemble. Dropped, the session is closed in the background.
 pub(crate) struct Link {
+    /// The process that has opened it, and has its thread. In a forked one nothing is done: the
+    /// connection is not its own, and locks and channels may be left as another thread had them.
+    process: u32,
     shared: Arc<Shared>,
     commands: Sender<Command>,
     waker: Arc<Waker>,
@@ -242,11 +245,15 @@ impl Link {
             dropped: false,
         };
         rt::spawn("zklock-link", move || runner.run())?;
-        Ok(Link { shared, commands, waker })
+        Ok(Link { process: std::process::id(), shared, commands, waker })
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.process != std::process::id()
     }
 
     fn tell(&self, command: Command) {
-        if self.commands.send(command).is_ok() {
+        if !self.is_elsewhere() && self.commands.send(command).is_ok() {
             self.waker.wake();
         }
     }
@@ -269,6 +276,9 @@ impl Link {
     /// By the caller itself, if nobody else is at it: that takes no other thread's wake-up. What
     /// comes after something that is queued is queued behind it. Whether all is written.
     fn send(&self, verbs: Verbs) -> bool {
+        if self.is_elsewhere() {
+            return true;
+        }
         let is_free = || self.commands.is_empty() && !self.shared.stopped.load(Ordering::SeqCst);
         let Some(mut line) = self.shared.line.try_lock().filter(|_| is_free()) else {
             self.tell(Command::Verbs(verbs));
@@ -286,6 +296,9 @@ impl Link {
 
     /// Sends one a few milliseconds from now, if it is still wanted then.
     pub(crate) fn later(&self, later: Later) {
+        if self.is_elsewhere() {
+            return;
+        }
         let now = Moment::now();
         let mut put_off = self.shared.put_off.lock();
         if self.shared.stopped.load(Ordering::SeqCst) {
@@ -322,6 +335,9 @@ impl Link {
     /// Whether the lease runs, or how the session has ended. Once an error, always one: who finds
     /// the lease run out ends it for all, also if a renewal is on its way.
     pub(crate) fn lease(&self) -> Result<(), End> {
+        if self.is_elsewhere() {
+            return Err(End::Closed);
+        }
         let lease_end = &self.shared.lease_end;
         let mut end = lease_end.load(Ordering::Acquire);
         loop {
@@ -342,6 +358,9 @@ impl Link {
     }
 
     pub(crate) fn info(&self) -> Info {
+        if self.is_elsewhere() {
+            return Info::default();
+        }
         self.shared.info.lock().clone()
     }
 }

@@ -72,3 +72,26 @@ fn a_panic_of_one_who_is_told_is_nothing_to_the_others() {
     let told: Vec<Notice> = notices.iter().collect();
     assert_eq!(told, [Notice::Ended(End::Closed), Notice::Over]);
 }
+
+#[test]
+fn in_a_forked_process_nothing_is_sent_and_nobody_waits() {
+    let (tell, notices) = unbounded();
+    let mut link = link(move |notice| tell.send(notice).unwrap());
+    link.process += 1;
+    let lines = Arc::clone(&link.shared);
+    // As another thread may have left them.
+    let left = (lines.line.lock(), lines.put_off.lock(), lines.info.lock());
+    let [first, second, third] = [(); 3].map(|()| verb());
+    link.verbs([first.0]);
+    link.later(Later { verb: second.0, is_wanted: Box::new(|| true) });
+    link.send_off(third.0, Deadline::NEVER);
+    assert_eq!([first.1, second.1, third.1].map(|told| answer(&told)), [None; 3]);
+    assert_eq!(link.lease(), Err(End::Closed));
+    assert_eq!(link.info().session, 0);
+    link.close(Duration::ZERO);
+    assert!(link.commands.is_empty());
+    drop(left);
+    link.process -= 1;
+    drop(link);
+    assert_eq!(notices.iter().last(), Some(Notice::Over));
+}

@@ -202,6 +202,7 @@ impl DistributedLock {
     }
 
     pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
+        self.site.client.core().check_process()?;
         let hold = match self.member()? {
             None => self.site.acquire(self.form(), limits)?,
             Some(member) => {

@@ -82,6 +82,7 @@ impl Site {
     }
 
     pub(crate) fn acquire(&self, form: Form, limits: Limits<'_>) -> Result<Option<Hold>> {
+        self.client.core().check_process()?;
         self.check(form)?;
         acquire(&self.contention(self.node()?, form), limits)
     }

@@ -64,6 +64,10 @@ impl fmt::Display for SessionState {
 /// new one, on the next call, when that was lost. Clones are cheap and share it all; so do
 /// locks and guards made from it. The last one dropped closes the session, within a second.
 ///
+/// A process that is forked from the one that connected has no use of it: calls fail there with
+/// [`Closed`](ErrorKind::Closed), no guard is held, and dropping clients and guards does nothing. So the
+/// parent keeps its session and its locks. Connect another client in the child.
+///
 /// ```no_run
 /// use zklock::Client;
 ///
@@ -82,6 +86,8 @@ struct Owner {
 
 /// What a client is made of. Background work holds no `Client`, only parts of this.
 pub(crate) struct Core {
+    /// The process that it belongs to: see [`is_elsewhere`](Core::is_elsewhere).
+    process: u32,
     hosts: String,
     chroot: String,
     retry: Retry,
@@ -239,6 +245,7 @@ impl Client {
     ) -> Client {
         let most_calls = ensemble.handle().map_or(usize::MAX, |_| calls::MOST);
         let core = Core {
+            process: std::process::id(),
             hosts,
             chroot,
             retry,
@@ -391,7 +398,12 @@ impl fmt::Debug for Client {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.core.close();
+        if self.core.is_elsewhere() {
+            // What it owns would wait for threads that this process does not have.
+            std::mem::forget(Arc::clone(&self.core));
+        } else {
+            self.core.close();
+        }
     }
 }
 
@@ -424,8 +436,10 @@ impl ClientBuilder {
         self
     }
 
-    /// How long [`connect`](ClientBuilder::connect), and any later call that has to open a
-    /// session without a deadline of its own, tries before it fails. Default 15 seconds.
+    /// How long [`connect`](ClientBuilder::connect), and any later call that neither waits for others
+    /// nor has a time limit of its own, tries to reach a server before it gives up. Default 15
+    /// seconds. Such calls are `try_lock` and `contenders`; a call that waits without a limit, such as
+    /// [`lock`](crate::DistributedLock::lock), goes on trying.
     pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.connect_timeout = timeout;
         self
@@ -619,6 +633,27 @@ impl Core {
         }
     }
 
+    /// Whether this is a forked process, in which the client has no threads, and whose session
+    /// is the parent's. To be asked before any lock is taken: a thread that is not there may have it.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// # Errors
+    ///
+    /// In another process than the client's.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if !self.is_elsewhere() {
+            return Ok(());
+        }
+        let message = format!(
+            "the client was connected by process {}, of which this process is a fork; connect another \
+             client here",
+            self.process
+        );
+        Err(Error::new(ErrorKind::Closed, message))
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.slot.lock().closed
     }
@@ -630,6 +665,9 @@ impl Core {
     }
 
     fn state(&self) -> SessionState {
+        if self.is_elsewhere() {
+            return SessionState::Closed;
+        }
         let slot = self.slot.lock();
         slot.state()
     }
@@ -643,6 +681,7 @@ impl Core {
         give_up: impl Fn() -> bool,
         patience: Patience,
     ) -> Result<Arc<Session>, Interrupted> {
+        self.check_process().map_err(Interrupted::Failed)?;
         self.retry();
         let _subscription = self.changed.subscribe(waiter.bell());
         let mut seen = None;
@@ -763,6 +802,9 @@ impl Core {
     }
 
     fn close(&self) {
+        if self.is_elsewhere() {
+            return;
+        }
         let mut slot = self.slot.lock();
         let first = !std::mem::replace(&mut slot.closed, true);
         let mut sessions = std::mem::take(&mut slot.retired);

@@ -417,6 +417,45 @@ fn a_session_timeout_below_the_round_trip_is_said_and_opens_no_storm_of_sessions
     site.finish([]);
 }
 
+#[test]
+fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
+    skip_unless_alone!();
+    skip_without_server!();
+    let site = Site::own("fork");
+    let zk = site.client();
+    let lock = mutex(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let child = match fork::fork().unwrap() {
+        fork::Fork::Child => {
+            let is_closed = |error: Option<Error>| {
+                error.is_some_and(|error| {
+                    error.kind() == ErrorKind::Closed && error.to_string().contains("fork")
+                })
+            };
+            let is_as_promised = !guard.is_held()
+                && is_closed(lock.lock().err())
+                && is_closed(mutex(&zk, &site.base, "b").try_lock_for(LONG).err())
+                && is_closed(lock.contenders().err())
+                && zk.state() == SessionState::Closed;
+            drop((guard, lock, zk));
+            std::process::exit(if is_as_promised { 0 } else { 1 });
+        }
+        fork::Fork::Parent(child) => rustix::process::Pid::from_raw(child).unwrap(),
+    };
+    let mut ended = None;
+    eventually(LONG, "the child's end", || {
+        ended =
+            rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG).unwrap();
+        ended.is_some()
+    });
+    assert_eq!(ended.unwrap().1.exit_status(), Some(0));
+    guard.ensure_held().unwrap();
+    assert!(site.raw().exists(guard.path()).unwrap().is_some());
+    assert_eq!(site.raw().get_children(&site.base).unwrap(), ["a"]);
+    drop((guard, lock));
+    site.finish([zk]);
+}
+
 /// The client cannot know the tick: here it is short enough.
 #[test]
 fn a_session_timeout_below_two_usual_ticks_is_warned_of_once() {
