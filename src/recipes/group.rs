@@ -570,7 +570,8 @@ impl Seat {
         let mut part = self.part.lock();
         part.away = Some(why);
         let hold = part.hold.take();
-        for callback in part.on_lost.iter().cloned() {
+        for callback in &part.on_lost {
+            let callback = Arc::clone(callback);
             self.tell(move || (callback.lock())(why));
         }
         drop(part);
@@ -584,7 +585,8 @@ impl Seat {
             return Some(hold);
         }
         (part.away, part.lost, part.hold) = (None, hold.lost(), Some(hold));
-        for callback in part.on_rejoined.iter().cloned() {
+        for callback in &part.on_rejoined {
+            let callback = Arc::clone(callback);
             self.tell(move || (callback.lock())());
         }
         None
