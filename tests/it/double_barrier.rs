@@ -269,35 +269,51 @@ fn beside_another_number_of_participants_it_waits() {
     site.finish([zk, other]);
 }
 
-/// Its lease was over by its own clock, and its node still counted for the others.
+/// Its lease was over by its own clock, and its node still counted for the others: before it has a
+/// new session, or when it has looked in that already.
 #[test]
 fn who_is_named_after_its_session_was_lost_is_told() {
     skip_without_server!();
-    let site = Site::own("double-lapsed");
-    let (proxy, zk) = site.proxied(T);
-    let other = site.quiet_client();
-    let call = enter(&zk, &site, 2);
-    // The own node, and the barrier's: it has said that it counts.
-    assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
-    site.wait_for_children("a", 1);
-    let own = site.children("a").remove(0);
-    let (session, password) = proxy.sessions().pop().unwrap();
-    proxy.refuse();
-    let mut keeps = Raw::resume(site.hosts(), T, session, &password).unwrap();
-    eventually(SOON, "the end of the lease", || {
-        keeps.ping().unwrap();
-        zk.state() == SessionState::Lost
-    });
-    let theirs = barrier(&other, &site, 2).enter().unwrap();
-    assert_eq!(theirs.participants(), 2);
-    proxy.release();
-    let ours = call.recv_timeout(SOON).unwrap().unwrap();
-    assert_eq!(last(ours.path()), own);
-    assert!(!ours.is_held() && ours.lost().wait_for(SOON).is_some());
-    assert_eq!(kind(ours.leave()), ErrorKind::SessionLost);
-    theirs.leave().unwrap();
-    drop(keeps);
-    site.finish([zk, other]);
+    for has_looked in [false, true] {
+        let site = Site::own("double-lapsed");
+        let (proxy, zk) = site.proxied(T);
+        let other = site.quiet_client();
+        let call = enter(&zk, &site, 2);
+        // The own node, and the barrier's: it has said that it counts.
+        assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
+        site.wait_for_children("a", 1);
+        let own = site.children("a").remove(0);
+        let (session, password) = proxy.sessions().pop().unwrap();
+        proxy.refuse();
+        let mut keeps = Raw::resume(site.hosts(), T, session, &password).unwrap();
+        eventually(SOON, "the end of the lease", || {
+            keeps.ping().unwrap();
+            zk.state() == SessionState::Lost
+        });
+        if has_looked {
+            // The server does not hear of that.
+            proxy.drop_request(opcode::CLOSE_SESSION, 1_000);
+            proxy.reset_counts();
+            proxy.release();
+            assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
+        }
+        let theirs = barrier(&other, &site, 2).enter().unwrap();
+        assert_eq!(theirs.participants(), 2);
+        proxy.release();
+        let ours = call.recv_timeout(SOON).unwrap().unwrap();
+        // Else it had withdrawn its former node, and entered with another.
+        if !has_looked || last(ours.path()) == own {
+            assert_eq!(last(ours.path()), own);
+            assert!(!ours.is_held() && ours.lost().wait_for(SOON).is_some());
+            assert_eq!(kind(ours.leave()), ErrorKind::SessionLost);
+        } else {
+            assert!(ours.is_held());
+            ours.leave_for(BRIEF).unwrap();
+        }
+        proxy.pass();
+        drop((theirs, keeps));
+        site.finish([zk, other]);
+    }
 }
 
 #[test]
