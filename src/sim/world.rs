@@ -638,11 +638,12 @@ impl Inner {
                 let Change::Create { path, .. } = &change else { return Ok(Reply::Done) };
                 let path = path.clone();
                 let zxid = self.commit(change);
-                // The handle does not say.
-                let known =
+                // Who may not be shown the stat cannot look for it afterwards.
+                let forgotten =
                     matches!(kind, Kind::Ephemeral | Kind::Named | Kind::EphemeralSequential)
-                        && !schedule().chance(self.habits.forgetful);
-                let czxid = known.then_some(zxid as i64);
+                        && schedule().chance(self.habits.forgetful)
+                        && !self.habits.hides_stat;
+                let czxid = (!forgotten).then_some(zxid as i64);
                 Ok(Reply::Created(Created { path, czxid }))
             }
             Request::Delete { path } => {

@@ -71,6 +71,10 @@ impl Trial {
                 return;
             }
         }
+        // Without a look at a node's stat, it cannot be adopted.
+        if self.plan.hidden && self.plan.habits.hides_stat {
+            return;
+        }
         let given_up = |path: &String| {
             self.world.look(|world| {
                 let session = world.owner(path)?;
