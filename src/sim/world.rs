@@ -1235,6 +1235,14 @@ impl Inner {
         })
     }
 
+    /// Which transaction has made a node that says this.
+    pub(super) fn made_with(&self, said: &[u8]) -> Option<i64> {
+        self.log.iter().find_map(|transaction| match &transaction.change {
+            Change::Create { data, .. } => (data == said).then_some(transaction.zxid),
+            _ => None,
+        })
+    }
+
     pub(super) fn making(&self, path: &str) -> Option<(i64, &[u8])> {
         self.log.iter().rev().find_map(|transaction| match &transaction.change {
             Change::Create { path: made, data, .. } if made == path => {

@@ -38,7 +38,8 @@ impl Gathering {
             stage.accuse(format!("leaving: {error}"));
         }
         // Of a session that has ended here, a node may stand for a while.
-        let is_left = |owner| stage.world.look(|world| world.has_ended(owner));
+        let is_left =
+            |owner| stage.world.look(|world| world.has_ended(owner) || world.has_lapsed(owner));
         let owner = stage.world.look(|world| world.contains(&path).then(|| world.owner(&path)));
         if let Some(Some(owner)) = owner
             && id == own_id(role)

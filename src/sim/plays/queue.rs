@@ -182,8 +182,9 @@ fn items(stage: &Stage) -> BTreeMap<i64, (String, Vec<u8>)> {
 /// is younger.
 fn check_turn(stage: &Stage, before: &BTreeMap<i64, (String, Vec<u8>)>, given: &[u8]) {
     let after = items(stage);
-    let mine = before.iter().find(|(_, (_, data))| data == given);
-    let older = before.range(..mine.map_or(i64::MAX, |(made, _)| *made));
+    // It may have been taken for an earlier call, too late, and so not be there before this one.
+    let made = stage.world.look(|world| world.made_with(given));
+    let older = before.range(..made.unwrap_or(i64::MAX));
     let mut there = older.filter(|(made, _)| after.contains_key(made));
     let is_free = |made: i64, name: &str| {
         !stage.world.look(|world| world.had_children_since(&path::join(NODE, name), made))
