@@ -50,7 +50,12 @@ use crate::session::wake::Cancel;
 ///
 /// Items are taken in the order of their numbers. One that is leased is passed over; when it returns
 /// it is the first again, for whoever waits at once, and for whoever passed it within a second. The
-/// order holds, too, when servers remove the empty queue's node and its numbers begin anew.
+/// order holds, too, when the empty queue's node was removed and its numbers begin anew.
+///
+/// The queue's node stays when the queue is empty. Do not delete it while a consumer is at work: a
+/// consumer that has read an item, and is held up until there is another item of the same name,
+/// would take that in its place. Curator's queues make their node a container, which servers remove
+/// when it has been empty for a while; let zklock offer the first item where both share a queue.
 ///
 /// An item that this client may not read is passed over, with a warning in the log; it is tried
 /// again after a while.

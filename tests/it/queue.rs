@@ -179,8 +179,7 @@ fn s79_a_priority_that_comes_late_is_heeded_by_every_consumer() {
 #[test]
 fn items_keep_their_order_when_the_empty_queue_was_removed_and_made_anew() {
     skip_without_server!();
-    let server = Server::builder().property("znode.container.checkIntervalMs=200");
-    let site = Site::with("queue-anew", &server);
+    let site = Site::own("queue-anew");
     let clients = [site.quiet_client(), site.quiet_client()];
     let [mine, theirs] = [0, 1].map(|client| queue(&clients[client], &site));
     for round in ["take", "lease", "try_take"] {
@@ -188,11 +187,7 @@ fn items_keep_their_order_when_the_empty_queue_was_removed_and_made_anew() {
         // It has a list with the names of all six.
         assert_eq!(mine.take().unwrap(), b"old 0");
         (1..6).for_each(|_| drop(theirs.take().unwrap()));
-        let mut raw = site.raw();
-        let node = format!("{}/q", site.base);
-        eventually(SOON * 4, "the removal of the empty queue", || {
-            raw.exists(&node).unwrap().is_none()
-        });
+        site.raw().delete(&format!("{}/q", site.base)).unwrap();
         (0..6).for_each(|number| theirs.offer(format!("new {number}")).unwrap());
         for number in 0..6 {
             let item = match round {

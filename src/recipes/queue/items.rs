@@ -124,7 +124,9 @@ impl Items {
                 Some(Err(fault)) => return Err(self.place.refused(&fault, OFFER)),
             }
             let (whole, acl) = (node.clone(), self.place.acl.clone());
-            let make = move |s: &Session| make_parents(s, &whole, Kind::Container, &acl);
+            // No container: once that were removed, names would come again, and who has read an
+            // item would delete another of the same name.
+            let make = move |s: &Session| make_parents(s, &whole, Kind::Persistent, &acl);
             match follower.ask(&session, until, make, drop)? {
                 None | Some(Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
                 // It was removed again.
