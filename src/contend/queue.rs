@@ -704,7 +704,7 @@ mod tests {
         assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
         assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
         assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
-        let few = Listing { watched: true, ..listing(1, &children[15..]) };
+        let few = Listing { watched: true, ..listing(1, &children[21..]) };
         assert!(matches!(queue.step(Event::Listed(Ok(few))), Action::Hold(_)));
     }
 }
