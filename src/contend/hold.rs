@@ -1,6 +1,7 @@
 //! What a guard owns: a node, its token, and the knowledge of whether it is still held.
 
 use std::fmt;
+use std::mem;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -219,13 +220,13 @@ impl OneAtATime {
     /// Whether to ask now; otherwise the request that is under way will be followed by another.
     fn begin(&mut self) -> bool {
         self.again = self.under_way;
-        !std::mem::replace(&mut self.under_way, true)
+        !mem::replace(&mut self.under_way, true)
     }
 
     /// The request was answered. Whether another is to follow.
     fn end(&mut self) -> bool {
         self.under_way = false;
-        std::mem::take(&mut self.again)
+        mem::take(&mut self.again)
     }
 }
 
@@ -435,6 +436,7 @@ impl Hold {
 
     /// Releases, waits for it, and tells of it.
     pub(crate) fn release(mut self) -> Result<()> {
+        self.tenure.core.check_process()?;
         let until = Deadline::after(PARTING);
         let (leading, left) = match self.part() {
             Parting::Passed => return Ok(()),
@@ -496,6 +498,7 @@ impl Hold {
     /// Is done with it, and leaves the node to the caller, who has it deleted. An error says that
     /// it was lost before.
     pub(crate) fn leave(&mut self) -> Result<Option<Left>> {
+        self.tenure.core.check_process()?;
         match self.part() {
             Parting::Lost(why, left) => {
                 left.settle(Deadline::after(PARTING));
@@ -519,6 +522,9 @@ impl Hold {
     }
 
     fn until_usable(&self, waiter: &Waiter) -> Result<(), End> {
+        if self.tenure.core.is_elsewhere() {
+            return Err(End::Closed);
+        }
         match self.tenure.session.status().until_usable(waiter, Deadline::NEVER, || false) {
             Usable::Never(end) => Err(end),
             Usable::Now | Usable::NotInTime => Ok(()),
@@ -562,7 +568,7 @@ impl Hold {
     }
 
     fn release_by(&mut self, until: Deadline) {
-        if self.over {
+        if self.over || self.tenure.core.is_elsewhere() {
             return;
         }
         match self.part() {
@@ -698,7 +704,7 @@ impl Tenure {
         self.standing.changed.notify_all();
         drop(state);
         drop(subscriptions);
-        let subscriptions = std::mem::take(&mut *self.subscriptions.lock());
+        let subscriptions = mem::take(&mut *self.subscriptions.lock());
         drop(subscriptions);
         Left { standing: Arc::clone(&self.standing), lost, callbacks }
     }
@@ -760,7 +766,8 @@ impl Tenure {
 impl Drop for Hold {
     fn drop(&mut self) {
         if self.tenure.core.is_elsewhere() {
-            return;
+            // Dropping what they own takes locks that nobody may be left to unlock.
+            return mem::forget((Arc::clone(&self.tenure), self.shared.take()));
         }
         self.release_by(Deadline::after(PARTING));
     }
@@ -785,8 +792,8 @@ pub(crate) struct Callbacks {
 impl State {
     fn take_callbacks(&mut self) -> Callbacks {
         Callbacks {
-            _lost: std::mem::take(&mut self.callbacks),
-            _requested: std::mem::take(&mut self.request_callbacks),
+            _lost: mem::take(&mut self.callbacks),
+            _requested: mem::take(&mut self.request_callbacks),
         }
     }
 
@@ -903,7 +910,7 @@ impl Standing {
         let Some(session) = self.session.upgrade() else { return };
         let mut state = self.state.lock();
         state.unwatched = true;
-        let is_first = !std::mem::replace(&mut state.complained, true);
+        let is_first = !mem::replace(&mut state.complained, true);
         drop(state);
         self.later(&session, PAUSE, move |standing, _| {
             ask(standing);
@@ -1057,8 +1064,8 @@ impl Standing {
         if state.released {
             return;
         }
-        let is_first = !std::mem::replace(&mut state.requested, true);
-        let callbacks = std::mem::take(&mut state.request_callbacks);
+        let is_first = !mem::replace(&mut state.requested, true);
+        let callbacks = mem::take(&mut state.request_callbacks);
         let turn = state.turn;
         drop(state);
         self.write_data_back();
@@ -1097,7 +1104,7 @@ impl Standing {
             return;
         }
         state.lost = Some(why);
-        let callbacks = std::mem::take(&mut state.callbacks);
+        let callbacks = mem::take(&mut state.callbacks);
         state.due += callbacks.len();
         let (idle, group) = (state.idle, state.group.clone());
         self.changed.notify_all();

@@ -592,9 +592,14 @@ impl Runner {
             return;
         }
         let now = Moment::now();
-        while put_off.all.front().is_some_and(|(due, _)| *due <= now)
-            && let Some((_, Later { verb, is_wanted })) = put_off.all.pop_front()
-        {
+        let due = put_off.all.partition_point(|(due, _)| *due <= now);
+        let due: Vec<Later> = put_off.all.drain(..due).map(|(_, later)| later).collect();
+        drop(put_off);
+        if !due.is_empty() && !self.commands.is_empty() {
+            // What was asked for before goes before: it may remove the watch that is set here.
+            self.obey(line);
+        }
+        for Later { verb, is_wanted } in due {
             if is_wanted() {
                 line.core.verb(verb.operation, &verb.body, verb.on_answer, now);
             }

@@ -16,9 +16,9 @@ pub struct Candidate {
     pub path: String,
     /// The number by which the order is kept.
     pub sequence: i32,
-    /// The bytes of its [`id`](Candidate::id). Empty when an ACL hides them; `__REVOKE__` when
-    /// somebody has asked for its lock by
-    /// [`request_release`](crate::DistributedLock::request_release).
+    /// The bytes of its [`id`](Candidate::id). Empty when an ACL hides them, and while a request to
+    /// let go stands in their place: a leader writes its data back as soon as it has noted the
+    /// request (see [`request_release`](crate::DistributedLock::request_release)).
     pub data: Vec<u8>,
     /// The id of the session it belongs to, as servers name it in their logs (in hexadecimal). 0
     /// is a node of no session, which nobody will clean up; -1 is unknown: since ZooKeeper 3.7.3,

@@ -274,7 +274,8 @@ impl Membership {
     /// Whether others can see it, for all that is known here: false from the loss of its session or
     /// its node until it is back. Asks nobody.
     pub fn is_member(&self) -> bool {
-        self.seat.part.lock().hold.as_ref().is_some_and(Hold::is_held)
+        !self.seat.bid.place.client.core().is_elsewhere()
+            && self.seat.part.lock().hold.as_ref().is_some_and(Hold::is_held)
     }
 
     /// A handle by which any thread can wait for the loss of the present stay in the group; where it
@@ -604,6 +605,7 @@ impl Seat {
     }
 
     fn leave(&self, until: Deadline) -> Result<()> {
+        self.bid.place.client.core().check_process()?;
         self.leaving.cancel();
         let mut part = self.part.lock();
         if let Some(hold) = part.hold.take() {

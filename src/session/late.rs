@@ -2,10 +2,12 @@
 //! later calls.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::sync::Arc;
 
 use super::wake::{Signal, Signals, Subscription};
 use crate::error::Result;
+use crate::logging;
 use crate::path;
 use crate::rt::Mutex;
 
@@ -44,14 +46,14 @@ impl Late {
 
 impl Drop for Late {
     fn drop(&mut self) {
-        for (prefix, came) in self.kept.lock().iter() {
+        for (prefix, came) in mem::take(&mut *self.kept.lock()) {
             let lost = came.iter().filter(|came| came.is_ok()).count();
             if lost > 0 {
-                log::warn!(
+                logging::warning!(
                     target: "zklock::queue",
                     "queue {:?}: {lost} items are lost, which were taken too late for the calls \
                      that had waited for them; this client has not taken from the queue since",
-                    path::parent(prefix)
+                    path::parent(&prefix)
                 );
             }
         }

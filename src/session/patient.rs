@@ -51,6 +51,11 @@ impl Store for Patient {
         patiently(|| self.0.delete(path))
     }
 
+    /// Looks again each time: the node may have been replaced meanwhile.
+    fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
+        patiently(|| self.0.delete_named(path, czxid))
+    }
+
     fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
         patiently(|| self.0.write(path, data))
     }

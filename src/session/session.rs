@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::patient::Patient;
 use super::status::Status;
-use super::store::{Answer, Ensemble, Fault, Names, Reports, Stat, Store};
+use super::store::{Answer, Ensemble, Names, Reports, Stat, Store};
 use super::together::Together;
 use super::wake::{Waiter, Watches};
 use crate::error::{Error, ErrorKind, Result};
@@ -81,15 +81,6 @@ impl Session {
         // No path begins so.
         let key = if watch { &format!("watched {path}") } else { path };
         self.listings.get(key, || self.store.children(path, watch))
-    }
-
-    /// Deletes the node that this transaction has made; `NoNode` if it is gone, also where another
-    /// session has made one of the same name since.
-    pub(crate) fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
-        match self.confirm(path)? {
-            Some(stat) if stat.czxid == czxid => self.delete(path),
-            _ => Err(Fault::NoNode),
-        }
     }
 
     /// As the store's, with a common answer as with `children`.

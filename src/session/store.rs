@@ -228,6 +228,17 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// afterwards comes after it. Not every store can.
     fn unwatch_soon(&self, _path: &str) {}
 
+    /// Deletes the node that this transaction has made; `NoNode` if it is gone, also where another
+    /// session has made one of the same name since. Who may not read it cannot tell the two apart.
+    fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
+        match self.confirm(path) {
+            Ok(Some(stat)) if stat.czxid == czxid => self.delete(path),
+            Ok(_) => Err(Fault::NoNode),
+            Err(Fault::NoAuth) => self.delete(path),
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// Asks for a node's deletion, and returns when the request is certain to reach the server
     /// if the connection lasts, when there is none, or at the deadline. What is asked afterwards
     /// comes after it. The answer, which comes on another thread, may be lost with the session.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use log::LevelFilter;
-use zklock::{Acl, Client, Error, ErrorKind, LossReason, SessionState};
+use zklock::{Acl, Client, Error, ErrorKind, Group, LossReason, SessionState};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
@@ -425,6 +425,8 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
     let zk = site.client();
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
+    let unlocked = mutex(&zk, &site.base, "c").lock().unwrap();
+    let member = Group::new(&zk, &site.base, "group").join("me", "").unwrap();
     let child = match fork::fork().unwrap() {
         fork::Fork::Child => {
             let is_closed = |error: Option<Error>| {
@@ -436,6 +438,9 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
                 && is_closed(lock.lock().err())
                 && is_closed(mutex(&zk, &site.base, "b").try_lock_for(LONG).err())
                 && is_closed(lock.contenders().err())
+                && is_closed(unlocked.unlock().err())
+                && !member.is_member()
+                && is_closed(member.leave().err())
                 && zk.state() == SessionState::Closed;
             drop((guard, lock, zk));
             std::process::exit(if is_as_promised { 0 } else { 1 });
@@ -450,9 +455,15 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
     });
     assert_eq!(ended.unwrap().1.exit_status(), Some(0));
     guard.ensure_held().unwrap();
-    assert!(site.raw().exists(guard.path()).unwrap().is_some());
-    assert_eq!(site.raw().get_children(&site.base).unwrap(), ["a"]);
-    drop((guard, lock));
+    unlocked.ensure_held().unwrap();
+    assert!(member.is_member());
+    for path in [guard.path(), unlocked.path(), member.path()] {
+        assert!(site.raw().exists(path).unwrap().is_some(), "{path}");
+    }
+    let mut children = site.raw().get_children(&site.base).unwrap();
+    children.sort();
+    assert_eq!(children, ["a", "c", "group"]);
+    drop((guard, unlocked, member, lock));
     site.finish([zk]);
 }
 
