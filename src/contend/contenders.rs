@@ -14,7 +14,7 @@ use crate::session::session::Session;
 use crate::session::store::{Answer, Fault, Found, Stat};
 
 /// No session has this id.
-const HIDDEN: i64 = -1;
+pub(crate) const HIDDEN: i64 = -1;
 
 /// One of those who hold or wait for a lock: see
 /// [`DistributedLock::contenders`](crate::DistributedLock::contenders).

@@ -244,7 +244,7 @@ impl<'a> Fields<'a> {
 }
 
 /// What the link and the store read off a node's stat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) czxid: i64,
     /// The transaction that wrote its data last.

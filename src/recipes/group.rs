@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::changes::Changes;
 use super::place::{Aim, Place, Wait, placed};
+use crate::contend::contenders::HIDDEN;
 use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
@@ -17,7 +18,7 @@ use crate::session::follow::{Follower, View, worth_asking};
 use crate::session::make::make_parents;
 use crate::session::session::Session;
 use crate::session::status::Usable;
-use crate::session::store::{Answer, Fault, Kind};
+use crate::session::store::{Answer, Fault, Kind, Stat};
 use crate::session::wake::{Cancel, Waiter};
 
 /// How long a member that the server refuses waits before it tries to come back again.
@@ -57,9 +58,11 @@ pub struct Member {
     /// What it says of itself. Empty when an ACL hides it.
     pub data: Vec<u8>,
     /// The id of its session, as servers name it in their logs (in hexadecimal). 0 is a node of no
-    /// session, which nobody will clean up.
+    /// session, which nobody will clean up; -1 is unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2,
+    /// an ACL that hides the data hides this, too.
     pub session: i64,
-    /// Since when it has been there in this session, by the ensemble's clock.
+    /// Since when it has been there in this session, by the ensemble's clock;
+    /// [`UNIX_EPOCH`](SystemTime::UNIX_EPOCH) where an ACL hides that.
     pub since: SystemTime,
 }
 
@@ -203,7 +206,13 @@ fn members(
                     let hidden = "an ACL hides the data: the member is listed without them";
                     core.warn_once(&path, || Some(hidden.to_owned()));
                 }
-                session.read(&path, false)?
+                match session.read(&path, false) {
+                    // Its stat, too.
+                    Err(Fault::NoAuth) => {
+                        Some((Vec::new(), Stat { ephemeral_owner: HIDDEN, ..Stat::default() }))
+                    }
+                    read => read?,
+                }
             }
             read => read?,
         };

@@ -1,8 +1,8 @@
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use zklock::{
-    Acl, Barrier, Client, DistributedRwLock, DistributedSemaphore, Error, ErrorKind,
+    Acl, Barrier, Client, DistributedRwLock, DistributedSemaphore, Error, ErrorKind, Group,
     LeaderElection, LossReason, MultiLock, Permissions, Result,
 };
 
@@ -285,6 +285,25 @@ fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_unt
     assert_eq!(site.children("a").len(), 1);
     guard.unlock().unwrap();
     drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_member_whose_stat_is_hidden_is_listed_all_the_same() {
+    skip_without_server!();
+    let site = Site::own("hidden-member");
+    let (_proxy, zk) = with_hidden_stats(&site, "/theirs");
+    let node = format!("{}/a", site.base);
+    let mut raw = site.raw();
+    raw.create_all(&node).unwrap();
+    let nobody = [raw::Acl::new(raw::ALL, "digest", "nobody:nothing")];
+    let theirs = format!("{node}/theirs");
+    raw.create_with_acl(&theirs, b"secret", Kind::Ephemeral, &nobody).unwrap();
+    let members = Group::new(&zk, &site.base, "a").members().unwrap();
+    let [one] = &members[..] else { panic!("{members:?}") };
+    assert_eq!((&*one.id, &*one.data, one.session), ("theirs", &b""[..], -1));
+    assert_eq!(one.since, SystemTime::UNIX_EPOCH);
+    raw.delete(&theirs).unwrap();
     site.finish([zk]);
 }
 
