@@ -350,10 +350,6 @@ fn a_wait_outlives_connections_and_sessions() {
     told.offer(1, "cut").unwrap();
     assert_eq!((takes.join().unwrap(), prior.join().unwrap()), (b"cut".to_vec(), b"cut".to_vec()));
     let (takes, prior) = wait(&consumer);
-<<<<<<< ours
-=======
-    // Without a connection, which the client would take the session back with.
->>>>>>> theirs
     site.expire(&proxy, &zk);
     producer.offer("expired").unwrap();
     told.offer(1, "expired").unwrap();
