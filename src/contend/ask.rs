@@ -29,6 +29,11 @@ pub(crate) fn ask<T: Send + 'static>(
     let core = client.core();
     let (waiter, deadline) = (Waiter::new(), Deadline::after(core.connect_timeout()));
     let refused = |fault: &Fault| refusal(fault, about.tried, about.needs, about.node);
+    let in_vain = |what: &str| {
+        let (tried, limit) = (about.tried, core.connect_timeout());
+        let message = format!("could not {tried}: there was no {what} within {limit:?}");
+        Error::new(ErrorKind::ConnectionLoss, message).on(about.node)
+    };
     let mut lost = false;
     loop {
         let opened = core.session(&waiter, deadline, || false, Patience::UntilDeadline);
@@ -45,9 +50,7 @@ pub(crate) fn ask<T: Send + 'static>(
         };
         let _subscription = session.status().subscribe(waiter.bell());
         if session.status().until_usable(&waiter, deadline, || false) == Usable::NotInTime {
-            let (tried, limit) = (about.tried, core.connect_timeout());
-            let message = format!("could not {tried}: there was no connection within {limit:?}");
-            return Err(Error::new(ErrorKind::ConnectionLoss, message).on(about.node));
+            return Err(in_vain("connection"));
         }
         let (asked, question) = (Arc::clone(&session), question.clone());
         let answer =
@@ -63,11 +66,7 @@ pub(crate) fn ask<T: Send + 'static>(
                 return Err(refused(&Fault::TooLarge(why)));
             }
             Some(Err(fault)) => return Err(refused(&fault)),
-            None => {
-                let (tried, limit) = (about.tried, core.connect_timeout());
-                let message = format!("could not {tried}: there was no answer within {limit:?}");
-                return Err(Error::new(ErrorKind::ConnectionLoss, message).on(about.node));
-            }
+            None => return Err(in_vain("answer")),
         }
     }
 }

@@ -59,16 +59,8 @@ impl Contender {
 
     /// One of which an ACL hides all but the name.
     fn hidden(node: &str, ticket: &Ticket<'_>) -> Contender {
-        let (session, since) = (HIDDEN, SystemTime::now());
-        Contender {
-            path: path::join(node, ticket.name()),
-            sequence: ticket.sequence(),
-            class: ticket.class(),
-            weight: ticket.weight(),
-            data: Vec::new(),
-            session,
-            since,
-        }
+        let stat = Stat { ephemeral_owner: HIDDEN, ..Stat::default() };
+        Contender { since: SystemTime::now(), ..Contender::new(node, ticket, Vec::new(), &stat) }
     }
 
     /// Reads what is known of a child of the lock node, if it is there.

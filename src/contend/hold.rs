@@ -919,7 +919,8 @@ impl Standing {
         if is_first {
             logging::warning!(
                 target: "zklock::hold",
-                "the server does not watch the holder's node {:?} ({fault}); asking again, and                  until then nothing tells of its deletion or of a request to let go",
+                "the server does not watch the holder's node {:?} ({fault}); asking again, and \
+                 until then nothing tells of its deletion or of a request to let go",
                 self.node
             );
         }

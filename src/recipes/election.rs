@@ -142,8 +142,9 @@ impl LeaderElection {
     }
 
     /// Who leads as far as this client's server knows, which may lag behind the others: the first of
-    /// the candidates. For people and logs: the answer is out of date when it comes. The candidate itself may not know it yet, or be in
-    /// doubt about its session already; whether *it* leads is for its [`Leadership`] to say.
+    /// the candidates. For people and logs: the answer is out of date when it comes. The candidate
+    /// itself may not know it yet, or be in doubt about its session already; whether *it* leads is
+    /// for its [`Leadership`] to say.
     ///
     /// Takes one request, and one more for the first candidate, however many there are.
     ///

@@ -1,5 +1,6 @@
 //! One session with the ensemble: its store, and what that reports to.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -78,15 +79,12 @@ impl Session {
     /// As the store's, but callers may be given one common answer to a request that was sent
     /// after each of them had called.
     pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
-        // No path begins so.
-        let key = if watch { &format!("watched {path}") } else { path };
-        self.listings.get(key, || self.store.children(path, watch))
+        self.listings.get(&key(path, watch), || self.store.children(path, watch))
     }
 
     /// As the store's, with a common answer as with `children`.
     pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
-        let key = if watch { &format!("watched {path}") } else { path };
-        self.lists.get(key, || self.store.list(path, watch))
+        self.lists.get(&key(path, watch), || self.store.list(path, watch))
     }
 
     /// Notes that a node of the session's belongs to nobody any more, and is about to go: no call
@@ -113,6 +111,11 @@ impl Session {
         let inside = leaving.iter().filter(|path| path::parent(path) == parent);
         inside.map(|path| path::last(path).to_owned()).collect()
     }
+}
+
+/// What callers have to ask alike to be given a common answer. No path begins as one with a watch.
+fn key(path: &str, watch: bool) -> Cow<'_, str> {
+    if watch { format!("watched {path}").into() } else { path.into() }
 }
 
 impl Deref for Session {
