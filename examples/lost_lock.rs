@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use support::{Result, ZooKeeper, say, unique};
 use zklock::{Client, DistributedLock, LockGuard, LossReason};
-use zookeeper::ZooKeeper as PlainHandle;
 
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
+const BASE: &str = "/zklock-examples";
 const STEP: Duration = Duration::from_millis(20);
 /// Work that goes on for so long was not stopped.
 const FAR_TOO_LONG: Duration = Duration::from_secs(30);
@@ -34,13 +34,16 @@ fn story() -> Result<bool> {
     let zookeeper = ZooKeeper::find()?;
     let zk = Client::builder(zookeeper.hosts()).session_timeout(SESSION_TIMEOUT).connect()?;
     zk.on_state_change(|state| say(format!("         the session is {state}")));
-    let lock = DistributedLock::new(&zk, "/zklock-examples", unique("lost-lock"));
+    let name = unique("lost-lock");
+    let lock = DistributedLock::new(&zk, BASE, &name);
 
     say("1. Somebody deletes the holder's node");
     let deleted = work(&lock, |guard| {
-        // Such as an administrator with zkCli.sh: another client, here a handle of the crate.
-        let other = PlainHandle::connect(zookeeper.hosts(), Duration::from_secs(10), |_| {})?;
-        other.delete(guard.path(), None)?;
+        // As an operator may, by another client.
+        let operator = Client::connect(zookeeper.hosts())?;
+        let same = DistributedLock::new(&operator, BASE, &name);
+        let holder = same.contenders()?.into_iter().find(|one| one.path == guard.path());
+        same.break_lock(&holder.ok_or("nobody holds the lock")?)?;
         say("         the node is deleted");
         Ok(())
     })?;

@@ -4,25 +4,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acl::Acl;
 use crate::error::Result;
 use crate::link::core::{End, Notice};
 use crate::path;
-use crate::rt::Deadline;
+use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::store::{
-    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Step,
-    Store,
+    Answer, Answered, Asked, Both, Connection, Created, Ensemble, Fault, Info, Names, Reply,
+    Reports, Request, Stat,
 };
 use crate::session::wake::Waiter;
 
 /// A client to which nobody else ever contends.
 pub fn client() -> Client {
-    Client::with(Box::new(Nobody), "nobody".to_owned(), String::new())
+    Client::with(Box::new(Nobody::default()), "nobody".to_owned(), String::new())
 }
 
-#[derive(Debug)]
-struct Nobody;
+/// The ensemble, with the name of the contender that was made last.
+#[derive(Debug, Default)]
+struct Nobody(Mutex<Names>);
 
 impl Ensemble for Nobody {
     fn open(
@@ -30,10 +30,10 @@ impl Ensemble for Nobody {
         reports: Reports,
         _waiter: &Waiter,
         _stop: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Store>> {
+    ) -> Result<Box<dyn Connection>> {
         reports.status.note(Notice::Attached);
         (reports.on_notice)(Notice::Attached);
-        Ok(Box::new(Nobody))
+        Ok(Box::new(Nobody::default()))
     }
 
     fn session_timeout(&self) -> Duration {
@@ -58,72 +58,17 @@ fn stat() -> Stat {
     }
 }
 
-impl Store for Nobody {
-    fn create(&self, path: &str, _data: &[u8], _acl: &[Acl], _kind: Kind) -> Answer<Created> {
-        Ok(Created { path: format!("{path}0000000001"), czxid: Some(1) })
+impl Connection for Nobody {
+    fn submit(&self, requests: Both<Asked>) -> bool {
+        for Asked { request, on_reply } in requests.into_iter().flatten() {
+            on_reply(Answered::Read(self.answer(request)));
+        }
+        true
     }
 
-    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
-        let made = self.create(path, data, acl, Kind::EphemeralSequential)?;
-        let siblings = Some(Arc::new(vec![path::last(&made.path).to_owned()]));
-        Ok(Entered { made, siblings })
-    }
+    fn flushed_by(&self, _until: Deadline) {}
 
-    fn delete(&self, _path: &str) -> Answer<()> {
-        Ok(())
-    }
-
-    fn write(&self, _path: &str, _data: &[u8]) -> Answer<()> {
-        Ok(())
-    }
-
-    fn transact(&self, _steps: &[Step]) -> Answer<()> {
-        Ok(())
-    }
-
-    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        self.read(path, watch)
-    }
-
-    fn read(&self, _path: &str, _watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        Ok(Some((Vec::new(), stat())))
-    }
-
-    fn await_making(&self, _path: &str) -> Answer<bool> {
-        Ok(true)
-    }
-
-    fn children(&self, _path: &str, _watch: bool) -> Answer<Option<Names>> {
-        Ok(None)
-    }
-
-    fn sync(&self) -> Answer<()> {
-        Ok(())
-    }
-
-    fn confirm(&self, _path: &str) -> Answer<Option<Stat>> {
-        Ok(Some(stat()))
-    }
-
-    fn watch_soon(&self, _path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
-        on_answer(Ok((Vec::new(), stat())));
-    }
-
-    fn watch_siblings_soon(&self, _path: &str, on_answer: OnAnswer<Stat>) {
-        on_answer(Ok(stat()));
-    }
-
-    fn watch_children_soon(&self, _path: &str, on_answer: OnAnswer<Names>) {
-        on_answer(Ok(Arc::default()));
-    }
-
-    fn let_go(&self, _path: &str, _until: Deadline, on_answer: OnAnswer<()>) {
-        on_answer(Err(Fault::NoNode));
-    }
-
-    fn delete_soon(&self, _path: &str) {}
-
-    fn lease(&self) -> Result<(), End> {
+    fn trusted(&self) -> Result<(), End> {
         Ok(())
     }
 
@@ -132,4 +77,25 @@ impl Store for Nobody {
     }
 
     fn close(&self, _give_up_after: Duration) {}
+}
+
+impl Nobody {
+    fn answer(&self, request: Request) -> Answer<Reply> {
+        Ok(match request {
+            Request::Create { path, .. } => {
+                let path = format!("{path}0000000001");
+                *self.0.lock() = Arc::new(vec![path::last(&path).to_owned()]);
+                Reply::Created(Created { path, czxid: Some(1) })
+            }
+            Request::Delete { .. } => return Err(Fault::NoNode),
+            Request::Data { .. } => Reply::Data(Vec::new(), stat()),
+            Request::Exists { .. } => Reply::Stat(stat()),
+            Request::Children { .. } => Reply::Names(Arc::clone(&self.0.lock())),
+            Request::ChildrenAndStat { .. } => Reply::NamesAndStat(Arc::default(), stat()),
+            Request::Write { .. }
+            | Request::Transact(_)
+            | Request::Sync
+            | Request::Unwatch { .. } => Reply::Done,
+        })
+    }
 }

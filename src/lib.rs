@@ -92,23 +92,22 @@
 //! So the locks of an idle client survive an outage well below a third of the session timeout, those
 //! of a busy one at least a fifth of it; choose [that](ClientBuilder::session_timeout) accordingly.
 //!
-//! # What the `zookeeper` crate does here
+//! # The connection
 //!
-//! Each session has a handle of the crate, connected to the link over loopback. Through it go the
-//! requests that are rare: to make lock nodes and what is above them, to write over data, to await
-//! the making of a node. What every acquisition and release is made of (to make, list, read, watch
-//! and delete contenders) the link sends by itself, in the same session and on the same connection:
-//! by way of the handle, each would cost two more threads' wake-ups there and back. With a handle
-//! of the program's own there is no link, and everything goes through that.
+//! [`Client::connect`] has a connection of its own: one socket, one thread, nothing that listens.
+//! That of the [`zookeeper`](https://docs.rs/zookeeper) crate cannot carry a lock: it sets no watches again after a reconnect, has no
+//! time-out for a silent server, and fails no call when a session has expired and another one begins. A program that has a
+//! handle of that crate already can lock [with it](Client#impl-From<Arc<ZooKeeper>>-for-Client),
+//! with these limits.
 //!
 //! # Threads
 //!
-//! A connected [`Client`] has the thread `zklock-link`, and the `zookeeper` crate has three. Others
-//! come on demand and end by themselves: `zklock-open`, `zklock-dial` and `zklock-resolve` while
+//! A connected [`Client`] has the thread `zklock-link`, or `zklock-handle` where it is of a program's
+//! handle. Others come on demand and end by themselves: `zklock-open`, `zklock-dial` and `zklock-resolve` while
 //! connecting; `zklock-call`, up to 16 for a client, for calls with a deadline or a [`Cancel`];
 //! `zklock-reaper` for deletes in the background, and for the end of what is
 //! [kept](DistributedLockBuilder::keep_for); `zklock-event` for callbacks; `zklock-member`,
-//! one for each [`Membership`]; `zklock-drop` when a session is put away. [`Client::stats`] counts them.
+//! one for each [`Membership`]; `zklock-drop` when the last of a program's handle is put away. [`Client::stats`] counts them.
 //!
 //! Callbacks may block and may call the library.
 //!
@@ -121,17 +120,20 @@
 //!
 //! # Features
 //!
-//! None is on by default. `testing` adds the module `testing`, which starts a ZooKeeper server for
-//! tests, in Docker or from a local installation; it alone brings an async runtime along.
+//! - `zookeeper`, on by default: locks on a program's own handle of the `zookeeper` crate, by
+//!   [`From<Arc<ZooKeeper>>`](Client#impl-From<Arc<ZooKeeper>>-for-Client). Without it
+//!   (`default-features = false`) that crate is not built, nor what it brings along: a `mio` of 2018,
+//!   which future compilers may refuse.
+//! - `testing` adds the module `testing`, which starts a ZooKeeper server for tests, in Docker or from
+//!   a local installation; it alone brings an async runtime along.
 //!
 //! # Versions
 //!
-//! Semantic versioning; the kinds of errors, states and reasons may grow. Of the [`zookeeper`]
-//! crate, version 0.8, only the handle is part of the public interface, by
-//! [`From<Arc<ZooKeeper>>`](Client#impl-From<Arc<ZooKeeper>>-for-Client), for programs that have one
-//! already; the crate is exported under its name. Another 0.x of it is a new major version
-//! here. Rust 1.95 or newer, which is what continuous integration runs;
-//! a newer compiler is asked for in a minor version at the least. Unix only.
+//! Semantic versioning; the kinds of errors, states and reasons may grow. Of the `zookeeper` crate,
+//! version 0.8, only the handle is part of the public interface, by the feature of that name; the
+//! crate is exported as `zklock::zookeeper`. Another 0.x of it is a new major version here. Rust 1.95
+//! or newer, which is what continuous integration runs; a newer compiler is asked for in a minor
+//! version at the least. Unix only.
 //!
 //! Servers: tested with ZooKeeper 3.8.
 
@@ -149,7 +151,7 @@ mod contend;
 // The client: sessions, waiting, background work.
 mod session;
 
-// The real connection, behind the handle of the `zookeeper` crate.
+// The real connection.
 mod link;
 
 // For the tests of those who use this crate: a server.
@@ -210,4 +212,5 @@ pub use recipes::two_phase_commit::{TwoPhaseCommit, TwoPhaseCommitBuilder};
 pub use session::client::{Client, ClientBuilder, ClientStats, SessionState};
 pub use session::retry::Retry;
 pub use session::wake::Cancel;
+#[cfg(feature = "zookeeper")]
 pub use zookeeper;

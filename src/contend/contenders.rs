@@ -154,3 +154,20 @@ fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<C
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_to_let_go_is_not_what_a_contender_says_of_itself() {
+        let ticket = Ticket::parse("lock-0000000001").unwrap();
+        let says =
+            |data: &[u8]| Contender::new("/locks/a", &ticket, data.to_vec(), &Stat::default()).data;
+        for (data, said) in
+            [(&b"host:1"[..], &b"host:1"[..]), (b"unlock", b""), (b"__REVOKE__", b"")]
+        {
+            assert_eq!(says(data), said);
+        }
+    }
+}

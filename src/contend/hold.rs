@@ -593,6 +593,10 @@ enum Parting {
     Ours(Option<Leading>, Left),
 }
 
+/// A wait for callbacks is cut into so many parts: a process that is stopped meanwhile loses one of
+/// them, and when it goes on, so do its callbacks.
+const PARTS: u32 = 10;
+
 /// What a holder that lets go leaves behind: to be dropped when its node's deletion is under way and
 /// no lock is held, as what callbacks own may do whatever its user likes when it is dropped.
 #[must_use = "callbacks that it owns may take this very lock when they are dropped"]
@@ -607,11 +611,20 @@ impl Left {
     /// release: none runs after it. One that lets go itself waits for the others only.
     fn settle(self, until: Deadline) {
         let own = rt::thread_id();
+        let is_due = |state: &State| {
+            state.due > state.running.iter().filter(|thread| **thread == own).count()
+        };
         let mut state = self.standing.state.lock();
-        while state.due > state.running.iter().filter(|thread| **thread == own).count() {
-            let Some(end) = until.instant() else { break };
-            if self.standing.changed.wait_until(&mut state, end).timed_out() {
-                break;
+        if is_due(&state)
+            && let Some(until) = until.instant()
+        {
+            let part = until.saturating_duration_since(rt::now()) / PARTS;
+            for _ in 0..PARTS {
+                let end = rt::now() + part;
+                while is_due(&state)
+                    && !self.standing.changed.wait_until(&mut state, end).timed_out()
+                {
+                }
             }
         }
         drop(state);
@@ -1093,7 +1106,7 @@ impl Standing {
 
     /// Records that the lease is over, if it is, and says why.
     fn look_at_lease(self: &Arc<Self>, session: &Session) -> Option<LossReason> {
-        let end = session.lease().err()?;
+        let end = session.trusted().err()?;
         self.lose(end.into());
         // Another loss may have come first; after a release none is recorded.
         Some(self.state.lock().lost.unwrap_or(end.into()))

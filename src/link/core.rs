@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::frame::{
-    FLAG_CONTAINER, Fields, Frame, MAX_REQUEST, Malformed, Piece, REPLY_HEADER, REQUEST_HEADER,
-    ReplyHeader, SYNC_ROOT, Splitter, check_event, check_reply, code, op, xid,
+    Fields, Frame, MAX_REQUEST, Malformed, Piece, REPLY_HEADER, REQUEST_HEADER, ReplyHeader,
+    SYNC_ROOT, Splitter, check_event, check_reply, code, op, xid,
 };
 use super::lease::{Lease, heartbeat_interval};
 use super::size::Sizes;
@@ -47,7 +47,7 @@ pub(crate) enum Notice {
     Over,
 }
 
-/// A reply to one of the link's own requests.
+/// What a request is answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) zxid: i64,
@@ -94,21 +94,6 @@ pub(crate) struct Granted {
     pub(crate) sent: Moment,
 }
 
-/// A reply that is owed to the handle; replies go out in the order of the requests.
-#[derive(Debug)]
-struct Slot {
-    xid: i32,
-    reply: Option<Vec<u8>>,
-}
-
-impl Slot {
-    /// The handle matches replies by order alone, but would take −1 for an event and −2
-    /// for the answer to a ping; its own numbers get there after 2³² requests.
-    fn new(xid: i32) -> Slot {
-        Slot { xid: xid.max(0), reply: None }
-    }
-}
-
 struct Outstanding {
     xid: i32,
     operation: i32,
@@ -119,9 +104,6 @@ struct Outstanding {
 }
 
 enum Recipient {
-    Handle {
-        slot: u64,
-    },
     Verb(OnAnswer),
     Heartbeat,
     Closing,
@@ -135,7 +117,6 @@ pub(crate) struct Core {
     attached: bool,
     ended: Option<End>,
     over: bool,
-    handle_closed: bool,
     last_zxid: i64,
     next_xid: i32,
     lease: Lease,
@@ -143,11 +124,8 @@ pub(crate) struct Core {
     renewed: Moment,
     round_trip: Duration,
     heard: Moment,
-    from_handle: Splitter,
     from_server: Splitter,
     max_reply: usize,
-    slots: VecDeque<Slot>,
-    first_slot: u64,
     outstanding: VecDeque<Outstanding>,
     sizes: Sizes,
     to_server: Vec<u8>,
@@ -155,7 +133,6 @@ pub(crate) struct Core {
     queued: u64,
     /// Who is to know when so many of them have been written, or never will be.
     marks: VecDeque<(u64, Mark)>,
-    to_handle: Vec<u8>,
     notices: Vec<Notice>,
     said: Vec<Said>,
 }
@@ -167,24 +144,19 @@ impl Core {
             attached: false,
             ended: None,
             over: false,
-            handle_closed: false,
             last_zxid: 0,
             next_xid: 1,
             lease: Lease::new(),
             renewed: Moment::ZERO,
             round_trip: Duration::ZERO,
             heard: Moment::ZERO,
-            from_handle: Splitter::new(MAX_REQUEST, REQUEST_HEADER),
             from_server: Splitter::new(max_reply, REPLY_HEADER),
             max_reply,
-            slots: VecDeque::new(),
-            first_slot: 0,
             outstanding: VecDeque::new(),
             sizes: Sizes::default(),
             to_server: Vec::new(),
             queued: 0,
             marks: VecDeque::new(),
-            to_handle: Vec::new(),
             notices: Vec::new(),
             said: Vec::new(),
         }
@@ -198,11 +170,6 @@ impl Core {
 
     pub(crate) fn is_over(&self) -> bool {
         self.over
-    }
-
-    /// The handle has said goodbye and has its answer.
-    pub(crate) fn is_handle_closed(&self) -> bool {
-        self.handle_closed
     }
 
     pub(crate) fn round_trip(&self) -> Duration {
@@ -231,10 +198,6 @@ impl Core {
 
     pub(crate) fn for_server(&mut self) -> &mut Vec<u8> {
         &mut self.to_server
-    }
-
-    pub(crate) fn for_handle(&mut self) -> &mut Vec<u8> {
-        &mut self.to_handle
     }
 
     pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
@@ -333,7 +296,7 @@ impl Core {
         self.finish();
     }
 
-    /// After a panic, when nothing is certain any more but that the handle must be answered.
+    /// After a panic, when nothing is certain any more but that everybody must be answered.
     pub(crate) fn collapse(&mut self) {
         self.end(End::Lapsed);
         self.finish();
@@ -371,18 +334,6 @@ impl Core {
                 self.said.push(Said::Answer(on_answer, answer));
             }
         }
-        for slot in &mut self.slots {
-            slot.reply.get_or_insert_with(|| Frame::reply(slot.xid, 0, error).finish());
-        }
-        self.flush_slots();
-    }
-
-    fn flush_slots(&mut self) {
-        while let Some(reply) = self.slots.front_mut().and_then(|slot| slot.reply.take()) {
-            self.to_handle.extend_from_slice(&reply);
-            self.slots.pop_front();
-            self.first_slot += 1;
-        }
     }
 
     fn send(&mut self, operation: i32, body: &[u8], to: Recipient, now: Moment) {
@@ -400,7 +351,7 @@ impl Core {
 
     // ----- requests
 
-    /// One of the link's own requests, which the handle never sees.
+    /// Sends a request, or has it answered at once.
     pub(crate) fn verb(&mut self, operation: i32, body: &[u8], on_answer: OnAnswer, now: Moment) {
         let (error, body) = if self.ended.is_some() {
             (code::SESSION_EXPIRED, Vec::new())
@@ -448,76 +399,6 @@ impl Core {
         while self.marks.front().is_some_and(|(at, _)| *at <= written) {
             self.marks.pop_front();
         }
-    }
-
-    /// Bytes from the handle. An error means that the handle is beyond use.
-    pub(crate) fn heard_handle(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
-        let empty = Splitter::new(MAX_REQUEST, REQUEST_HEADER);
-        let mut splitter = std::mem::replace(&mut self.from_handle, empty);
-        splitter.push(bytes);
-        let mut refused = 0;
-        let result = loop {
-            match splitter.next() {
-                Ok(None) => break Ok(()),
-                Ok(Some(Piece::Whole(frame))) => {
-                    if let Err(malformed) = self.request(frame, now) {
-                        break Err(Broken(format!("the handle sent {malformed}")));
-                    }
-                }
-                Ok(Some(Piece::Oversized { head, length })) => {
-                    let mut fields = Fields(head);
-                    let Ok(xid) = fields.int() else { continue };
-                    self.slots.push_back(Slot::new(xid));
-                    self.answer_last_slot(code::MARSHALLING);
-                    refused = length;
-                }
-                Err(malformed) => break Err(Broken(format!("the handle sent {malformed}"))),
-            }
-        };
-        self.from_handle = splitter;
-        // Only now, as a logger may panic, and what is in the splitter must not be lost.
-        if refused > 0 {
-            logging::warning!(target: "zklock::link", "a request of {refused} bytes was refused");
-        }
-        result
-    }
-
-    fn answer_last_slot(&mut self, error: i32) {
-        if let Some(slot) = self.slots.back_mut() {
-            slot.reply = Some(Frame::reply(slot.xid, 0, error).finish());
-        }
-        self.flush_slots();
-    }
-
-    fn request(&mut self, frame: &[u8], now: Moment) -> Result<(), Malformed> {
-        let mut fields = Fields(frame);
-        let (xid, mut operation) = (fields.int()?, fields.int()?);
-        let body = fields.0;
-        let slot = self.first_slot + self.slots.len() as u64;
-        self.slots.push_back(Slot::new(xid));
-        if operation == op::CLOSE_SESSION {
-            self.handle_closed = true;
-            self.answer_last_slot(code::OK);
-        } else if operation == op::PING {
-            self.answer_last_slot(code::OK);
-        } else if operation == op::AUTH {
-            self.answer_last_slot(code::UNIMPLEMENTED);
-        } else if self.ended.is_some() {
-            self.answer_last_slot(code::SESSION_EXPIRED);
-        } else if !self.attached {
-            self.answer_last_slot(code::CONNECTION_LOSS);
-        } else if self.too_large(body, now).is_some() {
-            self.answer_last_slot(code::MARSHALLING);
-        } else {
-            if operation == op::CREATE
-                && let Some((_, flags)) = body.split_last_chunk::<4>()
-                && i32::from_be_bytes(*flags) == FLAG_CONTAINER
-            {
-                operation = op::CREATE_CONTAINER;
-            }
-            self.send(operation, body, Recipient::Handle { slot }, now);
-        }
-        Ok(())
     }
 
     // ----- replies
@@ -618,7 +499,6 @@ impl Core {
             }
         }
         match sent.to {
-            Recipient::Handle { slot } => self.fill_slot(slot, header.zxid, error, body),
             Recipient::Verb(on_answer) => {
                 let body = body.to_vec();
                 let answer = Answer { zxid: header.zxid, error, body };
@@ -634,19 +514,8 @@ impl Core {
         if oversized.is_some() {
             return Err(Broken("the server sent an event beyond the limit".into()));
         }
-        // Also of a watch that the handle has set: it has no watcher of its own to tell.
         self.said.push(Said::Event(check_event(body)?.to_owned()));
         Ok(())
-    }
-
-    fn fill_slot(&mut self, number: u64, zxid: i64, error: i32, body: &[u8]) {
-        let index = usize::try_from(number.wrapping_sub(self.first_slot)).unwrap_or(usize::MAX);
-        if let Some(slot) = self.slots.get_mut(index)
-            && slot.reply.is_none()
-        {
-            slot.reply = Some(Frame::reply(slot.xid, zxid, error).raw(body).finish());
-        }
-        self.flush_slots();
     }
 
     // ----- time

@@ -1,19 +1,12 @@
 //! The core against a second, plain reading of the protocol: whatever a server sends, in
-//! whatever pieces, the handle and the verbs get what that reading says.
+//! whatever pieces, whoever asks gets what that reading says.
 
 use proptest::prelude::*;
 
 use super::tests::*;
 use super::*;
 
-/// Who asked for what the server is to answer, in the order of the requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asker {
-    Handle(i32),
-    Verb(usize),
-}
-
-/// Operations of the crate's, and some that no server knows.
+/// Operations of ours, and some that no server knows.
 fn operations() -> impl Strategy<Value = i32> {
     prop_oneof![
         4 => prop::sample::select(vec![op::CREATE, op::DELETE, op::EXISTS, op::GET_DATA]),
@@ -22,8 +15,8 @@ fn operations() -> impl Strategy<Value = i32> {
     ]
 }
 
-fn asked() -> impl Strategy<Value = Vec<(i32, bool)>> {
-    prop::collection::vec((operations(), prop::bool::weighted(0.3)), 1..12)
+fn asked() -> impl Strategy<Value = Vec<i32>> {
+    prop::collection::vec(operations(), 1..12)
 }
 
 /// One frame of the server's, without its length.
@@ -125,7 +118,6 @@ fn harmed(mut frames: Vec<Vec<u8>>, harms: &[Harm]) -> Vec<u8> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     told: Vec<Told>,
-    answers: Vec<(usize, i32)>,
     events: Vec<String>,
     notices: Vec<Notice>,
     broken: bool,
@@ -134,7 +126,7 @@ struct Outcome {
 }
 
 /// A connection on which an answer from the leader would renew the lease.
-fn connection() -> (Core, Moment) {
+fn connection() -> (Rig, Moment) {
     let mut core = attached();
     ask(&mut core, 0, op::EXISTS, &text("/"), seconds(12.));
     let used = sent(&mut core)[0].xid;
@@ -145,24 +137,11 @@ fn connection() -> (Core, Moment) {
 }
 
 /// Has the requests asked, and tells what stands on the wire.
-fn ask_all(
-    core: &mut Core,
-    requests: &[(i32, bool)],
-    now: Moment,
-) -> (Vec<(Seen, Asker)>, VerbLog) {
-    let (log, on_answer) = verb_log();
-    let mut askers = Vec::new();
-    for (number, (operation, verb)) in requests.iter().enumerate() {
-        let body = with_flags(&format!("/{number}"), if *verb { 0 } else { 3 });
-        if *verb {
-            core.verb(*operation, &body, on_answer(number), now);
-            askers.push(Asker::Verb(number));
-        } else {
-            ask(core, number as i32, *operation, &body, now);
-            askers.push(Asker::Handle(number as i32));
-        }
+fn ask_all(core: &mut Rig, requests: &[i32], now: Moment) -> Vec<(Seen, i32)> {
+    for (number, operation) in (0..).zip(requests) {
+        ask(core, number, *operation, &with_flags(&format!("/{number}"), 3), now);
     }
-    (sent(core).into_iter().zip(askers).collect(), log)
+    sent(core).into_iter().zip(0..).collect()
 }
 
 fn body_of(operation: i32, number: usize) -> Vec<u8> {
@@ -180,7 +159,7 @@ fn body_of(operation: i32, number: usize) -> Vec<u8> {
 }
 
 /// What a truthful server says to the requests, as far as it comes.
-fn spoken(wire: &[(Seen, Asker)], says: &[Say]) -> Vec<Vec<u8>> {
+fn spoken(wire: &[(Seen, i32)], says: &[Say]) -> Vec<Vec<u8>> {
     let mut due = wire.iter().enumerate();
     let frame = |(at, say): (usize, &Say)| match *say {
         Say::Event { kind, state } => {
@@ -196,9 +175,9 @@ fn spoken(wire: &[(Seen, Asker)], says: &[Say]) -> Vec<Vec<u8>> {
 }
 
 /// What becomes of the requests when this is what comes for them.
-fn heard(requests: &[(i32, bool)], stream: &[u8], cuts: &[usize]) -> Outcome {
+fn heard(requests: &[i32], stream: &[u8], cuts: &[usize]) -> Outcome {
     let (mut core, now) = connection();
-    let (_, log) = ask_all(&mut core, requests, now);
+    ask_all(&mut core, requests, now);
     let (lease, mut outcome, mut given) = (core.lease_end(), Outcome::default(), 0);
     in_pieces(stream, cuts, |piece| {
         given += piece.len();
@@ -211,13 +190,12 @@ fn heard(requests: &[(i32, bool)], stream: &[u8], cuts: &[usize]) -> Outcome {
     core.detach(now);
     outcome.notices = core.take_notices();
     outcome.told = told(&mut core);
-    outcome.events = run_answers(&mut core);
-    outcome.answers.clone_from(&log.lock());
+    outcome.events = events(&mut core);
     outcome
 }
 
 /// The plain reading: frame by frame, on the whole stream at once.
-fn expected(wire: &[(Seen, Asker)], stream: &[u8]) -> Outcome {
+fn expected(wire: &[(Seen, i32)], stream: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
     let (mut rest, mut due, mut ended) = (stream, VecDeque::from(wire.to_vec()), None);
     while let Some((prefix, after)) = rest.split_first_chunk::<4>() {
@@ -236,10 +214,8 @@ fn expected(wire: &[(Seen, Asker)], stream: &[u8]) -> Outcome {
     }
     outcome.renewed &= ended.is_none();
     let error = if ended.is_some() { code::SESSION_EXPIRED } else { code::CONNECTION_LOSS };
-    for (_, asker) in due {
-        let reply = Told { xid: 0, zxid: 0, error, body: Vec::new() };
-        outcome.give(asker, reply);
-    }
+    let lost = due.into_iter().map(|(_, number)| Told { number, zxid: 0, error, body: Vec::new() });
+    outcome.told.extend(lost);
     outcome.notices = match ended {
         Some(why) => vec![Notice::Ended(why), Notice::Over],
         None => vec![Notice::Suspended],
@@ -250,7 +226,7 @@ fn expected(wire: &[(Seen, Asker)], stream: &[u8]) -> Outcome {
 /// Of one frame: what it says, or that the connection is broken (`None`) or the session over.
 fn judge(
     outcome: &mut Outcome,
-    due: &mut VecDeque<(Seen, Asker)>,
+    due: &mut VecDeque<(Seen, i32)>,
     after: &[u8],
     whole: Option<usize>,
 ) -> Result<(), Option<End>> {
@@ -269,7 +245,7 @@ fn judge(
     if number == -4 && error == -115 {
         return Err(Some(End::AuthFailed));
     }
-    let (seen, asker) = due.front().filter(|(seen, _)| seen.xid == number).cloned().ok_or(None)?;
+    let (seen, asked) = due.front().filter(|(seen, _)| seen.xid == number).cloned().ok_or(None)?;
     match error {
         -112 => return Err(Some(End::Expired)),
         -118 | -4 | -7 => return Err(None),
@@ -282,17 +258,8 @@ fn judge(
     // Create, delete, set data, set ACL, sync, a transaction, create a container.
     let written = [1, 2, 5, 7, 9, 14, 19].contains(&seen.operation);
     outcome.renewed |= written && [0, -101, -110, -111].contains(&error);
-    outcome.give(asker, Told { xid: 0, zxid, error, body: body.to_vec() });
+    outcome.told.push(Told { number: asked, zxid, error, body: body.to_vec() });
     Ok(())
-}
-
-impl Outcome {
-    fn give(&mut self, asker: Asker, reply: Told) {
-        match asker {
-            Asker::Handle(xid) => self.told.push(Told { xid, ..reply }),
-            Asker::Verb(number) => self.answers.push((number, reply.error)),
-        }
-    }
 }
 
 proptest! {
@@ -306,7 +273,7 @@ proptest! {
         cuts in prop::collection::vec(1usize..80, 1..12),
     ) {
         let (mut core, now) = connection();
-        let (wire, _) = ask_all(&mut core, &requests, now);
+        let wire = ask_all(&mut core, &requests, now);
         let stream = harmed(spoken(&wire, &says), &harms);
         let reading = expected(&wire, &stream);
         prop_assert_eq!(heard(&requests, &stream, &cuts), reading.clone());

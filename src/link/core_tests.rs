@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -26,9 +27,10 @@ pub(super) struct Seen {
     pub(super) body: Vec<u8>,
 }
 
+/// What the request of this number was answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
-    pub(super) xid: i32,
+    pub(super) number: i32,
     pub(super) zxid: i64,
     pub(super) error: i32,
     pub(super) body: Vec<u8>,
@@ -55,27 +57,68 @@ pub(super) fn sent(core: &mut Core) -> Vec<Seen> {
     frames(core.for_server()).into_iter().map(seen).collect()
 }
 
-/// What the core has told the handle since the last look.
-pub(super) fn told(core: &mut Core) -> Vec<Told> {
-    let told = |frame: Vec<u8>| {
-        let mut fields = Fields(&frame);
-        let header = ReplyHeader::read(&mut fields).unwrap();
-        Told { xid: header.xid, zxid: header.zxid, error: header.error, body: fields.0.to_vec() }
-    };
-    frames(core.for_handle()).into_iter().map(told).collect()
+/// A core, and what it has told those who have asked it.
+pub(super) struct Rig {
+    core: Core,
+    told: Arc<Mutex<Vec<Told>>>,
+    events: Vec<String>,
 }
 
-fn codes(core: &mut Core) -> Vec<(i32, i32)> {
-    told(core).into_iter().map(|told| (told.xid, told.error)).collect()
+impl Rig {
+    pub(super) fn new() -> Rig {
+        Rig { core: Core::new(MAX_REPLY), told: Arc::default(), events: Vec::new() }
+    }
+
+    fn listen(&mut self) {
+        for said in self.core.take_said() {
+            match said {
+                Said::Answer(on_answer, answer) => on_answer(answer),
+                Said::Event(path) => self.events.push(path),
+            }
+        }
+    }
+}
+
+impl Deref for Rig {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for Rig {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+/// The answers since the last look.
+pub(super) fn told(rig: &mut Rig) -> Vec<Told> {
+    rig.listen();
+    std::mem::take(&mut *rig.told.lock())
+}
+
+/// The nodes that there were events of since the last look.
+pub(super) fn events(rig: &mut Rig) -> Vec<String> {
+    rig.listen();
+    std::mem::take(&mut rig.events)
+}
+
+fn codes(rig: &mut Rig) -> Vec<(i32, i32)> {
+    told(rig).into_iter().map(|told| (told.number, told.error)).collect()
 }
 
 pub(super) fn text(text: &str) -> Vec<u8> {
     Frame::new().buffer(text.as_bytes()).body()
 }
 
-pub(super) fn ask(core: &mut Core, xid: i32, operation: i32, body: &[u8], now: Moment) {
-    let frame = Frame::request(xid, operation).raw(body).finish();
-    core.heard_handle(&frame, now).unwrap();
+pub(super) fn ask(rig: &mut Rig, number: i32, operation: i32, body: &[u8], now: Moment) {
+    let log = Arc::clone(&rig.told);
+    let on_answer = move |Answer { zxid, error, body }| {
+        log.lock().push(Told { number, zxid, error, body });
+    };
+    rig.core.verb(operation, body, Box::new(on_answer), now);
 }
 
 pub(super) fn answer(
@@ -94,8 +137,8 @@ pub(super) fn event(path: &str) -> Vec<u8> {
 }
 
 /// Attached at 10 s, its session asked for at that moment, nothing to report.
-pub(super) fn attached() -> Core {
-    let mut core = Core::new(MAX_REPLY);
+pub(super) fn attached() -> Rig {
+    let mut core = Rig::new();
     core.attach(granted(seconds(10.)), seconds(10.));
     assert_eq!(core.take_notices(), [Notice::Attached]);
     core
@@ -109,7 +152,7 @@ pub(super) fn with_flags(path: &str, flags: i32) -> Vec<u8> {
     body
 }
 
-// ----- one reply to each request
+// ----- one answer to each request
 
 #[test]
 fn what_is_in_flight_is_lost_with_the_connection_and_so_is_what_is_asked_without_one() {
@@ -130,9 +173,9 @@ fn what_is_in_flight_is_lost_with_the_connection_and_so_is_what_is_asked_without
 fn the_suspension_is_noticed_before_the_replies_that_it_causes() {
     let (mut core, now) = (attached(), seconds(10.));
     ask(&mut core, 1, op::EXISTS, &text("/a"), now);
-    assert!(core.for_handle().is_empty());
+    assert!(core.said.is_empty());
     core.detach(now);
-    assert!(!core.for_handle().is_empty());
+    assert!(!core.said.is_empty());
     assert_eq!(core.take_notices(), [Notice::Suspended]);
     core.detach(now);
     assert_eq!(core.take_notices(), [], "said twice");
@@ -149,16 +192,11 @@ fn after_the_end_everything_is_answered_with_expired() {
     ];
     for (end, why) in ends {
         let mut core = attached();
-        let (answers, on_answer) = verb_log();
         ask(&mut core, 1, op::EXISTS, &text("/a"), seconds(10.));
-        core.verb(op::SYNC, &text("/"), on_answer(1), seconds(10.));
         end(&mut core);
         ask(&mut core, 2, op::CREATE, &with_flags("/a", 0), seconds(23.));
-        core.verb(op::SYNC, &text("/"), on_answer(2), seconds(23.));
         let expired = code::SESSION_EXPIRED;
         assert_eq!(codes(&mut core), [(1, expired), (2, expired)], "{why:?}");
-        run_answers(&mut core);
-        assert_eq!(*answers.lock(), [(1, expired), (2, expired)], "{why:?}");
         assert_eq!(core.take_notices()[0], Notice::Ended(why));
         assert_eq!(core.lease_end(), Moment::ZERO);
         core.expired();
@@ -166,39 +204,6 @@ fn after_the_end_everything_is_answered_with_expired() {
         let late = core.take_notices();
         assert!(!late.iter().any(|late| matches!(late, Notice::Ended(_))), "said twice: {late:?}");
         assert_eq!(told(&mut core), []);
-    }
-}
-
-#[test]
-fn pings_goodbyes_and_auth_of_the_handle_are_answered_here_each_in_its_turn() {
-    let (mut core, now) = (attached(), seconds(10.));
-    ask(&mut core, 1, op::EXISTS, &text("/a"), now);
-    ask(&mut core, -2, op::PING, &[], now);
-    ask(&mut core, -4, op::AUTH, &[], now);
-    ask(&mut core, 2, op::CLOSE_SESSION, &[], now);
-    assert!(core.is_handle_closed());
-    assert_eq!(told(&mut core), [], "an answer overtook the first one");
-    let on_the_wire = sent(&mut core);
-    assert_eq!(on_the_wire.len(), 1, "{on_the_wire:?}");
-    answer(&mut core, on_the_wire[0].xid, 5, code::NO_NODE, &[], now).unwrap();
-    let errors: Vec<i32> = told(&mut core).into_iter().map(|told| told.error).collect();
-    assert_eq!(errors, [code::NO_NODE, code::OK, code::UNIMPLEMENTED, code::OK]);
-    assert_eq!(core.take_notices(), [], "the session is not the handle's to close");
-}
-
-/// The handle takes −1 for an event and −2 for a ping, and forgets a request.
-#[test]
-fn no_request_is_answered_under_a_number_with_a_meaning_of_its_own() {
-    let (mut core, now) = (attached(), seconds(10.));
-    let huge = vec![0; MAX_REQUEST];
-    for xid in [-1, -2, -4, i32::MIN] {
-        ask(&mut core, xid, op::DELETE, &text("/a"), now);
-        ask(&mut core, xid, op::DELETE, &huge, now);
-        let on_the_wire = sent(&mut core)[0].xid;
-        answer(&mut core, on_the_wire, 5, 0, &[], now).unwrap();
-        for told in told(&mut core) {
-            assert!(told.xid >= 0, "{told:?}");
-        }
     }
 }
 
@@ -218,17 +223,14 @@ fn request_numbers_go_round() {
 }
 
 #[test]
-fn watch_events_keep_their_place_between_answers_and_are_not_the_handle_s() {
+fn watch_events_keep_their_place_between_answers() {
     let (mut core, now) = (attached(), seconds(10.));
-    let (answers, on_answer) = verb_log();
     ask(&mut core, 1, op::EXISTS, &text("/a"), now);
-    core.verb(op::EXISTS, &text("/a"), on_answer(1), now);
-    core.verb(op::EXISTS, &text("/b"), on_answer(2), now);
+    ask(&mut core, 2, op::EXISTS, &text("/b"), now);
     let used = sent(&mut core);
-    let mut stream = Frame::reply(used[0].xid, 4, code::NO_NODE).finish();
-    stream.extend(Frame::reply(used[1].xid, 5, code::NO_NODE).finish());
+    let mut stream = Frame::reply(used[0].xid, 5, code::NO_NODE).finish();
     stream.extend(event("/a"));
-    stream.extend(Frame::reply(used[2].xid, 6, code::NO_NODE).finish());
+    stream.extend(Frame::reply(used[1].xid, 6, code::NO_NODE).finish());
     stream.extend(event("/b"));
     core.heard_server(&stream, now).unwrap();
     let order: Vec<String> = core
@@ -243,37 +245,14 @@ fn watch_events_keep_their_place_between_answers_and_are_not_the_handle_s() {
         })
         .collect();
     assert_eq!(order, ["answer", "/a", "answer", "/b"]);
-    assert_eq!(*answers.lock(), [(1, code::NO_NODE), (2, code::NO_NODE)]);
-    assert_eq!(codes(&mut core), [(1, code::NO_NODE)]);
+    assert_eq!(codes(&mut core), [(1, code::NO_NODE), (2, code::NO_NODE)]);
     assert_eq!(core.last_zxid(), 6);
 }
 
-// ----- what is changed on the way
+// ----- what is too large
 
 #[test]
-fn a_container_is_asked_for_by_its_real_name_and_nothing_else_is_touched() {
-    let (mut core, now) = (attached(), seconds(10.));
-    for (flags, operation) in [
-        (0, op::CREATE),
-        (1, op::CREATE),
-        (2, op::CREATE),
-        (3, op::CREATE),
-        (4, op::CREATE_CONTAINER),
-        (5, op::CREATE),
-    ] {
-        let body = with_flags("/a", flags);
-        ask(&mut core, 1, op::CREATE, &body, now);
-        let [seen] = &sent(&mut core)[..] else { panic!("one frame for one request") };
-        assert_eq!((seen.operation, &seen.body), (operation, &body), "flags {flags}");
-    }
-    // Not a create, whatever its last bytes are.
-    let body = [text("/a"), 4i32.to_be_bytes().to_vec()].concat();
-    ask(&mut core, 1, op::SET_DATA, &body, now);
-    assert_eq!(sent(&mut core)[0].operation, op::SET_DATA);
-}
-
-#[test]
-fn an_oversized_request_fails_alone_and_in_its_turn() {
+fn an_oversized_request_fails_alone_and_at_once() {
     let (mut core, now) = (attached(), seconds(10.));
     let (largest, too_large) =
         (vec![1; MAX_REQUEST - REQUEST_HEADER], vec![1; MAX_REQUEST - REQUEST_HEADER + 1]);
@@ -285,14 +264,10 @@ fn an_oversized_request_fails_alone_and_in_its_turn() {
         used.iter().map(|seen| seen.operation).collect::<Vec<_>>(),
         [op::SET_DATA, op::EXISTS]
     );
-    assert_eq!(told(&mut core), []);
+    assert_eq!(codes(&mut core), [(2, code::MARSHALLING)]);
     answer(&mut core, used[0].xid, 5, code::NO_NODE, &[], now).unwrap();
     answer(&mut core, used[1].xid, 5, code::NO_NODE, &[], now).unwrap();
-    assert_eq!(codes(&mut core), [(1, code::NO_NODE), (2, code::MARSHALLING), (3, code::NO_NODE)]);
-    let (answers, on_answer) = verb_log();
-    core.verb(op::SET_DATA, &too_large, on_answer(1), now);
-    run_answers(&mut core);
-    assert_eq!(*answers.lock(), [(1, code::MARSHALLING)]);
+    assert_eq!(codes(&mut core), [(1, code::NO_NODE), (3, code::NO_NODE)]);
 }
 
 #[test]
@@ -321,7 +296,7 @@ fn what_one_connection_left_half_said_is_not_continued_by_the_next() {
     core.detach(now);
     core.attach(granted(now), now);
     core.heard_server(&event("/b"), now).unwrap();
-    assert_eq!(run_answers(&mut core), ["/b"]);
+    assert_eq!(events(&mut core), ["/b"]);
 }
 
 // ----- what the server must not say
@@ -359,7 +334,6 @@ fn what_breaks_the_protocol_breaks_the_connection_and_reaches_nobody() {
         let (mut core, now) = (attached(), seconds(10.));
         ask(&mut core, 1, op::EXISTS, &text("/a"), now);
         assert!(core.heard_server(&bytes, now).is_err(), "{what}");
-        assert_eq!(told(&mut core), [], "{what}");
         assert!(core.take_said().is_empty(), "{what}");
         core.detach(now);
         assert_eq!(codes(&mut core), [(1, code::CONNECTION_LOSS)], "{what}");
@@ -456,7 +430,7 @@ fn a_connection_in_time_gives_a_whole_lease_from_its_own_send() {
 
 /// Lets time pass up to `end`, answering everything `delay` after it was sent; tells when
 /// heartbeats went out.
-fn heartbeats(core: &mut Core, from: f64, end: f64, delay: f64) -> Vec<f64> {
+fn heartbeats(core: &mut Rig, from: f64, end: f64, delay: f64) -> Vec<f64> {
     let (mut beats, mut due, mut now) = (Vec::new(), VecDeque::new(), from);
     loop {
         for seen in sent(core) {
@@ -474,7 +448,8 @@ fn heartbeats(core: &mut Core, from: f64, end: f64, delay: f64) -> Vec<f64> {
             _ => {
                 now = tick;
                 if now <= end {
-                    core.tick(core.next_tick()).unwrap();
+                    let then = core.next_tick();
+                    core.tick(then).unwrap();
                 }
             }
         }
@@ -556,21 +531,20 @@ fn a_reply_that_is_still_coming_in_is_not_silence_but_the_lease_bounds_it() {
 #[test]
 fn a_server_that_answers_nothing_does_not_fill_the_memory() {
     let (mut core, now) = (attached(), seconds(10.));
-    let (answers, on_answer) = verb_log();
-    let refused = |core: &mut Core| {
-        run_answers(core);
-        assert!(answers.lock().iter().all(|(_, error)| *error == code::THROTTLED));
-        answers.lock().len()
+    let refused = |core: &mut Rig| {
+        core.listen();
+        assert!(core.told.lock().iter().all(|told| told.error == code::THROTTLED));
+        core.told.lock().len()
     };
-    for number in 0..MOST_OUTSTANDING + 10 {
-        core.verb(op::DELETE, &text("/a"), on_answer(number), now);
+    for number in 0..MOST_OUTSTANDING as i32 + 10 {
+        ask(&mut core, number, op::DELETE, &text("/a"), now);
     }
     assert_eq!((core.outstanding.len(), refused(&mut core)), (MOST_OUTSTANDING, 10));
     // It reads all, and answers one of them: so one more may be asked.
     let used = sent(&mut core)[0].xid;
     answer(&mut core, used, 5, code::THROTTLED, &[], now).unwrap();
     for number in 0..2 {
-        core.verb(op::DELETE, &text("/a"), on_answer(number), now);
+        ask(&mut core, number, op::DELETE, &text("/a"), now);
     }
     assert_eq!((core.outstanding.len(), refused(&mut core)), (MOST_OUTSTANDING, 12));
     // The link's own are not refused, and everybody has an answer when the server is given up.
@@ -578,23 +552,20 @@ fn a_server_that_answers_nothing_does_not_fill_the_memory() {
     assert!(sent(&mut core).iter().any(|seen| seen.operation == op::SYNC));
     assert!(core.tick(seconds(14.)).is_err());
     core.detach(seconds(14.));
-    run_answers(&mut core);
-    assert_eq!(answers.lock().len(), MOST_OUTSTANDING + 12);
+    assert_eq!(told(&mut core).len(), MOST_OUTSTANDING + 12);
 }
 
 #[test]
 fn a_server_that_reads_nothing_does_not_fill_the_memory() {
     let (mut core, now) = (attached(), seconds(10.));
-    let (answers, on_answer) = verb_log();
     let large = vec![0; 1_000_000];
     for number in 0..200 {
-        core.verb(op::SET_DATA, &large, on_answer(number), now);
+        ask(&mut core, number, op::SET_DATA, &large, now);
         assert!(core.for_server().len() <= MOST_UNSENT + 1000);
     }
-    run_answers(&mut core);
-    let refused = answers.lock().len();
-    assert!((130..150).contains(&refused), "{refused}");
-    assert!(answers.lock().iter().all(|(_, error)| *error == code::THROTTLED));
+    let refused = codes(&mut core);
+    assert!((130..150).contains(&refused.len()), "{}", refused.len());
+    assert!(refused.iter().all(|(_, error)| *error == code::THROTTLED));
 }
 
 // ----- saying goodbye
@@ -678,18 +649,14 @@ fn an_ended_session_asks_for_no_server_that_has_seen_as_much() {
     assert_eq!(core.last_zxid(), 0);
 }
 
-/// What was half read when the panic came is still a request, and is to have its reply.
 #[test]
 fn a_collapse_loses_no_request() {
     let (mut core, now) = (attached(), seconds(10.));
     ask(&mut core, 1, op::EXISTS, &text("/a"), now);
-    let second = Frame::request(2, op::SET_DATA).raw(&[7; 300]).finish();
-    core.heard_handle(&second[..150], now).unwrap();
     core.collapse();
-    core.heard_handle(&second[150..], now).unwrap();
-    ask(&mut core, 3, op::CLOSE_SESSION, &[], now);
+    ask(&mut core, 2, op::DELETE, &text("/a"), now);
     let expired = code::SESSION_EXPIRED;
-    assert_eq!(codes(&mut core), [(1, expired), (2, expired), (3, code::OK)]);
+    assert_eq!(codes(&mut core), [(1, expired), (2, expired)]);
     assert_eq!(core.take_notices(), [Notice::Ended(End::Lapsed), Notice::Over]);
 }
 
@@ -717,34 +684,9 @@ fn bytes_that_are_no_answer_do_not_say_what_servers_must_have_seen() {
 
 // ----- anything at all
 
-pub(super) type VerbLog = Arc<Mutex<Vec<(usize, i32)>>>;
-
-pub(super) fn verb_log() -> (VerbLog, impl Fn(usize) -> OnAnswer) {
-    let log = VerbLog::default();
-    let told = Arc::clone(&log);
-    (log, move |number| {
-        let told = Arc::clone(&told);
-        Box::new(move |answer: Answer| told.lock().push((number, answer.error)))
-    })
-}
-
-/// Has the answers told, and says of which nodes there were events.
-pub(super) fn run_answers(core: &mut Core) -> Vec<String> {
-    let event = |said| match said {
-        Said::Answer(on_answer, answer) => {
-            on_answer(answer);
-            None
-        }
-        Said::Event(path) => Some(path),
-    };
-    core.take_said().into_iter().filter_map(event).collect()
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     Ask(i32),
-    Local(i32),
-    Verb,
     /// The server answers the oldest request that it has seen.
     Reply {
         error: bool,
@@ -768,9 +710,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         op::SYNC,
     ]);
     let step = prop_oneof![
-        8 => operation.prop_map(Step::Ask),
-        2 => prop::sample::select(vec![op::PING, op::AUTH, op::CLOSE_SESSION]).prop_map(Step::Local),
-        3 => Just(Step::Verb),
+        11 => operation.prop_map(Step::Ask),
         10 => any::<bool>().prop_map(|error| Step::Reply { error }),
         2 => Just(Step::Event),
         1 => Just(Step::Detach),
@@ -796,16 +736,13 @@ enum Fate {
 
 /// The core, the server's end of it, and what is known of what must come out.
 struct Model {
-    core: Core,
+    core: Rig,
     now: Moment,
     received: VecDeque<Seen>,
     zxid: i64,
-    /// By the request's number, which is in its path and is its xid.
+    /// By the request's number, which is in its path.
     requests: BTreeMap<usize, Fate>,
-    verbs: BTreeMap<usize, Fate>,
-    answers: VerbLog,
-    on_answer: Box<dyn Fn(usize) -> OnAnswer>,
-    /// What the server has said that must reach the handle, in order.
+    /// What the server has said that must be passed on, in order.
     said: Vec<i64>,
     events: usize,
     heard: Vec<String>,
@@ -815,16 +752,12 @@ struct Model {
 
 impl Model {
     fn new() -> Model {
-        let (answers, on_answer) = verb_log();
         Model {
             core: attached(),
             now: seconds(10.),
             received: VecDeque::new(),
             zxid: 100,
             requests: BTreeMap::new(),
-            verbs: BTreeMap::new(),
-            answers,
-            on_answer: Box::new(on_answer),
             said: Vec::new(),
             events: 0,
             heard: Vec::new(),
@@ -844,7 +777,7 @@ impl Model {
     }
 
     fn fail_all(&mut self, error: i32) {
-        for fate in self.requests.values_mut().chain(self.verbs.values_mut()) {
+        for fate in self.requests.values_mut() {
             if *fate == Fate::InFlight {
                 *fate = Fate::Failed(error);
             }
@@ -860,18 +793,6 @@ impl Model {
                 let path = format!("/{number}");
                 let body = if operation == op::CREATE { with_flags(&path, 3) } else { text(&path) };
                 ask(&mut self.core, number as i32, operation, &body, now);
-            }
-            Step::Local(operation) => {
-                let number = self.requests.len();
-                let error = if operation == op::AUTH { code::UNIMPLEMENTED } else { code::OK };
-                self.requests.insert(number, Fate::Failed(error));
-                ask(&mut self.core, number as i32, operation, &[], now);
-            }
-            Step::Verb => {
-                let number = self.verbs.len();
-                self.verbs.insert(number, self.fate_of_new());
-                let on_answer = (self.on_answer)(number);
-                self.core.verb(op::SYNC, &text(&format!("v{number}")), on_answer, now);
             }
             Step::Reply { error } => self.reply(error),
             Step::Event => {
@@ -925,7 +846,7 @@ impl Model {
         assert!(seen.is_empty() || self.core.is_attached());
         self.received.extend(seen);
         self.told.extend(told(&mut self.core));
-        self.heard.extend(run_answers(&mut self.core));
+        self.heard.extend(events(&mut self.core));
     }
 
     fn reply(&mut self, error: bool) {
@@ -948,19 +869,12 @@ impl Model {
             _ => Vec::new(),
         };
         answer(&mut self.core, seen.xid, self.zxid, error, &body, self.now).unwrap();
-        let (fates, number) = match (path.strip_prefix('v'), path.strip_prefix('/')) {
-            (Some(number), _) => (&mut self.verbs, number),
-            (_, Some(number)) => (&mut self.requests, number),
-            _ => return,
-        };
         // The heartbeat's path has no number.
-        let Ok(number) = number.parse::<usize>() else { return };
-        let fate = fates.get_mut(&number).expect("the server is asked only what was asked");
+        let Ok(number) = path.trim_start_matches('/').parse::<usize>() else { return };
+        let fate = self.requests.get_mut(&number).expect("only what was asked is sent");
         if *fate == Fate::InFlight {
             *fate = Fate::Served(self.zxid);
-            if path.starts_with('/') {
-                self.said.push(self.zxid);
-            }
+            self.said.push(self.zxid);
         }
     }
 
@@ -969,7 +883,7 @@ impl Model {
         let replies = &self.told;
         assert_eq!(replies.len(), self.requests.len(), "one reply for each request");
         for (reply, (number, fate)) in replies.iter().zip(&self.requests) {
-            assert_eq!(reply.xid, *number as i32, "replies come in the order of the requests");
+            assert_eq!(reply.number, *number as i32, "replies come in the order of the requests");
             match fate {
                 Fate::Served(zxid) => {
                     assert_eq!(reply.zxid, *zxid, "the reply of another request");
@@ -977,14 +891,6 @@ impl Model {
                 }
                 Fate::Failed(error) => assert_eq!(reply.error, *error, "request {number}"),
                 Fate::InFlight => panic!("request {number} is still in flight"),
-            }
-        }
-        let answers = self.answers.lock();
-        assert_eq!(answers.len(), self.verbs.len(), "one answer for each verb");
-        for (number, error) in answers.iter() {
-            match self.verbs[number] {
-                Fate::Served(_) => assert!(matches!(*error, code::OK | code::NO_NODE)),
-                fate => assert_eq!(fate, Fate::Failed(*error), "verb {number}"),
             }
         }
         let served = self.told.iter().map(|told| told.zxid).filter(|zxid| *zxid > 0);
@@ -1058,38 +964,12 @@ proptest! {
         });
         core.detach(now);
         let replies = told(&mut core);
-        let answered: Vec<i32> =
-            replies.iter().filter(|told| told.xid != xid::WATCH).map(|told| told.xid).collect();
+        let answered: Vec<i32> = replies.iter().map(|told| told.number).collect();
         prop_assert_eq!(answered, (0..operations.len() as i32).collect::<Vec<_>>());
-        for (told, operation) in
-            replies.iter().filter(|told| told.xid != xid::WATCH).zip(&operations)
-        {
+        for (told, operation) in replies.iter().zip(&operations) {
             let sound = told.error != 0 || check_reply(*operation, &told.body).is_ok();
-            prop_assert!(sound, "the handle was shown {:?}", told);
+            prop_assert!(sound, "whoever asked was shown {:?}", told);
         }
-    }
-
-    #[test]
-    fn no_bytes_of_a_handle_do_harm(
-        bytes in nearly_frames(),
-        cuts in prop::collection::vec(1usize..60, 1..10),
-        connected in any::<bool>(),
-    ) {
-        let (mut core, now) = (attached(), seconds(10.));
-        if !connected {
-            core.detach(now);
-        }
-        let mut given = 0;
-        in_pieces(&bytes, &cuts, |piece| {
-            given += piece.len();
-            let fine = core.heard_handle(piece, now).is_ok();
-            assert!(core.from_handle.held() <= 64 + 2 * given);
-            fine
-        });
-        let asked = core.first_slot as usize + core.slots.len();
-        core.detach(now);
-        prop_assert_eq!(told(&mut core).len(), asked);
-        prop_assert!(core.slots.is_empty() && core.outstanding.is_empty());
     }
 
     #[test]
@@ -1104,9 +984,9 @@ proptest! {
             stream.extend(event("/a"));
         }
         in_pieces(&stream, &cuts, |piece| core.heard_server(piece, now).is_ok());
-        let order: Vec<i32> = told(&mut core).into_iter().map(|told| told.xid).collect();
+        let order: Vec<i32> = told(&mut core).into_iter().map(|told| told.number).collect();
         prop_assert_eq!(order, (0..10).collect::<Vec<_>>());
-        prop_assert_eq!(run_answers(&mut core), ["/a"; 10]);
+        prop_assert_eq!(events(&mut core), ["/a"; 10]);
     }
 }
 

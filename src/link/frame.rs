@@ -14,7 +14,6 @@ pub(crate) mod op {
     pub(crate) const SET_ACL: i32 = 7;
     pub(crate) const GET_CHILDREN: i32 = 8;
     pub(crate) const SYNC: i32 = 9;
-    pub(crate) const PING: i32 = 11;
     pub(crate) const GET_CHILDREN_AND_STAT: i32 = 12;
     pub(crate) const CHECK: i32 = 13;
     pub(crate) const MULTI: i32 = 14;
@@ -243,7 +242,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What the link and the store read off a node's stat.
+/// What the link and the verbs read off a node's stat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) czxid: i64,
@@ -273,6 +272,7 @@ impl Frame {
         Frame::new().int(xid).int(operation)
     }
 
+    #[cfg(test)]
     pub(crate) fn reply(xid: i32, zxid: i64, error: i32) -> Frame {
         Frame::new().int(xid).long(zxid).int(error)
     }
@@ -347,6 +347,7 @@ impl<'a> ConnectRequest<'a> {
             .finish()
     }
 
+    #[cfg(test)]
     pub(crate) fn read(bytes: &'a [u8]) -> Result<ConnectRequest<'a>, Malformed> {
         let mut fields = Fields(bytes);
         let _protocol = fields.int()?;
@@ -368,6 +369,7 @@ pub(crate) struct ConnectResponse {
 }
 
 impl ConnectResponse {
+    #[cfg(test)]
     pub(crate) fn encode(&self) -> Vec<u8> {
         Frame::new()
             .int(0)
@@ -389,8 +391,8 @@ impl ConnectResponse {
     }
 }
 
-/// Checks the body of a successful reply, so that the handle's decoder, which trusts
-/// lengths and texts, is never shown what it would fail on.
+/// Checks the body of a successful reply: one that is malformed breaks the connection, and answers
+/// nobody.
 pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> {
     let mut fields = Fields(body);
     match operation {

@@ -84,7 +84,7 @@ impl Ensemble {
     fn outlast(&self, traffic: &Traffic) -> Outcome {
         let moment = Moment::from_nanos;
         let timeout = Duration::from_nanos(self.timeout);
-        let mut core = Core::new(MAX_REPLY);
+        let mut core = Rig::new();
         let mut now = START + 2 * self.up();
         core.attach(Granted { timeout, ..granted(moment(START)) }, moment(now));
         // To take a session up is a matter of the leader.
@@ -152,7 +152,7 @@ impl Ensemble {
                 answers.clear();
                 next_call = u64::MAX;
             }
-            run_answers(&mut core);
+            told(&mut core);
         }
     }
 }

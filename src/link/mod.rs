@@ -1,18 +1,16 @@
-//! The link: it owns the real connection to the ensemble and stands between it and the
-//! `zookeeper` crate's handle, which is connected to it over loopback.
+//! The link: it owns the connection to the ensemble.
 //!
-//! One thread, one session. A caller whose request finds nobody at the line sends it by itself;
-//! what comes in, and what must be waited for, is the thread's. The handle never sees a
-//! connection come or go; it gets one reply to every request, in order and in bounded time.
-//! [`core`] is the protocol, [`lease`] what is known of the session's life, [`dial`] the way to
-//! a server, [`loopback`] the handle's side, [`frame`] the bytes; this file is the sockets.
+//! One thread, one session, one socket, and nothing that listens. A caller whose request finds
+//! nobody at the line sends it by itself; what comes in, and what must be waited for, is the
+//! thread's. Every request is answered once, in bounded time: by the server, or with a lost
+//! connection or session. [`core`] is the protocol, [`lease`] what is known of the session's life,
+//! [`dial`] the way to a server, [`frame`] the bytes; this file is the sockets.
 
 pub(crate) mod core;
 pub(crate) mod dial;
 pub(crate) mod frame;
 mod lease;
-pub(crate) mod loopback;
-mod size;
+pub(crate) mod size;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -72,7 +70,7 @@ pub(crate) struct Link {
     waker: Arc<Waker>,
 }
 
-/// A request that the handle never sees.
+/// A request, and who is to have its answer.
 pub(crate) struct Verb {
     pub(crate) operation: i32,
     pub(crate) body: Vec<u8>,
@@ -153,7 +151,7 @@ impl Line {
         self.core.for_server().is_empty()
     }
 
-    fn ask(&mut self, verbs: Verbs) {
+    fn ask(&mut self, verbs: Both) {
         let now = Moment::now();
         for Verb { operation, body, on_answer } in verbs.into_iter().flatten() {
             self.core.verb(operation, &body, on_answer, now);
@@ -170,11 +168,10 @@ impl Line {
 }
 
 /// One or two, which go out back to back.
-type Verbs = [Option<Verb>; 2];
+type Both = [Option<Verb>; 2];
 
 enum Command {
-    Handle(TcpStream),
-    Verbs(Verbs),
+    Verbs(Both),
     Mark(Mark),
     Found { dial: u64, found: Found },
     Close { give_up_after: Duration },
@@ -229,7 +226,6 @@ impl Link {
             waker: Arc::clone(&waker),
             woken: far,
             server: None,
-            handle: None,
             dial: None,
             dials: 0,
             dialled_zxid: 0,
@@ -258,24 +254,10 @@ impl Link {
         }
     }
 
-    /// Hands over the handle's end of the loopback connection.
-    pub(crate) fn serve(&self, handle: TcpStream) {
-        self.tell(Command::Handle(handle));
-    }
-
-    /// Sends one or two requests that the handle never sees, back to back.
-    pub(crate) fn verbs<const N: usize>(&self, verbs: [Verb; N]) {
-        const { assert!(N <= 2) }
-        let mut both = [None, None];
-        for (place, verb) in both.iter_mut().zip(verbs) {
-            *place = Some(verb);
-        }
-        self.send(both);
-    }
-
-    /// By the caller itself, if nobody else is at it: that takes no other thread's wake-up. What
-    /// comes after something that is queued is queued behind it. Whether all is written.
-    fn send(&self, verbs: Verbs) -> bool {
+    /// Sends one or two requests, back to back: by the caller itself, if nobody else is at it, as
+    /// that takes no other thread's wake-up. What comes after something that is queued is queued behind
+    /// it. Whether all is written.
+    pub(crate) fn send(&self, verbs: Both) -> bool {
         if self.is_elsewhere() {
             return true;
         }
@@ -312,12 +294,9 @@ impl Link {
         }
     }
 
-    /// Sends one, and returns when the system has it on the way to the server, when there is no
+    /// Returns when the system has on the way to the server what was asked so far, when there is no
     /// connection, or at the deadline.
-    pub(crate) fn send_off(&self, verb: Verb, until: Deadline) {
-        if self.send([Some(verb), None]) {
-            return;
-        }
+    pub(crate) fn flushed_by(&self, until: Deadline) {
         let (mark, written) = bounded(0);
         self.tell(Command::Mark(mark));
         // The mark is dropped.
@@ -393,7 +372,6 @@ struct Runner {
     waker: Arc<Waker>,
     woken: UnixStream,
     server: Option<(Arc<TcpStream>, SocketAddr)>,
-    handle: Option<TcpStream>,
     dial: Option<Dial>,
     dials: u64,
     /// What the servers that are dialled must have seen.
@@ -433,7 +411,7 @@ impl Runner {
         shared.lease_end.store(LAPSED, Ordering::Release);
         shared.stopped.store(true, Ordering::SeqCst);
         let mut line = shared.line.lock();
-        (line.server, self.server, self.handle, self.dial) = (None, None, None, None);
+        (line.server, self.server, self.dial) = (None, None, None);
         let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
         line.core.pass_marks();
         drop(line);
@@ -464,15 +442,12 @@ impl Runner {
             self.catch_up(&mut line);
             self.write(&mut line);
             self.publish(&mut line);
-            if self.dropped && self.handle.is_none() && line.core.is_over() {
+            if self.dropped && line.core.is_over() {
                 return;
             }
-            let [woken, from_handle, from_server] = self.wait(&mut line);
+            let [woken, from_server] = self.wait(&mut line);
             if woken {
                 self.obey(&mut line);
-            }
-            if from_handle {
-                self.read_handle(&mut line, &mut buffer);
             }
             if from_server {
                 self.read_server(&mut line, &mut buffer);
@@ -636,7 +611,7 @@ impl Runner {
         line.core.granted().map_or(0, |granted| granted.session)
     }
 
-    fn wait(&mut self, line: &mut MutexGuard<'_, Line>) -> [bool; 3] {
+    fn wait(&mut self, line: &mut MutexGuard<'_, Line>) -> [bool; 2] {
         let mut next = line.core.next_tick();
         if !line.core.is_over() {
             next = next.min(self.give_up_at);
@@ -654,21 +629,13 @@ impl Runner {
         put_off.asleep_until = next.as_nanos();
         drop(put_off);
         let limit = (next != Moment::NEVER).then(|| next.since(now));
-        let interest = |unsent: bool| {
-            if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+        let interest = match line.core.for_server().is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::IN | PollFlags::OUT,
         };
-        let server_unsent = !line.core.for_server().is_empty();
-        let handle_unsent = !line.core.for_handle().is_empty();
-        let mut sockets = Vec::with_capacity(3);
+        let mut sockets = Vec::with_capacity(2);
         sockets.push(PollFd::new(&self.woken, PollFlags::IN));
-        let handle_at = self.handle.as_ref().map(|handle| {
-            sockets.push(PollFd::new(handle, interest(handle_unsent)));
-            sockets.len() - 1
-        });
-        let server_at = self.server.as_ref().map(|(server, _)| {
-            sockets.push(PollFd::new(server, interest(server_unsent)));
-            sockets.len() - 1
-        });
+        sockets.extend(self.server.iter().map(|(server, _)| PollFd::new(server, interest)));
         line.asleep_until = next;
         let polled = MutexGuard::unlocked(line, || poll(&mut sockets, limit));
         if let Err(error) = polled {
@@ -676,13 +643,12 @@ impl Runner {
             logging::error!(target: "zklock::link", "poll failed: {error}");
             std::thread::sleep(Duration::from_millis(50));
         }
-        let readable = |at: Option<usize>| {
-            at.is_some_and(|at| {
-                let events = sockets[at].revents();
-                events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
+        let is_readable = |at: usize| {
+            sockets.get(at).is_some_and(|socket| {
+                socket.revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
             })
         };
-        [readable(Some(0)), readable(handle_at), readable(server_at)]
+        [is_readable(0), is_readable(1)]
     }
 
     fn obey(&mut self, line: &mut Line) {
@@ -691,7 +657,6 @@ impl Runner {
         self.waker.pending.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Handle(stream) => self.handle = Some(stream),
                 Command::Verbs(verbs) => line.ask(verbs),
                 Command::Mark(mark) => line.core.mark(mark),
                 Command::Found { dial, found } => {
@@ -776,36 +741,6 @@ impl Runner {
         line.core.detach(now);
     }
 
-    fn read_handle(&mut self, line: &mut Line, buffer: &mut [u8]) {
-        let Some(handle) = &mut self.handle else { return };
-        let gone = match handle.read(buffer) {
-            Ok(0) => true,
-            Ok(read) => {
-                acknowledge(handle);
-                match line.core.heard_handle(&buffer[..read], Moment::now()) {
-                    Ok(()) => false,
-                    Err(broken) => {
-                        logging::error!(target: "zklock::link", "{}", broken.0);
-                        true
-                    }
-                }
-            }
-            Err(error) => !is_passing(&error),
-        };
-        if gone {
-            self.lose_handle(line);
-        }
-    }
-
-    fn lose_handle(&mut self, line: &mut Line) {
-        if !line.core.is_handle_closed() {
-            logging::error!(target: "zklock::link", "the handle went away without a goodbye");
-            self.part(line, PARTING);
-        }
-        self.handle = None;
-        line.core.for_handle().clear();
-    }
-
     fn read_server(&mut self, line: &mut Line, buffer: &mut [u8]) {
         let Some((server, _)) = &self.server else { return };
         let broken = match (&**server).read(buffer) {
@@ -830,27 +765,12 @@ impl Runner {
             line.core.server_has_closed(Moment::now());
             self.lose_server(line, &why);
         }
-        if let Some(handle) = &mut self.handle
-            && write_out(handle, line.core.for_handle()).is_err()
-        {
-            self.lose_handle(line);
-        }
     }
 }
 
 /// Runs what may panic; the panic itself is reported by the process's panic hook.
 fn survive(call: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(call));
-}
-
-/// The handle leaves TCP_NODELAY unset, so its kernel keeps a request back until what was
-/// sent before is acknowledged, which ours would put off for 40 ms. Linux forgets this
-/// setting, so it is made anew after each read; failing, it costs time only.
-fn acknowledge(handle: &TcpStream) {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let _ = rustix::net::sockopt::set_tcp_quickack(handle, true);
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    let _ = handle;
 }
 
 fn write_out(stream: &mut impl Write, bytes: &mut Vec<u8>) -> io::Result<()> {

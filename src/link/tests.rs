@@ -51,7 +51,7 @@ fn after_two_panics_the_link_does_no_more_than_answer_and_ends_when_dropped() {
     assert_eq!(panics.load(Ordering::SeqCst), 2);
     for _ in 0..2 {
         let (verb, told) = verb();
-        link.verbs([verb]);
+        link.send([Some(verb), None]);
         assert_eq!(answer(&told), Some(SESSION_EXPIRED));
     }
     assert!(link.lease().is_err());
@@ -82,9 +82,10 @@ fn in_a_forked_process_nothing_is_sent_and_nobody_waits() {
     // As another thread may have left them.
     let left = (lines.line.lock(), lines.put_off.lock(), lines.info.lock());
     let [first, second, third] = [(); 3].map(|()| verb());
-    link.verbs([first.0]);
+    assert!(link.send([Some(first.0), None]));
     link.later(Later { verb: second.0, is_wanted: Box::new(|| true) });
-    link.send_off(third.0, Deadline::NEVER);
+    link.send([Some(third.0), None]);
+    link.flushed_by(Deadline::NEVER);
     assert_eq!([first.1, second.1, third.1].map(|told| answer(&told)), [None; 3]);
     assert_eq!(link.lease(), Err(End::Closed));
     assert_eq!(link.info().session, 0);

@@ -1,4 +1,4 @@
-//! Calls with a deadline. A call of the handle cannot be abandoned, so one that has a
+//! Calls with a deadline. A verb cannot be abandoned, so one that has a
 //! deadline runs on a worker thread while its caller waits.
 
 use std::sync::Arc;

@@ -1,60 +1,64 @@
-//! A thread that waits for the answers to requests of the link's.
+//! A thread that waits for the answers to its requests.
 
+use std::mem;
 use std::sync::Arc;
 
-use crate::link::core::{Answer as Reply, OnAnswer};
+use super::store::{Answer, Answered, Both, OnReply, Reply};
 use crate::rt::{Condvar, Mutex};
 
-/// The answers to so many requests.
-pub(super) struct Pending<const N: usize>(Arc<Shared<N>>);
+/// The answers to one request, or two.
+pub(super) struct Pending(Arc<Shared>);
 
-struct Shared<const N: usize> {
-    state: Mutex<State<N>>,
+struct Shared {
+    state: Mutex<State>,
     done: Condvar,
 }
 
-struct State<const N: usize> {
-    replies: [Option<Reply>; N],
+struct State {
+    answers: Both<Answered>,
     missing: usize,
 }
 
-impl<const N: usize> Pending<N> {
-    pub(super) fn new() -> Pending<N> {
-        let state = State { replies: [const { None }; N], missing: N };
+impl Pending {
+    /// Of so many requests.
+    pub(super) fn new(count: usize) -> Pending {
+        let state = State { answers: [None, None], missing: count };
         Pending(Arc::new(Shared { state: Mutex::new(state), done: Condvar::new() }))
     }
 
     /// What to do with the answer to the request of this number, to be asked for once each.
-    pub(super) fn on_answer(&self, number: usize) -> OnAnswer {
-        let mut promise = Promise { shared: Arc::clone(&self.0), number, reply: None };
-        Box::new(move |reply| {
-            promise.reply = Some(reply);
+    pub(super) fn on_reply(&self, number: usize) -> OnReply {
+        let mut promise = Promise { shared: Arc::clone(&self.0), number, answer: None };
+        Box::new(move |answer| {
+            promise.answer = Some(answer);
             drop(promise);
         })
     }
 
     /// Waits for all of them. `None` stands for one that will never come.
-    pub(super) fn wait(self) -> [Option<Reply>; N] {
+    pub(super) fn wait(self) -> Both<Answer<Reply>> {
         let mut state = self.0.state.lock();
         while state.missing > 0 {
             self.0.done.wait(&mut state);
         }
-        std::mem::replace(&mut state.replies, [const { None }; N])
+        let answers = mem::take(&mut state.answers);
+        drop(state);
+        answers.map(|answer| answer.map(Answered::read))
     }
 }
 
-/// Dropped with a reply or without: nobody waits for ever.
-struct Promise<const N: usize> {
-    shared: Arc<Shared<N>>,
+/// Dropped with an answer or without: nobody waits for ever.
+struct Promise {
+    shared: Arc<Shared>,
     number: usize,
-    reply: Option<Reply>,
+    answer: Option<Answered>,
 }
 
-impl<const N: usize> Drop for Promise<N> {
+impl Drop for Promise {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        if let Some(reply) = state.replies.get_mut(self.number) {
-            *reply = self.reply.take();
+        if let Some(answer) = state.answers.get_mut(self.number) {
+            *answer = self.answer.take();
         }
         state.missing -= 1;
         // One wake-up, for the last of them.

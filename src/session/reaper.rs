@@ -83,7 +83,7 @@ enum What {
 
 impl Reaper {
     /// Has a node deleted that belongs to nobody any more: at once, as far as the caller is
-    /// concerned, if there is a connection (see [`Store::let_go`](super::store::Store::let_go)).
+    /// concerned, if there is a connection (see [`Verbs::let_go`](super::verbs::Verbs::let_go)).
     /// Whatever goes wrong, it is deleted in the end.
     pub(crate) fn let_go(&self, session: &Arc<Session>, path: &str, until: Deadline) {
         if !session.status().now().is_usable() {

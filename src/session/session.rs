@@ -1,24 +1,24 @@
-//! One session with the ensemble: its store, and what that reports to.
+//! One session with the ensemble: its verbs, and what its connection reports to.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::patient::Patient;
 use super::status::Status;
-use super::store::{Answer, Ensemble, Names, Reports, Stat, Store};
+use super::store::{Answer, Ensemble, Names, Reports, Stat};
 use super::together::Together;
+use super::verbs::Verbs;
 use super::wake::{Waiter, Watches};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::{End, Notice};
 use crate::path;
-use crate::rt::Mutex;
+use crate::rt::{Deadline, Mutex};
 
-/// See the module. It never comes back once it has ended. Its verbs are those of its store.
+/// See the module. It never comes back once it has ended.
 #[derive(Debug)]
 pub(crate) struct Session {
-    store: Patient,
+    verbs: Verbs,
     status: Arc<Status>,
     watches: Arc<Watches>,
     listings: Together<Answer<Option<Names>>>,
@@ -39,14 +39,20 @@ impl Session {
     ) -> Result<Session> {
         let (status, watches) = (Arc::<Status>::default(), Arc::<Watches>::default());
         let _subscription = status.subscribe(waiter.bell());
+        let void = Arc::clone(&watches);
         let reports = Reports {
             status: Arc::clone(&status),
             watches: Arc::clone(&watches),
-            on_notice: Box::new(on_notice),
+            on_notice: Box::new(move |notice| {
+                if matches!(notice, Notice::Suspended | Notice::Ended(_)) {
+                    void.are_void();
+                }
+                on_notice(notice);
+            }),
         };
-        let store = Patient(ensemble.open(reports, waiter, &stop)?);
+        let verbs = Verbs::new(ensemble.open(reports, waiter, &stop)?, Arc::clone(&watches));
         Ok(Session {
-            store,
+            verbs,
             status,
             watches,
             listings: Together::default(),
@@ -63,28 +69,28 @@ impl Session {
 
     /// For whoever is about to wait for something.
     pub(crate) fn watches(&self) -> &Arc<Watches> {
-        self.watches.tidy(|path| self.store.unwatch_soon(path));
+        self.watches.tidy(|path| self.verbs.unwatch_soon(path));
         &self.watches
     }
 
     /// Whether its lease still runs.
     pub(crate) fn is_trusted(&self) -> bool {
-        self.store.lease().is_ok()
+        self.verbs.trusted().is_ok()
     }
 
     pub(crate) fn id(&self) -> i64 {
-        self.store.info().session
+        self.verbs.info().session
     }
 
-    /// As the store's, but callers may be given one common answer to a request that was sent
+    /// As the verb of that name, but callers may be given one common answer to a request that was sent
     /// after each of them had called.
     pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
-        self.listings.get(&key(path, watch), || self.store.children(path, watch))
+        self.listings.get(&key(path, watch), || self.verbs.children(path, watch))
     }
 
-    /// As the store's, with a common answer as with `children`.
+    /// As the verb of that name, with a common answer as with `children`.
     pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
-        self.lists.get(&key(path, watch), || self.store.list(path, watch))
+        self.lists.get(&key(path, watch), || self.verbs.list(path, watch))
     }
 
     /// Notes that a node of the session's belongs to nobody any more, and is about to go: no call
@@ -119,10 +125,37 @@ fn key(path: &str, watch: bool) -> Cow<'_, str> {
 }
 
 impl Deref for Session {
-    type Target = dyn Store;
+    type Target = Verbs;
 
-    fn deref(&self) -> &Self::Target {
-        &self.store
+    fn deref(&self) -> &Verbs {
+        &self.verbs
+    }
+}
+
+/// Waits for a server to serve a session that is being opened. `stop` is asked whenever the bell is
+/// rung, which the status must ring. False when that was not in time.
+pub(crate) fn until_attached(
+    status: &Status,
+    waiter: &Waiter,
+    until: Deadline,
+    stop: &dyn Fn() -> bool,
+) -> Result<bool> {
+    loop {
+        let phase = status.now();
+        if let Some(end) = phase.ended {
+            return Err(ended(end));
+        }
+        // A session that is there is not thrown away for what is left of the time.
+        if phase.attached {
+            return Ok(true);
+        }
+        if stop() {
+            return Err(ended(End::Closed));
+        }
+        if until.has_passed() {
+            return Ok(false);
+        }
+        waiter.wait(until);
     }
 }
 

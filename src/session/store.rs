@@ -1,6 +1,5 @@
-//! What a session can be asked for, and who opens one: the floor that everything above
-//! stands on, be it a real ensemble or a simulated one. Paths are whole: the chroot is part
-//! of them.
+//! What a connection with an ensemble can be asked for and what it answers, and who opens one: the
+//! floor that everything above stands on, be it a real ensemble or a simulated one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,9 +10,9 @@ use super::wake::{Waiter, Watches};
 use crate::acl::Acl;
 use crate::error::Result;
 pub(crate) use crate::link::Info;
-use crate::link::core::{End, Notice};
+use crate::link::core::{Answer as Raw, End, Notice};
 pub(crate) use crate::link::frame::Stat;
-use crate::link::frame::{MAX_REQUEST, REQUEST_HEADER};
+use crate::link::frame::{MAX_REQUEST, REQUEST_HEADER, code};
 use crate::rt::Deadline;
 
 /// With how many bytes of data a node can be made at this path: a server takes no longer requests.
@@ -96,6 +95,8 @@ pub(crate) enum Fault {
     InvalidAcl,
     /// What is, and for what.
     TooLarge(String),
+    /// The server does not know what it is asked for. It closes the connection, too.
+    Unknown,
     /// Anything else the server said.
     Refused(String),
     /// The server has too much to do and has not done it: to be asked again in a moment.
@@ -121,6 +122,7 @@ impl fmt::Display for Fault {
             Fault::NoAuth => f.write_str("an ACL forbids it"),
             Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
             Fault::TooLarge(why) | Fault::Refused(why) => f.write_str(why),
+            Fault::Unknown => f.write_str("the server does not know the operation"),
             Fault::Busy => f.write_str("the server is too busy"),
         }
     }
@@ -149,117 +151,164 @@ pub(crate) type OnAnswer<T> = Box<dyn FnOnce(Answer<T>) + Send>;
 /// Whether a request that was put off is still of use to somebody.
 pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
 
-/// One session's verbs. Every call answers in bounded time. Dropped, it ends the session.
-pub(crate) trait Store: fmt::Debug + Send + Sync {
-    fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created>;
-
-    /// Makes an ephemeral sequential node and lists the children of its parent, in one round trip
-    /// where that can be done.
-    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered>;
-
-    fn delete(&self, path: &str) -> Answer<()>;
-
-    /// Replaces the node's data.
-    fn write(&self, path: &str, data: &[u8]) -> Answer<()>;
-
-    /// Takes all of these steps, as one, or none of them; then it is the fault of the first that
-    /// cannot be taken.
-    fn transact(&self, steps: &[Step]) -> Answer<()>;
-
-    /// The node's data and stat, or `None` if there is no such node. A watch is set only
-    /// on a node that exists, so that none is left behind.
-    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
-
-    /// As `data`, but neither an ACL that hides the data nor their size hides whether the node
-    /// exists: there are none then. `NoAuth` says that the node is there, but that the server
-    /// tells nothing else of it: servers from 3.7.3, 3.8.4 and 3.9.2 on want READ for the stat, too.
-    /// It also answers who wants to watch a node without READ on it: the server would tell nothing.
-    fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>>;
-
-    /// As `read` without a watch, of many nodes, in as few round trips as can be.
-    fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
-        paths.iter().map(|path| self.read(path, false)).collect()
-    }
-
-    /// Whether the node is there; if not, a watch is set that its making fires. It stays with the
-    /// server until then, or until the session or its connection ends.
-    fn await_making(&self, path: &str) -> Answer<bool>;
-
-    /// `None` if there is no such node.
-    fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>>;
-
-    /// The names of the node's children, and its stat; one after the other by default, the stat
-    /// first.
-    fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
-        let Some((_, stat)) = self.data(path, false)? else { return Ok(None) };
-        Ok(self.children(path, watch)?.map(|names| (names, stat)))
-    }
-
-    /// As `children`, of many nodes: in one round trip, where that can be done.
-    fn children_each(&self, paths: &[String], watch: bool) -> Vec<Answer<Option<Names>>> {
-        paths.iter().map(|path| self.children(path, watch)).collect()
-    }
-
+/// What a server is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Create {
+        path: String,
+        data: Vec<u8>,
+        acl: Vec<Acl>,
+        kind: Kind,
+    },
+    /// Of any version.
+    Delete {
+        path: String,
+    },
+    /// Replaces the data, of this version or of any.
+    Write {
+        path: String,
+        data: Vec<u8>,
+        version: Option<i32>,
+    },
+    Transact(Vec<Step>),
+    /// The node's data and stat. A watch is set only on a node that is there.
+    Data {
+        path: String,
+        watch: bool,
+    },
+    /// The node's stat. A watch on a node that is not there waits for its making.
+    Exists {
+        path: String,
+        watch: bool,
+    },
+    Children {
+        path: String,
+        watch: bool,
+    },
+    ChildrenAndStat {
+        path: String,
+        watch: bool,
+    },
     /// Answered when this connection's server has seen all that the leader had committed.
-    fn sync(&self) -> Answer<()>;
+    Sync,
+    /// Removes all watches of this connection on a node.
+    Unwatch {
+        path: String,
+    },
+}
 
-    /// Asks, in one round trip, for the leader's word and for the node; `NoAuth` as with `read`.
-    fn confirm(&self, path: &str) -> Answer<Option<Stat>>;
+/// What a server answers to it, if it is no fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Done,
+    Created(Created),
+    Data(Vec<u8>, Stat),
+    Stat(Stat),
+    Names(Names),
+    NamesAndStat(Names, Stat),
+}
 
-    /// Reads the node's data and sets a watch on it without waiting; `NoAuth` as with `read`.
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>);
+/// How an answer's bytes are read.
+pub(crate) type ReadRaw = fn(&Raw) -> Answer<Reply>;
 
-    /// As `watch_soon`, but may be a few milliseconds late, and does nothing if it is not wanted
+/// An answer as it has come, to be read by whoever waits for it rather than on the thread that
+/// brings it.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    #[cfg_attr(
+        not(any(test, feature = "zookeeper", feature = "_bench")),
+        expect(dead_code, reason = "of connections other than the link")
+    )]
+    Read(Answer<Reply>),
+    Unread(Raw, ReadRaw),
+}
+
+impl Answered {
+    /// Whether the node is there, if the answer says so.
+    pub(crate) fn finds(&self) -> Option<bool> {
+        match self {
+            Answered::Read(Ok(_)) => Some(true),
+            Answered::Read(Err(Fault::NoNode)) => Some(false),
+            Answered::Unread(raw, _) if raw.error == code::OK => Some(true),
+            Answered::Unread(raw, _) if raw.error == code::NO_NODE => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Whether the server had too much to do.
+    pub(crate) fn is_busy(&self) -> bool {
+        match self {
+            Answered::Read(answer) => *answer == Err(Fault::Busy),
+            Answered::Unread(raw, _) => raw.error == code::THROTTLED,
+        }
+    }
+
+    pub(crate) fn read(self) -> Answer<Reply> {
+        match self {
+            Answered::Read(answer) => answer,
+            Answered::Unread(raw, read) => read(&raw),
+        }
+    }
+}
+
+/// Told once, by a thread that may do no more than signal; or dropped, where nobody answers any more.
+pub(crate) type OnReply = Box<dyn FnOnce(Answered) + Send>;
+
+/// A request, and who is to have its answer.
+pub(crate) struct Asked {
+    pub(crate) request: Request,
+    pub(crate) on_reply: OnReply,
+}
+
+/// One or two, back to back.
+pub(crate) type Both<T> = [Option<T>; 2];
+
+/// One session's connection with the ensemble: a link, a handle of the program's, or a simulated one.
+/// All that a session can be asked for is written upon this, in [`Verbs`](super::verbs::Verbs).
+/// Dropped, it ends the session.
+pub(crate) trait Connection: fmt::Debug + Send + Sync {
+    /// Sends the requests, with nothing in between. Each is answered in bounded time: by the server,
+    /// in the order of all requests and events; with a lost connection or session; or at once, where
+    /// it is too large or there are too many. Whether all that was asked so far is certain to reach
+    /// the server if the connection lasts.
+    fn submit(&self, requests: Both<Asked>) -> bool;
+
+    /// As `submit` of one, but may be a few milliseconds late, and does nothing if it is not wanted
     /// any more then. Of a connection that is lost before, nothing may be heard.
-    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
+    fn later(&self, asked: Asked, is_wanted: IsWanted) {
         if is_wanted() {
-            self.watch_soon(path, on_answer);
+            self.submit([Some(asked), None]);
         }
     }
 
-    /// Sets a watch on the children of the node's parent without waiting, and answers whether
-    /// the node is there; `NoAuth` as with `read`.
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>);
-
-    /// Lists a node's children and sets a watch on them without waiting.
-    fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>);
-
-    /// Has all watches of this connection on a node removed, without waiting. What is asked for
-    /// afterwards comes after it. Not every store can.
-    fn unwatch_soon(&self, _path: &str) {}
-
-    /// Deletes the node that this transaction has made; `NoNode` if it is gone, also where another
-    /// session has made one of the same name since. Who may not read it cannot tell the two apart.
-    fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
-        match self.confirm(path) {
-            Ok(Some(stat)) if stat.czxid == czxid => self.delete(path),
-            Ok(_) => Err(Fault::NoNode),
-            Err(Fault::NoAuth) => self.delete(path),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    /// Asks for a node's deletion, and returns when the request is certain to reach the server
-    /// if the connection lasts, when there is none, or at the deadline. What is asked afterwards
-    /// comes after it. The answer, which comes on another thread, may be lost with the session.
-    fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>);
-
-    /// Asks for a node's deletion without waiting.
-    fn delete_soon(&self, path: &str);
+    /// Returns when what was asked so far is certain to reach the server if the connection lasts, when
+    /// there is none, or at the deadline.
+    fn flushed_by(&self, until: Deadline);
 
     /// Whether a holder in this session may believe that its nodes exist; if not, why the session
     /// is over. Once an error, always one, also where nobody has been told yet.
-    fn lease(&self) -> Result<(), End>;
+    fn trusted(&self) -> Result<(), End>;
 
-    /// Whether a node that may be ours can be told to be of this session, and so be kept.
-    fn may_adopt(&self) -> bool {
-        true
+    /// Where a thread that wants an answer has to make the call by itself: on a handle of the program's.
+    /// Which session that is in may not be known, and its watches are the handle's affair.
+    fn blocking(&self) -> Option<&dyn Blocking> {
+        None
     }
+
+    /// Where a thread that is about to ask may be held up, in a simulation.
+    #[cfg(test)]
+    fn hesitate(&self) {}
 
     fn info(&self) -> Info;
 
     /// Ends the session, and stops trying to after so long.
     fn close(&self, give_up_after: Duration);
+}
+
+/// See [`Connection::blocking`].
+pub(crate) trait Blocking {
+    /// Makes one call, or two, of which the second follows on the success of the first.
+    fn call(&self, requests: Both<Request>) -> Both<Answer<Reply>>;
 }
 
 /// Where a session is to report to.
@@ -279,7 +328,7 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
         reports: Reports,
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Store>>;
+    ) -> Result<Box<dyn Connection>>;
 
     /// What to ask for, as a session time-out.
     fn session_timeout(&self) -> Duration;

@@ -89,7 +89,7 @@ impl fmt::Debug for Subscription {
 }
 
 /// So many watches may stay with the server for which nobody waits any more.
-const LITTER: usize = 64;
+const LITTER: usize = if cfg!(test) { 4 } else { 64 };
 
 /// Who waits for which node's watch. The server tells each connection once; here that
 /// is passed on to all who are registered for the node.
@@ -102,7 +102,7 @@ pub(crate) struct Watches {
 struct Table {
     next: u64,
     entries: BTreeMap<String, Entries>,
-    /// Nodes with a watch at the server, as far as the store says when it has set one.
+    /// Nodes with a watch at the server, as far as its answers say.
     set: BTreeSet<String>,
     /// Those of them for which nobody is registered.
     litter: BTreeSet<String>,

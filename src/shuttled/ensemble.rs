@@ -11,7 +11,7 @@ use crate::link::core::{End, Notice};
 use crate::path;
 use crate::rt::shuttled::{one_in, start_always};
 use crate::rt::{Condvar, Mutex};
-use crate::session::store::{Answer, Fault, Reports, Stat};
+use crate::session::store::{Answer, Answered, Fault, OnReply, Reply, Reports, Stat};
 
 /// How opening a session may go wrong, one time in so many; 0 is never.
 #[derive(Clone, Copy, Default)]
@@ -66,7 +66,8 @@ pub(super) enum Task {
     Attach,
     End(End),
     Tell(String),
-    Do(Box<dyn FnOnce(&World) + Send>),
+    /// The answer to what was asked on the connection of this number.
+    Answer(u64, OnReply, Answer<Reply>),
 }
 
 #[derive(Default)]
@@ -188,34 +189,27 @@ impl World {
 
     // ----- requests
 
-    pub(super) fn ask<T>(
+    /// Has the server act at once; its answer comes by the link, if the connection lasts until then.
+    pub(super) fn ask(
         &self,
         session: i64,
-        act: impl FnOnce(&mut Server) -> Answer<T>,
-    ) -> Answer<T> {
-        let asked = {
-            let mut server = self.server.lock();
-            server.connection(session).map(|on| (on, act(&mut server)))
+        on_reply: OnReply,
+        act: impl FnOnce(&mut Server) -> Answer<Reply>,
+    ) {
+        let mut server = self.server.lock();
+        let Some(seat) = server.sessions.get(&session) else {
+            drop(server);
+            // The link, which is to tell of it, needs a chance to.
+            yield_now();
+            return on_reply(Answered::Read(Err(Fault::SessionEnded)));
         };
-        let answered = self.server.lock().connection(session);
-        match (asked, answered) {
-            (Ok((on, answer)), Ok(on_now)) if on == on_now => answer,
-            (_, answered) => {
-                // The link, which is to tell of it, needs a chance to.
-                yield_now();
-                Err(answered.err().unwrap_or(Fault::ConnectionLoss))
-            }
-        }
+        let (link, connection) = (Arc::clone(&seat.link), seat.connection);
+        let answer = if seat.attached { act(&mut server) } else { Err(Fault::ConnectionLoss) };
+        link.put(Task::Answer(connection, on_reply, answer));
     }
 }
 
 impl Server {
-    /// The connection that the session can be asked on.
-    fn connection(&self, session: i64) -> Answer<u64> {
-        let seat = self.sessions.get(&session).ok_or(Fault::SessionEnded)?;
-        if seat.attached { Ok(seat.connection) } else { Err(Fault::ConnectionLoss) }
-    }
-
     pub(super) fn create(&mut self, path: &str, owner: i64) -> Answer<i64> {
         if !self.nodes.contains_key(path::parent(path)) {
             return Err(Fault::NoNode);
@@ -294,6 +288,12 @@ impl Server {
         Some(names.map(str::to_owned).collect())
     }
 
+    pub(super) fn unwatch(&mut self, session: i64, path: &str) {
+        if let Some(seat) = self.sessions.get_mut(&session) {
+            seat.watched.retain(|(_, watched)| watched != path);
+        }
+    }
+
     fn end(&mut self, session: i64) {
         self.sessions.remove(&session);
         let nodes = self.nodes.iter().filter(|(_, node)| node.owner == session);
@@ -336,7 +336,11 @@ fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
             }
             Task::Break | Task::Attach => {}
             Task::Tell(path) => reports.watches.tell(&path),
-            Task::Do(act) => act(world),
+            Task::Answer(connection, on_reply, answer) => {
+                let mut lasts = false;
+                seat(&mut |seat| lasts = seat.attached && seat.connection == connection);
+                on_reply(Answered::Read(if lasts { answer } else { Err(Fault::ConnectionLoss) }));
+            }
             Task::End(why) => {
                 // The lease ends before the server passes on what was held.
                 seat(&mut |seat| seat.trusted = false);
@@ -355,8 +359,8 @@ fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
     // What is still asked is answered, too.
     let left = std::mem::take(&mut *inbox.tasks.lock());
     for task in left {
-        if let Task::Do(act) = task {
-            act(world);
+        if let Task::Answer(_, on_reply, _) = task {
+            on_reply(Answered::Read(Err(Fault::SessionEnded)));
         }
     }
 }

@@ -4,17 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ensemble::{Task, World};
-use crate::acl::Acl;
+use super::ensemble::{Server, Task, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
-use crate::path;
 use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
-use crate::session::session::ended;
+use crate::session::session::{ended, until_attached};
 use crate::session::store::{
-    Answer, Created, Ensemble, Entered, Fault, Info, Kind, Names, OnAnswer, Reports, Stat, Step,
-    Store,
+    Answer, Asked, Both, Connection, Created, Ensemble, Fault, Info, Kind, Reply, Reports, Request,
 };
 use crate::session::wake::Waiter;
 
@@ -45,28 +42,16 @@ impl Ensemble for Servers {
         reports: Reports,
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Store>> {
+    ) -> Result<Box<dyn Connection>> {
         let status = Arc::clone(&reports.status);
         let session = self.0.open(reports, |session| self.may_open(session))?;
         let wire = Wire { world: Arc::clone(&self.0), session };
         let slow = session <= self.0.troubles.until && self.0.troubles.unreachable > 0;
         let limit = if slow { Deadline::after(TIMEOUT) } else { Deadline::NEVER };
-        loop {
-            let phase = status.now();
-            if let Some(end) = phase.ended {
-                return Err(ended(end));
-            }
-            if phase.attached {
-                return Ok(Box::new(wire));
-            }
-            if stop() {
-                return Err(ended(End::Closed));
-            }
-            if limit.has_passed() {
-                return Err(Error::new(ErrorKind::Connect, "not in time"));
-            }
-            waiter.wait(limit);
+        if until_attached(&status, waiter, limit, stop)? {
+            return Ok(Box::new(wire));
         }
+        Err(Error::new(ErrorKind::Connect, "not in time"))
     }
 
     fn session_timeout(&self) -> Duration {
@@ -90,105 +75,17 @@ struct Wire {
     session: i64,
 }
 
-impl Store for Wire {
-    fn create(&self, path: &str, _data: &[u8], _acl: &[Acl], kind: Kind) -> Answer<Created> {
-        let (path, czxid) = self.world.ask(self.session, |server| match kind {
-            Kind::Persistent | Kind::Container => Ok((path.to_owned(), server.create(path, 0)?)),
-            Kind::Ephemeral | Kind::Named => {
-                Ok((path.to_owned(), server.create(path, self.session)?))
-            }
-            Kind::PersistentSequential => server.create_numbered(path, 0),
-            Kind::EphemeralSequential => server.create_numbered(path, self.session),
-        })?;
-        Ok(Created { path, czxid: Some(czxid) })
+impl Connection for Wire {
+    fn submit(&self, requests: Both<Asked>) -> bool {
+        for Asked { request, on_reply } in requests.into_iter().flatten() {
+            self.world.ask(self.session, on_reply, |server| answer(server, self.session, request));
+        }
+        true
     }
 
-    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
-        let made = self.create(path, data, acl, Kind::EphemeralSequential)?;
-        let siblings = self.children(path::parent(path), false).ok().flatten();
-        Ok(Entered { made, siblings })
-    }
+    fn flushed_by(&self, _until: Deadline) {}
 
-    fn delete(&self, path: &str) -> Answer<()> {
-        self.world.ask(self.session, |server| server.delete(path))
-    }
-
-    /// There is no data here.
-    fn write(&self, path: &str, _data: &[u8]) -> Answer<()> {
-        self.read(path, false)?.map(drop).ok_or(Fault::NoNode)
-    }
-
-    /// Nothing that is modelled here needs one.
-    fn transact(&self, _steps: &[Step]) -> Answer<()> {
-        Err(Fault::Refused("there are no transactions here".to_owned()))
-    }
-
-    fn await_making(&self, path: &str) -> Answer<bool> {
-        Ok(self.read(path, false)?.is_some())
-    }
-
-    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        self.read(path, watch)
-    }
-
-    fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        let found =
-            self.world.ask(self.session, |server| Ok(server.find(self.session, path, watch)));
-        Ok(found?.map(|stat| (Vec::new(), stat)))
-    }
-
-    fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
-        let found =
-            self.world.ask(self.session, |server| Ok(server.children(self.session, path, watch)));
-        Ok(found?.map(Arc::new))
-    }
-
-    fn sync(&self) -> Answer<()> {
-        self.world.ask(self.session, |_| Ok(()))
-    }
-
-    fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
-        self.world.ask(self.session, |server| Ok(server.find(self.session, path, false)))
-    }
-
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
-        let (path, session) = (path.to_owned(), self.session);
-        let act = move |world: &World| {
-            let found = world.ask(session, |server| Ok(server.find(session, &path, true)));
-            on_answer(
-                found.and_then(|found| found.map(|stat| (Vec::new(), stat)).ok_or(Fault::NoNode)),
-            );
-        };
-        self.world.have(session, Task::Do(Box::new(act)));
-    }
-
-    /// Nothing is hidden here.
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
-        self.watch_soon(path, Box::new(|answer| on_answer(answer.map(|(_, stat)| stat))));
-    }
-
-    fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {
-        let (path, session) = (path.to_owned(), self.session);
-        let act = move |world: &World| {
-            let found = world.ask(session, |server| Ok(server.children(session, &path, true)));
-            on_answer(found.and_then(|found| found.map(Arc::new).ok_or(Fault::NoNode)));
-        };
-        self.world.have(session, Task::Do(Box::new(act)));
-    }
-
-    /// What the caller asks next comes after it.
-    fn let_go(&self, path: &str, _until: Deadline, on_answer: OnAnswer<()>) {
-        let answer = self.delete(path);
-        self.world.have(self.session, Task::Do(Box::new(move |_| on_answer(answer))));
-    }
-
-    fn delete_soon(&self, path: &str) {
-        let (path, session) = (path.to_owned(), self.session);
-        let act = move |world: &World| drop(world.ask(session, |server| server.delete(&path)));
-        self.world.have(session, Task::Do(Box::new(act)));
-    }
-
-    fn lease(&self) -> Result<(), End> {
+    fn trusted(&self) -> Result<(), End> {
         self.world.lease(self.session)
     }
 
@@ -199,6 +96,49 @@ impl Store for Wire {
     fn close(&self, _give_up_after: Duration) {
         self.world.have(self.session, Task::End(End::Closed));
     }
+}
+
+/// There are no data here, and nothing is hidden.
+fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> {
+    let stat = |server: &mut Server, path: &str, watch| {
+        server.find(session, path, watch).ok_or(Fault::NoNode)
+    };
+    let names = |server: &mut Server, path: &str, watch| {
+        server.children(session, path, watch).map(Arc::new).ok_or(Fault::NoNode)
+    };
+    Ok(match request {
+        Request::Create { path, kind, .. } => {
+            let (path, czxid) = match kind {
+                Kind::Persistent | Kind::Container => (path.clone(), server.create(&path, 0)?),
+                Kind::Ephemeral | Kind::Named => (path.clone(), server.create(&path, session)?),
+                Kind::PersistentSequential => server.create_numbered(&path, 0)?,
+                Kind::EphemeralSequential => server.create_numbered(&path, session)?,
+            };
+            Reply::Created(Created { path, czxid: Some(czxid) })
+        }
+        Request::Delete { path } => {
+            server.delete(&path)?;
+            Reply::Done
+        }
+        Request::Write { path, .. } => {
+            stat(server, &path, false)?;
+            Reply::Done
+        }
+        // Nothing that is modelled here needs one.
+        Request::Transact(_) => return Err(Fault::Unknown),
+        Request::Data { path, watch } => Reply::Data(Vec::new(), stat(server, &path, watch)?),
+        Request::Exists { path, watch } => Reply::Stat(stat(server, &path, watch)?),
+        Request::Children { path, watch } => Reply::Names(names(server, &path, watch)?),
+        Request::ChildrenAndStat { path, watch } => {
+            let names = names(server, &path, watch)?;
+            Reply::NamesAndStat(names, stat(server, &path, false)?)
+        }
+        Request::Sync => Reply::Done,
+        Request::Unwatch { path } => {
+            server.unwatch(session, &path);
+            Reply::Done
+        }
+    })
 }
 
 impl Drop for Wire {

@@ -1,4 +1,4 @@
-//! Deterministic simulation: the real code above the store floor, run in virtual time on an
+//! Deterministic simulation: the real code above a session's connection, run in virtual time on an
 //! ensemble in memory. One seed decides everything.
 //!
 //! ```text
@@ -23,9 +23,11 @@ use std::time::{Duration, Instant};
 
 use plan::{Fault, Recipe};
 use stage::{Play, Role, Stage};
-use world::Operation;
+use world::Moment::Unseen;
+use world::{Operation, Trap};
 
 use crate::DistributedLock;
+use crate::rt::schedule::current;
 
 /// How many seeds a plain test run tries.
 const SEEDS: u64 = 5_000;
@@ -135,6 +137,25 @@ fn a_long_lack_of_threads_leaves_no_node() {
     }
 }
 
+/// A process that is stopped at any moment, and again as soon as it goes on: whoever lets go waits for
+/// those who are to be told that the lock is lost.
+#[test]
+fn a_process_that_is_stopped_again_and_again_is_told_of_its_losses() {
+    for seed in 0..2_000 {
+        let result = trial::run_as(seed, false, |plan| {
+            let lasts = plan.habits.session_timeout * 5 / 4;
+            let stopped = |on| Fault::Trap {
+                process: 0,
+                trap: Trap { on, when: Unseen(lasts), mend: Duration::ZERO, times: 3 },
+            };
+            let [first, second] = [Operation::Children, Operation::Read].map(stopped);
+            let soon = plan.hold / 2;
+            plan.with(vec![(soon, first), (soon * 2, second)])
+        });
+        assert_eq!(result.map(drop), Ok(()), "seed {seed}");
+    }
+}
+
 /// A thread that contends panics, at any of its requests: it leaves no node that blocks others.
 #[test]
 fn a_panic_in_the_middle_of_a_call_leaves_no_node() {
@@ -164,6 +185,66 @@ fn a_panic_in_the_middle_of_a_call_leaves_no_node() {
         panicked += run.unwrap_or_else(|why| panic!("seed {seed}: {why}")).failures;
     }
     assert!(panicked > 50, "only {panicked} calls have panicked");
+}
+
+/// A process is stopped for longer than its session lasts. Whoever finds the loss first when it goes
+/// on, be it the link, who asks, or who lets go, the loss has a reason and is told.
+#[test]
+fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
+    #[derive(Clone, Copy)]
+    enum Way {
+        Ask,
+        AskWhy,
+        LetGo,
+    }
+    struct Paused {
+        way: Way,
+    }
+    impl Play for Paused {
+        fn act(&self, stage: &Stage, role: Role<'_>) {
+            let Ok(guard) = DistributedLock::new(role.client, "/locks", "one").lock() else {
+                return stage.accuse("there is no lock to be had".to_owned());
+            };
+            let (told, heard) = (Arc::new(AtomicU64::new(0)), guard.lost());
+            let counted = Arc::clone(&told);
+            guard.on_lost(move |_| {
+                counted.fetch_add(1, Ordering::SeqCst);
+            });
+            let Some(schedule) = current() else { return };
+            let until = schedule.time() + stage.habits.session_timeout * 2;
+            stage.world.act(|world| world.stop(role.process, until));
+            // It goes on when the process does, at any moment of the link's.
+            schedule.pause(Duration::from_nanos(1));
+            let is_over = schedule.time() >= until;
+            if is_over {
+                match self.way {
+                    Way::Ask if guard.is_held() => {
+                        stage.accuse("a lock is held that was lost long ago".to_owned());
+                    }
+                    Way::Ask if heard.recorded().is_none() => {
+                        stage.accuse("a lock is not held, and there is no reason".to_owned());
+                    }
+                    Way::AskWhy if heard.reason().is_none() => {
+                        stage.accuse("there is no reason for a loss".to_owned());
+                    }
+                    Way::Ask | Way::AskWhy | Way::LetGo => {}
+                }
+            }
+            drop(guard);
+            if is_over && told.load(Ordering::SeqCst) != 1 {
+                stage.accuse(format!("told {} times", told.load(Ordering::SeqCst)));
+            }
+            stage.count(is_over);
+        }
+    }
+    let mut stopped = 0;
+    for seed in 0..300 {
+        let way = [Way::Ask, Way::AskWhy, Way::LetGo][seed as usize % 3];
+        let run = stage::perform_in_peace(seed, vec![1], Arc::new(Paused { way }));
+        let tally = run.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        stopped += tally.deeds;
+    }
+    assert!(stopped > 100, "only {stopped} were stopped");
 }
 
 /// What a hostile server may send: a flood of events has the holder ask once at a time.

@@ -6,6 +6,9 @@ use super::world::{Habits, Moment, Operation, Trap};
 use crate::acl::{Acl, Permissions};
 use crate::rt::schedule::{Process, Schedule};
 
+/// A server that takes so little takes all but the contenders of the first process.
+const LARGEST: usize = 1500;
+
 /// What a trial is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recipe {
@@ -164,10 +167,18 @@ impl Plan {
             forgetful: 10,
             discreet: false,
             hides_stat: false,
+            is_old: false,
+            largest: None,
             tidies: [None, None, Some(ms(5)), Some(timeout / 4)][chance.below(4)],
         };
         let version = chance.below(100);
-        let habits = Habits { discreet: version < 50, hides_stat: version < 25, ..habits };
+        let habits = Habits {
+            discreet: version < 50,
+            hides_stat: version < 25,
+            is_old: version >= 95,
+            largest: (90..95).contains(&version).then_some(LARGEST),
+            ..habits
+        };
         let processes = 1 + chance.below(3);
         let threads: Vec<usize> = (0..processes).map(|_| 1 + chance.below(3)).collect();
         let rounds = 1 + chance.below(3);
@@ -310,6 +321,14 @@ impl Plan {
     fn end_of(faults: &[(Duration, Fault)]) -> Duration {
         let ends = faults.iter().map(|(time, fault)| *time + fault.lasts());
         ends.max().unwrap_or_default()
+    }
+
+    /// What this process's contenders say: more than some servers take, if it is the first.
+    pub(super) fn data(&self, process: Process, name: &str) -> String {
+        match self.habits.largest {
+            Some(largest) if process == 0 => format!("{name:largest$}"),
+            _ => name.to_owned(),
+        }
     }
 
     pub(super) fn acl(permissions: Option<Permissions>) -> Vec<Acl> {

@@ -5,18 +5,13 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::world::{LinkId, Recipient, Reply, Request, Way, World};
-use crate::acl::Acl;
+use super::world::{LinkId, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::End;
-use crate::path;
 use crate::rt::schedule::current;
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt::{self, Deadline};
 use crate::session::session::ended;
-use crate::session::store::{
-    Answer, Created, Ensemble, Entered, Fault, Info, IsWanted, Kind, Names, OnAnswer, Reports,
-    Stat, Step, Store,
-};
+use crate::session::store::{Asked, Both, Connection, Ensemble, Info, IsWanted, Reports};
 use crate::session::wake::Waiter;
 
 /// The simulated ensemble, as one client's.
@@ -28,7 +23,7 @@ impl Ensemble for Servers {
         reports: Reports,
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Box<dyn Store>> {
+    ) -> Result<Box<dyn Connection>> {
         let Some(schedule) = current() else { return Err(ended(End::Closed)) };
         let deadline = Deadline::after(self.connect_timeout());
         let latency = self.0.look(|world| world.habits.latency);
@@ -72,10 +67,24 @@ pub(super) struct Wire {
     link: LinkId,
 }
 
-type Pending = (Arc<Mutex<Option<Answer<Reply>>>>, rt::Rung);
+impl Connection for Wire {
+    fn submit(&self, requests: Both<Asked>) -> bool {
+        self.world.act(|world| {
+            requests.into_iter().flatten().for_each(|asked| world.send(self.link, asked));
+        });
+        // Nobody is held up here: that would be beyond the deadline.
+        true
+    }
 
-impl Wire {
+    fn later(&self, asked: Asked, is_wanted: IsWanted) {
+        self.world.act(|world| world.send_later(self.link, asked, is_wanted));
+    }
+
+    fn flushed_by(&self, _until: Deadline) {}
+
     fn hesitate(&self) {
+        // Even what is refused at once takes a look at the clock, lest somebody asks for ever.
+        let _ = rt::now();
         if self.world.act(|world| world.is_to_panic()) {
             resume_unwind(Box::new("meant"));
         }
@@ -88,213 +97,7 @@ impl Wire {
         }
     }
 
-    fn send(&self, request: Request, way: Way) -> Pending {
-        self.hesitate();
-        let (slot, (bell, rung)) = (Arc::new(Mutex::new(None)), rt::bell());
-        let recipient = Recipient::Task(Arc::clone(&slot), bell);
-        self.world.act(|world| world.send(self.link, request, way, recipient));
-        (slot, rung)
-    }
-
-    /// Back to back.
-    fn send_both(&self, requests: [Request; 2]) -> [Pending; 2] {
-        self.hesitate();
-        self.world.act(|world| {
-            requests.map(|request| {
-                let (slot, (bell, rung)) = (Arc::new(Mutex::new(None)), rt::bell());
-                let recipient = Recipient::Task(Arc::clone(&slot), bell);
-                world.send(self.link, request, Way::Verb, recipient);
-                (slot, rung)
-            })
-        })
-    }
-
-    fn receive((slot, rung): Pending) -> Answer<Reply> {
-        // Even what is refused at once takes a look at the clock, lest somebody asks for ever.
-        let _ = rt::now();
-        loop {
-            if let Some(answer) = slot.lock().take() {
-                return answer;
-            }
-            rung.wait(Deadline::NEVER);
-        }
-    }
-
-    /// What is asked often.
-    fn ask(&self, request: Request) -> Answer<Reply> {
-        Wire::receive(self.send(request, Way::Verb))
-    }
-
-    /// What is asked rarely.
-    fn ask_the_handle(&self, request: Request) -> Answer<Reply> {
-        Wire::receive(self.send(request, Way::Handle))
-    }
-}
-
-fn strange<T>() -> Answer<T> {
-    Err(Fault::Refused("a reply of another kind".to_owned()))
-}
-
-impl Store for Wire {
-    fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<Created> {
-        let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
-        let create = Request::Create { path, data, acl, kind };
-        let answer = match kind {
-            Kind::Persistent | Kind::Container => self.ask_the_handle(create),
-            _ => self.ask(create),
-        };
-        match answer? {
-            Reply::Created(created) => Ok(created),
-            _ => strange(),
-        }
-    }
-
-    fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
-        let parent = path::parent(path).to_owned();
-        let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
-        let create = Request::Create { path, data, acl, kind: Kind::EphemeralSequential };
-        let list = Request::Children { path: parent, watch: false };
-        let [made, siblings] = self.send_both([create, list]);
-        let (made, siblings) = (Wire::receive(made), Wire::receive(siblings));
-        let made = match made? {
-            Reply::Created(created) => created,
-            _ => return strange(),
-        };
-        let siblings = match siblings {
-            Ok(Reply::Names(names)) => Some(Arc::new(names)),
-            _ => None,
-        };
-        Ok(Entered { made, siblings })
-    }
-
-    fn delete(&self, path: &str) -> Answer<()> {
-        self.ask(Request::Delete { path: path.to_owned() }).map(drop)
-    }
-
-    fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
-        let write = Request::Write { path: path.to_owned(), data: data.to_vec() };
-        self.ask_the_handle(write).map(drop)
-    }
-
-    fn transact(&self, steps: &[Step]) -> Answer<()> {
-        self.ask(Request::Transact(steps.to_vec())).map(drop)
-    }
-
-    fn await_making(&self, path: &str) -> Answer<bool> {
-        match self.ask_the_handle(Request::Exists { path: path.to_owned(), watch: true }) {
-            Ok(_) => Ok(true),
-            Err(Fault::NoNode) => Ok(false),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    fn data(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        match self.ask(Request::Data { path: path.to_owned(), watch }) {
-            Ok(Reply::Data(data, stat)) => Ok(Some((data, stat))),
-            Ok(_) => strange(),
-            Err(Fault::NoNode) => Ok(None),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    fn read(&self, path: &str, watch: bool) -> Answer<Option<(Vec<u8>, Stat)>> {
-        let read = self.data(path, watch);
-        let path = path.to_owned();
-        match read {
-            Err(Fault::NoAuth) if !watch => match self.ask(Request::Exists { path, watch }) {
-                Ok(Reply::Stat(stat)) => Ok(Some((Vec::new(), stat))),
-                Ok(_) => strange(),
-                Err(Fault::NoNode) => Ok(None),
-                Err(fault) => Err(fault),
-            },
-            read => read,
-        }
-    }
-
-    fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
-        match self.ask(Request::Children { path: path.to_owned(), watch }) {
-            Ok(Reply::Names(names)) => Ok(Some(Arc::new(names))),
-            Ok(_) => strange(),
-            Err(Fault::NoNode) => Ok(None),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    fn sync(&self) -> Answer<()> {
-        Wire::receive(self.send(Request::Sync, Way::Verb)).map(drop)
-    }
-
-    fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
-        let exists = Request::Exists { path: path.to_owned(), watch: false };
-        let [synced, found] = self.send_both([Request::Sync, exists]);
-        Wire::receive(synced)?;
-        match Wire::receive(found) {
-            Ok(Reply::Stat(stat)) => Ok(Some(stat)),
-            Ok(_) => strange(),
-            Err(Fault::NoNode) => Ok(None),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
-        let request = Request::Data { path: path.to_owned(), watch: true };
-        let data = |reply| match reply {
-            Reply::Data(data, stat) => Ok((data, stat)),
-            _ => strange(),
-        };
-        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.and_then(data))));
-        self.world.act(|world| world.send(self.link, request, Way::Verb, answer));
-    }
-
-    fn watch_later(&self, path: &str, is_wanted: IsWanted, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
-        let request = Request::Data { path: path.to_owned(), watch: true };
-        let data = |reply| match reply {
-            Reply::Data(data, stat) => Ok((data, stat)),
-            _ => strange(),
-        };
-        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.and_then(data))));
-        self.world.act(|world| world.send_later(self.link, request, is_wanted, answer));
-    }
-
-    fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
-        let children = Request::Children { path: path::parent(path).to_owned(), watch: true };
-        let exists = Request::Exists { path: path.to_owned(), watch: false };
-        let nobody = Recipient::Callback(Box::new(drop));
-        let stat = |reply| match reply {
-            Reply::Stat(stat) => Ok(stat),
-            _ => strange(),
-        };
-        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.and_then(stat))));
-        self.world.act(|world| {
-            world.send(self.link, children, Way::Verb, nobody);
-            world.send(self.link, exists, Way::Verb, answer);
-        });
-    }
-
-    fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {
-        let request = Request::Children { path: path.to_owned(), watch: true };
-        let names = |reply| match reply {
-            Reply::Names(names) => Ok(Arc::new(names)),
-            _ => strange(),
-        };
-        let answer = Recipient::Callback(Box::new(move |answer| on_answer(answer.and_then(names))));
-        self.world.act(|world| world.send(self.link, request, Way::Verb, answer));
-    }
-
-    /// Nobody is held up here: that would be beyond the deadline.
-    fn let_go(&self, path: &str, _until: Deadline, on_answer: OnAnswer<()>) {
-        let delete = Request::Delete { path: path.to_owned() };
-        let answer = Recipient::Callback(Box::new(|answer| on_answer(answer.map(drop))));
-        self.world.act(|world| world.send(self.link, delete, Way::Verb, answer));
-    }
-
-    fn delete_soon(&self, path: &str) {
-        let delete = Request::Delete { path: path.to_owned() };
-        let nobody = Recipient::Callback(Box::new(drop));
-        self.world.act(|world| world.send(self.link, delete, Way::Verb, nobody));
-    }
-
-    fn lease(&self) -> Result<(), End> {
+    fn trusted(&self) -> Result<(), End> {
         self.world.look(|world| world.lease(self.link))
     }
 

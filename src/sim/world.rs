@@ -15,10 +15,13 @@ use std::time::Duration;
 use super::tree::{Change, On, Transaction, Tree, Trigger};
 use crate::acl::{Acl, Permissions};
 use crate::link::core::{End, Notice};
+use crate::link::size::Sizes;
 use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
-use crate::rt::{Bell, Mutex};
-use crate::session::store::{Answer, Created, Fault, IsWanted, Kind, Reports, Stat, Step};
+use crate::rt::{self, Mutex};
+use crate::session::store::{
+    Answer, Answered, Asked, Created, Fault, IsWanted, Kind, OnReply, Reply, Reports, Request,
+};
 
 /// The most that the link takes to go on after its process was stopped.
 const RESUMPTION: Duration = Duration::from_millis(5);
@@ -47,6 +50,11 @@ pub(super) struct Habits {
     pub(super) discreet: bool,
     /// To ask whether a node exists needs READ on it: so with servers from 3.8.4 and 3.9.2 on.
     pub(super) hides_stat: bool,
+    /// Servers know no containers, nor how to remove watches: so before 3.5. Who asks for that is told so,
+    /// and loses the connection.
+    pub(super) is_old: bool,
+    /// How many bytes of a request a server takes; it closes the connection on more, without a word.
+    pub(super) largest: Option<usize>,
     /// The most that passes until the leader finds that a container has outlived its children, and
     /// removes it; never, if there is none.
     pub(super) tidies: Option<Duration>,
@@ -116,6 +124,7 @@ struct Link {
     trap: Option<Trap>,
     /// Somebody else has ended the session, which its holders cannot know.
     murdered: bool,
+    sizes: Sizes,
 }
 
 struct Connection {
@@ -125,7 +134,7 @@ struct Connection {
     broken: bool,
     /// The server has ended it, and takes nothing from it any more.
     deaf: bool,
-    to_server: VecDeque<Asked>,
+    to_server: VecDeque<Waiting>,
     /// With what the server had applied when it sent this.
     to_client: VecDeque<(usize, Item)>,
     /// Replies that wait for the server to have applied so much.
@@ -134,30 +143,17 @@ struct Connection {
     child_watches: BTreeSet<String>,
 }
 
-struct Asked {
+struct Waiting {
     number: u64,
     request: Request,
-    way: Way,
-}
-
-/// How a request gets to the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Through the handle and over loopback, which takes its time.
-    Handle,
-    /// At once.
-    Verb,
 }
 
 struct Sent {
     number: u64,
+    size: usize,
+    at: rt::Moment,
     operation: Operation,
-    answer: Recipient,
-}
-
-pub(super) enum Recipient {
-    Task(Arc<Mutex<Option<Answer<Reply>>>>, Bell),
-    Callback(Box<dyn FnOnce(Answer<Reply>) + Send>),
+    on_reply: OnReply,
 }
 
 enum Item {
@@ -165,18 +161,6 @@ enum Item {
     Event(String),
     /// The server has closed the connection.
     End,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Request {
-    Create { path: String, data: Vec<u8>, acl: Vec<Acl>, kind: Kind },
-    Delete { path: String },
-    Write { path: String, data: Vec<u8> },
-    Transact(Vec<Step>),
-    Data { path: String, watch: bool },
-    Exists { path: String, watch: bool },
-    Children { path: String, watch: bool },
-    Sync,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,9 +172,10 @@ pub(super) enum Operation {
     Read,
     Children,
     Sync,
+    Unwatch,
 }
 
-const OPERATIONS: usize = 7;
+const OPERATIONS: usize = 8;
 
 /// Of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,31 +200,36 @@ pub(super) struct Trap {
     pub(super) times: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
-    Done,
-    Created(Created),
-    Data(Vec<u8>, Stat),
-    Stat(Stat),
-    Names(Vec<String>),
+fn operation(request: &Request) -> Operation {
+    match request {
+        Request::Create { .. } => Operation::Create,
+        Request::Delete { .. } => Operation::Delete,
+        Request::Write { .. } => Operation::Write,
+        Request::Transact(_) => Operation::Transact,
+        Request::Data { .. } | Request::Exists { .. } => Operation::Read,
+        Request::Children { .. } | Request::ChildrenAndStat { .. } => Operation::Children,
+        Request::Sync => Operation::Sync,
+        Request::Unwatch { .. } => Operation::Unwatch,
+    }
 }
 
-impl Request {
-    fn operation(&self) -> Operation {
-        match self {
-            Request::Create { .. } => Operation::Create,
-            Request::Delete { .. } => Operation::Delete,
-            Request::Write { .. } => Operation::Write,
-            Request::Transact(_) => Operation::Transact,
-            Request::Data { .. } | Request::Exists { .. } => Operation::Read,
-            Request::Children { .. } => Operation::Children,
-            Request::Sync => Operation::Sync,
+/// As far as it matters here.
+fn size(request: &Request) -> usize {
+    match request {
+        Request::Create { path, data, .. } | Request::Write { path, data, .. } => {
+            path.len() + data.len()
         }
+        _ => 0,
     }
+}
 
-    fn is_for_the_leader(&self) -> bool {
-        !matches!(self.operation(), Operation::Read | Operation::Children)
-    }
+/// The clock of the link.
+fn clock() -> rt::Moment {
+    rt::Moment::ZERO.plus(schedule().time())
+}
+
+fn is_for_the_leader(request: &Request) -> bool {
+    !matches!(operation(request), Operation::Read | Operation::Children | Operation::Unwatch)
 }
 
 /// Names one session of one client.
@@ -342,15 +332,7 @@ impl Inner {
 
     fn answer(&mut self, link: LinkId, sent: Sent, answer: Answer<Reply>) {
         let process = self.links[link].process;
-        match sent.answer {
-            Recipient::Task(slot, bell) => {
-                *slot.lock() = Some(answer);
-                self.effects.push((process, Box::new(move || bell.ring())));
-            }
-            Recipient::Callback(callback) => {
-                self.effects.push((process, Box::new(move || callback(answer))));
-            }
-        }
+        self.effects.push((process, Box::new(|| (sent.on_reply)(Answered::Read(answer)))));
     }
 
     fn answer_all(&mut self, link: LinkId, fault: &Fault) {
@@ -494,6 +476,7 @@ impl Inner {
                 assert_eq!(sent.number, number, "replies come in order");
                 trace!("session {}: reply {answer:?}", self.links[link].session);
                 let operation = sent.operation;
+                self.links[link].sizes.answered(sent.size);
                 self.answer(link, sent, answer);
                 match self.spring(link, operation, true) {
                     Some(Moment::Unseen(lasts)) => {
@@ -534,30 +517,28 @@ impl Inner {
     }
 
     /// When its link comes to it, if it is still wanted then.
-    pub(super) fn send_later(
-        &mut self,
-        link: LinkId,
-        request: Request,
-        is_wanted: IsWanted,
-        answer: Recipient,
-    ) {
+    pub(super) fn send_later(&mut self, link: LinkId, asked: Asked, is_wanted: IsWanted) {
         let at = schedule().time() + schedule().some(MOMENT);
         self.later_at(link, at, move |inner| {
             if is_wanted() {
-                inner.send(link, request, Way::Verb, answer);
+                inner.send(link, asked);
             }
         });
     }
 
-    pub(super) fn send(&mut self, link: LinkId, request: Request, way: Way, answer: Recipient) {
-        let operation = request.operation();
+    pub(super) fn send(&mut self, link: LinkId, Asked { request, on_reply }: Asked) {
+        let operation = operation(&request);
         self.requests += 1;
         self.asked[operation as usize] += 1;
         let (number, arrival) = (self.requests, self.arrival());
-        let sent = Sent { number, operation, answer };
+        let (size, at) = (size(&request), clock());
+        let sent = Sent { number, size, at, operation, on_reply };
         let one = &mut self.links[link];
         if one.ended.is_some() {
             return self.answer(link, sent, Err(Fault::SessionEnded));
+        }
+        if let Some(why) = one.sizes.refusal(size, at) {
+            return self.answer(link, sent, Err(Fault::TooLarge(why)));
         }
         let Some(connection) = &mut one.connection else {
             return self.answer(link, sent, Err(Fault::ConnectionLoss));
@@ -566,15 +547,8 @@ impl Inner {
             return one.sent.push_back(sent);
         }
         let id = connection.id;
-        // It may overtake what comes through the handle.
-        let slower = connection.to_server.iter().rev().take_while(|asked| asked.way == Way::Handle);
-        let ahead_of = match way {
-            Way::Handle => 0,
-            Way::Verb => schedule().below(slower.count() + 1),
-        };
-        one.sent.insert(one.sent.len() - ahead_of, sent);
-        let place = connection.to_server.len() - ahead_of;
-        connection.to_server.insert(place, Asked { number, request, way });
+        one.sent.push_back(sent);
+        connection.to_server.push_back(Waiting { number, request });
         self.later(arrival, move |inner| inner.serve(link, id));
     }
 
@@ -588,15 +562,19 @@ impl Inner {
         let stalled = self.servers[server].stalled_until;
         // A server that is cut off from its leader does not always get through to it.
         let unheard = stalled > schedule().time()
-            && connection.to_server.front().is_some_and(|asked| asked.request.is_for_the_leader())
+            && connection.to_server.front().is_some_and(|next| is_for_the_leader(&next.request))
             && schedule().chance(50);
         if unheard || !connection.held.is_empty() {
             let then = stalled.max(self.arrival());
             self.later(then, move |inner| inner.serve(link, id));
             return;
         }
-        let Some(Asked { number, request, .. }) = connection.to_server.pop_front() else { return };
-        if let Some(when) = self.spring(link, request.operation(), false) {
+        let Some(Waiting { number, request }) = connection.to_server.pop_front() else { return };
+        if self.habits.largest.is_some_and(|largest| size(&request) > largest) {
+            self.lose_touch(link);
+            return self.hang_up(link, self.habits.latency);
+        }
+        if let Some(when) = self.spring(link, operation(&request), false) {
             if when == Moment::Done {
                 let _ = self.process(link, server, &request);
             }
@@ -605,10 +583,15 @@ impl Inner {
         }
         let answer = self.process(link, server, &request);
         trace!("session {}: {request:?} gets {answer:?}", self.links[link].session);
-        let needed = if request.is_for_the_leader() { self.log.len() } else { 0 };
+        let needed = if is_for_the_leader(&request) { self.log.len() } else { 0 };
+        let is_unknown = answer == Err(Fault::Unknown);
         let item = Item::Reply(number, answer);
         if let Some(connection) = &mut self.links[link].connection {
             connection.held.push_back((needed, item));
+        }
+        if is_unknown {
+            self.lose_touch(link);
+            self.dismiss(link, server);
         }
         self.catch_up(server, needed);
     }
@@ -628,10 +611,15 @@ impl Inner {
         let session = self.links[link].session;
         let closed = self.tenures.get(&session).is_none_or(|tenure| tenure.closed);
         // A server that has not heard of it goes on answering what it can by itself.
-        if closed && request.is_for_the_leader() {
+        if closed && is_for_the_leader(request) {
             return Err(Fault::SessionEnded);
         }
         match request {
+            Request::Create { kind: Kind::Container, .. } | Request::Unwatch { .. }
+                if self.habits.is_old =>
+            {
+                Err(Fault::Unknown)
+            }
             Request::Create { path, data, acl, kind } => {
                 let time = schedule().time().as_millis() as i64;
                 let change = self.leader.create(path, data, acl, *kind, session, time)?;
@@ -651,8 +639,8 @@ impl Inner {
                 self.commit(change);
                 Ok(Reply::Done)
             }
-            Request::Write { path, data } => {
-                let change = self.leader.write(path, data, None)?;
+            Request::Write { path, data, version } => {
+                let change = self.leader.write(path, data, *version)?;
                 self.commit(change);
                 Ok(Reply::Done)
             }
@@ -683,7 +671,23 @@ impl Inner {
                 if *watch && found.is_ok() {
                     self.watch(link, |watched| &mut watched.child_watches, path);
                 }
-                found.map(Reply::Names)
+                found.map(|names| Reply::Names(Arc::new(names)))
+            }
+            Request::ChildrenAndStat { path, watch } => {
+                let tree = &self.servers[server].tree;
+                let found =
+                    tree.children(path).and_then(|names| Ok((names, tree.stat(path, true)?)));
+                if *watch && found.is_ok() {
+                    self.watch(link, |watched| &mut watched.child_watches, path);
+                }
+                found.map(|(names, stat)| Reply::NamesAndStat(Arc::new(names), stat))
+            }
+            Request::Unwatch { path } => {
+                if let Some(connection) = &mut self.links[link].connection {
+                    connection.node_watches.remove(path);
+                    connection.child_watches.remove(path);
+                }
+                Ok(Reply::Done)
             }
         }
     }
@@ -746,6 +750,7 @@ impl Inner {
             give_up_at: Duration::MAX,
             trap: None,
             murdered: false,
+            sizes: Sizes::default(),
         });
         let link = self.links.len() - 1;
         self.attach(link);
@@ -971,7 +976,7 @@ impl Inner {
         trace!("the connection of session {} is cut", self.links[link].session);
         let at_once = schedule().below(unserved.len() + 1);
         let mut at = now;
-        for (place, Asked { request, .. }) in unserved.into_iter().enumerate() {
+        for (place, Waiting { request, .. }) in unserved.into_iter().enumerate() {
             if place < at_once {
                 let _ = self.process(link, server, &request);
             } else if schedule().chance(50) {
@@ -1007,6 +1012,7 @@ impl Inner {
             return;
         }
         one.connection = None;
+        one.sizes.closed(one.sent.iter().map(|sent| (sent.size, sent.at)), clock());
         if self.links[link].ended.is_none() {
             let answers_first = schedule().chance(50);
             if answers_first {

@@ -9,7 +9,7 @@ use crate::support::raw::{self, Acl, Kind};
 use crate::support::site::Site;
 use crate::support::skip_without_server;
 use crate::support::stopwatch::Stopwatch;
-use crate::support::{eventually, mutex, strict};
+use crate::support::{QUIET, eventually, mutex, strict};
 
 const T: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(15);
@@ -285,7 +285,8 @@ fn s39_s40_a_delete_is_done_whatever_is_lost() {
 #[test]
 fn s40_a_delete_during_an_outage_happens_after_it() {
     skip_without_server!();
-    let rig = Rig::new("s40");
+    // On a busy machine a server takes longer than T to start.
+    let rig = Rig::with_timeout("s40", QUIET);
     let session = rig.zk.session_id();
     let lock = rig.lock("a");
     let guard = lock.lock().unwrap();

@@ -1,5 +1,7 @@
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
@@ -901,7 +903,7 @@ fn credentials_are_neither_shown_nor_logged() {
 // ----- resources and limits
 
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 #[test]
@@ -920,7 +922,7 @@ fn fifty_clients_leave_neither_threads_nor_descriptors() {
             }
         }
     };
-    let quiet = || ["zklock-", "io", "event"].iter().all(|prefix| threads_named(prefix).is_empty());
+    let quiet = || threads_named("zklock-").is_empty();
     open();
     eventually(LONG, "the first threads to end", quiet);
     let before = descriptors();
@@ -931,6 +933,77 @@ fn fifty_clients_leave_neither_threads_nor_descriptors() {
     eventually(LONG, "the last descriptors to be closed", || descriptors() <= before);
     eventually(LONG, "the last session to end", || sessions(&site) == 0);
     site.finish([]);
+}
+
+/// What it has is a connection, with nothing on this machine that another process could speak to.
+#[test]
+fn a_client_has_one_thread_and_one_connection_and_listens_nowhere() {
+    skip_without_zookeeper!();
+    skip_unless_alone!();
+    let site = Site::shared("possessions");
+    let threads = || threads_named("").len();
+    let before = (tcp_sockets(), threads());
+    let zk = site.client();
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
+    let mut after = tcp_sockets();
+    after.retain(|socket| !before.0.contains(socket));
+    let [state] = &after.iter().map(|(_, state)| state.as_str()).collect::<Vec<_>>()[..] else {
+        panic!("{after:?}");
+    };
+    assert_eq!(*state, "01", "established");
+    eventually(LONG, "what was started to connect to end", || threads() == before.1 + 1);
+    assert_eq!(threads_named("zklock-"), ["zklock-link"]);
+    guard.unlock().unwrap();
+    site.finish([zk]);
+}
+
+/// This process's TCP sockets, by their numbers and the kernel's codes of their states.
+fn tcp_sockets() -> Vec<(String, String)> {
+    let own: Vec<String> = fs::read_dir("/proc/self/fd")
+        .expect("a /proc file system")
+        .filter_map(|entry| {
+            fs::read_link(entry.ok()?.path()).ok()?.into_os_string().into_string().ok()
+        })
+        .collect();
+    let tables = ["tcp", "tcp6"]
+        .map(|table| fs::read_to_string(format!("/proc/self/net/{table}")).unwrap_or_default());
+    let line = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (state, inode) = (*fields.get(3)?, *fields.get(9)?);
+        let is_ours = own.contains(&format!("socket:[{inode}]"));
+        is_ours.then(|| (inode.to_owned(), state.to_owned()))
+    };
+    tables.iter().flat_map(|table| table.lines()).filter_map(line).collect()
+}
+
+/// A child that had the link's socket could speak in its stead.
+#[test]
+fn a_child_process_inherits_no_socket() {
+    skip_without_zookeeper!();
+    let site = Site::shared("child");
+    let zk = site.client();
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
+    let mut child = Command::new("sleep")
+        .arg("60")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let running = format!("/proc/{}/comm", child.id());
+    eventually(LONG, "the child to be another program", || {
+        fs::read_to_string(&running).is_ok_and(|name| name.trim_end() == "sleep")
+    });
+    let inherited: Vec<_> = fs::read_dir(format!("/proc/{}/fd", child.id()))
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
+        .filter(|link| link.to_string_lossy().starts_with("socket:"))
+        .collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(inherited, Vec::<std::path::PathBuf>::new());
+    guard.unlock().unwrap();
+    site.finish([zk]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -6,21 +7,27 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use log::LevelFilter;
 use zklock::{Acl, Client, DistributedLock, ErrorKind, LockGuard, LossReason, SessionState};
 
+use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    eventually, mutex, mutex_builder, nodes_of, skip_without_server, skip_without_zookeeper,
-    waiting,
+    eventually, in_background, mutex, mutex_builder, nodes_of, processor_time, skip_unless_alone,
+    skip_without_server, skip_without_zookeeper, waiting,
 };
 
 /// More than enough for whatever is not the point of a test.
 const AMPLE: Duration = Duration::from_secs(15);
 const SHORT: Duration = Duration::from_secs(3);
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
 
 fn proxy(site: &Site) -> Proxy {
     Proxy::start(site.server().addr())
@@ -206,7 +213,7 @@ fn s24_the_predecessor_goes_during_a_blip() {
 fn s25_a_server_restart_with_a_holder_and_a_waiter() {
     skip_without_server!();
     let site = Site::own("s25");
-    let client = || site.builder().session_timeout(Duration::from_secs(12)).connect().unwrap();
+    let client = || site.builder().session_timeout(Duration::from_secs(30)).connect().unwrap();
     let (holder, waiter) = (client(), client());
     let guard = mutex(&holder, &site.base, "a").lock().unwrap();
     let (sessions, token) = ([holder.session_id(), waiter.session_id()], guard.fencing_token());
@@ -821,7 +828,7 @@ fn s33_started_before_the_server() {
 #[test]
 fn s33_no_server_is_an_error_that_names_the_address_on_time() {
     let refused = format!("127.0.0.1:{}", free_port());
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     for hosts in [&refused, &silent, &format!("{silent},{silent}")] {
         let limit = Duration::from_millis(700);
@@ -1052,5 +1059,374 @@ fn credentials_are_presented_again_after_a_cut() {
     lock.lock().unwrap().unlock().unwrap();
     assert_eq!(lock.contenders().unwrap().len(), 0);
     drop(lock);
+    site.finish([zk]);
+}
+
+// ----- what the `zookeeper` crate's connection does wrong: each is shown on a plain handle by the
+// program in tests/peers/zookeeper-crate
+
+#[test]
+fn h01_a_watch_is_set_again_after_a_blip() {
+    skip_without_server!();
+    let site = Site::own("h01");
+    let proxy = proxy(&site);
+    let holder = site.client();
+    let guard = mutex(&holder, &site.base, "a").lock().unwrap();
+    let zk = through(&proxy, ms(10_000));
+    let session = zk.session_id();
+    let lock = mutex(&zk, &site.base, "a");
+    proxy.reset_counts();
+    let waiter = in_background(move || lock.lock().unwrap());
+    assert!(proxy.wait_for_request(opcode::GET_DATA, AMPLE), "no watch was set");
+    proxy.refuse();
+    eventually(AMPLE, "the loss to be noticed", || zk.state() == SessionState::Suspended);
+    drop(guard);
+    eventually(AMPLE, "the predecessor to go", || site.children("a").len() == 1);
+    proxy.release();
+    let guard = waiter.recv_timeout(AMPLE).expect("a waiter that nobody woke");
+    assert!(guard.is_held());
+    assert_eq!(zk.session_id(), session);
+    drop(guard);
+    site.finish([holder, zk]);
+}
+
+#[test]
+fn h02_calls_come_back_from_a_black_hole() {
+    skip_without_server!();
+    let site = Site::own("h02");
+    let proxy = proxy(&site);
+    let zk = Client::builder(&proxy.hosts())
+        .session_timeout(ms(1200))
+        .connect_timeout(ms(1500))
+        .connect()
+        .unwrap();
+    let lock = mutex(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    proxy.black_hole();
+    let other = lock.clone();
+    let call = in_background(move || other.contenders());
+    eventually(ms(3000), "the silence to be noticed", || zk.state() != SessionState::Connected);
+    assert!(lock.try_lock_for(ms(100)).unwrap().is_none());
+    let failed = call.recv_timeout(AMPLE).expect("a call that hangs").unwrap_err();
+    assert!(failed.is_retryable(), "{failed}");
+    let start = Stopwatch::start();
+    drop(guard);
+    zk.close();
+    drop((lock, zk));
+    assert!(start.took().within(ms(5000)), "{:?}", start.took());
+    proxy.pass();
+    site.finish([]);
+}
+
+#[test]
+fn h03_h06_a_busy_session_goes_on_after_a_blip() {
+    skip_without_server!();
+    let site = Site::own("h03");
+    let proxy = proxy(&site);
+    let zk = through(&proxy, ms(2900));
+    let session = zk.session_id();
+    assert!(session.is_some());
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
+    let token = guard.fencing_token();
+    let start = Instant::now();
+    eventually(AMPLE, "a while of work", || {
+        guard.ensure_held().unwrap();
+        start.elapsed() > ms(3100)
+    });
+    proxy.cut();
+    guard.ensure_held().unwrap();
+    assert_eq!((zk.session_id(), guard.fencing_token()), (session, token));
+    drop(guard);
+    site.finish([zk]);
+}
+
+#[test]
+fn h03_h06_a_busy_client_goes_on_over_a_restart() {
+    skip_without_server!();
+    let site = Site::own("h06");
+    let zk = site.builder().session_timeout(ms(20_000)).connect().unwrap();
+    let session = zk.session_id();
+    let guard = Arc::new(mutex(&zk, &site.base, "a").lock().unwrap());
+    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (held, until, counted) = (Arc::clone(&guard), Arc::clone(&stop), Arc::clone(&rounds));
+    let busy = thread::spawn(move || {
+        while !until.load(Ordering::SeqCst) {
+            held.ensure_held().unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let work = |what| {
+        let before = rounds.load(Ordering::SeqCst);
+        eventually(AMPLE, what, || rounds.load(Ordering::SeqCst) > before + 20);
+    };
+    work("work before");
+    site.server().restart();
+    work("work after");
+    stop.store(true, Ordering::SeqCst);
+    busy.join().expect("no call fails");
+    assert!(guard.is_held());
+    assert_eq!(zk.session_id(), session);
+    drop(guard);
+    site.finish([zk]);
+}
+
+#[test]
+fn h04_events_put_off_no_heartbeat() {
+    skip_without_server!();
+    let site = Site::own("h04");
+    let mut raw = site.raw();
+    let proxy = proxy(&site);
+    let zk = through(&proxy, ms(2400));
+    let session = zk.session_id();
+    let changes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&changes);
+    zk.on_state_change(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
+    proxy.reset_counts();
+    let start = Instant::now();
+    // An event every now and then, for longer than the session time-out.
+    while start.elapsed() < ms(3600) {
+        raw.set_data(guard.path(), b"news").unwrap();
+        thread::sleep(ms(150));
+    }
+    guard.ensure_held().unwrap();
+    assert!(proxy.count(opcode::SYNC) >= 3, "{:?}", proxy.requests());
+    assert_eq!((zk.session_id(), changes.load(Ordering::SeqCst)), (session, 0));
+    drop((guard, raw));
+    site.finish([zk]);
+}
+
+#[test]
+fn h05_a_new_session_is_told_of() {
+    skip_without_server!();
+    let site = Site::own("h05");
+    let mut raw = site.raw();
+    let proxy = proxy(&site);
+    let zk = through(&proxy, ms(2900));
+    let session = zk.session_id();
+    let lock = mutex(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let told = losses(&guard);
+    proxy.black_hole();
+    eventually(AMPLE, "the server to expire it", || raw.exists(guard.path()).unwrap().is_none());
+    proxy.pass();
+    let why = told.recv_timeout(AMPLE).unwrap();
+    assert!(matches!(why, LossReason::SessionExpired | LossReason::LeaseExpired), "{why}");
+    let again = lock.lock().unwrap();
+    assert!(again.is_held());
+    assert!(!guard.is_held(), "the new session came under an old guard");
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::SessionLost);
+    assert_ne!(zk.session_id(), session);
+    assert!(told.try_recv().is_err(), "told twice");
+    drop((guard, again, lock));
+    drop(raw);
+    site.finish([zk]);
+}
+
+#[test]
+fn h07_a_server_that_is_down_costs_next_to_nothing() {
+    const WINDOW: Duration = Duration::from_secs(1);
+    skip_without_server!();
+    skip_unless_alone!();
+    let site = Site::own("h07");
+    let proxy = proxy(&site);
+    let logs = logs(LevelFilter::Info);
+    let zk = through(&proxy, ms(20_000));
+    let lock = mutex(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let trier = waiting(move || lock.try_lock_for(AMPLE));
+    proxy.refuse();
+    eventually(AMPLE, "the loss to be noticed", || zk.state() == SessionState::Suspended);
+    logs.take();
+    let time = processor_time();
+    thread::sleep(WINDOW);
+    let (time, records) = (processor_time() - time, logs.take().len());
+    println!("in {WINDOW:?}: {time:?} of processor time, {records} log records");
+    assert!(time <= ms(50) && records < 20, "{time:?}, {records} log records");
+    proxy.release();
+    drop(guard);
+    assert!(trier.join().unwrap().unwrap().is_some());
+    site.finish([zk]);
+}
+
+#[test]
+fn h08_a_host_that_hangs_is_given_up() {
+    skip_without_zookeeper!();
+    let site = Site::shared("h08");
+    // The kernel accepts, nobody answers.
+    let hung = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let hosts = format!("{},{}", hung.local_addr().unwrap(), site.hosts());
+    // The hosts come in random order.
+    for _ in 0..4 {
+        let start = Stopwatch::start();
+        drop(Client::builder(&hosts).session_timeout(ms(4000)).connect().unwrap());
+        assert!(start.took().within(ms(5000)), "{:?}", start.took());
+    }
+    site.finish([]);
+}
+
+#[test]
+fn h09_one_bad_host_spoils_nothing() {
+    skip_without_zookeeper!();
+    let site = Site::shared("h09");
+    let unknown = format!("no-such-host.invalid:2181,{}", site.hosts());
+    // No TCP connection goes to a broadcast address, and the system says so at once.
+    let unreachable = format!("255.255.255.255:2181,{}", site.hosts());
+    for hosts in [&unknown, &unreachable] {
+        let zk = Client::builder(hosts).session_timeout(ms(4000)).connect().unwrap();
+        drop(mutex(&zk, &site.base, "a").lock().unwrap());
+    }
+    let error = Client::builder("255.255.255.255:2181")
+        .connect_timeout(ms(300))
+        .connect()
+        .expect_err("nobody is there");
+    assert_eq!(error.kind(), ErrorKind::Connect);
+    site.finish([]);
+}
+
+#[test]
+fn h10_credentials_mix_up_no_answers() {
+    skip_without_server!();
+    let site = Site::own("h10");
+    let proxy = proxy(&site);
+    let zk = Client::builder(&proxy.hosts())
+        .session_timeout(ms(10_000))
+        .auth("digest", b"user:password")
+        .connect()
+        .unwrap();
+    let session = zk.session_id();
+    let stop = Arc::new(AtomicBool::new(false));
+    let askers: Vec<_> = (0..4)
+        .map(|asker| {
+            let name = format!("n{asker}");
+            let lock = mutex_builder(&zk, &site.base, &name)
+                .data(name.clone())
+                .acl(Acl::creator_only())
+                .build();
+            let (stop, node) = (Arc::clone(&stop), format!("{}/{name}/", site.base));
+            thread::spawn(move || {
+                let (mut rounds, mut last) = (0, None);
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = lock.lock().unwrap();
+                    assert!(guard.path().starts_with(&node), "{:?}", guard.path());
+                    let contenders = lock.contenders().unwrap();
+                    let [own] = &contenders[..] else { panic!("{contenders:?}") };
+                    assert_eq!((own.path.as_str(), own.label()), (guard.path(), name.clone()));
+                    assert_eq!(Some(own.session), session);
+                    let token = Some(guard.fencing_token());
+                    assert!(token > last, "{token:?} after {last:?}");
+                    last = token;
+                    guard.unlock().unwrap();
+                    rounds += 1;
+                }
+                rounds
+            })
+        })
+        .collect();
+    for _ in 0..8 {
+        let before = (proxy.connections(), proxy.count(opcode::CREATE));
+        proxy.cut();
+        eventually(AMPLE, "work on the next connection", || {
+            proxy.connections() > before.0 && proxy.count(opcode::CREATE) > before.1 + 8
+        });
+    }
+    stop.store(true, Ordering::SeqCst);
+    for asker in askers {
+        assert!(asker.join().expect("nothing but right answers") > 2);
+    }
+    assert_eq!(zk.session_id(), session);
+    site.finish([zk]);
+}
+
+#[test]
+fn h11_credentials_are_presented_on_every_connection() {
+    skip_without_server!();
+    let site = Site::own("h11");
+    let proxy = proxy(&site);
+    let zk = Client::builder(&proxy.hosts())
+        .session_timeout(ms(10_000))
+        .auth("digest", b"user:password")
+        .connect()
+        .unwrap();
+    let session = zk.session_id();
+    let lock = mutex_builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
+    let guard = lock.lock().unwrap();
+    proxy.cut();
+    guard.ensure_held().unwrap();
+    guard.unlock().unwrap();
+    assert_eq!(lock.contenders().unwrap(), []);
+    lock.lock().unwrap().unlock().unwrap();
+    assert_eq!(zk.session_id(), session);
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn h15_the_first_state_is_not_missed() {
+    skip_without_server!();
+    let site = Site::own("h15");
+    let proxy = proxy(&site);
+    for _ in 0..20 {
+        assert_eq!(through(&proxy, ms(10_000)).state(), SessionState::Connected);
+    }
+    let zk = through(&proxy, ms(10_000));
+    let told = states(&zk);
+    proxy.cut();
+    expect_states(&told, &[SessionState::Suspended, SessionState::Connected]);
+    zk.close();
+    expect_states(&told, &[SessionState::Closed]);
+    site.finish([zk]);
+}
+
+#[test]
+fn h18_a_lock_node_is_a_container() {
+    skip_without_server!();
+    let server = Server::builder().property("znode.container.checkIntervalMs=100");
+    let site = Site::with("h18", &server);
+    let mut raw = site.raw();
+    raw.create_all(&site.base).unwrap();
+    let proxy = proxy(&site);
+    let zk = through(&proxy, ms(4000));
+    let lock = mutex(&zk, &site.base, "a");
+    let node = format!("{}/a", site.base);
+    let guard = lock.lock().unwrap();
+    assert_eq!(proxy.count(opcode::CREATE_CONTAINER), 1);
+    drop(guard);
+    eventually(AMPLE, "the server to remove the lock node", || {
+        raw.exists(&node).unwrap().is_none()
+    });
+    drop(lock.lock().unwrap());
+    drop((lock, raw));
+    site.finish([zk]);
+}
+
+/// Were TCP_NODELAY unset, the kernel would keep a small request back until what was sent before is
+/// acknowledged, which takes 40 ms.
+#[test]
+fn h22_a_second_request_leaves_while_the_first_is_unanswered_on_time() {
+    skip_without_zookeeper!();
+    let site = Site::shared("h22");
+    let proxy = Proxy::start(site.hosts().parse().expect("one address"));
+    let zk = through(&proxy, ms(10_000));
+    let ask = |name: &str| mutex(&zk, &site.base, name).contenders().unwrap();
+    let leaves_at_once = || {
+        proxy.reset_counts();
+        proxy.hold();
+        thread::scope(|scope| {
+            scope.spawn(|| ask("one"));
+            let one = proxy.wait_for_request(opcode::GET_CHILDREN, AMPLE);
+            let watch = Stopwatch::start();
+            scope.spawn(|| ask("two"));
+            let two = proxy.wait_for_requests(opcode::GET_CHILDREN, 2, AMPLE);
+            let took = watch.took();
+            proxy.release();
+            assert!(one && two, "{:?}", proxy.requests());
+            took.within(ms(20))
+        })
+    };
+    let at_once = (0..15).filter(|_| leaves_at_once()).count();
+    assert!(at_once > 7, "{at_once} of 15 left at once");
     site.finish([zk]);
 }

@@ -2,7 +2,6 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
-use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{
     Acl, Cancel, Client, DoubleBarrier, Entered, ErrorKind, LossReason, Result, SessionState,
 };
@@ -626,8 +625,11 @@ fn bad_names_numbers_and_refusals_are_clear_errors() {
     site.finish([zk, owner]);
 }
 
+#[cfg(feature = "zookeeper")]
 #[test]
 fn over_a_handle_of_the_programs_it_works_too() {
+    use zklock::zookeeper::{WatchedEvent, ZooKeeper};
+
     skip_without_server!();
     let site = Site::own("double-borrowed");
     let handle = ZooKeeper::connect(site.hosts(), T, |_: WatchedEvent| ()).unwrap();

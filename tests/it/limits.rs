@@ -210,7 +210,7 @@ fn s16_those_who_leave_meanwhile_do_not_prolong_a_wait_on_time() {
 #[test]
 fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
     skip_without_server!();
-    let rig = Rig::with_session("s17", Duration::from_secs(10));
+    let rig = Rig::with_session("s17", Duration::from_secs(30));
     let (lock, guard) = (rig.lock(), rig.held());
     let session = rig.zk.session_id();
     // Long enough for all steps of the test on a busy machine.

@@ -13,20 +13,19 @@
 mod support;
 
 mod acl; // scenario 70: lock nodes that others own
+#[cfg(feature = "zookeeper")]
+mod adopted; // clients of a plain handle of the zookeeper crate
 mod ambiguity; // scenarios 36–43b: what happens when answers are lost
 mod barrier; // barriers
-mod borrowed; // clients of a plain handle of the zookeeper crate
 mod busy; // servers that limit their requests
 mod client; // connect strings, states, closing, credentials, ACLs
-mod connection; // scenarios 23–33 and 35: blips, restarts, expiry, silence
+mod connection; // scenarios 23–33 and 35, and the hazards: blips, restarts, expiry, silence
 mod costs; // what the lock asks of the server, and of the machine
 mod double_barrier; // scenarios 76–78
 mod election; // scenarios 73–75
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
 mod group; // scenario 80: who is there
-mod guests; // uninvited ones, from another process, on the loopback port
 mod handover; // threads of one client that share a node
-mod hazards; // what the zookeeper crate does alone, and through the link
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
 mod limits; // scenarios 14–22: trying, time limits, cancelling
 mod logger; // a program's logger that panics

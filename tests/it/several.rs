@@ -4,7 +4,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{
     Cancel, Class, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason, MultiGuard,
     MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, SessionState,
@@ -694,8 +693,11 @@ fn one_host_is_one_host_however_it_is_written() {
 }
 
 /// Only the handle's owner knows where it is connected to.
+#[cfg(feature = "zookeeper")]
 #[test]
 fn locks_of_different_handles_are_not_taken_for_one() {
+    use zklock::zookeeper::{WatchedEvent, ZooKeeper};
+
     skip_without_server!();
     let (here, there) = (Site::own("handles-here"), Site::own("handles-there"));
     let [one, other] = [&here, &there].map(|site| {

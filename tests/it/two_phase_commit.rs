@@ -2,7 +2,6 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
-use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{
     Acl, Cancel, Client, Coordinator, Decision, ErrorKind, Participant, Result, SessionState,
     TwoPhaseCommit,
@@ -515,8 +514,11 @@ fn a_decision_that_a_stranger_shows_decides_nothing() {
     site.finish([zk]);
 }
 
+#[cfg(feature = "zookeeper")]
 #[test]
 fn over_a_handle_of_the_programs_it_works_too() {
+    use zklock::zookeeper::{WatchedEvent, ZooKeeper};
+
     skip_without_server!();
     let site = Site::own("2pc-borrowed");
     let handle = ZooKeeper::connect(site.hosts(), T, |_: WatchedEvent| ()).unwrap();

@@ -5,8 +5,8 @@ use super::model::{Run, Sample};
 
 /// From when on the growth of a run is judged.
 const LONG_RUN: Nanos = 600 * SECOND;
-/// What a worker's memory may grow by in the last half of a run: the `zookeeper` crate has buffers
-/// of 2 MB for each session, which become resident as they are used.
+/// What a worker's memory may grow by in the last half of a run: pages of stacks and of the heap
+/// become resident as they are used.
 const GROWTH_KILOBYTES: u64 = 4096;
 /// The same for its threads: some are at work when looked at.
 const GROWTH_THREADS: u64 = 2;

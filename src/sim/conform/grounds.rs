@@ -238,6 +238,8 @@ impl Simulated {
             forgetful: 0,
             discreet,
             hides_stat,
+            is_old: false,
+            largest: None,
             tidies: script.tidied.then_some(Duration::ZERO),
         });
         let (outcomes, base, steps) = (Arc::default(), script.base(), script.steps.clone());

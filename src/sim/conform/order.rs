@@ -50,7 +50,7 @@ impl Listener {
         let on_answer = move |answer: crate::link::core::Answer| {
             let _ = tell.send(Heard::Answer(number, answer.error));
         };
-        self.link.verbs([Verb { operation, body, on_answer: Box::new(on_answer) }]);
+        self.link.send([Some(Verb { operation, body, on_answer: Box::new(on_answer) }), None]);
     }
 
     fn hear(&self) -> Heard {

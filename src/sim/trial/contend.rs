@@ -140,6 +140,8 @@ impl Trial {
         let ample = ample * places as u32;
         // Who has siblings is refused if one of them is about to get it.
         let calm = self.plan.faults.is_empty() && self.plan.first_number == 0;
+        // Servers that close connections are no less in the way.
+        let calm = calm && !habits.is_old && habits.largest.is_none();
         if calm && self.plan.sharing.is_none() && patience > ample {
             // One place on each node is this call's own.
             let alone = self.world.look(|world| {
@@ -165,7 +167,8 @@ impl Trial {
             Err(error) => {
                 state.tally.refused += 1;
                 let cancelled = cancelled.is_some_and(|cancel| cancel.is_cancelled());
-                if !self.expected(&error, cancelled) {
+                let is_too_large = error.kind() == ErrorKind::TooLarge;
+                if !self.expected(&error, cancelled) || is_too_large && process != 0 {
                     drop(state);
                     self.accuse(format!("process {process} was not to get this: {error:?}"));
                 }
@@ -181,6 +184,7 @@ impl Trial {
             ErrorKind::NotAuthorized => {
                 self.plan.has(|fault| matches!(fault, Fault::Forbid { .. }))
             }
+            ErrorKind::TooLarge => self.plan.habits.largest.is_some(),
             ErrorKind::System => self.is_poor(),
             ErrorKind::SequenceExhausted => self.plan.first_number != 0,
             ErrorKind::Disagreement => {

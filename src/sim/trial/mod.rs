@@ -183,7 +183,8 @@ impl Trial {
                 let name = format!("contender-{process}-{thread}");
                 let odd = (process, index) == (0, 0);
                 let locks = |name: &str| Locks::new(&client, &self.plan, name, &acl, odd);
-                let (trial, lock, spare) = (Arc::clone(self), locks(&name), locks(""));
+                let data = self.plan.data(process, &name);
+                let (trial, lock, spare) = (Arc::clone(self), locks(&data), locks(""));
                 let title = name.clone();
                 let body = move || trial.contend(process, &name, &lock, &spare);
                 let _ = schedule.within(process, || schedule.start(&title, body));

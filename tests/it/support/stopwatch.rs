@@ -171,6 +171,8 @@ fn threads_that_have_to_share_a_processor_are_held_up() {
         enough.store(true, Ordering::Relaxed);
         let took = watch.took();
         assert!(took.held_up() >= Duration::from_millis(20), "{took:?}");
-        assert!(took.within(took.time() - Duration::from_millis(10)), "{took:?}");
+        // Several threads wait at once, and together longer than it took.
+        let less = took.time().saturating_sub(Duration::from_millis(10));
+        assert!(took.within(less), "{took:?}");
     });
 }

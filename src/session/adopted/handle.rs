@@ -4,7 +4,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{ThreadId, current};
-use std::time::Duration;
 
 use zookeeper::{
     CreateMode, Permission, Subscription, WatchedEvent, WatcherType, ZkError, ZkResult, ZkState,
@@ -12,21 +11,17 @@ use zookeeper::{
 
 pub(crate) use zookeeper::ZooKeeper;
 
-use super::store::{Answer, Fault, Kind, Names, Stat, or_none};
 use crate::acl::{Acl, Permissions};
-use crate::error::{Error, ErrorKind, Result};
-use crate::link::Link;
-use crate::link::loopback::Door;
 use crate::rt::{self, Mutex};
+use crate::session::store::{Answer, Fault, Kind, Names, Stat, or_none};
 
-/// A handle of the crate: one connected to nothing but its link, or one that belongs to the
-/// program, and is shared with it.
+/// A handle of the crate that belongs to the program, and is shared with it.
 pub(crate) struct Handle {
     /// `None` only while it is being dropped.
     inner: Option<Arc<ZooKeeper>>,
 }
 
-/// What the crate says of the connection of a handle that is not on a link.
+/// What the crate says of the handle's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A server serves the session.
@@ -44,55 +39,29 @@ pub(crate) enum Line {
 pub(crate) struct Listening(Subscription);
 
 impl Handle {
-    /// Makes a handle and has the link serve it, unless `give_up` says so first. It is told of
-    /// no watch that fires: the link tells of them.
-    pub(crate) fn open(link: &Link, give_up: impl Fn() -> bool) -> Result<Handle> {
-        Parked::retry();
-        let system = |what: &str, cause: std::io::Error| {
-            Error::new(ErrorKind::System, format!("{what}: {cause}")).caused_by(cause)
-        };
-        let mut door =
-            Door::open().map_err(|cause| system("could not open a loopback port", cause))?;
-        let address =
-            door.address().map_err(|cause| system("could not name the loopback port", cause))?;
-        let nonce = door.nonce();
-        // The crate panics where the system refuses it a socket.
-        let made = AssertUnwindSafe(|| ZooKeeper::connect(&address.to_string(), nonce, |_| {}));
-        let inner = match catch_unwind(made) {
-            Ok(Ok(inner)) => inner,
-            Ok(Err(cause)) => {
-                return Err(Error::new(ErrorKind::System, "could not start a ZooKeeper handle")
-                    .caused_by(cause));
-            }
-            Err(_) => {
-                return Err(Error::new(
-                    ErrorKind::System,
-                    "could not start a ZooKeeper handle: out of sockets or threads",
-                ));
-            }
-        };
-        match door.admit(give_up) {
-            Ok(stream) => {
-                link.serve(stream);
-                Ok(Handle { inner: Some(Arc::new(inner)) })
-            }
-            Err(cause) => {
-                Parked { inner, door: Some(door) }.put_away();
-                Err(system("the loopback port does not work", cause))
-            }
-        }
+    pub(crate) fn shared(inner: Arc<ZooKeeper>) -> Handle {
+        Handle { inner: Some(inner) }
     }
 
     /// Tries again to close handles that no thread could be had for.
     pub(crate) fn retry() {
-        Parked::retry();
+        let waiting = PARKED.lock().len();
+        for _ in 0..waiting {
+            let started = rt::spawn("zklock-drop", || {
+                let parked = PARKED.lock().pop();
+                drop(parked);
+            });
+            if started.is_err() {
+                return;
+            }
+        }
     }
 
     fn call<T>(&self, call: impl FnOnce(&ZooKeeper) -> ZkResult<T>) -> Answer<T> {
         let Some(inner) = &self.inner else { return Err(Fault::SessionEnded) };
         match catch_unwind(AssertUnwindSafe(|| call(inner))) {
             Ok(result) => result.map_err(fault),
-            // Its decoder trusts what the link has checked; this is not to be reached.
+            // Its decoder trusts what servers say.
             Err(_) => Err(Fault::ConnectionLoss),
         }
     }
@@ -134,13 +103,6 @@ impl Handle {
 
     pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
         or_none(self.call(|zk| zk.get_children(path, watch)).map(Arc::new))
-    }
-}
-
-/// For handles that belong to the program.
-impl Handle {
-    pub(crate) fn shared(inner: Arc<ZooKeeper>) -> Handle {
-        Handle { inner: Some(inner) }
     }
 
     /// No two that live have the same.
@@ -232,78 +194,17 @@ impl Drop for Offer {
 }
 
 impl Drop for Handle {
-    /// The link answers the crate's goodbye at once; even so nobody is made to wait for it, nor
-    /// for a server's where there is no link.
+    /// The crate says goodbye to the server, which may take its time; nobody is made to wait for it.
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take().and_then(Arc::into_inner) {
-            Parked { inner, door: None }.put_away();
+            PARKED.lock().push(inner);
+            Handle::retry();
         }
     }
 }
 
-/// A handle to be closed, and the port that it may still be trying to reach.
-struct Parked {
-    inner: ZooKeeper,
-    door: Option<Door>,
-}
-
-/// Those for which no thread could be had yet.
-static PARKED: Mutex<Vec<Parked>> = Mutex::new(Vec::new());
-
-impl Parked {
-    fn put_away(self) {
-        PARKED.lock().push(self);
-        Parked::retry();
-    }
-
-    fn retry() {
-        let waiting = PARKED.lock().len();
-        for _ in 0..waiting {
-            let started = rt::spawn("zklock-drop", || {
-                let parked = PARKED.lock().pop();
-                if let Some(parked) = parked {
-                    parked.close();
-                }
-            });
-            if started.is_err() {
-                return;
-            }
-        }
-    }
-
-    fn close(self) {
-        let Some(door) = self.door else { return drop(self.inner) };
-        let (inner, closed) = (Mutex::new(Some(self.inner)), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let closing = || {
-                let _closed = OnDrop(|| closed.store(true, Ordering::Release));
-                let Some(inner) = inner.lock().take() else { return };
-                // A goodbye is lost with a connection that is lost; an IO thread that has
-                // died answers none.
-                for _ in 0..50 {
-                    if inner.close().is_ok() {
-                        break;
-                    }
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-            };
-            let thread = || std::thread::Builder::new().name("zklock-drop".to_owned());
-            // Without a thread for it, the handle at least finds its port open.
-            while thread().spawn_scoped(scope, closing).is_err() {
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            door.dismiss(|| closed.load(Ordering::Acquire));
-        });
-    }
-}
-
-struct OnDrop<F: Fn()>(F);
-
-impl<F: Fn()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
+/// Those to be closed for which no thread could be had yet.
+static PARKED: Mutex<Vec<ZooKeeper>> = Mutex::new(Vec::new());
 
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

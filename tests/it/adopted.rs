@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::zookeeper::{WatchedEvent, ZkState, ZooKeeper};
+use zklock::zookeeper::{Acl, CreateMode, WatchedEvent, ZkState, ZooKeeper};
 use zklock::{
     Cancel, Client, Decision, DistributedLock, ErrorKind, Group, LockGuard, LossReason,
     SessionState, TwoPhaseCommit,
@@ -204,8 +204,9 @@ fn s14_s15_s20_trying_leaves_no_node_and_no_watch_for_each_try() {
     rig.wait_for_contenders(1);
 
     rig.proxy.reset_counts();
-    for _ in 0..100 {
-        assert!(lock.try_lock_for(Duration::from_millis(5)).unwrap().is_none());
+    // Long enough to make a node and to wait, where the server takes its time to write.
+    for _ in 0..40 {
+        assert!(lock.try_lock_for(Duration::from_millis(60)).unwrap().is_none());
     }
     eventually(LONG, "the last delete", || rig.zk.stats().pending_deletes == 0);
     assert_eq!(rig.zk.stats().watches, 0);
@@ -459,8 +460,8 @@ fn s22_closing_the_client_deletes_its_nodes_and_leaves_the_handle() {
     let waiter = waits(move || also.lock());
     rig.wait_for_contenders(nodes_of(2));
     let node = format!("{}/of-the-program", rig.site.base);
-    let acl = zookeeper::Acl::open_unsafe().clone();
-    let mode = zookeeper::CreateMode::Ephemeral;
+    let acl = Acl::open_unsafe().clone();
+    let mode = CreateMode::Ephemeral;
     rig.handle.create(&node, Vec::new(), acl, mode).unwrap();
 
     rig.zk.close();
@@ -482,7 +483,8 @@ fn s22_closing_the_client_deletes_its_nodes_and_leaves_the_handle() {
 fn the_last_owner_closes_the_handle() {
     skip_without_server!();
     let site = Site::own("borrowed-last");
-    let lock = mutex(plain(site.hosts()), &site.base, "a");
+    let handle = Arc::into_inner(plain(site.hosts())).expect("nobody else has it");
+    let lock = mutex(handle, &site.base, "a");
     let guard = lock.lock().unwrap();
     drop(lock);
     guard.ensure_held().unwrap();

@@ -1,4 +1,4 @@
-//! Looks after one session of a handle that is not on a link: what the crate says of its
+//! Looks after one session of a program's handle: what the crate says of its
 //! connection, and what calls end with, becomes what a link would have said.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -9,13 +9,13 @@ use uuid::Uuid;
 
 use super::fuses::Fuses;
 use super::handle::{Handle, Line};
-use super::status::Status;
-use super::store::{Answer, Fault, Reports, Stat};
-use super::wake::{Signal, Waiter};
 use crate::link::core::{End, Notice};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
+use crate::session::status::Status;
+use crate::session::store::{Answer, Fault, Reports, Stat};
+use crate::session::wake::{Signal, Waiter};
 
 /// After so many requests without an answer, ask whether the handle is good for any.
 const DOUBTS: u32 = 3;
@@ -47,7 +47,7 @@ struct State {
     over: bool,
     /// The handle is closed for good.
     shut: bool,
-    /// The store is gone.
+    /// The connection is gone.
     left: bool,
     /// The session's id, once it is known.
     owner: i64,
@@ -232,7 +232,7 @@ impl Lookout {
     }
 
     /// Closes, and ends the thread when all is done. It may be one of the crate's that has come
-    /// by the store last, so this only signals.
+    /// by it last, so this only signals.
     pub(super) fn leave(&self) {
         let mut state = self.state.lock();
         state.close();

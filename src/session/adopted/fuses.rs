@@ -1,4 +1,4 @@
-//! Watches of a handle that is not on a link. Its default watcher belongs to the program, so
+//! Watches of a program's handle. Its default watcher belongs to the program, so
 //! each is a watcher of its own in the crate's table, which keeps it until its node's event
 //! comes. Here that is one for a node and a connection, passed on to all who wait for it, so
 //! that nothing accumulates; and what no event will come for any more is cleared away.
@@ -10,9 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use super::handle::Handle;
-use super::store::{Answer, Fault};
-use super::wake::Watches;
 use crate::rt::Mutex;
+use crate::session::store::{Answer, Fault};
+use crate::session::wake::Watches;
 
 /// So many watchers that may never be called are left with the crate.
 const LITTER: usize = 256;

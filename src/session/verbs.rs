@@ -1,0 +1,482 @@
+//! What a session can be asked for, written once upon whatever [`Connection`] it has, be it with a
+//! real ensemble or with a simulated one. Paths are whole: the chroot is part of them.
+//!
+//! A server that limits its requests (`zookeeper.request_throttle_max_requests`, since 3.6) answers
+//! some of them with an error, on a connection that lives on, and has not done what they ask for. Those
+//! are repeated, with pauses; what is asked without waiting for the answer is told [`Fault::Busy`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::pending::Pending;
+use super::store::{
+    Answer, Answered, Asked, Both, Connection, Created, Entered, Fault, Found, Info, IsWanted,
+    Kind, Names, OnAnswer, OnReply, Reply, Request, Stat, Step, or_none,
+};
+use super::wake::{Waiter, Watches};
+use crate::acl::Acl;
+use crate::link::core::End;
+use crate::logging;
+use crate::path;
+use crate::rt::Deadline;
+
+/// So many requests of one caller may be under way at once.
+const WINDOW: usize = 100;
+
+/// The first pause before what a server was too busy for is asked again; each is twice as long as the
+/// one before.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_millis(200);
+/// After so many attempts the answer counts as lost: some two seconds.
+const ATTEMPTS: u32 = 15;
+
+/// See the module. Every call answers in bounded time. Dropped, it ends the session.
+#[derive(Debug)]
+pub(crate) struct Verbs {
+    connection: Box<dyn Connection>,
+    watches: Arc<Watches>,
+    /// The server is older than 3.5. It says so by closing the connection: another one is not to be
+    /// lost for the same answer.
+    is_old: Arc<AtomicBool>,
+}
+
+fn patiently<T>(ask: impl Fn() -> Answer<T>) -> Answer<T> {
+    let mut pause = PAUSE;
+    for _ in 0..ATTEMPTS {
+        match ask() {
+            Err(Fault::Busy) => Waiter::new().wait(Deadline::after(pause)),
+            answer => return answer,
+        }
+        pause = (pause * 2).min(LONGEST);
+    }
+    Err(Fault::ConnectionLoss)
+}
+
+/// Who says nothing is gone.
+fn given(answer: Option<Answer<Reply>>) -> Answer<Reply> {
+    answer.unwrap_or(Err(Fault::SessionEnded))
+}
+
+fn strange<T>(reply: &Reply) -> Answer<T> {
+    Err(Fault::Refused(format!("the answer is to another question: {reply:?}")))
+}
+
+fn created(reply: Reply) -> Answer<Created> {
+    match reply {
+        Reply::Created(created) => Ok(created),
+        other => strange(&other),
+    }
+}
+
+fn data(reply: Reply) -> Answer<(Vec<u8>, Stat)> {
+    match reply {
+        Reply::Data(data, stat) => Ok((data, stat)),
+        other => strange(&other),
+    }
+}
+
+fn stat(reply: Reply) -> Answer<Stat> {
+    match reply {
+        Reply::Stat(stat) => Ok(stat),
+        other => strange(&other),
+    }
+}
+
+fn names(reply: Reply) -> Answer<Names> {
+    match reply {
+        Reply::Names(names) => Ok(names),
+        other => strange(&other),
+    }
+}
+
+fn told<T: 'static>(on_answer: OnAnswer<T>, read: fn(Reply) -> Answer<T>) -> OnReply {
+    Box::new(move |answered: Answered| on_answer(answered.read().and_then(read)))
+}
+
+impl Request {
+    fn create(path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Request {
+        let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
+        Request::Create { path, data, acl, kind }
+    }
+
+    fn delete(path: &str) -> Request {
+        Request::Delete { path: path.to_owned() }
+    }
+
+    fn data(path: &str, watch: bool) -> Request {
+        Request::Data { path: path.to_owned(), watch }
+    }
+
+    fn exists(path: &str, watch: bool) -> Request {
+        Request::Exists { path: path.to_owned(), watch }
+    }
+
+    fn children(path: &str, watch: bool) -> Request {
+        Request::Children { path: path.to_owned(), watch }
+    }
+}
+
+impl Verbs {
+    pub(super) fn new(connection: Box<dyn Connection>, watches: Arc<Watches>) -> Verbs {
+        Verbs { connection, watches, is_old: Arc::default() }
+    }
+
+    // ----- asking
+
+    /// A request whose watch is noted when it is set, in the order of answers and events.
+    fn asked(&self, request: Request, on_reply: OnReply) -> Asked {
+        let (path, awaits) = match &request {
+            Request::Exists { path, watch: true } => (path, true),
+            Request::Data { path, watch: true }
+            | Request::Children { path, watch: true }
+            | Request::ChildrenAndStat { path, watch: true } => (path, false),
+            _ => return Asked { request, on_reply },
+        };
+        if self.connection.blocking().is_some() {
+            return Asked { request, on_reply };
+        }
+        let (watches, path) = (Arc::clone(&self.watches), path.clone());
+        let on_reply = Box::new(move |answered: Answered| {
+            // One on a node that is not there waits for its making.
+            if answered.finds().is_some_and(|is_there| is_there || awaits) {
+                watches.is_set(&path);
+            }
+            on_reply(answered);
+        });
+        Asked { request, on_reply }
+    }
+
+    fn submit(&self, request: Request, on_reply: OnReply) -> bool {
+        self.connection.submit([Some(self.asked(request, on_reply)), None])
+    }
+
+    fn begin(&self, request: Request) -> Pending {
+        #[cfg(test)]
+        self.connection.hesitate();
+        let pending = Pending::new(1);
+        self.submit(request, pending.on_reply(0));
+        pending
+    }
+
+    /// Without patience.
+    fn ask_once(&self, request: Request) -> Answer<Reply> {
+        let [answer, _] = match self.connection.blocking() {
+            Some(handle) => handle.call([Some(request), None]),
+            None => self.begin(request).wait(),
+        };
+        given(answer)
+    }
+
+    /// Back to back, without patience.
+    fn ask_both(&self, first: Request, second: Request) -> [Answer<Reply>; 2] {
+        let answers = match self.connection.blocking() {
+            Some(handle) => handle.call([Some(first), Some(second)]),
+            None => {
+                #[cfg(test)]
+                self.connection.hesitate();
+                let pending = Pending::new(2);
+                let both: Both<Asked> = [
+                    Some(self.asked(first, pending.on_reply(0))),
+                    Some(self.asked(second, pending.on_reply(1))),
+                ];
+                self.connection.submit(both);
+                pending.wait()
+            }
+        };
+        answers.map(given)
+    }
+
+    fn ask(&self, request: impl Fn() -> Request) -> Answer<Reply> {
+        patiently(|| self.ask_once(request()))
+    }
+
+    /// Of each path; a window of requests is sent before its first answer is waited for.
+    fn ask_each<T>(
+        &self,
+        paths: &[String],
+        request: impl Fn(&str) -> Request,
+        read: fn(Reply) -> Answer<T>,
+    ) -> Vec<Answer<Option<T>>> {
+        let again = |path: &str| self.ask(|| request(path)).and_then(read);
+        if self.connection.blocking().is_some() {
+            return paths.iter().map(|path| or_none(again(path))).collect();
+        }
+        let mut all = Vec::with_capacity(paths.len());
+        for window in paths.chunks(WINDOW) {
+            let begun: Vec<Pending> = window.iter().map(|path| self.begin(request(path))).collect();
+            all.extend(begun.into_iter().zip(window).map(|(pending, path)| {
+                let [answer, _] = pending.wait();
+                or_none(match given(answer) {
+                    Err(Fault::Busy) => again(path),
+                    answer => answer.and_then(read),
+                })
+            }));
+        }
+        all
+    }
+
+    // ----- to change something
+
+    pub(crate) fn create(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        kind: Kind,
+    ) -> Answer<Created> {
+        let is_old = self.is_old.load(Ordering::Relaxed);
+        let kind = if is_old && kind == Kind::Container { Kind::Persistent } else { kind };
+        match self.ask(|| Request::create(path, data, acl, kind)) {
+            Err(Fault::Unknown) if kind == Kind::Container => {
+                self.is_old.store(true, Ordering::Relaxed);
+                logging::info!(
+                    target: "zklock::session",
+                    "the server knows no container nodes (ZooKeeper 3.5 and later do): {path:?} \
+                     and others are made as persistent nodes"
+                );
+                // It closes this one.
+                Err(Fault::ConnectionLoss)
+            }
+            answer => answer.and_then(created),
+        }
+    }
+
+    /// Makes an ephemeral sequential node and lists the children of its parent, in one round trip
+    /// where that can be done.
+    pub(crate) fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
+        patiently(|| {
+            let create = Request::create(path, data, acl, Kind::EphemeralSequential);
+            let list = Request::children(path::parent(path), false);
+            let [made, siblings] = self.ask_both(create, list);
+            let made = made.and_then(created)?;
+            Ok(Entered { made, siblings: siblings.and_then(names).ok() })
+        })
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Answer<()> {
+        self.ask(|| Request::delete(path)).map(drop)
+    }
+
+    /// Deletes the node that this transaction has made; `NoNode` if it is gone, also where another
+    /// session has made one of the same name since. Who may not read it cannot tell the two apart.
+    pub(crate) fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
+        // Looks again each time: the node may have been replaced meanwhile.
+        patiently(|| match self.confirm_once(path) {
+            Ok(Some(stat)) if stat.czxid != czxid => Err(Fault::NoNode),
+            Ok(None) => Err(Fault::NoNode),
+            Ok(Some(_)) | Err(Fault::NoAuth) => self.ask_once(Request::delete(path)).map(drop),
+            Err(fault) => Err(fault),
+        })
+    }
+
+    /// Replaces the node's data.
+    pub(crate) fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
+        let write = || Request::Write { path: path.to_owned(), data: data.to_vec(), version: None };
+        self.ask(write).map(drop)
+    }
+
+    /// Takes all of these steps, as one, or none of them; then it is the fault of the first that
+    /// cannot be taken.
+    pub(crate) fn transact(&self, steps: &[Step]) -> Answer<()> {
+        self.ask(|| Request::Transact(steps.to_vec())).map(drop)
+    }
+
+    /// Asks for a node's deletion, and returns when the request is certain to reach the server
+    /// if the connection lasts, when there is none, or at the deadline. What is asked afterwards
+    /// comes after it. The answer, which comes on another thread, may be lost with the session.
+    pub(crate) fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>) {
+        if !self.submit(Request::delete(path), told(on_answer, |_| Ok(()))) {
+            self.connection.flushed_by(until);
+        }
+    }
+
+    /// Asks for a node's deletion without waiting.
+    pub(crate) fn delete_soon(&self, path: &str) {
+        self.submit(Request::delete(path), Box::new(drop));
+    }
+
+    // ----- to look
+
+    fn exists(&self, path: &str, watch: bool) -> Answer<Option<Stat>> {
+        or_none(self.ask(|| Request::exists(path, watch)).and_then(stat))
+    }
+
+    /// The node's data and stat, or `None` if there is no such node. A watch is set only
+    /// on a node that exists, so that none is left behind.
+    pub(crate) fn data(&self, path: &str, watch: bool) -> Answer<Found> {
+        or_none(self.ask(|| Request::data(path, watch)).and_then(data))
+    }
+
+    /// As `data`, but neither an ACL that hides the data nor their size hides whether the node
+    /// exists: there are none then. `NoAuth` says that the node is there, but that the server
+    /// tells nothing else of it: servers from 3.7.3, 3.8.4 and 3.9.2 on want READ for the stat, too.
+    /// It also answers who wants to watch a node without READ on it: since ZooKeeper 3.8.4 and 3.9.2
+    /// he can set a watch on it, but is told of nothing (CVE-2024-23944).
+    pub(crate) fn read(&self, path: &str, watch: bool) -> Answer<Found> {
+        self.or_its_stat(path, watch, self.data(path, watch))
+    }
+
+    fn or_its_stat(&self, path: &str, watch: bool, read: Answer<Found>) -> Answer<Found> {
+        let is_hidden = match &read {
+            Err(Fault::NoAuth) => !watch,
+            // Over a program's handle, asking whether a node exists sets no watch on it.
+            Err(Fault::TooLarge(_)) => !watch || self.connection.blocking().is_none(),
+            _ => false,
+        };
+        if !is_hidden {
+            return read;
+        }
+        let stat = self.exists(path, watch)?;
+        Ok(stat.map(|stat| (Vec::new(), stat)))
+    }
+
+    /// As `read` without a watch, of many nodes, in as few round trips as can be.
+    pub(crate) fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
+        let all = self.ask_each(paths, |path| Request::data(path, false), data);
+        let one = |(path, read): (&String, _)| self.or_its_stat(path, false, read);
+        paths.iter().zip(all).map(one).collect()
+    }
+
+    /// Whether the node is there; if not, a watch is set that its making fires. It stays with the
+    /// server until then, or until the session or its connection ends.
+    pub(crate) fn await_making(&self, path: &str) -> Answer<bool> {
+        Ok(self.exists(path, true)?.is_some())
+    }
+
+    /// `None` if there is no such node.
+    pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
+        or_none(self.ask(|| Request::children(path, watch)).and_then(names))
+    }
+
+    /// As `children`, of many nodes: in as few round trips as can be.
+    pub(crate) fn children_each(
+        &self,
+        paths: &[String],
+        watch: bool,
+    ) -> Vec<Answer<Option<Names>>> {
+        self.ask_each(paths, |path| Request::children(path, watch), names)
+    }
+
+    /// The names of the node's children, and its stat.
+    pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+        let list = || Request::ChildrenAndStat { path: path.to_owned(), watch };
+        or_none(self.ask(list).and_then(|reply| match reply {
+            Reply::NamesAndStat(names, stat) => Ok((names, stat)),
+            other => strange(&other),
+        }))
+    }
+
+    /// Answered when this connection's server has seen all that the leader had committed.
+    pub(crate) fn sync(&self) -> Answer<()> {
+        self.ask(|| Request::Sync).map(drop)
+    }
+
+    /// Asks, in one round trip, for the leader's word and for the node; `NoAuth` as with `read`.
+    pub(crate) fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
+        patiently(|| self.confirm_once(path))
+    }
+
+    fn confirm_once(&self, path: &str) -> Answer<Option<Stat>> {
+        let [synced, found] = self.ask_both(Request::Sync, Request::exists(path, false));
+        synced?;
+        or_none(found.and_then(stat))
+    }
+
+    // ----- to have something watched, without waiting
+
+    /// Reads the node's data and sets a watch on it; `NoAuth` as with `read`.
+    pub(crate) fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
+        self.submit(Request::data(path, true), told(on_answer, data));
+    }
+
+    /// As `watch_soon`, but may be a few milliseconds late, and does nothing if it is not wanted
+    /// any more then. Of a connection that is lost before, nothing may be heard.
+    pub(crate) fn watch_later(
+        &self,
+        path: &str,
+        is_wanted: IsWanted,
+        on_answer: OnAnswer<(Vec<u8>, Stat)>,
+    ) {
+        let asked = self.asked(Request::data(path, true), told(on_answer, data));
+        self.connection.later(asked, is_wanted);
+    }
+
+    /// Sets a watch on the children of the node's parent, and answers whether the node is there;
+    /// `NoAuth` as with `read`.
+    pub(crate) fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
+        let is_busy = Arc::new(AtomicBool::new(false));
+        let was_busy = Arc::clone(&is_busy);
+        let on_children = Box::new(move |answered: Answered| {
+            is_busy.store(answered.is_busy(), Ordering::Relaxed);
+        });
+        let on_exists = Box::new(move |answered: Answered| {
+            on_answer(match was_busy.load(Ordering::Relaxed) {
+                true => Err(Fault::Busy),
+                false => answered.read().and_then(stat),
+            });
+        });
+        let watch = self.asked(Request::children(path::parent(path), true), on_children);
+        let exists = self.asked(Request::exists(path, false), on_exists);
+        self.connection.submit([Some(watch), Some(exists)]);
+    }
+
+    /// Lists a node's children and sets a watch on them.
+    pub(crate) fn watch_children_soon(&self, path: &str, on_answer: OnAnswer<Names>) {
+        self.submit(Request::children(path, true), told(on_answer, names));
+    }
+
+    /// Has all watches of this connection on a node removed. What is asked for afterwards comes after
+    /// it. Not every server can.
+    pub(crate) fn unwatch_soon(&self, path: &str) {
+        if self.is_old.load(Ordering::Relaxed) || self.connection.blocking().is_some() {
+            return;
+        }
+        let is_old = Arc::clone(&self.is_old);
+        let on_reply = Box::new(move |answered: Answered| {
+            is_old.fetch_or(matches!(answered.read(), Err(Fault::Unknown)), Ordering::Relaxed);
+        });
+        self.submit(Request::Unwatch { path: path.to_owned() }, on_reply);
+    }
+
+    // ----- of the session itself
+
+    /// Whether a holder in this session may believe that its nodes exist; if not, why the session
+    /// is over. Once an error, always one, also where nobody has been told yet.
+    pub(crate) fn trusted(&self) -> Result<(), End> {
+        self.connection.trusted()
+    }
+
+    /// Whether a node that may be ours can be told to be of this session, and so be kept.
+    pub(crate) fn may_adopt(&self) -> bool {
+        self.connection.blocking().is_none()
+    }
+
+    pub(crate) fn info(&self) -> Info {
+        self.connection.info()
+    }
+
+    /// Ends the session, and stops trying to after so long.
+    pub(crate) fn close(&self, give_up_after: Duration) {
+        self.connection.close(give_up_after);
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_the_server_was_too_busy_for_is_asked_again() {
+        let asked = Cell::new(0);
+        let answer = patiently(|| {
+            asked.set(asked.get() + 1);
+            if asked.get() < 3 { Err(Fault::Busy) } else { Ok(asked.get()) }
+        });
+        assert_eq!(answer, Ok(3));
+        assert_eq!(patiently(|| Err::<(), _>(Fault::NoNode)), Err(Fault::NoNode));
+    }
+}
