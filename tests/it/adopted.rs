@@ -13,7 +13,7 @@ use zklock::{
 };
 
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{Kind, Raw};
+use crate::support::raw::Kind;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
@@ -61,14 +61,6 @@ impl Rig {
 
     fn wait_for_contenders(&self, count: usize) {
         eventually(LONG, "contenders", || self.site.children("a").len() == count);
-    }
-
-    /// Ends the handle's session at the server, and has the handle find out.
-    fn expire(&self) {
-        let (session, password) = self.proxy.sessions().pop().expect("a session");
-        self.proxy.refuse();
-        Raw::resume(self.site.hosts(), T, session, &password).unwrap().close().unwrap();
-        self.proxy.release();
     }
 
     fn finish(self) {
@@ -296,7 +288,7 @@ fn s26_an_expired_session_is_told_and_the_next_one_works() {
     let waiter = waits(move || also.lock());
     rig.wait_for_contenders(nodes_of(2));
 
-    rig.expire();
+    rig.site.expire(&rig.proxy);
     assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::SessionExpired));
     assert!(lost.recv().is_err(), "on_lost was called twice");
     assert!(!guard.is_held());

@@ -4,7 +4,7 @@ use std::time::Duration;
 use zklock::{Acl, Barrier, Cancel, ErrorKind};
 
 use crate::support::proxy::opcode;
-use crate::support::raw::{self, Kind, Raw};
+use crate::support::raw::{self, Kind};
 use crate::support::site::Site;
 use crate::support::{
     QUIET, eventually, kind, skip_without_server, skip_without_zookeeper, timed, waiting,
@@ -168,10 +168,7 @@ fn waiting_goes_on_over_lost_connections_and_sessions() {
     // It looks again.
     assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
     proxy.reset_counts();
-    let (session, password) = proxy.sessions().pop().unwrap();
-    proxy.refuse();
-    Raw::resume(site.hosts(), T, session, &password).unwrap().close().unwrap();
-    proxy.pass();
+    site.expire(&proxy);
     assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
     assert!(!waiter.is_finished());
     // Lifted while nobody could be told of it.

@@ -237,7 +237,7 @@ fn who_was_killed_and_comes_again_waits_for_its_former_session_to_end() {
     let again = enter(&site.quiet_client(), &site, 2);
     assert!(again.recv_timeout(BRIEF).is_err(), "no place, and no error yet");
     assert!(next.try_recv().is_err());
-    site.expire(&proxy, &dies);
+    site.expire(&proxy);
     let inside = [next, again].map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     assert!(inside.iter().all(Entered::is_held));
     drop((inside, former));
@@ -282,7 +282,7 @@ fn who_is_named_after_its_session_was_lost_is_told() {
         assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
         site.wait_for_children("a", 1);
         let own = site.children("a").remove(0);
-        let (session, password) = proxy.sessions().pop().unwrap();
+        let (session, password) = proxy.session();
         proxy.refuse();
         let mut keeps = Raw::resume(site.hosts(), T, session, &password).unwrap();
         eventually(SOON, "the end of the lease", || {
@@ -367,7 +367,7 @@ fn s78_leaving_waits_neither_for_the_dead_nor_beyond_its_time() {
     site.wait_for_children("a", 1);
     assert!(leaving.try_recv().is_err());
     let lost = crashes.lost();
-    site.expire(&proxy, &dies);
+    site.expire(&proxy);
     leaving.recv_timeout(SOON).unwrap().unwrap();
     assert!(matches!(
         lost.wait_for(SOON),
@@ -403,7 +403,7 @@ fn who_loses_its_session_before_the_round_comes_again_and_counts_once() {
         site.wait_for_children("a", 1);
         let before = site.children("a");
         match sessions_end {
-            true => site.expire(&proxy, &zk),
+            true => site.expire(&proxy),
             // A stranger's doing.
             false => site.raw().delete(&format!("{}/a/{}", site.base, before[0])).unwrap(),
         }
@@ -436,7 +436,7 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
     let ghost = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-");
     let ghost = raw.create(&ghost, &data, Kind::EphemeralSequential).unwrap();
     raw.set_data(&ghost, &data).unwrap();
-    site.expire(&proxy, &zk);
+    site.expire(&proxy);
     eventually(SOON, "a new node beside", || {
         let now = site.children("a");
         now.len() == 2 && !now.contains(&last(&own).to_owned())

@@ -60,7 +60,7 @@ fn s80_a_membership_comes_back_in_a_new_session() {
     let mut raw = site.raw();
     for round in 0..3 {
         let before = zk.session_id();
-        site.expire(&proxy, &zk);
+        site.expire(&proxy);
         eventually(SOON, "a member of a new session", || {
             let members = theirs.members().unwrap();
             members.iter().any(|one| Some(one.session) != before && one.data == b"still here")

@@ -350,7 +350,7 @@ fn a_wait_outlives_connections_and_sessions() {
     told.offer(1, "cut").unwrap();
     assert_eq!((takes.join().unwrap(), prior.join().unwrap()), (b"cut".to_vec(), b"cut".to_vec()));
     let (takes, prior) = wait(&consumer);
-    site.expire(&proxy, &zk);
+    site.expire(&proxy);
     producer.offer("expired").unwrap();
     told.offer(1, "expired").unwrap();
     assert_eq!(takes.join().unwrap(), b"expired");
@@ -440,7 +440,7 @@ fn s79_a_consumers_crash_has_its_item_delivered_again() {
     let item = mine.lease().unwrap();
     let (waits, same) = (theirs.clone(), mine.clone());
     let waits = waiting(move || waits.lease().unwrap());
-    site.expire(&proxy, &zk);
+    site.expire(&proxy);
     let again = waits.join().unwrap();
     assert_eq!((again.data(), again.sequence()), (&b"a"[..], 0));
     // The one who had it learns of it, cannot acknowledge it, and does no harm when dropped.

@@ -162,7 +162,7 @@ fn changes_are_observed_over_lost_sessions() {
     // What happens while nobody can be told is seen afterwards.
     proxy.refuse();
     theirs.set("two").unwrap();
-    site.expire(&proxy, &zk);
+    site.expire(&proxy);
     assert_eq!(changes.next_for(SOON).unwrap().map(text), Some(Some("two".to_owned())));
     let mut raw = site.raw();
     raw.delete(&format!("{}/a", site.base)).unwrap();

@@ -128,7 +128,7 @@ fn a_death_aborts_before_and_after_the_vote() {
             // It dies while it votes, with two who would decide.
             drop(decision);
             let recovered = round.recover().unwrap();
-            let (session, password) = proxy.sessions().pop().unwrap();
+            let (session, password) = proxy.session();
             proxy.stall_reply(opcode::MULTI);
             let vote = in_background(move || (doomed.vote_yes(), doomed));
             eventually(SOON, "the vote or the decision", || {
@@ -246,10 +246,7 @@ fn a_participant_waits_on_over_a_lost_session() {
     participant.vote_yes().unwrap();
     let lost = participant.lost();
     let learns = in_background(move || (participant.decision(), participant.vote_yes()));
-    let (session, password) = proxy.sessions().pop().unwrap();
-    proxy.refuse();
-    Raw::resume(site.hosts(), T, session, &password).unwrap().close().unwrap();
-    proxy.pass();
+    site.expire(&proxy);
     assert!(lost.wait_for(SOON).is_some());
     assert_eq!(coordinator.decide().unwrap(), Decision::Abort);
     let (decision, vote) = learns.recv_timeout(SOON).unwrap();

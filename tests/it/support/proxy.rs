@@ -249,7 +249,15 @@ impl Proxy {
         self.shared.lock().requests.clone()
     }
 
-    /// The ids and passwords of the sessions that were last established here.
+    /// The id and password of the session that was last established here.
+    ///
+    /// # Panics
+    /// If none was.
+    pub(crate) fn session(&self) -> (i64, Vec<u8>) {
+        self.sessions().swap_remove(0)
+    }
+
+    /// The ids and passwords of the sessions that were last established here, the last one first.
     pub(crate) fn sessions(&self) -> Vec<(i64, Vec<u8>)> {
         self.shared.lock().sessions.iter().cloned().collect()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use zklock::{Client, ClientBuilder};
 
 use super::proxy::Proxy;
-use super::raw::Raw;
+use super::raw::{Raw, SESSION_EXPIRED};
 use super::server::{Builder, Server};
 use super::{QUIET, alone, eventually, last, shared_hosts, threads_named, unique_base};
 
@@ -63,11 +63,13 @@ impl Site {
     }
 
     /// Ends the session of a proxy's one client at the server, and has the client find out.
-    pub(crate) fn expire(&self, proxy: &Proxy, zk: &Client) {
-        let known = proxy.sessions().into_iter().find(|(id, _)| Some(*id) == zk.session_id());
-        let (session, password) = known.expect("the client's session");
+    pub(crate) fn expire(&self, proxy: &Proxy) {
         proxy.refuse();
-        Raw::resume(&self.hosts, QUIET, session, &password).unwrap().close().unwrap();
+        let (session, password) = proxy.session();
+        let ended = Raw::resume(&self.hosts, QUIET, session, &password).and_then(Raw::close);
+        // A stall of the machine may have ended it already.
+        let expired = Some(SESSION_EXPIRED);
+        assert!(ended.as_ref().err().is_none_or(|why| why.code() == expired), "{ended:?}");
         proxy.release();
     }
 
