@@ -104,8 +104,8 @@
 //!
 //! A connected [`Client`] has the thread `zklock-link`, or `zklock-handle` where it is of a program's
 //! handle. Others come on demand and end by themselves: `zklock-open`, `zklock-dial` and `zklock-resolve` while
-//! connecting; `zklock-call`, up to 16 for a client, for calls with a deadline or a [`Cancel`];
-//! `zklock-reaper` for deletes in the background, and for the end of what is
+//! connecting; on a program's handle `zklock-call`, up to 16 for a client, for calls with a deadline or
+//! a [`Cancel`]; `zklock-reaper` for deletes in the background, and for the end of what is
 //! [kept](DistributedLockBuilder::keep_for); `zklock-event` for callbacks; `zklock-member`,
 //! one for each [`Membership`]; `zklock-drop` when the last of a program's handle is put away. [`Client::stats`] counts them.
 //!

@@ -23,7 +23,7 @@ use crate::session::follow::{GRACE, worth_asking};
 use crate::session::make::make_parents;
 use crate::session::retry::Retry;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Entered, Fault, Kind};
+use crate::session::store::{Answer, Created, Entered, Fault, Kind};
 use crate::session::wake::{Cancel, Signal, Subscription, Waiter};
 
 /// How long cleaning up may take where there is no deadline to keep.
@@ -104,7 +104,7 @@ impl Paused {
         let path = path::join(&self.node, &own);
         let until = Deadline::after(PARTING).earlier(limits.late());
         // The call has got nothing, whatever becomes of the node.
-        let _ = put_away(&self.core, &Waiter::new(), &self.session, path, until, None);
+        let _ = put_away(&self.core, &self.session, path, until, None);
     }
 }
 
@@ -399,13 +399,24 @@ impl Attempt<'_> {
         let node = self.node.clone();
         let late = move |answer: Answer<Entered>| match answer {
             Ok(entered) => core.reaper().delete(&owner, entered.made.path),
-            Err(Fault::ConnectionLoss) => core.reaper().sweep(&owner, node, vec![prefix]),
+            // It may take effect after the withdrawal has looked for it.
+            Err(Fault::ConnectionLoss) if !owner.may_adopt() => {
+                core.reaper().sweep(&owner, node, vec![prefix]);
+            }
             Err(_) => {}
+        };
+        // Known to go as soon as it is known, lest another call of ours wait for it.
+        let (reaper, of_session) = (self.core.reaper().clone(), Arc::downgrade(session));
+        let made_late = move |made: Created| {
+            if let Some(session) = of_session.upgrade() {
+                reaper.delete(&session, made.path);
+            }
         };
         self.until_usable(session)?;
         let leaving = session.leaving(&self.node);
         let before = session.status().now().connection;
-        let entered = self.ask(session, move |store| store.enter(&path, &data, &acl), late)?;
+        let entered =
+            self.ask(session, move |store| store.enter(&path, &data, &acl, made_late), late)?;
         let after = session.status().now().connection;
         let entered = self.sort(entered, "create a contender under it", "CREATE on it");
         Ok(entered.map(|Entered { made, siblings }| {
@@ -459,24 +470,8 @@ impl Attempt<'_> {
         late: impl FnOnce(Answer<T>) + Send + 'static,
     ) -> Result<Answer<T>, Stop> {
         self.until_usable(session)?;
-        let answer = if self.limits.deadline.is_never() && self.limits.cancel.is_none() {
-            job(session)
-        } else {
-            let owner = Arc::clone(session);
-            let done = self.core.calls().run(
-                &self.waiter,
-                self.ask_until,
-                || self.is_cancelled(),
-                move || job(&owner),
-                late,
-            );
-            match done {
-                Ok(Some(answer)) => answer,
-                Ok(None) => return Err(self.gave_up()),
-                Err(error) => return Err(Stop::Failed(error)),
-            }
-        };
-        match answer {
+        let answer = session.ask(self.ask_until, self.limits.cancel, job, late);
+        match answer.map_err(Stop::Failed)?.ok_or_else(|| self.gave_up())? {
             Err(Fault::SessionEnded) => Err(Stop::SessionEnded),
             Err(Fault::ConnectionLoss) => {
                 self.note_loss(ErrorKind::ConnectionLoss, "the connection was lost")?;
@@ -640,7 +635,7 @@ impl Attempt<'_> {
         let path = path::join(&self.node, &own);
         let until = Deadline::after(PARTING).earlier(late);
         let node = reset.then(|| self.node.clone());
-        match put_away(self.core, &self.waiter, &session, path, until, node) {
+        match put_away(self.core, &session, path, until, node) {
             Ok(()) | Err(Fault::ConnectionLoss) => Ok(()),
             Err(fault) => {
                 let needs = "DELETE on the lock node";
@@ -658,13 +653,12 @@ pub(crate) fn cancelled(node: &str) -> Error {
 /// As `delete_within`; what is not done by then is left to the reaper.
 fn put_away(
     core: &Core,
-    waiter: &Waiter,
     session: &Arc<Session>,
     path: String,
     until: Deadline,
     then: Option<String>,
 ) -> Answer<()> {
-    let deleted = delete_within(core, waiter, session, &path, until, then);
+    let deleted = delete_within(session, &path, until, then);
     match &deleted {
         Ok(()) => {}
         Err(Fault::ConnectionLoss) => core.reaper().delete(session, path),
@@ -677,8 +671,6 @@ fn put_away(
 /// was no time for. With `then`, the lock node is deleted as well if it is empty, so that
 /// its numbers start anew.
 fn delete_within(
-    core: &Core,
-    waiter: &Waiter,
     session: &Arc<Session>,
     path: &str,
     until: Deadline,
@@ -687,18 +679,18 @@ fn delete_within(
     if !session.status().now().is_usable() {
         return Err(Fault::ConnectionLoss);
     }
-    let (owner, path) = (Arc::clone(session), path.to_owned());
-    let job = move || {
-        let deleted = owner.delete(&path);
+    let path = path.to_owned();
+    let delete = move |session: &Session| {
+        let deleted = session.delete(&path);
         if let Some(node) = then
             && matches!(deleted, Ok(()) | Err(Fault::NoNode))
         {
             // Not empty: whoever is refused next will try again.
-            let _ = owner.delete(&node);
+            let _ = session.delete(&node);
         }
         deleted
     };
-    match core.calls().run(waiter, until, || false, job, drop) {
+    match session.ask(until, None, delete, drop) {
         Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))) => Ok(()),
         Ok(Some(Err(fault))) => Err(fault),
         Ok(None) | Err(_) => Err(Fault::ConnectionLoss),

@@ -1,8 +1,6 @@
 //! One question to the ensemble, beside the contending: asked again over lost connections and
 //! sessions, within the connect time-out.
 
-use std::sync::Arc;
-
 use super::acquire::refusal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
@@ -52,10 +50,7 @@ pub(crate) fn ask<T: Send + 'static>(
         if session.status().until_usable(&waiter, deadline, || false) == Usable::NotInTime {
             return Err(in_vain("connection"));
         }
-        let (asked, question) = (Arc::clone(&session), question.clone());
-        let answer =
-            core.calls().run(&waiter, deadline, || false, move || question(&asked), drop)?;
-        match answer {
+        match session.ask(deadline, None, question.clone(), drop)? {
             Some(Ok(answer)) => return Ok(answer),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if !deadline.has_passed() => {
                 lost = true;

@@ -748,10 +748,10 @@ impl Tenure {
         let Some(czxid) = self.standing.named else {
             return self.core.reaper().let_go(&self.session, &self.standing.node, until);
         };
-        let (session, node) = (Arc::clone(&self.session), self.standing.node.clone());
-        let delete = move || session.delete_named(&node, czxid);
+        let node = self.standing.node.clone();
+        let delete = move |session: &Session| session.delete_named(&node, czxid);
         let deleted = match self.session.status().now().is_usable() {
-            true => self.core.calls().run(&Waiter::new(), until, || false, delete, drop),
+            true => self.session.ask(until, None, delete, drop),
             false => Ok(None),
         };
         if !matches!(deleted, Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)))) {

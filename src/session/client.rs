@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::calls::{self, Calls};
 use super::events::{Events, Serial};
 use super::late::Late;
 use super::reaper::Reaper;
@@ -92,7 +91,6 @@ pub(crate) struct Core {
     /// Lock nodes that a warning was logged about, lately.
     warned: Mutex<BTreeSet<String>>,
     ensemble: Box<dyn Ensemble>,
-    calls: Calls,
     events: Events,
     reaper: Reaper,
     late: Arc<Late>,
@@ -241,7 +239,6 @@ impl Client {
         chroot: String,
         retry: Retry,
     ) -> Client {
-        let most_calls = ensemble.handle().map_or(usize::MAX, |_| calls::MOST);
         let core = Core {
             process: std::process::id(),
             hosts,
@@ -249,7 +246,6 @@ impl Client {
             retry,
             warned: Mutex::default(),
             ensemble,
-            calls: Calls::new(most_calls),
             events: Events::default(),
             reaper: Reaper::default(),
             late: Arc::default(),
@@ -456,10 +452,6 @@ pub(crate) enum Patience {
 }
 
 impl Core {
-    pub(crate) fn calls(&self) -> &Calls {
-        &self.calls
-    }
-
     pub(crate) fn events(&self) -> &Events {
         &self.events
     }

@@ -56,8 +56,12 @@ impl Follower {
         &self.client
     }
 
+    pub(crate) fn cancel(&self) -> Option<&Cancel> {
+        self.cancel.as_ref().map(|(cancel, _)| cancel)
+    }
+
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancel.as_ref().is_some_and(|(cancel, _)| cancel.is_cancelled())
+        self.cancel().is_some_and(Cancel::is_cancelled)
     }
 
     /// A session that a server serves.
@@ -84,8 +88,7 @@ impl Follower {
         }
     }
 
-    /// Asks once, in this session. An answer that comes when nobody waits for it any more goes to
-    /// `late`.
+    /// Asks once, in this session: see [`Session::ask`].
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         session: &Arc<Session>,
@@ -93,12 +96,7 @@ impl Follower {
         question: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
         late: impl FnOnce(Answer<T>) + Send + 'static,
     ) -> Result<Option<Answer<T>>> {
-        if until.is_never() && self.cancel.is_none() {
-            return Ok(Some(question(session)));
-        }
-        let asked = Arc::clone(session);
-        let calls = self.client.core().calls();
-        calls.run(&self.waiter, until, || self.is_cancelled(), move || question(&asked), late)
+        session.ask(until, self.cancel(), question, late)
     }
 
     /// Looks once, in this session; what it watches thereby is watched until the next look.

@@ -3,48 +3,82 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::store::{Answer, Answered, Both, OnReply, Reply};
+use super::store::{Answer, Answered, Both, Fault, OnAnswer, OnReply, Reply};
+use super::time_limit::TimeLimit;
+use super::wake::Signal;
 use crate::rt::{Condvar, Mutex};
 
 /// The answers to one request, or two.
-pub(super) struct Pending(Arc<Shared>);
+pub(crate) struct Pending<'a> {
+    shared: Arc<Shared>,
+    limit: Option<&'a TimeLimit>,
+}
 
 struct Shared {
     state: Mutex<State>,
     done: Condvar,
+    /// Of who waits within a time limit.
+    bell: Option<Signal>,
 }
 
 struct State {
     answers: Both<Answered>,
     missing: usize,
+    /// Who is told of the first answer when nobody waits for it any more.
+    late: Option<OnAnswer<Reply>>,
 }
 
-impl Pending {
-    /// Of so many requests.
-    pub(super) fn new(count: usize) -> Pending {
-        let state = State { answers: [None, None], missing: count };
-        Pending(Arc::new(Shared { state: Mutex::new(state), done: Condvar::new() }))
+impl<'a> Pending<'a> {
+    /// Of so many requests, for a caller who waits within this limit.
+    pub(crate) fn new(count: usize, limit: Option<&'a TimeLimit>) -> Pending<'a> {
+        let state = State { answers: [None, None], missing: count, late: None };
+        let bell = limit.map(TimeLimit::bell);
+        let shared = Shared { state: Mutex::new(state), done: Condvar::new(), bell };
+        Pending { shared: Arc::new(shared), limit }
     }
 
     /// What to do with the answer to the request of this number, to be asked for once each.
-    pub(super) fn on_reply(&self, number: usize) -> OnReply {
-        let mut promise = Promise { shared: Arc::clone(&self.0), number, answer: None };
+    pub(crate) fn on_reply(&self, number: usize) -> OnReply {
+        let mut promise = Promise { shared: Arc::clone(&self.shared), number, answer: None };
         Box::new(move |answer| {
             promise.answer = Some(answer);
             drop(promise);
         })
     }
 
-    /// Waits for all of them. `None` stands for one that will never come.
-    pub(super) fn wait(self) -> Both<Answer<Reply>> {
-        let mut state = self.0.state.lock();
+    /// Waits for all of them, or until the limit is over: what has not come by then counts as lost with
+    /// the connection. Whoever wants to know of the first answer even so gives a `late`; it is taken if
+    /// that answer is missing then.
+    pub(crate) fn wait(self, late: &mut Option<OnAnswer<Reply>>) -> [Answer<Reply>; 2] {
+        let mut state = self.shared.state.lock();
         while state.missing > 0 {
-            self.0.done.wait(&mut state);
+            match self.limit {
+                None => self.shared.done.wait(&mut state),
+                Some(limit) if limit.is_over() => {
+                    let answers = mem::take(&mut state.answers);
+                    if answers[0].is_none() {
+                        state.late = late.take();
+                    }
+                    drop(state);
+                    let lost = || Err(Fault::ConnectionLoss);
+                    return answers.map(|answer| answer.map_or_else(lost, Answered::read));
+                }
+                Some(limit) => {
+                    drop(state);
+                    limit.wait();
+                    state = self.shared.state.lock();
+                }
+            }
         }
         let answers = mem::take(&mut state.answers);
         drop(state);
-        answers.map(|answer| answer.map(Answered::read))
+        answers.map(given)
     }
+}
+
+/// Where the answer was dropped, the session is over.
+fn given(answer: Option<Answered>) -> Answer<Reply> {
+    answer.map_or(Err(Fault::SessionEnded), Answered::read)
 }
 
 /// Dropped with an answer or without: nobody waits for ever.
@@ -57,15 +91,25 @@ struct Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        if let Some(answer) = state.answers.get_mut(self.number) {
-            *answer = self.answer.take();
-        }
         state.missing -= 1;
         // One wake-up, for the last of them.
         let is_last = state.missing == 0;
+        if self.number == 0
+            && let Some(late) = state.late.take()
+        {
+            drop(state);
+            return late(given(self.answer.take()));
+        }
+        if let Some(answer) = state.answers.get_mut(self.number) {
+            *answer = self.answer.take();
+        }
         drop(state);
-        if is_last {
-            self.shared.done.notify_one();
+        match &self.shared.bell {
+            _ if !is_last => {}
+            Some(bell) => bell(),
+            None => {
+                self.shared.done.notify_one();
+            }
         }
     }
 }

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::calls;
 use super::status::Status;
-use super::store::{Answer, Ensemble, Names, Reports, Stat};
+use super::store::{Answer, Ensemble, Fault, Names, Reports, Stat};
+use super::time_limit::TimeLimit;
 use super::together::Together;
 use super::verbs::Verbs;
-use super::wake::{Waiter, Watches};
+use super::wake::{Cancel, Waiter, Watches};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::{End, Notice};
 use crate::path;
@@ -19,6 +21,12 @@ use crate::rt::{Deadline, Mutex};
 #[derive(Debug)]
 pub(crate) struct Session {
     verbs: Verbs,
+    shared: Arc<Shared>,
+}
+
+/// What all callers of a session have in common, with a time limit and without.
+#[derive(Debug)]
+struct Shared {
     status: Arc<Status>,
     watches: Arc<Watches>,
     listings: Together<Answer<Option<Names>>>,
@@ -51,8 +59,7 @@ impl Session {
             }),
         };
         let verbs = Verbs::new(ensemble.open(reports, waiter, &stop)?, Arc::clone(&watches));
-        Ok(Session {
-            verbs,
+        let shared = Arc::new(Shared {
             status,
             watches,
             listings: Together::default(),
@@ -60,17 +67,80 @@ impl Session {
             leaving: Mutex::default(),
             #[cfg(test)]
             left: Mutex::default(),
-        })
+        });
+        Ok(Session { verbs, shared })
+    }
+
+    /// Asks within a time limit; `None` if it was over first. What was asked for may then have taken
+    /// effect or not, and may do so yet: `late` is told that the connection was lost, before this returns.
+    /// Where the session is on a handle of the program's, on which no call can be abandoned, the question
+    /// goes on, if it has begun, and `late` is told what comes of it, on another thread.
+    ///
+    /// A question has to pass a lost connection on: else it says something of what was never asked.
+    pub(crate) fn ask<T: Send + 'static>(
+        self: &Arc<Session>,
+        until: Deadline,
+        cancel: Option<&Cancel>,
+        question: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
+        late: impl FnOnce(Answer<T>) + Send + 'static,
+    ) -> Result<Option<Answer<T>>> {
+        if until.is_never() && cancel.is_none() {
+            return Ok(Some(question(self)));
+        }
+        let limit = TimeLimit::new(until, cancel);
+        if let Some(handle) = self.verbs.blocking() {
+            let asked = Arc::clone(self);
+            return calls::run(handle.workers(), &limit, move || question(&asked), late);
+        }
+        let session = self.within(limit);
+        let answer = question(&session);
+        if matches!(answer, Err(Fault::ConnectionLoss)) && session.gave_up() {
+            late(answer);
+            return Ok(None);
+        }
+        Ok(Some(answer))
+    }
+
+    /// Deletes a node, within a time limit; `None` if it was over first. If an answer may still come then,
+    /// `late` is told of it, on another thread.
+    pub(crate) fn delete_or(
+        self: &Arc<Session>,
+        until: Deadline,
+        cancel: Option<&Cancel>,
+        path: &str,
+        late: impl FnOnce(Answer<()>) + Send + 'static,
+    ) -> Result<Option<Answer<()>>> {
+        if until.is_never() && cancel.is_none() {
+            return Ok(Some(self.delete(path)));
+        }
+        let limit = TimeLimit::new(until, cancel);
+        if let Some(handle) = self.verbs.blocking() {
+            let (asked, path) = (Arc::clone(self), path.to_owned());
+            return calls::run(handle.workers(), &limit, move || asked.delete(&path), late);
+        }
+        let session = self.within(limit);
+        let answer = session.verbs.delete_or(path, Box::new(late));
+        Ok((!session.gave_up()).then_some(answer))
+    }
+
+    fn within(&self, limit: TimeLimit) -> Session {
+        Session { verbs: self.verbs.within(limit), shared: Arc::clone(&self.shared) }
+    }
+
+    /// Whether the caller has gone without an answer.
+    fn gave_up(&self) -> bool {
+        self.verbs.limit().is_some_and(TimeLimit::was_over)
     }
 
     pub(crate) fn status(&self) -> &Status {
-        &self.status
+        &self.shared.status
     }
 
     /// For whoever is about to wait for something.
     pub(crate) fn watches(&self) -> &Arc<Watches> {
-        self.watches.tidy(|path| self.verbs.unwatch_soon(path));
-        &self.watches
+        let watches = &self.shared.watches;
+        watches.tidy(|path| self.verbs.unwatch_soon(path));
+        watches
     }
 
     /// Whether its lease still runs.
@@ -85,35 +155,46 @@ impl Session {
     /// As the verb of that name, but callers may be given one common answer to a request that was sent
     /// after each of them had called.
     pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
-        self.listings.get(&key(path, watch), || self.verbs.children(path, watch))
+        self.together(&self.shared.listings, path, watch, || self.verbs.children(path, watch))
     }
 
     /// As the verb of that name, with a common answer as with `children`.
     pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
-        self.lists.get(&key(path, watch), || self.verbs.list(path, watch))
+        self.together(&self.shared.lists, path, watch, || self.verbs.list(path, watch))
+    }
+
+    fn together<T: Clone>(
+        &self,
+        callers: &Together<Answer<T>>,
+        path: &str,
+        watch: bool,
+        ask: impl FnOnce() -> Answer<T>,
+    ) -> Answer<T> {
+        let answer = callers.get(&key(path, watch), self.verbs.limit(), ask);
+        answer.unwrap_or(Err(Fault::ConnectionLoss))
     }
 
     /// Notes that a node of the session's belongs to nobody any more, and is about to go: no call
     /// will ever take it for its own place, and no guard stands on it.
     pub(crate) fn leaves(&self, path: &str) {
         #[cfg(test)]
-        self.left.lock().insert(path.to_owned());
-        self.leaving.lock().insert(path.to_owned());
+        self.shared.left.lock().insert(path.to_owned());
+        self.shared.leaving.lock().insert(path.to_owned());
     }
 
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn has_left(&self, path: &str) -> bool {
-        self.left.lock().contains(path)
+        self.shared.left.lock().contains(path)
     }
 
     /// It has gone, or cannot go.
     pub(crate) fn leaves_no_more(&self, path: &str) {
-        self.leaving.lock().remove(path);
+        self.shared.leaving.lock().remove(path);
     }
 
     /// The names of such nodes among the children of this one.
     pub(crate) fn leaving(&self, parent: &str) -> Vec<String> {
-        let leaving = self.leaving.lock();
+        let leaving = self.shared.leaving.lock();
         let inside = leaving.iter().filter(|path| path::parent(path) == parent);
         inside.map(|path| path::last(path).to_owned()).collect()
     }
@@ -172,5 +253,168 @@ pub(crate) fn ended(end: End) -> Error {
             "the server rejected the client's credentials; check the scheme and the credentials",
         ),
         End::Closed => Error::new(ErrorKind::Closed, "the client is closed"),
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use crate::rt::{Receiver, Sender, unbounded};
+    use crate::session::store::{
+        Answered, Asked, Both, Connection, Created, Info, OnReply, Reply, Request,
+    };
+    use std::thread;
+    use std::time::Duration;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Passes on what it is asked for, and leaves the answers to others.
+    #[derive(Debug)]
+    struct Passes(Sender<(Request, OnReply)>);
+
+    impl Connection for Passes {
+        fn submit(&self, requests: Both<Asked>) -> bool {
+            for Asked { request, on_reply } in requests.into_iter().flatten() {
+                self.0.send((request, on_reply)).unwrap();
+            }
+            true
+        }
+
+        fn flushed_by(&self, _until: Deadline) {}
+
+        fn trusted(&self) -> std::result::Result<(), End> {
+            Ok(())
+        }
+
+        fn info(&self) -> Info {
+            Info::default()
+        }
+
+        fn close(&self, _give_up_after: Duration) {}
+    }
+
+    impl Ensemble for Passes {
+        fn open(
+            &self,
+            _reports: Reports,
+            _waiter: &Waiter,
+            _stop: &dyn Fn() -> bool,
+        ) -> Result<Box<dyn Connection>> {
+            Ok(Box::new(Passes(self.0.clone())))
+        }
+
+        fn session_timeout(&self) -> Duration {
+            SOON
+        }
+
+        fn connect_timeout(&self) -> Duration {
+            SOON
+        }
+    }
+
+    fn session() -> (Arc<Session>, Receiver<(Request, OnReply)>) {
+        let (asks, asked) = unbounded();
+        let session = Session::open(&Passes(asks), &Waiter::new(), || false, drop).unwrap();
+        (Arc::new(session), asked)
+    }
+
+    fn names() -> Names {
+        Arc::new(vec!["x".to_owned()])
+    }
+
+    fn lists(
+        session: &Arc<Session>,
+        cancel: Option<&Cancel>,
+    ) -> Receiver<Option<Answer<Option<Names>>>> {
+        let (session, cancel) = (Arc::clone(session), cancel.cloned());
+        let (tell, told) = unbounded();
+        thread::spawn(move || {
+            let list = |session: &Session| session.children("/a", false);
+            tell.send(session.ask(Deadline::NEVER, cancel.as_ref(), list, drop).unwrap())
+        });
+        told
+    }
+
+    #[test]
+    fn who_has_a_time_limit_goes_and_leaves_the_common_question_to_others() {
+        let (session, asked) = session();
+        let [first, second] = [(); 2].map(|()| Cancel::new());
+        let asks = lists(&session, Some(&first));
+        let (_, unanswered) = asked.recv_timeout(SOON).unwrap();
+        let [waits, goes] = [None, Some(&second)].map(|cancel| lists(&session, cancel));
+        second.cancel();
+        assert_eq!(goes.recv_timeout(SOON), Ok(None));
+        first.cancel();
+        assert_eq!(asks.recv_timeout(SOON), Ok(None));
+        // Asked anew.
+        let (_, on_reply) = asked.recv_timeout(SOON).unwrap();
+        on_reply(Answered::Read(Ok(Reply::Names(names()))));
+        assert_eq!(waits.recv_timeout(SOON), Ok(Some(Ok(Some(names())))));
+        drop(unanswered);
+    }
+
+    #[test]
+    fn nothing_is_asked_when_the_time_is_over() {
+        let (session, asked) = session();
+        let now = Deadline::after(Duration::ZERO);
+        let (tell, told) = unbounded();
+        let late = move |answer| tell.send(answer).unwrap();
+        let question = |session: &Session| {
+            session.delete("/a")?;
+            session.confirm("/a")
+        };
+        assert_eq!(session.ask(now, None, question, late).unwrap(), None);
+        assert_eq!(told.try_recv(), Ok(Err(Fault::ConnectionLoss)));
+        let each = |session: &Session| Ok(session.read_each(&["/a".to_owned()]));
+        let read = session.ask(now, None, each, drop).unwrap();
+        assert_eq!(read, Some(Ok(vec![Err(Fault::ConnectionLoss)])));
+        let deleted = session.delete_or(now, None, "/a", |_| panic!("nobody was asked"));
+        assert_eq!(deleted.unwrap(), None);
+        assert!(asked.is_empty());
+    }
+
+    #[test]
+    fn a_node_that_was_made_too_late_for_its_caller_is_told() {
+        let (session, asked) = session();
+        let cancel = Cancel::new();
+        let (tell, told) = unbounded();
+        let (enters, token) = (Arc::clone(&session), cancel.clone());
+        let call = thread::spawn(move || {
+            let made = move |made| tell.send(made).unwrap();
+            let enter = |session: &Session| session.enter("/a/x-", &[], &[], made);
+            enters.ask(Deadline::NEVER, Some(&token), enter, drop).unwrap()
+        });
+        let [(_, on_create), (_, on_list)] = [(); 2].map(|()| asked.recv_timeout(SOON).unwrap());
+        cancel.cancel();
+        assert_eq!(call.join().unwrap(), None);
+        let made = Created { path: "/a/x-1".to_owned(), czxid: Some(7) };
+        on_create(Answered::Read(Ok(Reply::Created(made.clone()))));
+        assert_eq!(told.recv_timeout(SOON), Ok(made));
+        drop(on_list);
+    }
+
+    #[test]
+    fn the_answer_to_a_deletion_that_nobody_waits_for_any_more_is_told() {
+        for is_answered in [true, false] {
+            let (session, asked) = session();
+            let cancel = Cancel::new();
+            let (tell, told) = unbounded();
+            let (deletes, token) = (Arc::clone(&session), cancel.clone());
+            let call = thread::spawn(move || {
+                let late = move |answer| tell.send(answer).unwrap();
+                deletes.delete_or(Deadline::NEVER, Some(&token), "/a", late).unwrap()
+            });
+            let (_, on_reply) = asked.recv_timeout(SOON).unwrap();
+            cancel.cancel();
+            assert_eq!(call.join().unwrap(), None);
+            assert!(told.is_empty());
+            match is_answered {
+                true => on_reply(Answered::Read(Ok(Reply::Done))),
+                false => drop(on_reply),
+            }
+            let expected = if is_answered { Ok(()) } else { Err(Fault::SessionEnded) };
+            assert_eq!(told.recv_timeout(SOON), Ok(expected));
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::status::Status;
 use super::wake::{Waiter, Watches};
+use super::workers::Workers;
 use crate::acl::Acl;
 use crate::error::Result;
 pub(crate) use crate::link::Info;
@@ -307,8 +308,11 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
 
 /// See [`Connection::blocking`].
 pub(crate) trait Blocking {
-    /// Makes one call, or two, of which the second follows on the success of the first.
-    fn call(&self, requests: Both<Request>) -> Both<Answer<Reply>>;
+    /// For as long as it takes.
+    fn call(&self, request: Request) -> Answer<Reply>;
+
+    /// On which callers with a time limit have their calls made.
+    fn workers(&self) -> &Workers;
 }
 
 /// Where a session is to report to.

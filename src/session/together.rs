@@ -1,9 +1,12 @@
 //! One answer for all who ask the same at the same time: after a new connection, every
 //! waiter of a client wants the same list at once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::mem;
 use std::sync::Arc;
 
+use super::time_limit::TimeLimit;
+use super::wake::Signal;
 use crate::rt::{Condvar, Mutex};
 
 /// Shares answers of type `T` among callers with the same key.
@@ -28,6 +31,9 @@ struct Inner<T> {
     /// How many have joined and not come to ask. They cannot be told by the references to the
     /// round: who has panicked may still have one.
     waiting: usize,
+    /// Of those of them who wait within a time limit, by number.
+    bells: BTreeMap<u64, Signal>,
+    next: u64,
 }
 
 enum State<T> {
@@ -38,23 +44,43 @@ enum State<T> {
 }
 
 impl<T: Clone> Together<T> {
-    /// The answer of `ask`, by whoever of the callers runs it.
-    pub(crate) fn get(&self, key: &str, ask: impl FnOnce() -> T) -> T {
+    /// The answer of `ask`, by whoever of the callers runs it; `None` to the caller whose time limit
+    /// is over first. If that was the one who asked, another asks anew.
+    pub(crate) fn get(
+        &self,
+        key: &str,
+        limit: Option<&TimeLimit>,
+        ask: impl FnOnce() -> T,
+    ) -> Option<T> {
         if let Some(round) = self.join(key) {
             let mut inner = round.inner.lock();
+            inner.next += 1;
+            let number = inner.next;
+            inner.bells.extend(limit.map(|limit| (number, limit.bell())));
             loop {
-                match &inner.state {
-                    State::Waiting => round.changed.wait(&mut inner),
-                    State::Done(answer) => return answer.clone(),
-                    State::Due => break,
+                match (&inner.state, limit) {
+                    (State::Done(answer), _) => return Some(answer.clone()),
+                    (State::Due, _) => break,
+                    (State::Waiting, None) => round.changed.wait(&mut inner),
+                    (State::Waiting, Some(limit)) if limit.is_over() => {
+                        inner.waiting -= 1;
+                        inner.bells.remove(&number);
+                        return None;
+                    }
+                    (State::Waiting, Some(limit)) => {
+                        drop(inner);
+                        limit.wait();
+                        inner = round.inner.lock();
+                    }
                 }
             }
             inner.state = State::Waiting;
             inner.waiting -= 1;
+            inner.bells.remove(&number);
             drop(inner);
-            return self.run(key, Some(&round), ask);
+            return self.run(key, Some(&round), limit, ask);
         }
-        self.run(key, None, ask)
+        self.run(key, None, limit, ask)
     }
 
     /// The round to wait for, if one is under way already.
@@ -65,23 +91,37 @@ impl<T: Clone> Together<T> {
             return None;
         };
         let next = of_key.next.get_or_insert_with(|| {
-            let inner = Inner { state: State::Waiting, waiting: 0 };
+            let inner =
+                Inner { state: State::Waiting, waiting: 0, bells: BTreeMap::new(), next: 0 };
             Arc::new(Round { inner: Mutex::new(inner), changed: Condvar::new() })
         });
         next.inner.lock().waiting += 1;
         Some(Arc::clone(next))
     }
 
-    fn run(&self, key: &str, round: Option<&Arc<Round<T>>>, ask: impl FnOnce() -> T) -> T {
+    fn run(
+        &self,
+        key: &str,
+        round: Option<&Arc<Round<T>>>,
+        limit: Option<&TimeLimit>,
+        ask: impl FnOnce() -> T,
+    ) -> Option<T> {
         let mut turn = Turn { together: self, key, round, finished: false };
         let answer = ask();
+        if limit.is_some_and(TimeLimit::was_over) {
+            return None;
+        }
         turn.finished = true;
         drop(turn);
         if let Some(round) = round {
-            round.inner.lock().state = State::Done(answer.clone());
+            let mut inner = round.inner.lock();
+            inner.state = State::Done(answer.clone());
+            let bells = mem::take(&mut inner.bells);
+            drop(inner);
             round.changed.notify_all();
+            bells.values().for_each(|bell| bell());
         }
-        answer
+        Some(answer)
     }
 }
 
@@ -98,7 +138,7 @@ impl<T> Drop for Turn<'_, T> {
             && let Some(round) = self.round
             && round.hand_on()
         {
-            // The question panicked: another of those who wait for this round takes it over.
+            // There was no answer: another of those who wait for this round takes it over.
             return;
         }
         let mut rounds = self.together.rounds.lock();
@@ -117,7 +157,13 @@ impl<T> Round<T> {
             return false;
         }
         inner.state = State::Due;
-        self.changed.notify_one();
+        // Whoever's bell is here will look.
+        match inner.bells.values().next() {
+            Some(bell) => bell(),
+            None => {
+                self.changed.notify_one();
+            }
+        }
         true
     }
 }
@@ -137,8 +183,12 @@ impl<T> std::fmt::Debug for Together<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rt::{Sender, bounded};
+    use crate::rt::{Deadline, Sender, bounded, unbounded};
+    use crate::session::wake::Cancel;
     use std::thread::{JoinHandle, spawn, yield_now};
+    use std::time::Duration;
+
+    const SOON: Duration = Duration::from_secs(20);
 
     type Letters = Arc<Together<u8>>;
 
@@ -148,11 +198,12 @@ mod tests {
         let (go_on, may_go_on) = bounded::<()>(0);
         let shared = Arc::clone(together);
         let first = spawn(move || {
-            shared.get("a", || {
+            let ask = || {
                 begun.send(()).unwrap();
                 let _ = may_go_on.recv();
                 1
-            })
+            };
+            shared.get("a", None, ask).unwrap()
         });
         has_begun.recv().unwrap();
         (first, go_on)
@@ -169,7 +220,7 @@ mod tests {
     }
 
     fn assert_nobody_is_stranded(together: &Letters) {
-        assert_eq!(together.get("a", || 7), 7);
+        assert_eq!(together.get("a", None, || 7), Some(7));
         assert!(together.rounds.lock().is_empty());
     }
 
@@ -182,15 +233,16 @@ mod tests {
             .map(|_| {
                 let (shared, asked) = (Arc::clone(&together), Arc::clone(&asked));
                 spawn(move || {
-                    shared.get("a", || {
+                    let ask = || {
                         *asked.lock() += 1;
                         *asked.lock()
-                    })
+                    };
+                    shared.get("a", None, ask).unwrap()
                 })
             })
             .collect();
         wait_until_joined(&together, 20);
-        assert_eq!(together.get("b", || 7), 7, "another key waits for nobody");
+        assert_eq!(together.get("b", None, || 7), Some(7), "another key waits for nobody");
         drop(go_on);
         assert_eq!(first.join().unwrap(), 1);
         for other in others {
@@ -205,19 +257,19 @@ mod tests {
         for others in 0..2 {
             let (first, go_on) = hold_up(&together);
             let shared = Arc::clone(&together);
-            let panics = spawn(move || shared.get("a", || panic!("this one panics")));
+            let panics = spawn(move || shared.get("a", None, || panic!("this one panics")));
             wait_until_joined(&together, 1);
             let answers: Vec<_> = (0..others)
                 .map(|_| {
                     let shared = Arc::clone(&together);
-                    spawn(move || shared.get("a", || 3))
+                    spawn(move || shared.get("a", None, || 3).unwrap())
                 })
                 .collect();
             wait_until_joined(&together, 1 + others);
             drop(go_on);
             assert_eq!(first.join().unwrap(), 1);
             // Whichever of them came to ask.
-            let _: std::thread::Result<u8> = panics.join();
+            let _: std::thread::Result<Option<u8>> = panics.join();
             for answer in answers {
                 assert_eq!(answer.join().unwrap(), 3);
             }
@@ -230,7 +282,7 @@ mod tests {
         struct AsksWhenDropped(Letters);
         impl Drop for AsksWhenDropped {
             fn drop(&mut self) {
-                self.0.get("a", || 2);
+                self.0.get("a", None, || 2);
             }
         }
         let together = Letters::default();
@@ -251,6 +303,56 @@ mod tests {
             let unwound: std::thread::Result<()> = thread.join();
             assert!(unwound.is_err());
         }
+        assert_nobody_is_stranded(&together);
+    }
+
+    #[test]
+    fn who_goes_before_the_answer_leaves_the_question_to_another() {
+        let together = Letters::default();
+        let (first, go_on) = hold_up(&together);
+        let cancels = [(); 2].map(|()| Cancel::new());
+        let (asks, asked) = unbounded();
+        let callers = [0, 1].map(|number| {
+            let (shared, asks, cancel) =
+                (Arc::clone(&together), asks.clone(), cancels[number].clone());
+            spawn(move || {
+                let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
+                shared.get("a", Some(&limit), || {
+                    let (answer, answered) = bounded(1);
+                    asks.send((number, answer)).unwrap();
+                    // As verbs do: without an answer when the limit is over.
+                    let given = answered.recv().unwrap();
+                    if limit.is_over() { 0 } else { given }
+                })
+            })
+        });
+        wait_until_joined(&together, 2);
+        drop(go_on);
+        first.join().unwrap();
+        let (goes, answer) = asked.recv_timeout(SOON).unwrap();
+        cancels[goes].cancel();
+        answer.send(1).unwrap();
+        let (stays, answer) = asked.recv_timeout(SOON).unwrap();
+        assert_ne!(stays, goes);
+        answer.send(2).unwrap();
+        let answers = callers.map(|caller| caller.join().unwrap());
+        assert_eq!((answers[goes], answers[stays]), (None, Some(2)));
+        assert_nobody_is_stranded(&together);
+    }
+
+    #[test]
+    fn who_goes_while_others_ask_holds_up_nobody() {
+        let together = Letters::default();
+        let (first, go_on) = hold_up(&together);
+        let (cancel, shared) = (Cancel::new(), Arc::clone(&together));
+        let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
+        let (tell, told) = unbounded();
+        spawn(move || tell.send(shared.get("a", Some(&limit), || panic!("asked by who has gone"))));
+        wait_until_joined(&together, 1);
+        cancel.cancel();
+        assert_eq!(told.recv_timeout(SOON), Ok(None));
+        drop(go_on);
+        first.join().unwrap();
         assert_nobody_is_stranded(&together);
     }
 }

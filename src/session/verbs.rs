@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use super::pending::Pending;
 use super::store::{
-    Answer, Answered, Asked, Both, Connection, Created, Entered, Fault, Found, Info, IsWanted,
-    Kind, Names, OnAnswer, OnReply, Reply, Request, Stat, Step, or_none,
+    Answer, Answered, Asked, Blocking, Both, Connection, Created, Entered, Fault, Found, Info,
+    IsWanted, Kind, Names, OnAnswer, OnReply, Reply, Request, Stat, Step, or_none,
 };
+use super::time_limit::TimeLimit;
 use super::wake::{Waiter, Watches};
 use crate::acl::Acl;
 use crate::link::core::End;
@@ -32,31 +33,29 @@ const LONGEST: Duration = Duration::from_millis(200);
 /// After so many attempts the answer counts as lost: some two seconds.
 const ATTEMPTS: u32 = 15;
 
-/// See the module. Every call answers in bounded time. Dropped, it ends the session.
+/// See the module. Every call answers in bounded time, or as soon as the caller's time limit is over:
+/// as with a connection that is lost, what was asked for may take effect or not. Afterwards nothing is
+/// asked whose answer would be waited for. With the last of those of one connection, the session ends.
 #[derive(Debug)]
 pub(crate) struct Verbs {
-    connection: Box<dyn Connection>,
+    connection: Arc<dyn Connection>,
     watches: Arc<Watches>,
+    limit: Option<TimeLimit>,
     /// The server is older than 3.5. It says so by closing the connection: another one is not to be
     /// lost for the same answer.
     is_old: Arc<AtomicBool>,
 }
 
-fn patiently<T>(ask: impl Fn() -> Answer<T>) -> Answer<T> {
+fn patiently<T>(mut ask: impl FnMut() -> Answer<T>, rest: impl Fn(Duration)) -> Answer<T> {
     let mut pause = PAUSE;
     for _ in 0..ATTEMPTS {
         match ask() {
-            Err(Fault::Busy) => Waiter::new().wait(Deadline::after(pause)),
+            Err(Fault::Busy) => rest(pause),
             answer => return answer,
         }
         pause = (pause * 2).min(LONGEST);
     }
     Err(Fault::ConnectionLoss)
-}
-
-/// Who says nothing is gone.
-fn given(answer: Option<Answer<Reply>>) -> Answer<Reply> {
-    answer.unwrap_or(Err(Fault::SessionEnded))
 }
 
 fn strange<T>(reply: &Reply) -> Answer<T> {
@@ -120,7 +119,26 @@ impl Request {
 
 impl Verbs {
     pub(super) fn new(connection: Box<dyn Connection>, watches: Arc<Watches>) -> Verbs {
-        Verbs { connection, watches, is_old: Arc::default() }
+        Verbs { connection: connection.into(), watches, limit: None, is_old: Arc::default() }
+    }
+
+    /// The same, for a caller with a time limit.
+    pub(super) fn within(&self, limit: TimeLimit) -> Verbs {
+        Verbs {
+            connection: Arc::clone(&self.connection),
+            watches: Arc::clone(&self.watches),
+            limit: Some(limit),
+            is_old: Arc::clone(&self.is_old),
+        }
+    }
+
+    pub(super) fn limit(&self) -> Option<&TimeLimit> {
+        self.limit.as_ref()
+    }
+
+    /// Whether the caller's time limit is over.
+    fn is_over(&self) -> bool {
+        self.limit().is_some_and(TimeLimit::is_over)
     }
 
     // ----- asking
@@ -152,44 +170,71 @@ impl Verbs {
         self.connection.submit([Some(self.asked(request, on_reply)), None])
     }
 
-    fn begin(&self, request: Request) -> Pending {
+    fn begin(&self, request: Request) -> Pending<'_> {
         #[cfg(test)]
         self.connection.hesitate();
-        let pending = Pending::new(1);
+        let pending = Pending::new(1, self.limit());
         self.submit(request, pending.on_reply(0));
         pending
     }
 
     /// Without patience.
     fn ask_once(&self, request: Request) -> Answer<Reply> {
-        let [answer, _] = match self.connection.blocking() {
-            Some(handle) => handle.call([Some(request), None]),
-            None => self.begin(request).wait(),
-        };
-        given(answer)
+        self.ask_once_or(request, &mut None)
     }
 
-    /// Back to back, without patience.
-    fn ask_both(&self, first: Request, second: Request) -> [Answer<Reply>; 2] {
-        let answers = match self.connection.blocking() {
-            Some(handle) => handle.call([Some(first), Some(second)]),
+    /// As `ask_once`; `late` is taken where the caller's time limit is over before the answer comes, and
+    /// is told of it, on another thread.
+    fn ask_once_or(&self, request: Request, late: &mut Option<OnAnswer<Reply>>) -> Answer<Reply> {
+        match self.connection.blocking() {
+            Some(handle) => handle.call(request),
+            None if self.is_over() => Err(Fault::ConnectionLoss),
             None => {
-                #[cfg(test)]
-                self.connection.hesitate();
-                let pending = Pending::new(2);
-                let both: Both<Asked> = [
-                    Some(self.asked(first, pending.on_reply(0))),
-                    Some(self.asked(second, pending.on_reply(1))),
-                ];
-                self.connection.submit(both);
-                pending.wait()
+                let [answer, _] = self.begin(request).wait(late);
+                answer
             }
-        };
-        answers.map(given)
+        }
+    }
+
+    /// Back to back, without patience; `late` is told of the first answer, as with `ask_once_or`. On a
+    /// handle of the program's the second follows on the success of the first.
+    fn ask_both(
+        &self,
+        first: Request,
+        second: Request,
+        late: &mut Option<OnAnswer<Reply>>,
+    ) -> [Answer<Reply>; 2] {
+        if let Some(handle) = self.connection.blocking() {
+            let first = handle.call(first);
+            let second = match &first {
+                Ok(_) => handle.call(second),
+                Err(fault) => Err(fault.clone()),
+            };
+            return [first, second];
+        }
+        if self.is_over() {
+            return [const { Err(Fault::ConnectionLoss) }; 2];
+        }
+        #[cfg(test)]
+        self.connection.hesitate();
+        let pending = Pending::new(2, self.limit());
+        let both: Both<Asked> = [
+            Some(self.asked(first, pending.on_reply(0))),
+            Some(self.asked(second, pending.on_reply(1))),
+        ];
+        self.connection.submit(both);
+        pending.wait(late)
     }
 
     fn ask(&self, request: impl Fn() -> Request) -> Answer<Reply> {
-        patiently(|| self.ask_once(request()))
+        self.patiently(|| self.ask_once(request()))
+    }
+
+    fn patiently<T>(&self, ask: impl FnMut() -> Answer<T>) -> Answer<T> {
+        patiently(ask, |pause| match self.limit() {
+            None => Waiter::new().wait(Deadline::after(pause)),
+            Some(limit) => limit.pause(pause),
+        })
     }
 
     /// Of each path; a window of requests is sent before its first answer is waited for.
@@ -205,10 +250,14 @@ impl Verbs {
         }
         let mut all = Vec::with_capacity(paths.len());
         for window in paths.chunks(WINDOW) {
-            let begun: Vec<Pending> = window.iter().map(|path| self.begin(request(path))).collect();
+            if self.is_over() {
+                all.extend(window.iter().map(|_| Err(Fault::ConnectionLoss)));
+                continue;
+            }
+            let begun: Vec<_> = window.iter().map(|path| self.begin(request(path))).collect();
             all.extend(begun.into_iter().zip(window).map(|(pending, path)| {
-                let [answer, _] = pending.wait();
-                or_none(match given(answer) {
+                let [answer, _] = pending.wait(&mut None);
+                or_none(match answer {
                     Err(Fault::Busy) => again(path),
                     answer => answer.and_then(read),
                 })
@@ -244,12 +293,23 @@ impl Verbs {
     }
 
     /// Makes an ephemeral sequential node and lists the children of its parent, in one round trip
-    /// where that can be done.
-    pub(crate) fn enter(&self, path: &str, data: &[u8], acl: &[Acl]) -> Answer<Entered> {
-        patiently(|| {
+    /// where that can be done. Where the caller's time limit is over before the answer comes, `late` is
+    /// told of the node that was made, by a thread that may do no more than signal.
+    pub(crate) fn enter(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        late: impl FnOnce(Created) + Send + 'static,
+    ) -> Answer<Entered> {
+        let tell = move |reply: Answer<Reply>| {
+            let _ = reply.and_then(created).map(late);
+        };
+        let mut late: Option<OnAnswer<Reply>> = Some(Box::new(tell));
+        self.patiently(|| {
             let create = Request::create(path, data, acl, Kind::EphemeralSequential);
             let list = Request::children(path::parent(path), false);
-            let [made, siblings] = self.ask_both(create, list);
+            let [made, siblings] = self.ask_both(create, list, &mut late);
             let made = made.and_then(created)?;
             Ok(Entered { made, siblings: siblings.and_then(names).ok() })
         })
@@ -259,11 +319,18 @@ impl Verbs {
         self.ask(|| Request::delete(path)).map(drop)
     }
 
+    /// As `delete`; where the caller's time limit is over before the answer comes, `late` is told of it
+    /// by a thread that may do no more than signal.
+    pub(super) fn delete_or(&self, path: &str, late: OnAnswer<()>) -> Answer<()> {
+        let mut late: Option<OnAnswer<Reply>> = Some(Box::new(|reply| late(reply.map(drop))));
+        self.patiently(|| self.ask_once_or(Request::delete(path), &mut late)).map(drop)
+    }
+
     /// Deletes the node that this transaction has made; `NoNode` if it is gone, also where another
     /// session has made one of the same name since. Who may not read it cannot tell the two apart.
     pub(crate) fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
         // Looks again each time: the node may have been replaced meanwhile.
-        patiently(|| match self.confirm_once(path) {
+        self.patiently(|| match self.confirm_once(path) {
             Ok(Some(stat)) if stat.czxid != czxid => Err(Fault::NoNode),
             Ok(None) => Err(Fault::NoNode),
             Ok(Some(_)) | Err(Fault::NoAuth) => self.ask_once(Request::delete(path)).map(drop),
@@ -375,11 +442,11 @@ impl Verbs {
 
     /// Asks, in one round trip, for the leader's word and for the node; `NoAuth` as with `read`.
     pub(crate) fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
-        patiently(|| self.confirm_once(path))
+        self.patiently(|| self.confirm_once(path))
     }
 
     fn confirm_once(&self, path: &str) -> Answer<Option<Stat>> {
-        let [synced, found] = self.ask_both(Request::Sync, Request::exists(path, false));
+        let [synced, found] = self.ask_both(Request::Sync, Request::exists(path, false), &mut None);
         synced?;
         or_none(found.and_then(stat))
     }
@@ -448,6 +515,11 @@ impl Verbs {
         self.connection.trusted()
     }
 
+    /// See [`Connection::blocking`].
+    pub(super) fn blocking(&self) -> Option<&dyn Blocking> {
+        self.connection.blocking()
+    }
+
     /// Whether a node that may be ours can be told to be of this session, and so be kept.
     pub(crate) fn may_adopt(&self) -> bool {
         self.connection.blocking().is_none()
@@ -467,16 +539,15 @@ impl Verbs {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
-    use std::cell::Cell;
 
     #[test]
     fn what_the_server_was_too_busy_for_is_asked_again() {
-        let asked = Cell::new(0);
-        let answer = patiently(|| {
-            asked.set(asked.get() + 1);
-            if asked.get() < 3 { Err(Fault::Busy) } else { Ok(asked.get()) }
-        });
-        assert_eq!(answer, Ok(3));
-        assert_eq!(patiently(|| Err::<(), _>(Fault::NoNode)), Err(Fault::NoNode));
+        let mut asked = 0;
+        let ask = || {
+            asked += 1;
+            if asked < 3 { Err(Fault::Busy) } else { Ok(asked) }
+        };
+        assert_eq!(patiently(ask, drop), Ok(3));
+        assert_eq!(patiently(|| Err::<(), _>(Fault::NoNode), drop), Err(Fault::NoNode));
     }
 }

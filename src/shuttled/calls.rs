@@ -8,9 +8,12 @@ use super::{explore, join, threads};
 use crate::error::ErrorKind;
 use crate::rt::shuttled::{give_way, one_in, set_poverty};
 use crate::rt::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex};
-use crate::session::calls::Calls;
+use crate::session::calls::run;
 use crate::session::events::Events;
-use crate::session::wake::Waiter;
+use crate::session::pending::Pending;
+use crate::session::store::{Answered, Fault, OnAnswer, Reply};
+use crate::session::time_limit::TimeLimit;
+use crate::session::wake::Cancel;
 use crate::session::workers::Workers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,14 +34,13 @@ struct Fate {
 /// More callers than workers, some of whom give up; each has exactly one end, and the job that
 /// has begun gives its result to the caller or to `late`.
 fn callers(panics: bool) -> impl FnOnce() {
-    let (calls, cancelled) = (Calls::new(2), Arc::new(AtomicBool::new(false)));
+    let (workers, cancel) = (Workers::new("zklock-call", 2), Cancel::new());
     let fates: Arc<[Fate; 4]> = Arc::default();
-    let (ends, cancel) = (Arc::clone(&fates), Arc::clone(&cancelled));
+    let ends = Arc::clone(&fates);
     let callers = threads(4, move |number| {
-        let waiter = Waiter::new();
         let soon = Deadline::after(Duration::from_millis(1));
         let until = if number == 1 { soon } else { Deadline::NEVER };
-        let give_up = || number == 2 && cancelled.load(SeqCst);
+        let limit = TimeLimit::new(until, (number == 2).then_some(&cancel));
         let (job_ends, late_ends) = (Arc::clone(&ends), Arc::clone(&ends));
         let job = move || {
             job_ends[number].begun.fetch_add(1, SeqCst);
@@ -52,16 +54,11 @@ fn callers(panics: bool) -> impl FnOnce() {
             assert_eq!(result, number);
             late_ends[number].late.fetch_add(1, SeqCst);
         };
-        // As a cancel does, whose flag is asked for when the bell is rung.
-        let bell = waiter.bell();
         let canceller = (number == 2).then(|| {
-            let cancel = Arc::clone(&cancel);
-            spawn(move || {
-                cancel.store(true, SeqCst);
-                bell();
-            })
+            let cancel = cancel.clone();
+            spawn(move || cancel.cancel())
         });
-        let outcome = match calls.run(&waiter, until, give_up, job, late) {
+        let outcome = match run(&workers, &limit, job, late) {
             Ok(Some(result)) => {
                 assert_eq!(result, number);
                 Outcome::Result
@@ -107,6 +104,43 @@ fn without_threads_a_call_fails_but_does_not_hang() {
     explore(|| {
         set_poverty(50);
         callers(false)
+    });
+}
+
+/// As on a connection: the answer comes, or never will, while the caller's limit runs out.
+#[test]
+fn an_answer_has_one_taker() {
+    explore(|| {
+        let cancel = Cancel::new();
+        let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
+        let pending = Pending::new(1, Some(&limit));
+        let on_reply = pending.on_reply(0);
+        let is_answered = one_in(2);
+        let answers = spawn(move || match is_answered {
+            true => on_reply(Answered::Read(Ok(Reply::Done))),
+            false => drop(on_reply),
+        });
+        let cancels = spawn(move || cancel.cancel());
+        let (late, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, was_answered) = (Arc::clone(&late), Arc::clone(&told));
+        let mut on_late: Option<OnAnswer<Reply>> = Some(Box::new(move |answer| {
+            was_answered.store(answer.is_ok(), SeqCst);
+            count.fetch_add(1, SeqCst);
+        }));
+        let [answer, _] = pending.wait(&mut on_late);
+        let gave_up = limit.was_over();
+        let expected = match (gave_up, is_answered) {
+            (true, _) => Err(Fault::ConnectionLoss),
+            (false, true) => Ok(Reply::Done),
+            (false, false) => Err(Fault::SessionEnded),
+        };
+        assert_eq!(answer, expected);
+        assert_eq!(on_late.is_none(), gave_up);
+        join(vec![answers, cancels]);
+        move || {
+            assert_eq!(late.load(SeqCst), u64::from(gave_up));
+            assert!(!gave_up || told.load(SeqCst) == is_answered);
+        }
     });
 }
 

@@ -1,27 +1,39 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use super::{explore, join, threads};
-use crate::rt::AtomicU64;
 use crate::rt::shuttled::{give_way, one_in};
+use crate::rt::{AtomicU64, Deadline};
+use crate::session::time_limit::TimeLimit;
 use crate::session::together::Together;
+use crate::session::wake::Cancel;
 
 /// Callers of `count` threads, each twice, while what is asked for changes. `panics` says whether
-/// a question does.
+/// a question does. Two of them have a time limit, of which one is cancelled.
 fn callers(count: usize, panics: impl Fn() -> bool + Clone + Send + 'static) -> impl FnOnce() {
     let together = Arc::new(Together::<u64>::default());
     let (world, asking) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (shared, changing) = (Arc::clone(&together), Arc::clone(&world));
+    let cancel = Cancel::new();
+    let token = cancel.clone();
     let callers = threads(count, move |number| {
         let key = if number == 4 { "b" } else { "a" };
         for _ in 0..2 {
+            let limit = match number {
+                1 => Some(TimeLimit::new(Deadline::after(Duration::from_millis(1)), None)),
+                2 => Some(TimeLimit::new(Deadline::NEVER, Some(&token))),
+                _ => None,
+            };
             let before = world.load(SeqCst);
             let ask = || {
+                // Who goes has no answer.
+                let is_over = limit.as_ref().is_some_and(TimeLimit::is_over);
                 if key == "a" {
                     assert_eq!(asking.fetch_add(1, SeqCst), 0, "two ask at once");
                 }
-                let answer = world.load(SeqCst);
+                let answer = if is_over { 0 } else { world.load(SeqCst) };
                 if key == "a" {
                     asking.fetch_sub(1, SeqCst);
                 }
@@ -30,14 +42,20 @@ fn callers(count: usize, panics: impl Fn() -> bool + Clone + Send + 'static) -> 
                 }
                 answer
             };
-            if let Ok(answer) = catch_unwind(AssertUnwindSafe(|| shared.get(key, ask))) {
-                assert!(answer >= before, "the answer {answer} was asked for before {before}");
+            let get = || shared.get(key, limit.as_ref(), ask);
+            match catch_unwind(AssertUnwindSafe(get)) {
+                Ok(Some(answer)) => {
+                    assert!(answer >= before, "the answer {answer} was asked for before {before}");
+                }
+                Ok(None) => assert!(limit.as_ref().is_some_and(TimeLimit::was_over)),
+                Err(_) => {}
             }
         }
     });
     for _ in 0..4 {
         changing.fetch_add(1, SeqCst);
     }
+    cancel.cancel();
     join(callers);
     move || assert_eq!(format!("{together:?}"), "{}")
 }
@@ -58,7 +76,7 @@ fn who_asks_while_unwinding_strands_nobody() {
     struct AsksWhenDropped(Arc<Together<u64>>);
     impl Drop for AsksWhenDropped {
         fn drop(&mut self) {
-            self.0.get("a", || 1);
+            self.0.get("a", None, || 1);
         }
     }
     explore(|| {

@@ -75,15 +75,6 @@ struct Found {
     czxid: i64,
 }
 
-/// What came of asking for an item's deletion.
-enum Removed {
-    Ours(Vec<u8>),
-    Gone,
-    Leased,
-    /// It was asked for, and there was no answer.
-    Unknown,
-}
-
 impl Items {
     pub(crate) fn new(client: Client, base: &str, name: &str, layout: Layout) -> Items {
         Items { place: Place::new(client, base, name), stock: Stock::new(layout) }
@@ -467,36 +458,51 @@ impl Items {
         let item = self.item_node(claim)?;
         let path = path::join(&self.place.whole()?, claim.item().name());
         let doubt = || unanswered_take(&item);
-        let (mut session, czxid) = (Arc::clone(session), found.czxid);
-        // None when a deletion had no answer.
-        let mut known = Some(found.data);
+        let refused = |fault: &Fault| self.place.refused(fault, TAKE).on(&item);
+        let (mut session, data) = (Arc::clone(session), Arc::new(found.data));
+        // Whether a deletion had no answer.
+        let mut is_unknown = false;
         loop {
-            let (asked, data) = (path.clone(), known.take());
-            let is_unknown = data.is_none();
-            let late = {
-                let (claim, doubt, prefix) = (Arc::clone(claim), doubt(), self.item_prefix()?);
-                let late = Arc::clone(self.place.client.core().late());
-                move |answer| {
-                    if let Some(came) = came_late(&claim, answer, is_unknown, doubt) {
-                        late.put(&prefix, came);
+            let mut is_there = true;
+            if is_unknown {
+                let asked = path.clone();
+                match follower.ask(&session, until, move |s| s.confirm(&asked), drop)? {
+                    Some(Ok(Some(stat))) if stat.czxid == found.czxid => {}
+                    Some(Ok(_)) => {
+                        claim.is_gone();
+                        return Err(doubt());
                     }
+                    Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => is_there = false,
+                    Some(Err(fault)) => return Err(refused(&fault)),
+                    None => return Err(doubt()),
                 }
-            };
-            let removal = move |s: &Session| remove(s, &asked, czxid, data);
-            match follower.ask(&session, until, removal, late)? {
-                Some(Ok(Removed::Ours(data))) => {
-                    claim.is_gone();
-                    return Ok(Tried::Got(data));
+            }
+            if is_there {
+                let late = {
+                    let (claim, data, doubt) = (Arc::clone(claim), Arc::clone(&data), doubt());
+                    let (prefix, kept) =
+                        (self.item_prefix()?, Arc::clone(self.place.client.core().late()));
+                    move |answer| {
+                        if let Some(came) = came_late(&claim, answer, data, is_unknown, doubt) {
+                            kept.put(&prefix, came);
+                        }
+                    }
+                };
+                match session.delete_or(until, follower.cancel(), &path, late)? {
+                    Some(Ok(())) => {
+                        claim.is_gone();
+                        return Ok(Tried::Got(Arc::unwrap_or_clone(data)));
+                    }
+                    Some(Err(Fault::NoNode)) => {
+                        claim.is_gone();
+                        return if is_unknown { Err(doubt()) } else { Ok(Tried::Another) };
+                    }
+                    Some(Err(Fault::NotEmpty)) => return Ok(Tried::Leased),
+                    Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => is_unknown = true,
+                    Some(Err(fault)) => return Err(refused(&fault)),
+                    None if is_unknown => return Err(doubt()),
+                    None => return Ok(Tried::NoTime),
                 }
-                Some(Ok(Removed::Gone)) => {
-                    claim.is_gone();
-                    return if is_unknown { Err(doubt()) } else { Ok(Tried::Another) };
-                }
-                Some(Ok(Removed::Leased)) => return Ok(Tried::Leased),
-                Some(Ok(Removed::Unknown) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
-                None if is_unknown => return Err(doubt()),
-                None => return Ok(Tried::NoTime),
-                Some(Err(fault)) => return Err(self.place.refused(&fault, TAKE).on(item)),
             }
             // Without an answer now, it stays unknown.
             session = match follower.session(until) {
@@ -682,47 +688,26 @@ fn warn_of_hidden(client: &Client, item: &str) {
     });
 }
 
-/// Deletes the item that was made by this transaction. Without its data, an earlier deletion had no
-/// answer: it is read again to see whether it is there.
-fn remove(session: &Session, path: &str, czxid: i64, data: Option<Vec<u8>>) -> Answer<Removed> {
-    let data = match data {
-        Some(data) => data,
-        None => {
-            session.sync()?;
-            match session.data(path, false)? {
-                Some((data, stat)) if stat.czxid == czxid => data,
-                _ => return Ok(Removed::Gone),
-            }
-        }
-    };
-    match session.delete(path) {
-        Ok(()) => Ok(Removed::Ours(data)),
-        Err(Fault::NoNode) => Ok(Removed::Gone),
-        Err(Fault::NotEmpty) => Ok(Removed::Leased),
-        Err(Fault::ConnectionLoss | Fault::SessionEnded) => Ok(Removed::Unknown),
-        Err(fault) => Err(fault),
-    }
-}
-
 /// What is to be kept for the next call to take, as the caller who had asked for it has gone.
 fn came_late(
     claim: &Claim,
-    answer: Answer<Removed>,
+    answer: Answer<()>,
+    data: Arc<Vec<u8>>,
     is_unknown: bool,
     doubt: Error,
 ) -> Option<Result<Vec<u8>>> {
     match answer {
-        Ok(Removed::Ours(data)) => {
+        Ok(()) => {
             claim.is_gone();
-            Some(Ok(data))
+            Some(Ok(Arc::unwrap_or_clone(data)))
         }
-        Ok(Removed::Gone) => {
+        Err(Fault::NoNode) => {
             claim.is_gone();
             None
         }
         // Where it was unknown before, the caller was told.
-        Ok(Removed::Unknown) if !is_unknown => Some(Err(doubt)),
-        Ok(Removed::Leased | Removed::Unknown) | Err(_) => None,
+        Err(Fault::ConnectionLoss | Fault::SessionEnded) if !is_unknown => Some(Err(doubt)),
+        Err(_) => None,
     }
 }
 

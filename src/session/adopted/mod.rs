@@ -19,6 +19,7 @@ use super::retry::Retry;
 use super::session::until_attached;
 use super::store::{Connection, Ensemble, Reports};
 use super::wake::Waiter;
+use super::workers::Workers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline};
 
@@ -119,17 +120,21 @@ impl From<&Arc<ZooKeeper>> for Client {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// The most threads that the crate may keep waiting, of attempts to open a session.
 const MOST: usize = 2;
+/// The most threads that it may keep waiting, of calls with a time limit.
+const MOST_CALLS: usize = 16;
 
 /// A handle of the program's, with whatever session it has.
 #[derive(Debug)]
 pub(crate) struct Adopted {
     handle: Arc<Handle>,
     threads: Arc<AtomicUsize>,
+    workers: Workers,
 }
 
 impl Adopted {
     pub(crate) fn new(handle: Arc<ZooKeeper>) -> Adopted {
-        Adopted { handle: Arc::new(Handle::shared(handle)), threads: Arc::default() }
+        let workers = Workers::new("zklock-call", MOST_CALLS);
+        Adopted { handle: Arc::new(Handle::shared(handle)), threads: Arc::default(), workers }
     }
 }
 
@@ -152,7 +157,7 @@ impl Ensemble for Adopted {
         let deadline = Deadline::after(CONNECT_TIMEOUT);
         let status = Arc::clone(&reports.status);
         let (lookout, rung) = Lookout::new(Arc::clone(&self.handle), reports);
-        let connection = Plain { lookout: Arc::clone(&lookout) };
+        let connection = Plain { lookout: Arc::clone(&lookout), workers: self.workers.clone() };
         self.threads.fetch_add(1, Ordering::SeqCst);
         let counted = Counted(Arc::clone(&self.threads));
         if self.threads.load(Ordering::SeqCst) <= MOST {

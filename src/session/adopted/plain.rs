@@ -12,11 +12,13 @@ use crate::session::store::{
     Answer, Answered, Asked, Blocking, Both, Connection, Created, Fault, Info, Kind, Names, Reply,
     Request, Stat, Step, or_none,
 };
+use crate::session::workers::Workers;
 
 /// One session, for as long as the handle keeps it.
 #[derive(Debug)]
 pub(super) struct Plain {
     pub(super) lookout: Arc<Lookout>,
+    pub(super) workers: Workers,
 }
 
 impl Drop for Plain {
@@ -68,13 +70,12 @@ impl Connection for Plain {
 }
 
 impl Blocking for Plain {
-    fn call(&self, [first, second]: Both<Request>) -> Both<Answer<Reply>> {
-        let first = first.map(|request| answer(&self.lookout, &request));
-        let second = second.map(|request| match &first {
-            Some(Err(fault)) => Err(fault.clone()),
-            _ => answer(&self.lookout, &request),
-        });
-        [first, second]
+    fn call(&self, request: Request) -> Answer<Reply> {
+        answer(&self.lookout, &request)
+    }
+
+    fn workers(&self) -> &Workers {
+        &self.workers
     }
 }
 

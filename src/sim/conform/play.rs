@@ -357,7 +357,7 @@ impl<G: Ground> Player<G> {
 
     fn enter(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {
         let data = format!("of {}", self.shown(path));
-        told(session.enter(path, data.as_bytes(), &acl_of(flags)), |entered| {
+        told(session.enter(path, data.as_bytes(), &acl_of(flags), drop), |entered| {
             let siblings = entered.siblings.map_or("no list".to_owned(), |names| {
                 let mut names = names.to_vec();
                 names.sort();

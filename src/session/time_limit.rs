@@ -1,0 +1,57 @@
+//! How long a caller waits for answers.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::wake::{Cancel, Signal, Subscription, Waiter};
+use crate::rt::{AtomicBool, Deadline};
+
+/// By when a caller wants its answers, and what ends its waiting earlier.
+#[derive(Debug)]
+pub(crate) struct TimeLimit {
+    until: Deadline,
+    cancel: Option<(Cancel, Subscription)>,
+    waiter: Waiter,
+    was_over: AtomicBool,
+}
+
+impl TimeLimit {
+    pub(crate) fn new(until: Deadline, cancel: Option<&Cancel>) -> TimeLimit {
+        let waiter = Waiter::new();
+        let heed = |cancel: &Cancel| (cancel.clone(), cancel.subscribe(waiter.bell()));
+        let cancel = cancel.map(heed);
+        TimeLimit { until, cancel, waiter, was_over: AtomicBool::new(false) }
+    }
+
+    /// Whether the caller is to go. It goes when this has been said once.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_cancelled = || self.cancel.as_ref().is_some_and(|(cancel, _)| cancel.is_cancelled());
+        if self.until.has_passed() || is_cancelled() {
+            self.was_over.store(true, Ordering::Relaxed);
+        }
+        self.was_over()
+    }
+
+    /// Whether the caller has been told to go.
+    pub(crate) fn was_over(&self) -> bool {
+        self.was_over.load(Ordering::Relaxed)
+    }
+
+    /// For what the caller waits for.
+    pub(crate) fn bell(&self) -> Signal {
+        self.waiter.bell()
+    }
+
+    /// Returns when the bell was rung since the last wait, or when the limit is over.
+    pub(crate) fn wait(&self) {
+        self.waiter.wait(self.until);
+    }
+
+    /// Does nothing for so long, or until it is over.
+    pub(crate) fn pause(&self, duration: Duration) {
+        let end = Deadline::after(duration).earlier(self.until);
+        while !end.has_passed() && !self.is_over() {
+            self.waiter.wait(end);
+        }
+    }
+}
