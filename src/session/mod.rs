@@ -8,7 +8,7 @@
 //! [`follow`] how a caller asks and looks, over lost connections and sessions.
 
 #[cfg(feature = "zookeeper")]
-mod adopted;
+pub(crate) mod adopted;
 pub(crate) mod calls;
 pub(crate) mod client;
 pub(crate) mod events;

@@ -22,6 +22,11 @@ const MOST_STEPS: u64 = 600_000;
 
 /// What is played: a recipe, and those who use it.
 pub(super) trait Play: Send + Sync + 'static {
+    /// A client of the process that is running.
+    fn client(&self, stage: &Stage) -> Client {
+        stage.client()
+    }
+
     /// What one of them does.
     fn act(&self, stage: &Stage, role: Role<'_>);
 
@@ -112,7 +117,7 @@ fn perform_with(
     let mut clients = Vec::new();
     let mut number = 0;
     for (process, count) in actors.iter().enumerate() {
-        let client = stage.client();
+        let client = schedule.within(process, || play.client(&stage));
         for _ in 0..*count {
             stage.state.lock().busy += 1;
             let (stage, play, client) = (Arc::clone(&stage), Arc::clone(&play), client.clone());
@@ -162,7 +167,7 @@ fn suits(fault: &mut Fault, processes: usize) -> bool {
 }
 
 impl Stage {
-    fn client(&self) -> Client {
+    pub(super) fn client(&self) -> Client {
         let servers = Box::new(Servers(Arc::clone(&self.world)));
         Client::with(servers, "simulated".to_owned(), String::new())
     }

@@ -3,14 +3,12 @@
 //! comes. Here that is one for a node and a connection, passed on to all who wait for it, so
 //! that nothing accumulates; and what no event will come for any more is cleared away.
 
-use std::collections::HashMap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use super::handle::Handle;
-use crate::rt::Mutex;
+use crate::rt::{Condvar, Mutex};
 use crate::session::store::{Answer, Fault};
 use crate::session::wake::Watches;
 
@@ -29,7 +27,9 @@ pub(super) enum What {
 pub(super) struct Fuses {
     watches: Arc<Watches>,
     table: Mutex<Table>,
-    turns: [Mutex<()>; 16],
+    /// Nodes at which somebody is.
+    busy: Mutex<BTreeSet<String>>,
+    free: Condvar,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) struct Fuse {
 impl Fuses {
     pub(super) fn new(watches: Arc<Watches>) -> Fuses {
         let table = Table { armed: HashMap::new(), next: 0, litter: Vec::new(), most: LITTER };
-        Fuses { watches, table: Mutex::new(table), turns: Default::default() }
+        Fuses { watches, table: Mutex::new(table), busy: Mutex::default(), free: Condvar::new() }
     }
 
     /// Sets a watch by `ask`, or relies on the one that is in force and asks by `plain`. Only for
@@ -93,11 +93,12 @@ impl Fuses {
     }
 
     /// Whoever has the turn of a node sets a watch on it, or deletes it, alone.
-    pub(super) fn turn(&self, path: &str) -> &Mutex<()> {
-        let mut hasher = DefaultHasher::new();
-        path.hash(&mut hasher);
-        let index = hasher.finish() as usize % self.turns.len();
-        &self.turns[index]
+    pub(super) fn turn(&self, path: &str) -> Turn<'_> {
+        let mut busy = self.busy.lock();
+        while !busy.insert(path.to_owned()) {
+            self.free.wait(&mut busy);
+        }
+        Turn { fuses: self, path: path.to_owned() }
     }
 
     /// The connection is lost, and with it what it was to tell.
@@ -109,7 +110,7 @@ impl Fuses {
     }
 
     /// Has the crate forget watchers on nodes that are gone, should there be many.
-    pub(super) fn tidy(&self, handle: &Handle) -> Answer<()> {
+    pub(super) fn tidy(&self, handle: &dyn Handle) -> Answer<()> {
         let mut table = self.table.lock();
         if table.litter.len() < table.most {
             return Ok(());
@@ -121,7 +122,7 @@ impl Fuses {
         let mut left = Vec::new();
         let mut result = Ok(());
         for path in litter {
-            match handle.exists(&path, false) {
+            match handle.exists(&path) {
                 Ok(None) if result.is_ok() => {
                     // That the server knows of no such watch is what is to be expected.
                     if handle.forget(&path) == Err(Fault::ConnectionLoss) {
@@ -139,6 +140,19 @@ impl Fuses {
         table.litter.extend(left);
         table.most = LITTER.max(2 * table.litter.len());
         result
+    }
+}
+
+/// See [`Fuses::turn`]. It is over when this is dropped.
+pub(super) struct Turn<'a> {
+    fuses: &'a Fuses,
+    path: String,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.fuses.busy.lock().remove(&self.path);
+        self.fuses.free.notify_all();
     }
 }
 

@@ -25,7 +25,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 pub(super) struct Lookout {
-    pub(super) handle: Arc<Handle>,
+    pub(super) handle: Arc<dyn Handle>,
     pub(super) fuses: Arc<Fuses>,
     /// Under the root, and made by nobody.
     nowhere: String,
@@ -77,7 +77,7 @@ struct Telling {
 
 impl Lookout {
     /// The waiter is for `run`.
-    pub(super) fn new(handle: Arc<Handle>, reports: Reports) -> (Arc<Lookout>, Waiter) {
+    pub(super) fn new(handle: Arc<dyn Handle>, reports: Reports) -> (Arc<Lookout>, Waiter) {
         let waiter = Waiter::new();
         let telling = Telling {
             attached: false,
@@ -100,7 +100,7 @@ impl Lookout {
 
     /// Asks, if the session is one to ask in. An answer that came after its end may be about
     /// the handle's next session.
-    pub(super) fn call<T>(&self, ask: impl FnOnce(&Handle) -> Answer<T>) -> Answer<T> {
+    pub(super) fn call<T>(&self, ask: impl FnOnce(&dyn Handle) -> Answer<T>) -> Answer<T> {
         self.settle();
         let state = self.state.lock();
         let before = state.connection;
@@ -111,7 +111,7 @@ impl Lookout {
             return Err(Fault::ConnectionLoss);
         }
         drop(state);
-        let answer = ask(&self.handle);
+        let answer = ask(&*self.handle);
         let mut state = self.state.lock();
         match &answer {
             // The crate loses requests on connections that go on, too.
@@ -134,7 +134,7 @@ impl Lookout {
         self.call(|handle| self.ask_leader(handle))
     }
 
-    fn ask_leader(&self, handle: &Handle) -> Answer<()> {
+    fn ask_leader(&self, handle: &dyn Handle) -> Answer<()> {
         match handle.delete(&self.nowhere) {
             Ok(()) | Err(Fault::NoNode | Fault::NoAuth) => Ok(()),
             Err(fault) => Err(fault),
@@ -145,7 +145,7 @@ impl Lookout {
     pub(super) fn make(
         &self,
         prefix: &str,
-        make: impl FnOnce(&Handle) -> Answer<String>,
+        make: impl FnOnce(&dyn Handle) -> Answer<String>,
     ) -> Answer<String> {
         self.state.lock().doubtful.insert(prefix.to_owned());
         let mut outcome = None;
@@ -295,12 +295,12 @@ impl Lookout {
     /// The session's own thread. `opening` is dropped when the handle has answered.
     pub(super) fn run<T>(self: &Arc<Self>, waiter: &Waiter, opening: T) {
         let lookout: Weak<Lookout> = Arc::downgrade(self);
-        let listening = self.handle.listen(move |line| {
+        let unlisten = self.handle.listen(Box::new(move |line| {
             if let Some(lookout) = lookout.upgrade() {
                 lookout.heard(line);
             }
-        });
-        if listening.is_none() {
+        }));
+        if unlisten.is_none() {
             self.state.lock().shut();
         }
         let (mut tries, mut due, mut seen) = (0, rt::now(), 0);
@@ -344,15 +344,15 @@ impl Lookout {
                 due = rt::now() + pause(tries);
             }
         }
-        if let Some(listening) = listening {
-            self.handle.unlisten(listening);
+        if let Some(unlisten) = unlisten {
+            unlisten();
         }
     }
 
     /// Whether the handle answers again.
     fn probe(&self) -> bool {
         let before = self.state.lock().changes;
-        let answer = self.ask_leader(&self.handle);
+        let answer = self.ask_leader(&*self.handle);
         let mut state = self.state.lock();
         match answer {
             Ok(()) if state.changes == before => state.attach(),
@@ -391,9 +391,9 @@ impl Lookout {
             Stray::Marked(prefix) => prefix,
         };
         let before = self.state.lock().changes;
-        self.ask_leader(&self.handle)?;
+        self.ask_leader(&*self.handle)?;
         let parent = path::parent(prefix);
-        let children = self.handle.children(parent, false)?.unwrap_or_default();
+        let children = self.handle.children(parent)?.unwrap_or_default();
         for child in children.iter().filter(|child| child.starts_with(path::last(prefix))) {
             match self.handle.delete(&path::join(parent, child)) {
                 Ok(()) | Err(Fault::NoNode) => {}

@@ -1,18 +1,21 @@
 //! Sessions of a handle of the `zookeeper` crate that belongs to the program: no link, and so none of
 //! what it knows. [`plain`] is how such a session is asked, [`lookout`] which session the handle is in,
-//! [`fuses`] its watches, and [`handle`] the one file that names the crate.
+//! [`fuses`] its watches, [`handle`] what it can be asked for, and [`of_crate`] the one file that names the
+//! crate.
 
 mod fuses;
-mod handle;
+pub(crate) mod handle;
 mod lookout;
+mod of_crate;
 mod plain;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use self::handle::{Handle, ZooKeeper};
+use self::handle::Handle;
 use self::lookout::Lookout;
+use self::of_crate::{OfCrate, ZooKeeper};
 use self::plain::Plain;
 use super::client::Client;
 use super::retry::Retry;
@@ -96,7 +99,7 @@ use crate::rt::{self, Deadline};
 ///   time-out do, and 15 seconds to open a session.
 impl From<Arc<ZooKeeper>> for Client {
     fn from(handle: Arc<ZooKeeper>) -> Client {
-        let ensemble = Box::new(Adopted::new(handle));
+        let ensemble = Box::new(Adopted::new(Arc::new(OfCrate::new(handle))));
         let hosts = "a handle of the program's".to_owned();
         Client::assemble(ensemble, hosts, String::new(), Retry::default())
     }
@@ -126,15 +129,15 @@ const MOST_CALLS: usize = 16;
 /// A handle of the program's, with whatever session it has.
 #[derive(Debug)]
 pub(crate) struct Adopted {
-    handle: Arc<Handle>,
+    handle: Arc<dyn Handle>,
     threads: Arc<AtomicUsize>,
     workers: Workers,
 }
 
 impl Adopted {
-    pub(crate) fn new(handle: Arc<ZooKeeper>) -> Adopted {
+    pub(crate) fn new(handle: Arc<dyn Handle>) -> Adopted {
         let workers = Workers::new("zklock-call", MOST_CALLS);
-        Adopted { handle: Arc::new(Handle::shared(handle)), threads: Arc::default(), workers }
+        Adopted { handle, threads: Arc::default(), workers }
     }
 }
 
@@ -188,6 +191,6 @@ impl Ensemble for Adopted {
     }
 
     fn retry(&self) {
-        Handle::retry();
+        self.handle.retry();
     }
 }

@@ -7,11 +7,12 @@ use super::fuses::What;
 use super::lookout::Lookout;
 use crate::acl::Acl;
 use crate::link::core::End;
-use crate::rt::{Deadline, bounded};
+use crate::rt::Deadline;
 use crate::session::store::{
     Answer, Answered, Asked, Blocking, Both, Connection, Created, Fault, Info, Kind, Names, Reply,
     Request, Stat, Step, or_none,
 };
+use crate::session::wake::{Signal, Waiter};
 use crate::session::workers::Workers;
 
 /// One session, for as long as the handle keeps it.
@@ -42,12 +43,14 @@ impl Connection for Plain {
     /// The crate does not say when a request is under way: that the answer is there has to do. As that
     /// may take for ever, nobody waits for it without a deadline.
     fn flushed_by(&self, until: Deadline) {
-        let (done, told) = bounded::<()>(0);
-        // Also when it is dropped, as a session's end does with what was to be done.
-        self.lookout.later(move || drop(done));
-        if let Some(end) = until.instant() {
-            let _ = told.recv_deadline(end);
+        if until.is_never() {
+            return;
         }
+        let waiter = Waiter::new();
+        let done = RingsWhenDropped(waiter.bell());
+        // A session's end drops what was to be done.
+        self.lookout.later(move || drop(done));
+        waiter.wait(until);
     }
 
     fn trusted(&self) -> Result<(), End> {
@@ -66,6 +69,14 @@ impl Connection for Plain {
     /// takes.
     fn close(&self, _give_up_after: Duration) {
         self.lookout.close();
+    }
+}
+
+struct RingsWhenDropped(Signal);
+
+impl Drop for RingsWhenDropped {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 
@@ -92,7 +103,7 @@ fn answer(lookout: &Lookout, request: &Request) -> Answer<Reply> {
         Request::Data { path, watch } => {
             let found = match watch {
                 true => watch_node(lookout, path)?,
-                false => lookout.call(|handle| handle.read(path, false))?,
+                false => lookout.call(|handle| handle.read(path))?,
             };
             let Some((data, stat)) = found else {
                 if *watch {
@@ -104,7 +115,7 @@ fn answer(lookout: &Lookout, request: &Request) -> Answer<Reply> {
             Ok(Reply::Data(data, stat))
         }
         Request::Exists { path, watch } => {
-            match lookout.call(|handle| handle.exists(path, false))? {
+            match lookout.call(|handle| handle.exists(path))? {
                 Some(stat) => {
                     lookout.learn(path, &stat)?;
                     Ok(Reply::Stat(stat))
@@ -122,7 +133,7 @@ fn answer(lookout: &Lookout, request: &Request) -> Answer<Reply> {
         }
         // One after the other.
         Request::ChildrenAndStat { path, watch } => {
-            let found = lookout.call(|handle| handle.read(path, false))?;
+            let found = lookout.call(|handle| handle.read(path))?;
             let (_, stat) = found.ok_or(Fault::NoNode)?;
             let names = children(lookout, path, *watch)?.ok_or(Fault::NoNode)?;
             Ok(Reply::NamesAndStat(names, stat))
@@ -146,7 +157,7 @@ fn create(lookout: &Lookout, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -
         if made != path {
             return Err(Fault::ConnectionLoss);
         }
-        let stat = match lookout.call(|handle| handle.exists(path, false)) {
+        let stat = match lookout.call(|handle| handle.exists(path)) {
             // It has been made; an ACL hides the rest.
             Err(Fault::NoAuth) => None,
             found => found?,
@@ -161,7 +172,7 @@ fn create(lookout: &Lookout, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -
         Err(Fault::NodeExists) if kind == Kind::Ephemeral => Ok(path.to_owned()),
         made => made,
     })?;
-    let czxid = match lookout.call(|handle| handle.exists(&path, false)) {
+    let czxid = match lookout.call(|handle| handle.exists(&path)) {
         Ok(Some(stat)) => {
             lookout.learn(&path, &stat)?;
             Some(stat.czxid)
@@ -184,7 +195,7 @@ fn transact(lookout: &Lookout, steps: &[Step]) -> Answer<()> {
             Step::Create { path, .. } if passes(path) => path,
             _ => continue,
         };
-        let found = lookout.call(|handle| handle.exists(path, false))?;
+        let found = lookout.call(|handle| handle.exists(path))?;
         match (step, found) {
             (Step::Check { version, .. }, Some(stat)) => {
                 if version.is_some_and(|version| version != stat.version) {
@@ -217,7 +228,7 @@ fn transact(lookout: &Lookout, steps: &[Step]) -> Answer<()> {
 }
 
 fn delete(lookout: &Lookout, path: &str) -> Answer<()> {
-    let _turn = lookout.fuses.turn(path).lock();
+    let _turn = lookout.fuses.turn(path);
     let answer = lookout.call(|handle| handle.delete(path));
     if matches!(answer, Ok(()) | Err(Fault::NoNode)) {
         lookout.is_gone(path);
@@ -229,30 +240,30 @@ fn children(lookout: &Lookout, path: &str, watch: bool) -> Answer<Option<Names>>
     if watch {
         return watch_children(lookout, path);
     }
-    lookout.call(|handle| handle.children(path, false))
+    lookout.call(|handle| handle.children(path))
 }
 
 fn watch_node(lookout: &Lookout, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
-    let _turn = lookout.fuses.turn(path).lock();
+    let _turn = lookout.fuses.turn(path);
     // A watcher on a node that is gone would stay with the crate. Our own is not gone before we
     // delete it, which takes the turn.
-    if !lookout.is_mine(path) && lookout.call(|handle| handle.exists(path, false))?.is_none() {
+    if !lookout.is_mine(path) && lookout.call(|handle| handle.exists(path))?.is_none() {
         return Ok(None);
     }
     or_none(lookout.call(|handle| {
-        let plain = || handle.read(path, false)?.ok_or(Fault::NoNode);
-        lookout
-            .fuses
-            .watch(What::Node, path, plain, |fuse| handle.read_with(path, move || fuse.blow()))
+        let plain = || handle.read(path)?.ok_or(Fault::NoNode);
+        lookout.fuses.watch(What::Node, path, plain, |fuse| {
+            handle.read_with(path, Box::new(move || fuse.blow()))
+        })
     }))
 }
 
 fn watch_children(lookout: &Lookout, path: &str) -> Answer<Option<Names>> {
-    let _turn = lookout.fuses.turn(path).lock();
+    let _turn = lookout.fuses.turn(path);
     or_none(lookout.call(|handle| {
-        let plain = || handle.children(path, false)?.ok_or(Fault::NoNode);
+        let plain = || handle.children(path)?.ok_or(Fault::NoNode);
         lookout.fuses.watch(What::Children, path, plain, |fuse| {
-            handle.children_with(path, move || fuse.blow())
+            handle.children_with(path, Box::new(move || fuse.blow()))
         })
     }))
 }

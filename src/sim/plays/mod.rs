@@ -1,5 +1,8 @@
-//! What is played on the [`stage`](super::stage): every recipe beside the locks.
+//! What is played on the [`stage`](super::stage): every recipe beside the locks, and locks on
+//! programs' own handles.
 
+#[cfg(feature = "zookeeper")]
+mod adopted;
 mod barrier;
 mod commit;
 mod counter;
@@ -49,4 +52,6 @@ macro_rules! plays {
     };
 }
 
+#[cfg(feature = "zookeeper")]
+plays!(adopted);
 plays!(barrier, commit, counter, double_barrier, election, group, priority, queue);

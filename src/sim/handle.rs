@@ -1,0 +1,272 @@
+//! A program's handle of the `zookeeper` crate in the simulation: none of what a link promises. A call
+//! hangs or fails when the connection is lost, watches are lost with it, and when the session has
+//! expired the handle takes another one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::world::{LinkId, World};
+use crate::acl::Acl;
+use crate::link::core::Notice;
+use crate::rt::schedule::{Process, Schedule, current};
+use crate::rt::{self, Mutex};
+use crate::session::adopted::handle::{Handle, Line, Unlisten, Watcher};
+use crate::session::pending::Pending;
+use crate::session::store::{
+    Answer, Asked, Fault, Found, Kind, Names, Reply, Reports, Request, Stat, or_none,
+};
+use crate::session::wake::{Subscription, Watches};
+
+/// See the module.
+pub(super) struct Simulated {
+    me: Weak<Simulated>,
+    world: Arc<World>,
+    process: Process,
+    state: Mutex<State>,
+}
+
+struct State {
+    link: Option<LinkId>,
+    /// Events reach all who are registered, whatever connection they were set on.
+    events: Arc<Watches>,
+    line: Line,
+    next: u64,
+    listeners: BTreeMap<u64, Arc<dyn Fn(Line) + Send + Sync>>,
+    watchers: HashMap<String, Vec<(Watcher, Subscription)>>,
+}
+
+impl Simulated {
+    /// In the process that is running.
+    pub(super) fn new(world: &Arc<World>) -> Option<Arc<Simulated>> {
+        let process = current()?.process();
+        let handle = Arc::new_cyclic(|me| Simulated {
+            me: Weak::clone(me),
+            world: Arc::clone(world),
+            process,
+            state: Mutex::new(State {
+                link: None,
+                events: Arc::default(),
+                line: Line::Lost,
+                next: 0,
+                listeners: BTreeMap::new(),
+                watchers: HashMap::new(),
+            }),
+        });
+        handle.open();
+        Some(handle)
+    }
+
+    /// Takes another session.
+    fn open(&self) {
+        let (me, events) = (Weak::clone(&self.me), Arc::<Watches>::default());
+        self.state.lock().events = Arc::clone(&events);
+        let on_notice = move |notice| {
+            if let Some(handle) = me.upgrade() {
+                handle.heard(notice);
+            }
+        };
+        let reports =
+            Reports { status: Arc::default(), watches: events, on_notice: Box::new(on_notice) };
+        let link = self.world.act(|world| world.open(reports));
+        self.state.lock().link = Some(link);
+    }
+
+    fn heard(&self, notice: Notice) {
+        match notice {
+            Notice::Attached => self.tell(Line::Connected),
+            Notice::Suspended => self.tell(Line::Lost),
+            // It learns of the session's end when a server says so.
+            Notice::Ended(_) => {
+                self.tell(Line::Lost);
+                self.renew();
+            }
+            _ => {}
+        }
+    }
+
+    fn tell(&self, line: Line) {
+        let mut state = self.state.lock();
+        if state.line == line {
+            return;
+        }
+        state.line = line;
+        let listeners: Vec<_> = state.listeners.values().cloned().collect();
+        drop(state);
+        for tell in listeners {
+            tell(line);
+        }
+    }
+
+    /// As soon as a server can be reached.
+    fn renew(&self) {
+        let Some(schedule) = current() else { return };
+        let reachable = self.world.look(|world| world.reachable_at(self.process));
+        let latency = self.world.look(|world| world.habits.latency);
+        let going_on = schedule.stopped(self.process).unwrap_or_default();
+        let at = reachable.max(going_on).max(schedule.time()) + schedule.some(latency);
+        let me = Weak::clone(&self.me);
+        schedule.at(at, move || {
+            let (Some(handle), Some(schedule)) = (me.upgrade(), current()) else { return };
+            let reachable = handle.world.look(|world| world.reachable_at(handle.process));
+            if schedule.stopped(handle.process).is_some() || reachable > schedule.time() {
+                return handle.renew();
+            }
+            schedule.within(handle.process, || {
+                handle.tell(Line::Expired);
+                handle.open();
+            });
+        });
+    }
+
+    fn call(&self, request: Request) -> Answer<Reply> {
+        let Some(schedule) = current() else { return Err(Fault::ConnectionLoss) };
+        // Even what is refused at once takes a look at the clock.
+        let _ = rt::now();
+        let timeout = self.world.look(|world| world.habits.session_timeout);
+        // What has not been sent when the connection is lost may wait for the next one, of whatever
+        // session.
+        if schedule.chance(10) {
+            schedule.pause(schedule.some(timeout));
+        }
+        let waits = schedule.chance(50);
+        let end = schedule.time() + timeout * 2;
+        while waits && self.state.lock().line != Line::Connected && schedule.time() < end {
+            schedule.pause(timeout / 20);
+        }
+        let Some(link) = self.state.lock().link else { return Err(Fault::ConnectionLoss) };
+        let pending = Pending::new(1, None);
+        let asked = Asked { request, on_reply: pending.on_reply(0) };
+        self.world.act(|world| world.send(link, asked));
+        let [answer, _] = pending.wait(&mut None);
+        match answer {
+            Err(Fault::ConnectionLoss | Fault::SessionEnded) => {
+                self.hang(&schedule, timeout);
+                Err(Fault::ConnectionLoss)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Some calls end when the connection is lost, some only long after.
+    fn hang(&self, schedule: &Schedule, timeout: Duration) {
+        if schedule.chance(30) {
+            schedule.pause(schedule.some(timeout * 3));
+        }
+    }
+
+    fn watch(&self, path: &str, watcher: Watcher) {
+        let (me, node) = (Weak::clone(&self.me), path.to_owned());
+        let fired = Arc::new(move || {
+            if let Some(handle) = me.upgrade() {
+                let watchers = handle.state.lock().watchers.remove(&node);
+                watchers.iter().flatten().for_each(|(watcher, _)| watcher());
+            }
+        });
+        let events = Arc::clone(&self.state.lock().events);
+        let subscription = events.subscribe(path, fired);
+        let mut state = self.state.lock();
+        state.watchers.entry(path.to_owned()).or_default().push((watcher, subscription));
+    }
+}
+
+fn data(reply: Reply) -> (Vec<u8>, Stat) {
+    let Reply::Data(data, stat) = reply else { unreachable!("asked for data") };
+    (data, stat)
+}
+
+fn names(reply: Reply) -> Names {
+    let Reply::Names(names) = reply else { unreachable!("asked for names") };
+    names
+}
+
+impl Handle for Simulated {
+    fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<String> {
+        let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
+        match self.call(Request::Create { path, data, acl, kind })? {
+            Reply::Created(created) => Ok(created.path),
+            _ => unreachable!("asked for a node"),
+        }
+    }
+
+    fn delete(&self, path: &str) -> Answer<()> {
+        self.call(Request::Delete { path: path.to_owned() }).map(drop)
+    }
+
+    fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<()> {
+        let (path, data) = (path.to_owned(), data.to_vec());
+        self.call(Request::Write { path, data, version }).map(drop)
+    }
+
+    fn read(&self, path: &str) -> Answer<Found> {
+        or_none(self.call(Request::Data { path: path.to_owned(), watch: false }).map(data))
+    }
+
+    fn exists(&self, path: &str) -> Answer<Option<Stat>> {
+        or_none(self.call(Request::Exists { path: path.to_owned(), watch: false }).map(|reply| {
+            let Reply::Stat(stat) = reply else { unreachable!("asked for a stat") };
+            stat
+        }))
+    }
+
+    fn children(&self, path: &str) -> Answer<Option<Names>> {
+        or_none(self.call(Request::Children { path: path.to_owned(), watch: false }).map(names))
+    }
+
+    fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)> {
+        self.watch(path, watcher);
+        self.call(Request::Data { path: path.to_owned(), watch: true }).map(data)
+    }
+
+    fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
+        self.watch(path, watcher);
+        self.call(Request::Children { path: path.to_owned(), watch: true }).map(names)
+    }
+
+    fn forget(&self, path: &str) -> Answer<()> {
+        let forgotten = self.state.lock().watchers.remove(path);
+        drop(forgotten);
+        Err(Fault::Refused("there is no such watch".to_owned()))
+    }
+
+    fn listen(&self, tell: Box<dyn Fn(Line) + Send>) -> Option<Unlisten> {
+        let mut state = self.state.lock();
+        state.next += 1;
+        let (number, tell) = (state.next, Mutex::new(tell));
+        state.listeners.insert(number, Arc::new(move |line| (tell.lock())(line)));
+        let me = Weak::clone(&self.me);
+        Some(Box::new(move || {
+            if let Some(handle) = me.upgrade() {
+                let listener = handle.state.lock().listeners.remove(&number);
+                drop(listener);
+            }
+        }))
+    }
+
+    fn is_dead(&self, _path: &str) -> bool {
+        false
+    }
+
+    fn is_orphan(&self) -> bool {
+        false
+    }
+
+    fn address(&self) -> Option<usize> {
+        Some(self.me.as_ptr().addr())
+    }
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        let watchers = mem::take(&mut self.state.lock().watchers);
+        drop(watchers);
+    }
+}
+
+impl fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Simulated").field(&self.process).finish()
+    }
+}
