@@ -202,7 +202,9 @@ impl Trial {
         limit: Duration,
     ) {
         let now = schedule.time();
-        let allowed = began + limit.max(GRACE) + GRACE + self.plan.lag * 20;
+        // The caller asks by itself, and may be held up once when it is about to.
+        let held_up = self.plan.habits.hesitation;
+        let allowed = began + limit.max(GRACE) + GRACE + held_up + self.plan.lag * 20;
         let resumed = self.world.look(|world| world.resumed_at(process));
         if now > allowed && (resumed.is_zero() || resumed < began) {
             self.accuse(format!(
