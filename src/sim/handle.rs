@@ -1,22 +1,21 @@
 //! A program's handle of the `zookeeper` crate in the simulation: none of what a link promises. A call
-//! hangs or fails when the connection is lost, watches are lost with it, and when the session has
-//! expired the handle takes another one.
+//! hangs or fails, also now and then on a connection that goes on; watches are lost with the
+//! connection; and when the session has expired the handle takes another one. That handles close
+//! themselves, or are closed, is not in it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::mem;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use super::world::{LinkId, World};
+use super::world::{LinkId, World, schedule};
 use crate::acl::Acl;
 use crate::link::core::Notice;
-use crate::rt::schedule::{Process, Schedule, current};
+use crate::rt::schedule::Process;
 use crate::rt::{self, Mutex};
 use crate::session::adopted::handle::{Handle, Line, Unlisten, Watcher};
 use crate::session::pending::Pending;
 use crate::session::store::{
-    Answer, Asked, Fault, Found, Kind, Names, Reply, Reports, Request, Stat, or_none,
+    Answer, Answered, Asked, Fault, Found, Kind, Names, Reply, Reports, Request, Stat, or_none,
 };
 use crate::session::wake::{Subscription, Watches};
 
@@ -33,6 +32,9 @@ struct State {
     /// Events reach all who are registered, whatever connection they were set on.
     events: Arc<Watches>,
     line: Line,
+    /// How many sessions it has had.
+    sessions: u64,
+    /// The number of the next listener.
     next: u64,
     listeners: BTreeMap<u64, Arc<dyn Fn(Line) + Send + Sync>>,
     watchers: HashMap<String, Vec<(Watcher, Subscription)>>,
@@ -40,8 +42,8 @@ struct State {
 
 impl Simulated {
     /// In the process that is running.
-    pub(super) fn new(world: &Arc<World>) -> Option<Arc<Simulated>> {
-        let process = current()?.process();
+    pub(super) fn new(world: &Arc<World>) -> Arc<Simulated> {
+        let process = schedule().process();
         let handle = Arc::new_cyclic(|me| Simulated {
             me: Weak::clone(me),
             world: Arc::clone(world),
@@ -50,19 +52,28 @@ impl Simulated {
                 link: None,
                 events: Arc::default(),
                 line: Line::Lost,
+                sessions: 0,
                 next: 0,
                 listeners: BTreeMap::new(),
                 watchers: HashMap::new(),
             }),
         });
         handle.open();
-        Some(handle)
+        handle
+    }
+
+    /// How many sessions it has had so far.
+    pub(super) fn sessions(&self) -> u64 {
+        self.state.lock().sessions
     }
 
     /// Takes another session.
     fn open(&self) {
         let (me, events) = (Weak::clone(&self.me), Arc::<Watches>::default());
-        self.state.lock().events = Arc::clone(&events);
+        let mut state = self.state.lock();
+        state.events = Arc::clone(&events);
+        state.sessions += 1;
+        drop(state);
         let on_notice = move |notice| {
             if let Some(handle) = me.upgrade() {
                 handle.heard(notice);
@@ -102,14 +113,14 @@ impl Simulated {
 
     /// As soon as a server can be reached.
     fn renew(&self) {
-        let Some(schedule) = current() else { return };
+        let schedule = schedule();
         let reachable = self.world.look(|world| world.reachable_at(self.process));
         let latency = self.world.look(|world| world.habits.latency);
         let going_on = schedule.stopped(self.process).unwrap_or_default();
         let at = reachable.max(going_on).max(schedule.time()) + schedule.some(latency);
         let me = Weak::clone(&self.me);
         schedule.at(at, move || {
-            let (Some(handle), Some(schedule)) = (me.upgrade(), current()) else { return };
+            let (Some(handle), schedule) = (me.upgrade(), self::schedule()) else { return };
             let reachable = handle.world.look(|world| world.reachable_at(handle.process));
             if schedule.stopped(handle.process).is_some() || reachable > schedule.time() {
                 return handle.renew();
@@ -122,8 +133,13 @@ impl Simulated {
     }
 
     fn call(&self, request: Request) -> Answer<Reply> {
-        let Some(schedule) = current() else { return Err(Fault::ConnectionLoss) };
-        // Even what is refused at once takes a look at the clock.
+        self.call_with(request, None)
+    }
+
+    /// A watcher is kept with the answer, if one comes.
+    fn call_with(&self, request: Request, watcher: Option<(&str, Watcher)>) -> Answer<Reply> {
+        let schedule = schedule();
+        // Even what is refused at once takes a look at the clock, lest somebody asks for ever.
         let _ = rt::now();
         let timeout = self.world.look(|world| world.habits.session_timeout);
         // What has not been sent when the connection is lost may wait for the next one, of whatever
@@ -138,22 +154,29 @@ impl Simulated {
         }
         let Some(link) = self.state.lock().link else { return Err(Fault::ConnectionLoss) };
         let pending = Pending::new(1, None);
-        let asked = Asked { request, on_reply: pending.on_reply(0) };
-        self.world.act(|world| world.send(link, asked));
+        let (on_reply, me) = (pending.on_reply(0), Weak::clone(&self.me));
+        let watcher = watcher.map(|(path, watcher)| (path.to_owned(), watcher));
+        let on_reply = Box::new(move |answered: Answered| {
+            if let (Some(_), Some((path, watcher))) = (answered.finds(), watcher)
+                && let Some(handle) = me.upgrade()
+            {
+                handle.watch(&path, watcher);
+            }
+            on_reply(answered);
+        });
+        self.world.act(|world| world.send(link, Asked { request, on_reply }));
         let [answer, _] = pending.wait(&mut None);
         match answer {
-            Err(Fault::ConnectionLoss | Fault::SessionEnded) => {
-                self.hang(&schedule, timeout);
-                Err(Fault::ConnectionLoss)
+            // Some calls end when the connection is lost, some only long after.
+            Err(fault @ (Fault::ConnectionLoss | Fault::SessionEnded)) => {
+                if schedule.chance(30) {
+                    schedule.pause(schedule.some(timeout * 3));
+                }
+                Err(if schedule.chance(50) { fault } else { Fault::ConnectionLoss })
             }
-            answer => answer,
-        }
-    }
-
-    /// Some calls end when the connection is lost, some only long after.
-    fn hang(&self, schedule: &Schedule, timeout: Duration) {
-        if schedule.chance(30) {
-            schedule.pause(schedule.some(timeout * 3));
+            // The crate loses answers on connections that go on, too.
+            answer if schedule.chance(99) => answer,
+            _ => Err(Fault::ConnectionLoss),
         }
     }
 
@@ -216,19 +239,21 @@ impl Handle for Simulated {
     }
 
     fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)> {
-        self.watch(path, watcher);
-        self.call(Request::Data { path: path.to_owned(), watch: true }).map(data)
+        let read = Request::Data { path: path.to_owned(), watch: true };
+        self.call_with(read, Some((path, watcher))).map(data)
     }
 
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
-        self.watch(path, watcher);
-        self.call(Request::Children { path: path.to_owned(), watch: true }).map(names)
+        let list = Request::Children { path: path.to_owned(), watch: true };
+        self.call_with(list, Some((path, watcher))).map(names)
     }
 
     fn forget(&self, path: &str) -> Answer<()> {
+        // Whatever it is: that there is no such watch is what servers say.
+        self.call(Request::Exists { path: path.to_owned(), watch: false })?;
         let forgotten = self.state.lock().watchers.remove(path);
         drop(forgotten);
-        Err(Fault::Refused("there is no such watch".to_owned()))
+        Ok(())
     }
 
     fn listen(&self, tell: Box<dyn Fn(Line) + Send>) -> Option<Unlisten> {
@@ -255,13 +280,6 @@ impl Handle for Simulated {
 
     fn address(&self) -> Option<usize> {
         Some(self.me.as_ptr().addr())
-    }
-}
-
-impl Drop for Simulated {
-    fn drop(&mut self) {
-        let watchers = mem::take(&mut self.state.lock().watchers);
-        drop(watchers);
     }
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! scripts/simulate --seeds 1000000     # many
 //! scripts/simulate --seed 4711         # this one, with all that happens in it
-//! scripts/simulate --play queue        # only this recipe
+//! scripts/simulate --play queue        # only this recipe; adopted: programs' own handles
 //! ```
 
 mod conform;

@@ -235,7 +235,7 @@ fn is_for_the_leader(request: &Request) -> bool {
 /// Names one session of one client.
 pub(super) type LinkId = usize;
 
-fn schedule() -> std::rc::Rc<Schedule> {
+pub(super) fn schedule() -> std::rc::Rc<Schedule> {
     current().unwrap_or_else(|| unreachable!("the world exists within a simulation"))
 }
 

@@ -13,7 +13,7 @@ use crate::session::store::{Answer, Fault};
 use crate::session::wake::Watches;
 
 /// So many watchers that may never be called are left with the crate.
-const LITTER: usize = 256;
+const LITTER: usize = if cfg!(test) { 4 } else { 256 };
 
 /// What is watched of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub(super) enum What {
 pub(super) struct Fuses {
     watches: Arc<Watches>,
     table: Mutex<Table>,
-    /// Nodes at which somebody is.
+    /// Nodes whose turn somebody has.
     busy: Mutex<BTreeSet<String>>,
     free: Condvar,
 }
@@ -263,5 +263,21 @@ mod tests {
         drop(kept);
         assert_eq!(told.load(Ordering::SeqCst), 0, "who was refused would ask for ever");
         assert_eq!(fuses.table.lock().litter.len(), 2);
+    }
+
+    #[test]
+    fn who_has_the_turn_of_a_node_has_it_alone_and_holds_up_no_other() {
+        let (fuses, _told, _subscription) = rig();
+        let turn = fuses.turn("/a");
+        drop(fuses.turn("/b"));
+        let (has_it, shared) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&fuses));
+        let seen = Arc::clone(&has_it);
+        let waits = std::thread::spawn(move || {
+            let _turn = shared.turn("/a");
+            seen.load(Ordering::SeqCst)
+        });
+        has_it.store(1, Ordering::SeqCst);
+        drop(turn);
+        assert_eq!(waits.join().unwrap(), 1);
     }
 }

@@ -19,7 +19,7 @@ pub(crate) enum Line {
     AuthFailed,
 }
 
-/// What is called on the node's event, or dropped when none will come any more.
+/// What is called on the node's event. It may also be dropped without one, or kept and never called.
 pub(crate) type Watcher = Box<dyn Fn() + Send>;
 
 /// Ends the listening.

@@ -12,7 +12,7 @@ use crate::session::store::{
     Answer, Answered, Asked, Blocking, Both, Connection, Created, Fault, Info, Kind, Names, Reply,
     Request, Stat, Step, or_none,
 };
-use crate::session::wake::{Signal, Waiter};
+use crate::session::wake::Waiter;
 use crate::session::workers::Workers;
 
 /// One session, for as long as the handle keeps it.
@@ -47,9 +47,8 @@ impl Connection for Plain {
             return;
         }
         let waiter = Waiter::new();
-        let done = RingsWhenDropped(waiter.bell());
-        // A session's end drops what was to be done.
-        self.lookout.later(move || drop(done));
+        let done = waiter.bell();
+        self.lookout.later(move || done());
         waiter.wait(until);
     }
 
@@ -69,14 +68,6 @@ impl Connection for Plain {
     /// takes.
     fn close(&self, _give_up_after: Duration) {
         self.lookout.close();
-    }
-}
-
-struct RingsWhenDropped(Signal);
-
-impl Drop for RingsWhenDropped {
-    fn drop(&mut self) {
-        (self.0)();
     }
 }
 

@@ -1,26 +1,32 @@
-//! A mutex over handles of the programs' own, which promise little: it is granted in order, calls with
-//! a limit keep it, and nothing is left while the handles live.
+//! A mutex over handles of the programs' own: one holder at a time for as long as its node is there,
+//! grants in order, losses told, calls with a limit on time, and nothing left while the handles live.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::handle::Simulated;
 use super::super::stage::{Play, Role, Stage, Tally};
-use crate::rt::Mutex;
 use crate::rt::schedule::{Schedule, current};
+use crate::rt::{AtomicU64, Mutex};
 use crate::session::adopted::Adopted;
 use crate::{Client, DistributedLock, Error, ErrorKind, FencingToken, LockGuard};
 
-const NODE: &str = "/locks/one";
+/// How long letting go and closing may take.
+const PARTING: Duration = Duration::from_millis(500);
+const CLOSING: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Holding {
-    /// They live to the end, as programs do.
-    handles: Mutex<Vec<Arc<Simulated>>>,
+    /// By process. They live to the end, as programs do.
+    handles: Mutex<BTreeMap<usize, Arc<Simulated>>>,
     /// Whether clients are closed while they are at work.
     closes: bool,
     /// What was granted last.
     highest: Mutex<Option<FencingToken>>,
+    /// The nodes of those who hold it.
+    held: Mutex<BTreeMap<FencingToken, String>>,
 }
 
 pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
@@ -31,6 +37,15 @@ pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
     })
 }
 
+fn lock(client: &Client) -> DistributedLock {
+    DistributedLock::new(client, "/locks", "one")
+}
+
+fn client_of(handle: &Arc<Simulated>) -> Client {
+    let handle = Adopted::new(Arc::<Simulated>::clone(handle));
+    Client::with(Box::new(handle), "a handle".to_owned(), String::new())
+}
+
 impl Holding {
     /// `None` where it was not to be had.
     fn acquire(
@@ -39,21 +54,18 @@ impl Holding {
         schedule: &Schedule,
         role: Role<'_>,
     ) -> Result<Option<LockGuard>, Error> {
-        let lock = DistributedLock::new(role.client, "/locks", "one");
-        let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout));
-        match schedule.below(4) {
-            0 => lock.lock().map(Some),
-            _ => {
-                let got = lock.try_lock_for(limit);
-                stage.check_on_time(role.process, began, limit);
-                got
-            }
+        if schedule.below(4) == 0 {
+            return lock(role.client).lock().map(Some);
         }
+        let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout));
+        let got = lock(role.client).try_lock_for(limit);
+        stage.check_on_time(role.process, began, limit);
+        got
     }
 
     /// Whoever is granted the lock has come later than all who were before, unless its session is over
     /// and the handle does not know.
-    fn is_granted(&self, stage: &Stage, guard: &LockGuard) {
+    fn check_order(&self, stage: &Stage, guard: &LockGuard) {
         let (mut highest, token) = (self.highest.lock(), Some(guard.fencing_token()));
         let is_there = stage.world.look(|world| world.contains(guard.path()));
         if token <= *highest && is_there {
@@ -62,57 +74,101 @@ impl Holding {
         *highest = token.max(*highest);
     }
 
-    fn hold(&self, stage: &Stage, schedule: &Schedule, guard: LockGuard) {
+    fn hold(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>, guard: LockGuard) {
+        let handle = self.handles.lock().get(&role.process).cloned();
+        let sessions = || handle.as_ref().map(|handle| handle.sessions());
+        let (token, before) = (guard.fencing_token(), sessions());
+        self.held.lock().insert(token, guard.path().to_owned());
+        let (told, heard) = (Arc::new(AtomicU64::new(0)), guard.lost());
+        let counted = Arc::clone(&told);
+        guard.on_lost(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
         schedule.pause(schedule.some(stage.habits.session_timeout / 2));
+        if sessions() != before && guard.is_held() {
+            stage.accuse(format!("{:?} is held, and the handle has another session", guard.path()));
+        }
         let was = stage.world.look(|world| world.contains(guard.path()));
         let is_confirmed = schedule.chance(50) && guard.ensure_held().is_ok();
         if is_confirmed && !was {
             stage.accuse(format!("{:?} was gone, and is said to be held", guard.path()));
         }
-        if is_confirmed && guard.lost().reason().is_some() {
-            stage.accuse(format!("{:?} is held and lost", guard.path()));
+        let is_lost = !guard.is_held();
+        if is_lost && heard.recorded().is_none() {
+            stage.accuse(format!("{:?} is lost without a reason", guard.path()));
         }
+        self.held.lock().remove(&token);
+        let began = schedule.time();
         match schedule.below(2) {
-            0 => drop(guard),
+            0 => {
+                drop(guard);
+                stage.check_on_time(role.process, began, PARTING);
+            }
             _ => drop(guard.unlock()),
+        }
+        if is_lost && told.load(Ordering::SeqCst) != 1 {
+            stage.accuse(format!("told {} times of a loss", told.load(Ordering::SeqCst)));
+        }
+    }
+
+    /// What befalls handles most, more often than by the stage.
+    fn harm(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>) {
+        if schedule.time() > stage.calm {
+            return;
+        }
+        let timeout = stage.habits.session_timeout;
+        match schedule.below(10) {
+            0 => stage.world.act(|world| world.murder(role.process)),
+            1 => stage.world.act(|world| {
+                world.cut_all(role.process, Duration::ZERO, schedule.some(timeout * 2));
+            }),
+            _ => {}
         }
     }
 }
 
 impl Play for Holding {
     fn client(&self, stage: &Stage) -> Client {
-        let Some(handle) = Simulated::new(&stage.world) else { return stage.client() };
-        self.handles.lock().push(Arc::clone(&handle));
-        Client::with(Box::new(Adopted::new(handle)), "a handle".to_owned(), String::new())
+        let handle = Simulated::new(&stage.world);
+        let client = client_of(&handle);
+        let mut handles = self.handles.lock();
+        let process = handles.len();
+        handles.insert(process, handle);
+        client
     }
 
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
         for _ in 0..4 {
             schedule.pause(schedule.some(stage.habits.session_timeout / 2));
+            self.harm(stage, &schedule, role);
             match self.acquire(stage, &schedule, role) {
                 Ok(Some(guard)) => {
                     stage.count(true);
-                    self.is_granted(stage, &guard);
-                    self.hold(stage, &schedule, guard);
+                    self.check_order(stage, &guard);
+                    self.hold(stage, &schedule, role, guard);
                 }
                 Ok(None) => stage.count(false),
                 Err(error) => {
                     stage.count(false);
-                    use ErrorKind::{Closed, Connect, ConnectionLoss, SessionLost};
-                    let is_known = match error.kind() {
-                        Connect | ConnectionLoss | SessionLost => true,
-                        Closed => self.closes,
-                        _ => false,
-                    };
-                    if !is_known {
+                    if error.kind() != ErrorKind::Closed || !self.closes {
                         stage.accuse(format!("{error:?}"));
                     }
                 }
             }
             if self.closes && schedule.chance(5) {
+                let began = schedule.time();
                 role.client.close();
+                stage.check_on_time(role.process, began, CLOSING);
             }
+        }
+    }
+
+    fn look(&self, stage: &Stage) {
+        let held = self.held.lock();
+        let there = held.values().filter(|path| stage.world.look(|world| world.contains(path)));
+        if there.count() > 1 {
+            stage.accuse(format!("several hold it: {held:?}"));
         }
     }
 
@@ -120,13 +176,22 @@ impl Play for Holding {
         let Some(schedule) = current() else { return };
         // What has hung comes to an end.
         schedule.pause(stage.habits.session_timeout * 20);
-        let lock = DistributedLock::new(client, "/locks", "one");
-        match lock.try_lock_for(Duration::from_secs(60)) {
-            Ok(Some(_)) => {}
-            other => {
-                let left = stage.world.look(|world| world.children(NODE));
-                stage.accuse(format!("nobody is at work, and yet {other:?}: {left:?}"));
+        let limit = Duration::from_secs(60);
+        let handles: Vec<Arc<Simulated>> = self.handles.lock().values().cloned().collect();
+        for handle in &handles {
+            let client = client_of(handle);
+            match lock(&client).try_lock_for(limit) {
+                Ok(Some(guard)) => {
+                    let heard = guard.lost();
+                    stage.world.act(|world| world.delete(guard.path()));
+                    stage.eventually("a loss to be told", || heard.recorded().is_some());
+                }
+                other => stage.accuse(format!("nobody is at work, and yet {other:?}")),
             }
+        }
+        match lock(client).try_lock_for(limit) {
+            Ok(Some(_)) => {}
+            other => stage.accuse(format!("nobody is at work, and yet {other:?}")),
         }
     }
 }
