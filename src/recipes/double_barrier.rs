@@ -148,7 +148,8 @@ impl DoubleBarrier {
     /// With `None` its nodes are gone, also one of a session that was lost, and no round counts them.
     /// Only if the ensemble does not answer in
     /// these 50 ms, as the log says then, the node is deleted in the background, and a round that is
-    /// decided before counts it, as it would count one that died a moment later.
+    /// decided before counts it, as it would count one that died a moment later: even a round of the
+    /// caller's own next call, in a new session.
     ///
     /// # Errors
     ///

@@ -234,6 +234,10 @@ fn a_double_barrier_that_is_entered_alone() {
     accepted(&broken(two(&[together], &[enter(6940, 7041, "nothing")]), 6950, 7000));
     let failed = two(&[together], &[enter(6940, 6990, "failed ConnectionLoss x")]);
     accepted(&broken(failed, 6900, 7000));
+    // The one that gave up may be itself.
+    rejected(&two(&[enter(6940, 6990, "nothing"), together], &[]), "alone");
+    accepted(&broken(two(&[enter(6940, 6990, "nothing"), together], &[]), 6950, 6995));
+    rejected(&two(&[enter(6900, 6990, "ok 2"), together], &[enter(6900, 6990, "ok 2")]), "alone");
 }
 
 #[test]
