@@ -62,28 +62,28 @@ fn strange<T>(reply: &Reply) -> Answer<T> {
     Err(Fault::Refused(format!("the answer is to another question: {reply:?}")))
 }
 
-fn created(reply: Reply) -> Answer<Created> {
+pub(crate) fn created(reply: Reply) -> Answer<Created> {
     match reply {
         Reply::Created(created) => Ok(created),
         other => strange(&other),
     }
 }
 
-fn data(reply: Reply) -> Answer<(Vec<u8>, Stat)> {
+pub(crate) fn data(reply: Reply) -> Answer<(Vec<u8>, Stat)> {
     match reply {
         Reply::Data(data, stat) => Ok((data, stat)),
         other => strange(&other),
     }
 }
 
-fn stat(reply: Reply) -> Answer<Stat> {
+pub(crate) fn stat(reply: Reply) -> Answer<Stat> {
     match reply {
         Reply::Stat(stat) => Ok(stat),
         other => strange(&other),
     }
 }
 
-fn names(reply: Reply) -> Answer<Names> {
+pub(crate) fn names(reply: Reply) -> Answer<Names> {
     match reply {
         Reply::Names(names) => Ok(names),
         other => strange(&other),

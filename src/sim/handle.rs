@@ -17,6 +17,7 @@ use crate::session::pending::Pending;
 use crate::session::store::{
     Answer, Answered, Asked, Fault, Found, Kind, Names, Reply, Reports, Request, Stat, or_none,
 };
+use crate::session::verbs;
 use crate::session::wake::{Subscription, Watches};
 
 /// See the module.
@@ -195,23 +196,11 @@ impl Simulated {
     }
 }
 
-fn data(reply: Reply) -> (Vec<u8>, Stat) {
-    let Reply::Data(data, stat) = reply else { unreachable!("asked for data") };
-    (data, stat)
-}
-
-fn names(reply: Reply) -> Names {
-    let Reply::Names(names) = reply else { unreachable!("asked for names") };
-    names
-}
-
 impl Handle for Simulated {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<String> {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
-        match self.call(Request::Create { path, data, acl, kind })? {
-            Reply::Created(created) => Ok(created.path),
-            _ => unreachable!("asked for a node"),
-        }
+        let made = self.call(Request::Create { path, data, acl, kind }).and_then(verbs::created)?;
+        Ok(made.path)
     }
 
     fn delete(&self, path: &str) -> Answer<()> {
@@ -224,28 +213,33 @@ impl Handle for Simulated {
     }
 
     fn read(&self, path: &str) -> Answer<Found> {
-        or_none(self.call(Request::Data { path: path.to_owned(), watch: false }).map(data))
+        or_none(
+            self.call(Request::Data { path: path.to_owned(), watch: false }).and_then(verbs::data),
+        )
     }
 
     fn exists(&self, path: &str) -> Answer<Option<Stat>> {
-        or_none(self.call(Request::Exists { path: path.to_owned(), watch: false }).map(|reply| {
-            let Reply::Stat(stat) = reply else { unreachable!("asked for a stat") };
-            stat
-        }))
+        or_none(
+            self.call(Request::Exists { path: path.to_owned(), watch: false })
+                .and_then(verbs::stat),
+        )
     }
 
     fn children(&self, path: &str) -> Answer<Option<Names>> {
-        or_none(self.call(Request::Children { path: path.to_owned(), watch: false }).map(names))
+        or_none(
+            self.call(Request::Children { path: path.to_owned(), watch: false })
+                .and_then(verbs::names),
+        )
     }
 
     fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)> {
         let read = Request::Data { path: path.to_owned(), watch: true };
-        self.call_with(read, Some((path, watcher))).map(data)
+        self.call_with(read, Some((path, watcher))).and_then(verbs::data)
     }
 
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
         let list = Request::Children { path: path.to_owned(), watch: true };
-        self.call_with(list, Some((path, watcher))).map(names)
+        self.call_with(list, Some((path, watcher))).and_then(verbs::names)
     }
 
     fn forget(&self, path: &str) -> Answer<()> {

@@ -91,8 +91,7 @@ fn wait_for_watch(proxy: &Proxy, predecessor: &LockGuard) {
 fn s23_a_blip_while_holding_changes_nothing() {
     skip_without_server!();
     let site = Site::own("s23");
-    let proxy = proxy(&site);
-    let zk = through(&proxy, Duration::from_secs(4));
+    let (proxy, zk) = site.proxied(Duration::from_secs(4));
     let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     let (session, token) = (zk.session_id(), guard.fencing_token());
     let (lost, told) = (losses(&guard), states(&zk));
@@ -118,8 +117,7 @@ fn s23_a_blip_while_holding_changes_nothing() {
 fn s23_blips_under_a_busy_client_lose_nothing() {
     skip_without_server!();
     let site = Site::own("s23-busy");
-    let proxy = proxy(&site);
-    let zk = through(&proxy, Duration::from_secs(4));
+    let (proxy, zk) = site.proxied(Duration::from_secs(4));
     let guard = mutex(&zk, &site.base, "held").lock().unwrap();
     let (session, lost) = (zk.session_id(), losses(&guard));
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -287,8 +285,7 @@ fn s26_the_server_says_that_the_session_has_expired() {
         raw.create(&format!("/{number}"), b"", Kind::Persistent).unwrap();
     }
     raw.close().unwrap();
-    let proxy = proxy(&site);
-    let zk = through(&proxy, Duration::from_secs(30));
+    let (proxy, zk) = site.proxied(Duration::from_secs(30));
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let (lost, told) = (losses(&guard), states(&zk));
@@ -704,8 +701,7 @@ fn s30_unlocking_tells_that_the_node_was_deleted() {
 fn s30_a_node_deleted_during_a_blip_is_noticed_afterwards() {
     skip_without_server!();
     let site = Site::own("s30-blip");
-    let proxy = proxy(&site);
-    let zk = through(&proxy, Duration::from_secs(6));
+    let (proxy, zk) = site.proxied(Duration::from_secs(6));
     let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     let lost = losses(&guard);
     proxy.refuse();
@@ -774,8 +770,7 @@ fn s31_the_last_waiters_node_and_the_holders_go_together() {
 fn s32_a_drop_after_the_loss_deletes_nobodys_node() {
     skip_without_server!();
     let site = Site::own("s32");
-    let proxy = proxy(&site);
-    let zk = through(&proxy, SHORT);
+    let (proxy, zk) = site.proxied(SHORT);
     let other = site.client();
     let mut raw = site.raw();
 
@@ -849,8 +844,7 @@ fn s33_no_server_is_an_error_that_names_the_address_on_time() {
 fn s35_callbacks_may_call_the_library_and_block() {
     skip_without_server!();
     let site = Site::own("s35");
-    let proxy = proxy(&site);
-    let zk = through(&proxy, SHORT);
+    let (proxy, zk) = site.proxied(SHORT);
     let lock = mutex(&zk, &site.base, "a");
 
     // Blocks in `Suspended` until the session is lost and another one opened.
@@ -898,8 +892,7 @@ fn s35_states_are_told_in_order() {
     use SessionState::{Closed, Connected, Lost, Suspended};
     skip_without_server!();
     let site = Site::own("s35-order");
-    let proxy = proxy(&site);
-    let zk = through(&proxy, Duration::from_secs(4));
+    let (proxy, zk) = site.proxied(Duration::from_secs(4));
     let (told, seen_by_another) = (states(&zk), states(&zk));
     let lock = mutex(&zk, &site.base, "a");
     assert_eq!(zk.state(), Connected);
@@ -964,8 +957,7 @@ fn s35_a_loss_before_the_release_is_told_whatever_other_callbacks_do() {
 fn s35_after_the_release_nobody_is_told_and_after_the_loss_at_once() {
     skip_without_server!();
     let site = Site::own("s35-late");
-    let proxy = proxy(&site);
-    let zk = through(&proxy, SHORT);
+    let (proxy, zk) = site.proxied(SHORT);
     let lock = |name: &str| mutex(&zk, &site.base, name).lock().unwrap();
     let [dropped, unlocked, held] = ["dropped", "unlocked", "held"].map(lock);
     let quiet = [losses(&dropped), losses(&unlocked)];
@@ -1122,8 +1114,7 @@ fn h02_calls_come_back_from_a_black_hole() {
 fn h03_h06_a_busy_session_goes_on_after_a_blip() {
     skip_without_server!();
     let site = Site::own("h03");
-    let proxy = proxy(&site);
-    let zk = through(&proxy, ms(2900));
+    let (proxy, zk) = site.proxied(ms(2900));
     let session = zk.session_id();
     assert!(session.is_some());
     let guard = mutex(&zk, &site.base, "a").lock().unwrap();
@@ -1175,8 +1166,7 @@ fn h04_events_put_off_no_heartbeat() {
     skip_without_server!();
     let site = Site::own("h04");
     let mut raw = site.raw();
-    let proxy = proxy(&site);
-    let zk = through(&proxy, ms(2400));
+    let (proxy, zk) = site.proxied(ms(2400));
     let session = zk.session_id();
     let changes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&changes);
@@ -1203,8 +1193,7 @@ fn h05_a_new_session_is_told_of() {
     skip_without_server!();
     let site = Site::own("h05");
     let mut raw = site.raw();
-    let proxy = proxy(&site);
-    let zk = through(&proxy, ms(2900));
+    let (proxy, zk) = site.proxied(ms(2900));
     let session = zk.session_id();
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
@@ -1387,8 +1376,7 @@ fn h18_a_lock_node_is_a_container() {
     let site = Site::with("h18", &server);
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
-    let proxy = proxy(&site);
-    let zk = through(&proxy, ms(4000));
+    let (proxy, zk) = site.proxied(ms(4000));
     let lock = mutex(&zk, &site.base, "a");
     let node = format!("{}/a", site.base);
     let guard = lock.lock().unwrap();
