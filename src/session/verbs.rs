@@ -539,6 +539,46 @@ impl Verbs {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
+    use crate::rt::Mutex;
+
+    /// Answers nothing, and notes what it is asked.
+    #[derive(Debug)]
+    struct Notes {
+        is_certain: bool,
+        said: Arc<Mutex<Vec<&'static str>>>,
+    }
+
+    impl Connection for Notes {
+        fn submit(&self, _requests: Both<Asked>) -> bool {
+            self.said.lock().push("submit");
+            self.is_certain
+        }
+
+        fn flushed_by(&self, _until: Deadline) {
+            self.said.lock().push("flush");
+        }
+
+        fn trusted(&self) -> Result<(), End> {
+            Ok(())
+        }
+
+        fn info(&self) -> Info {
+            Info { session: 1, timeout: Duration::ZERO, server: None, trouble: None }
+        }
+
+        fn close(&self, _give_up_after: Duration) {}
+    }
+
+    #[test]
+    fn a_release_waits_until_its_request_is_certain_to_be_sent() {
+        for (is_certain, expected) in [(true, &["submit"][..]), (false, &["submit", "flush"])] {
+            let said = Arc::default();
+            let notes = Notes { is_certain, said: Arc::clone(&said) };
+            let verbs = Verbs::new(Box::new(notes), Arc::default());
+            verbs.let_go("/a", Deadline::NEVER, Box::new(drop));
+            assert_eq!(*said.lock(), expected);
+        }
+    }
 
     #[test]
     fn what_the_server_was_too_busy_for_is_asked_again() {

@@ -20,7 +20,7 @@ const THREADS: usize = 4;
 
 /// Plays a script on a real server and on the simulated one.
 fn compare(rig: &Rig, script: &Script) -> Result<(), String> {
-    let simulated = Simulated::play(script, rig.discreet, rig.hides_stat);
+    let simulated = Simulated::play(script, rig);
     let real = rig.play(script);
     assert_eq!(simulated.len(), script.steps.len(), "{}: not played to its end", script.name);
     assert_eq!(real.len(), script.steps.len(), "{}: not played to its end", script.name);
@@ -67,7 +67,15 @@ fn the_simulated_ensemble_answers_as_a_real_one() {
 /// On a server that looks for them all the time.
 #[test]
 fn the_simulated_ensemble_removes_containers_as_a_real_one() {
-    compare_all(Rig::tidying(), &scripts::containers());
+    compare_all(Rig::tidying().and_then(not_old), &scripts::containers());
+}
+
+/// A server that closes connections over containers does so whenever a new session asks for one.
+fn not_old(rig: Rig) -> Option<Rig> {
+    if rig.is_old {
+        eprintln!("SKIPPED: the server is older than 3.5 and knows no containers");
+    }
+    (!rig.is_old).then_some(rig)
 }
 
 /// `ZKLOCK_SCRIPT` is the seed of one to play; `ZKLOCK_SCRIPTS` how many to play.
@@ -77,5 +85,5 @@ fn the_simulated_ensemble_answers_as_a_real_one_whatever_is_asked() {
         Some(seed) => seed..seed + 1,
         None => 0..super::setting("ZKLOCK_SCRIPTS").unwrap_or(20),
     };
-    compare_all(Rig::start(), &seeds.map(scripts::random).collect::<Vec<_>>());
+    compare_all(Rig::start().and_then(not_old), &seeds.map(scripts::random).collect::<Vec<_>>());
 }

@@ -10,6 +10,8 @@ use crate::session::store::{Fault, Kind, Stat, Step};
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     nodes: BTreeMap<String, Node>,
+    /// See [`Habits`](super::world::Habits).
+    is_old: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -130,7 +132,7 @@ impl Node {
 }
 
 impl Tree {
-    pub(super) fn new() -> Tree {
+    pub(super) fn new(is_old: bool) -> Tree {
         let root = Node {
             czxid: 0,
             mzxid: 0,
@@ -145,7 +147,7 @@ impl Tree {
             next: 0,
             container: false,
         };
-        Tree { nodes: BTreeMap::from([("/".to_owned(), root)]) }
+        Tree { nodes: BTreeMap::from([("/".to_owned(), root)]), is_old }
     }
 
     fn may(&self, path: &str, needed: Permissions) -> Result<&Node, Fault> {
@@ -187,8 +189,13 @@ impl Tree {
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Change, Fault> {
+        let node = self.nodes.get(path).ok_or(Fault::NoNode);
+        // Old servers look for the node before they look at the ACL.
+        if self.is_old {
+            node.clone()?;
+        }
         self.may(path::parent(path), Permissions::DELETE)?;
-        let node = self.nodes.get(path).ok_or(Fault::NoNode)?;
+        let node = node?;
         if !node.children.is_empty() {
             return Err(Fault::NotEmpty);
         }
@@ -257,10 +264,12 @@ impl Tree {
                 };
                 let made = node.trigger(path, On::Node);
                 self.nodes.insert(path.clone(), node);
-                let parent = path::parent(path);
+                let (parent, is_old) = (path::parent(path), self.is_old);
                 let children = self.nodes.get_mut(parent).map(|node| {
                     node.children.insert(path::last(path).to_owned());
-                    node.next = node.next.saturating_add(1);
+                    // Old servers count on from the least number.
+                    let next = if is_old { i32::wrapping_add } else { i32::saturating_add };
+                    node.next = next(node.next, 1);
                     node.child_changes += 1;
                     node.children_zxid = zxid;
                     node.trigger(parent, On::Children)

@@ -50,8 +50,8 @@ pub(super) struct Habits {
     pub(super) discreet: bool,
     /// To ask whether a node exists needs READ on it: so with servers from 3.8.4 and 3.9.2 on.
     pub(super) hides_stat: bool,
-    /// Servers know no containers, nor how to remove watches: so before 3.5. Who asks for that is told so,
-    /// and loses the connection.
+    /// Servers are older than 3.5: they know no containers, nor how to remove watches. Who asks for that
+    /// is told so, and loses the connection.
     pub(super) is_old: bool,
     /// How many bytes of a request a server takes; it closes the connection on more, without a word.
     pub(super) largest: Option<usize>,
@@ -242,12 +242,16 @@ pub(super) fn schedule() -> std::rc::Rc<Schedule> {
 impl World {
     pub(super) fn new(habits: Habits) -> Arc<World> {
         Arc::new_cyclic(|me| {
-            let server = || Server { tree: Tree::new(), applied: 0, stalled_until: Duration::ZERO };
+            let server = || Server {
+                tree: Tree::new(habits.is_old),
+                applied: 0,
+                stalled_until: Duration::ZERO,
+            };
             let inner = Inner {
                 me: me.clone(),
                 habits,
                 servers: (0..habits.servers).map(|_| server()).collect(),
-                leader: Tree::new(),
+                leader: Tree::new(habits.is_old),
                 log: Vec::new(),
                 tenures: BTreeMap::new(),
                 links: Vec::new(),
@@ -421,8 +425,8 @@ impl Inner {
         if connection.server != server || connection.broken || connection.deaf {
             return;
         }
-        // What it has sent before may arrive, or not.
-        if schedule().chance(50) {
+        // What it has sent before may arrive, or not, where messages take time.
+        if !self.habits.latency.is_zero() && schedule().chance(50) {
             return self.hang_up(link, self.habits.latency);
         }
         connection.deaf = true;

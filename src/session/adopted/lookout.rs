@@ -448,3 +448,92 @@ impl std::fmt::Debug for Lookout {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::super::handle::{Unlisten, Watcher};
+    use super::*;
+    use crate::acl::Acl;
+    use crate::session::store::{Found, Kind, Names};
+
+    /// Makes nodes, and does nothing else.
+    #[derive(Debug)]
+    struct Maker;
+
+    impl Handle for Maker {
+        fn create(&self, path: &str, _: &[u8], _: &[Acl], _: Kind) -> Answer<String> {
+            Ok(format!("{path}0000000000"))
+        }
+
+        fn delete(&self, _: &str) -> Answer<()> {
+            Err(Fault::NoNode)
+        }
+
+        fn write(&self, _: &str, _: &[u8], _: Option<i32>) -> Answer<()> {
+            Err(Fault::NoNode)
+        }
+
+        fn read(&self, _: &str) -> Answer<Found> {
+            Ok(None)
+        }
+
+        fn exists(&self, _: &str) -> Answer<Option<Stat>> {
+            Ok(None)
+        }
+
+        fn children(&self, _: &str) -> Answer<Option<Names>> {
+            Ok(None)
+        }
+
+        fn read_with(&self, _: &str, _: Watcher) -> Answer<(Vec<u8>, Stat)> {
+            Err(Fault::NoNode)
+        }
+
+        fn children_with(&self, _: &str, _: Watcher) -> Answer<Names> {
+            Err(Fault::NoNode)
+        }
+
+        fn forget(&self, _: &str) -> Answer<()> {
+            Ok(())
+        }
+
+        fn listen(&self, _: Box<dyn Fn(Line) + Send>) -> Option<Unlisten> {
+            None
+        }
+
+        fn is_dead(&self, _: &str) -> bool {
+            false
+        }
+
+        fn is_orphan(&self) -> bool {
+            false
+        }
+
+        fn address(&self) -> Option<usize> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_node_of_another_session_than_before_ends_the_session_and_is_deleted() {
+        let reports =
+            Reports { status: Arc::default(), watches: Arc::default(), on_notice: Box::new(drop) };
+        let (lookout, _waiter) = Lookout::new(Arc::new(Maker), reports);
+        let of = |owner| Stat { ephemeral_owner: owner, ..Stat::default() };
+        lookout.heard(Line::Connected);
+        let make = |prefix: &str| {
+            lookout
+                .make(prefix, |handle| handle.create(prefix, b"", &[], Kind::EphemeralSequential))
+        };
+        let (first, second) = (make("/a-").unwrap(), make("/b-").unwrap());
+        assert_eq!(lookout.learn(&first, &of(7)), Ok(()));
+        assert_eq!(lookout.owner(), 7);
+        assert_eq!(lookout.learn("/of-a-stranger", &of(9)), Ok(()));
+        assert_eq!(lookout.learn(&second, &of(7)), Ok(()));
+        assert_eq!(lookout.end(), None);
+        assert_eq!(lookout.learn(&second, &of(9)), Err(Fault::SessionEnded));
+        assert_eq!(lookout.end(), Some(End::Expired));
+        assert_eq!(lookout.state.lock().strays, [Stray::Node(second)]);
+    }
+}

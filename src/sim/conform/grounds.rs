@@ -14,7 +14,10 @@ use crate::acl::Acl;
 use crate::path;
 use crate::rt::schedule::{Schedule, Stuck, current};
 use crate::rt::{self, Deadline, Mutex};
+use crate::session::client::Patience::OneAttempt;
 use crate::session::session::Session;
+use crate::session::store::{Fault, Kind as NodeKind};
+use crate::session::wake::Waiter;
 
 // What the integration tests stand on.
 #[allow(dead_code, reason = "a part of it is used here")]
@@ -44,6 +47,8 @@ pub(super) struct Rig {
     pub(super) discreet: bool,
     /// Whether it does not even say more of them than that they are there.
     pub(super) hides_stat: bool,
+    /// Whether it knows neither containers nor the removal of watches.
+    pub(super) is_old: bool,
 }
 
 impl Rig {
@@ -71,15 +76,25 @@ impl Rig {
             .fold(Server::builder(), |builder, (path, next)| builder.sequence(*path, *next));
         let builder = properties.iter().fold(builder, |builder, one| builder.property(*one));
         let server = builder.start().expect("a server");
-        let mut rig = Rig { server, discreet: false, hides_stat: false };
+        let mut rig = Rig { server, discreet: false, hides_stat: false, is_old: false };
         let mut stranger = rig.stranger();
         stranger.create(BEACON, b"", Kind::Persistent).expect("a beacon");
         let nobody = [raw::Acl::new(raw::ALL, "digest", "a:b")];
         stranger.create_with_acl(HIDDEN, b"", Kind::Persistent, &nobody).expect("a hidden node");
         rig.hides_stat = stranger.exists(HIDDEN).is_err();
+        rig.is_old = rig.closes_on_containers();
         let told = rig.play(&scripts::hidden());
         rig.discreet = !told.iter().any(|outcome| outcome.has_news());
         Some(rig)
+    }
+
+    fn closes_on_containers(&self) -> bool {
+        let client = Client::connect(&self.hosts()).expect("a client");
+        let deadline = Deadline::after(Duration::from_secs(30));
+        let session = client.core().session(&Waiter::new(), deadline, || false, OneAttempt);
+        let session = session.ok().expect("a session");
+        let made = session.create("/box", b"", &[Acl::open()], NodeKind::Container);
+        made == Err(Fault::ConnectionLoss)
     }
 
     pub(super) fn hosts(&self) -> String {
@@ -162,9 +177,15 @@ impl Ground for Real<'_> {
             "await_making" => opcode::EXISTS,
             "read" | "watch_soon" => opcode::GET_DATA,
             "children" => opcode::GET_CHILDREN,
+            "list" => opcode::GET_CHILDREN2,
+            "check" | "write_at" => opcode::MULTI,
             _ => opcode::SYNC,
         };
-        let path = if code == opcode::SYNC { "/" } else { path };
+        let path = match code {
+            opcode::SYNC => "/",
+            opcode::MULTI => "",
+            _ => path,
+        };
         match after {
             false => self.proxy(who).drop_request_on(code, path, 1),
             true => self.proxy(who).drop_reply_on(code, path, 1),
@@ -225,7 +246,7 @@ pub(super) struct Simulated {
 }
 
 impl Simulated {
-    pub(super) fn play(script: &Script, discreet: bool, hides_stat: bool) -> Vec<Outcome> {
+    pub(super) fn play(script: &Script, rig: &Rig) -> Vec<Outcome> {
         let (schedule, running) = Schedule::begin(1, false);
         let world = World::new(Habits {
             hesitation: Duration::ZERO,
@@ -236,9 +257,9 @@ impl Simulated {
             session_timeout: script.timeout,
             connect_timeout: Duration::from_secs(10),
             forgetful: 0,
-            discreet,
-            hides_stat,
-            is_old: false,
+            discreet: rig.discreet,
+            hides_stat: rig.hides_stat,
+            is_old: rig.is_old,
             largest: None,
             tidies: script.tidied.then_some(Duration::ZERO),
         });
@@ -289,9 +310,7 @@ impl Ground for Simulated {
     fn open(&mut self, who: usize) {
         let core = Arc::clone(self.clients[who - 1].core());
         let open = move || {
-            let waiter = crate::session::wake::Waiter::new();
-            let patience = crate::session::client::Patience::OneAttempt;
-            let _ = core.session(&waiter, Deadline::NEVER, || false, patience);
+            let _ = core.session(&Waiter::new(), Deadline::NEVER, || false, OneAttempt);
         };
         if let Some(schedule) = current() {
             let _ = schedule.within(who, || schedule.start("opener", open));
@@ -330,7 +349,8 @@ impl Ground for Simulated {
             "delete" | "let_go" => Operation::Delete,
             "write" => Operation::Write,
             "read" | "watch_soon" | "await_making" => Operation::Read,
-            "children" => Operation::Children,
+            "children" | "list" => Operation::Children,
+            "check" | "write_at" => Operation::Transact,
             _ => Operation::Sync,
         };
         let when = if after { Moment::Done } else { Moment::Arrived };

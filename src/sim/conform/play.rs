@@ -2,10 +2,11 @@
 //!
 //! A step is a line: `1 create /a/n- sequential`, `2 read /a watch`, `1 cut`. The number says
 //! which client; each has a connection and a session of its own. `%1` is the sequential
-//! node that was made last, `%2` the one before. `delete_all` is one transaction; `outlive` deletes
+//! node that was made last, `%2` the one before. `delete_all` is one transaction, and so are `check`
+//! and `write_at`, which want the node's data to be of the version after the path; `outlive` deletes
 //! a child, and waits until the server has removed the container above it, the second path.
-//! `lose-request` and `lose-reply` before a
-//! verb break the connection before the request takes effect or after it.
+//! `lose-request` and `lose-reply` before a verb break the connection before the request takes effect
+//! or after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -181,6 +182,10 @@ impl<G: Ground> Player<G> {
         let before: BTreeMap<_, _> =
             self.seats.iter().map(|(who, seat)| (*who, seat.phase().connection)).collect();
         let answer = self.act(who, &words.collect::<Vec<_>>());
+        if answer == "ConnectionLoss" && !self.seats[&who].refused {
+            let phase = || self.seats[&who].phase();
+            self.wait(|| phase().connection > before[&who] || phase().ended.is_some());
+        }
         self.settle();
         let mut outcome = Outcome { answer, news: BTreeMap::new() };
         for (who, seat) in &self.seats {
@@ -233,6 +238,15 @@ impl<G: Ground> Player<G> {
                 let steps: Vec<_> = paths.map(|path| Step::Delete { path }).collect();
                 told(session.transact(&steps), |()| "done".to_owned())
             }
+            "check" | "write_at" => {
+                let version = Some(arguments[1].parse().expect("a version"));
+                let data = format!("written by {who}").into_bytes();
+                let step = match *verb {
+                    "check" => Step::Check { path, version },
+                    _ => Step::Write { path, data, version },
+                };
+                told(session.transact(&[step]), |()| "done".to_owned())
+            }
             "outlive" => {
                 let container = self.path(arguments[1]);
                 self.listen(who, &container);
@@ -265,7 +279,8 @@ impl<G: Ground> Player<G> {
             "read" => told(session.read(&path, watch), |found| match found {
                 None => "nothing".to_owned(),
                 Some((data, stat)) => {
-                    format!("{:?} {}", String::from_utf8_lossy(&data), self.stat(&stat))
+                    let data = String::from_utf8_lossy(&data);
+                    format!("{data:?} of {} {}", stat.version, self.stat(&stat))
                 }
             }),
             "children" => told(session.children(&path, watch), |names| match names {
@@ -276,6 +291,21 @@ impl<G: Ground> Player<G> {
                     format!("{names:?}")
                 }
             }),
+            "list" => told(session.list(&path, watch), |found| match found {
+                None => "nothing".to_owned(),
+                Some((names, stat)) => {
+                    let mut names = names.to_vec();
+                    names.sort();
+                    let (changes, count) = (stat.child_changes, stat.children);
+                    let newest = self.zxid(stat.children_zxid);
+                    format!("{names:?} {count} {changes} {newest} {}", self.stat(&stat))
+                }
+            }),
+            "unwatch" => {
+                session.unwatch_soon(&path);
+                // Behind it on the same connection.
+                told(session.sync(), |()| "asked".to_owned())
+            }
             "write" => {
                 let data = format!("written by {who}");
                 told(session.write(&path, data.as_bytes()), |()| "done".to_owned())

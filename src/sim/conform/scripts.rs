@@ -40,7 +40,7 @@ pub(super) fn hidden() -> Script {
         "what is hidden",
         LONG,
         "1 create /a nobody
-         2 read /a watch
+         2 await_making /a
          1 delete /a",
     )
 }
@@ -172,6 +172,104 @@ pub(super) fn fixed() -> Vec<Script> {
              2 await_making /kept
              1 delete /kept
              2 write /kept",
+        ),
+        script(
+            "versions",
+            LONG,
+            "1 create /a
+             2 read /a watch
+             1 check /a 0
+             1 check /a 1
+             1 write_at /a 1
+             1 write_at /a 0
+             1 write_at /a 0
+             2 read /a watch
+             2 write /a
+             1 write_at /a 2
+             1 read /a
+             1 check /none 0
+             1 write_at /none 0
+             1 delete /a
+             1 create /a
+             1 check /a 0
+             1 create /kept no-write
+             2 write_at /kept 0
+             2 write_at /kept 1
+             1 create /closed nobody
+             2 check /closed 0
+             2 check /closed 1
+             1 lose-request write_at /a 0
+             1 lose-reply write_at /a 0
+             1 read /a",
+        ),
+        script(
+            "lists with their stat",
+            LONG,
+            "1 create /a
+             1 list /a
+             2 list /a watch
+             3 children /a watch
+             1 create /a/b
+             2 list /a
+             1 create /a/n- sequential
+             2 list /a watch
+             1 create /a/b/c
+             1 delete /a/b/c
+             2 list /a/b watch
+             1 write /a
+             2 list /a watch
+             1 delete /a/b
+             1 list /a
+             2 list %1 watch
+             1 list /none watch
+             1 create /none
+             1 create /closed nobody
+             2 list /closed watch
+             1 create /hidden hidden
+             2 list /hidden
+             1 close
+             2 list /a watch
+             3 delete /a
+             2 lose-request list /a
+             2 lose-reply list / watch
+             3 create /z",
+        ),
+        script(
+            "watches are removed",
+            LONG,
+            "1 create /a
+             2 read /a watch
+             2 unwatch /a
+             1 write /a
+             2 children /a watch
+             2 unwatch /a
+             1 create /a/b
+             2 read /a watch
+             2 children /a watch
+             3 read /a watch
+             3 children /a watch
+             2 unwatch /a
+             1 write /a
+             1 create /a/c
+             2 await_making /none
+             2 unwatch /none
+             1 create /none
+             2 read /a watch
+             2 unwatch /none
+             2 unwatch /a/b
+             1 write /a
+             2 unwatch /a
+             2 read /a watch
+             1 write /a
+             3 read /a watch
+             3 cut
+             3 unwatch /a
+             1 write /a
+             3 read /a watch
+             3 refuse
+             3 unwatch /a
+             3 mend
+             1 write /a",
         ),
         script(
             "waiting for a node to be made",
@@ -634,7 +732,7 @@ impl Chance {
 
     fn request(&mut self) -> String {
         let watch = self.pick(&["", " watch", " watch"]);
-        match self.below(21) {
+        match self.below(25) {
             0..=2 => {
                 let kind = self.pick(&["", "", " container", " ephemeral", " ephemeral"]);
                 let path = self.pick(&["/a", "/b", "/a/c", "/a/d", "/a/c/e", "%1/x"]);
@@ -656,6 +754,10 @@ impl Chance {
             15 => format!("delete_soon {}", self.deleted()),
             16..=18 => format!("write {}", self.path()),
             19 => format!("await_making {}", self.path()),
+            20 => format!("list {}{watch}", self.path()),
+            21 => format!("unwatch {}", self.path()),
+            22 => format!("check {} {}", self.path(), self.below(3)),
+            23 => format!("write_at {} {}", self.path(), self.below(3)),
             _ => "sync".to_owned(),
         }
     }
@@ -700,7 +802,7 @@ pub(super) fn random(seed: u64) -> Script {
             (State::Up, 4 | 5) => loop {
                 let request = chance.request();
                 // Of which nobody hears.
-                if !request.starts_with("delete_soon") {
+                if !request.starts_with("delete_soon") && !request.starts_with("unwatch") {
                     let fate = chance.pick(&["lose-request", "lose-reply"]);
                     break (format!("{fate} {request}"), State::Up);
                 }
