@@ -9,11 +9,11 @@ use crate::link::core::{End, Notice};
 use crate::path;
 use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
-use crate::session::store::{
-    Answer, Answered, Asked, Both, Connection, Created, Ensemble, Fault, Info, Names, Reply,
-    Reports, Request, Stat,
+use crate::session::connection::{
+    Answer, Answered, Both, Connection, Created, Ensemble, Fault, Info, Names, Reply, Reports,
+    Request, Stat, Submission,
 };
-use crate::session::wake::Waiter;
+use crate::session::notify::Waiter;
 
 /// A client to which nobody else ever contends.
 pub fn client() -> Client {
@@ -59,8 +59,8 @@ fn stat() -> Stat {
 }
 
 impl Connection for Nobody {
-    fn submit(&self, requests: Both<Asked>) -> bool {
-        for Asked { request, on_reply } in requests.into_iter().flatten() {
+    fn submit(&self, requests: Both<Submission>) -> bool {
+        for Submission { request, on_reply } in requests.into_iter().flatten() {
             on_reply(Answered::Read(self.answer(request)));
         }
         true

@@ -174,7 +174,7 @@ mod sim;
 // Tests, with `--cfg shuttle`: the places where threads meet, switched wherever they do.
 #[cfg(test)]
 #[cfg(shuttle)]
-mod shuttled;
+mod models;
 
 // For the benchmarks: not part of the interface.
 #[cfg(feature = "_bench")]
@@ -183,18 +183,18 @@ pub mod bench_only;
 
 pub use acl::{Acl, Permissions};
 pub use contend::contenders::Contender;
+pub use contend::handover::HandOver;
 pub use contend::hold::{FencingToken, LossReason, Lost};
-pub use contend::local::HandOver;
 pub use contend::observe::Observer;
 pub use contend::ticket::{Class, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
 pub use recipes::barrier::{Barrier, BarrierBuilder};
-pub use recipes::candidates::{Candidate, LeaderObserver};
 pub use recipes::changes::Changes;
 pub use recipes::double_barrier::{DoubleBarrier, DoubleBarrierBuilder, Entered};
+pub use recipes::election::candidates::{Candidate, LeaderObserver};
+pub use recipes::election::supervisor::{ElectionPhase, ElectionProgress, TermResult};
 pub use recipes::election::{LeaderElection, LeaderElectionBuilder, Leadership};
 pub use recipes::group::{Group, GroupBuilder, Member, Membership};
-pub use recipes::lead::{ElectionPhase, ElectionProgress, TermResult};
 pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
 pub use recipes::priority_queue::{PriorityQueue, PriorityQueueBuilder};
@@ -210,7 +210,7 @@ pub use recipes::two_phase_commit::participant::Participant;
 pub use recipes::two_phase_commit::round::{Decision, ParticipantState, RoundState};
 pub use recipes::two_phase_commit::{TwoPhaseCommit, TwoPhaseCommitBuilder};
 pub use session::client::{Client, ClientBuilder, ClientStats, SessionState};
+pub use session::notify::Cancel;
 pub use session::retry::Retry;
-pub use session::wake::Cancel;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;

@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::hold::Hold;
-use super::neighbours;
-use super::queue::{
-    Action, Event, Inspection, Leftovers, Listing, Made, On, Queue, Trouble, Watched,
+use super::interop_warning;
+use super::protocol::{
+    Acquisition, Action, Event, Inspection, Leftovers, Listing, Made, OnConnection, Trouble,
+    Watched,
 };
 use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
@@ -18,16 +19,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, AtomicBool, Deadline};
-use crate::session::client::{Client, Core, Interrupted, Patience};
-use crate::session::follow::{GRACE, worth_asking};
-use crate::session::make::make_parents;
+use crate::session::client::{Client, ClientCore, Interrupted, Patience};
+use crate::session::connection::{Answer, Created, Entered, Fault, NodeKind};
+use crate::session::create_parents::make_parents;
+use crate::session::notify::{Cancel, Signal, Subscription, Waiter};
 use crate::session::retry::Retry;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Created, Entered, Fault, Kind};
-use crate::session::wake::{Cancel, Signal, Subscription, Waiter};
+use crate::session::watch_loop::{GRACE, worth_asking};
 
 /// How long cleaning up may take where there is no deadline to keep.
-const PARTING: Duration = Duration::from_millis(500);
+const CLEANUP_LIMIT: Duration = Duration::from_millis(500);
 
 /// What to contend for, and how to appear.
 #[derive(Debug)]
@@ -66,12 +67,12 @@ struct Attempt<'a> {
     limits: Limits<'a>,
     /// By when requests must have their answers.
     ask_until: Deadline,
-    core: &'a Arc<Core>,
+    core: &'a Arc<ClientCore>,
     /// The lock node, as the server knows it.
     node: String,
     waiter: Waiter,
     session: Option<(Arc<Session>, Subscription)>,
-    watching: HashMap<String, Watching>,
+    watching: HashMap<String, ActiveWatch>,
     /// The connection that the watches were set on.
     watching_on: u64,
     retry: Retry,
@@ -83,26 +84,26 @@ struct Attempt<'a> {
     looked_round: bool,
 }
 
-struct Watching {
+struct ActiveWatch {
     fired: Arc<AtomicBool>,
     _subscription: Subscription,
 }
 
 /// A place in the ensemble's queue that one call leaves and another may take.
-pub(crate) struct Paused {
-    core: Arc<Core>,
+pub(crate) struct PausedAcquisition {
+    core: Arc<ClientCore>,
     /// The lock node, as the server knows it.
     node: String,
     session: Arc<Session>,
-    queue: Queue,
+    queue: Acquisition,
 }
 
-impl Paused {
+impl PausedAcquisition {
     /// Nobody takes it.
     pub(crate) fn withdraw(self, limits: Limits<'_>) {
         let Some(own) = self.queue.leftovers().own else { return };
         let path = path::join(&self.node, &own);
-        let until = Deadline::after(PARTING).earlier(limits.late());
+        let until = Deadline::after(CLEANUP_LIMIT).earlier(limits.late());
         // The call has got nothing, whatever becomes of the node.
         let _ = put_away(&self.core, &self.session, path, until, None);
     }
@@ -135,8 +136,8 @@ pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Opt
 pub(crate) fn pursue(
     contention: &Contention,
     limits: Limits<'_>,
-    paused: Option<Box<Paused>>,
-    pass: impl FnOnce(Box<Paused>) -> Option<Box<Paused>>,
+    paused: Option<Box<PausedAcquisition>>,
+    pass: impl FnOnce(Box<PausedAcquisition>) -> Option<Box<PausedAcquisition>>,
 ) -> Result<Option<Hold>> {
     let core = contention.client.core();
     let late = limits.late();
@@ -159,7 +160,7 @@ pub(crate) fn pursue(
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
     let (mut queue, begin) = match paused {
         Some(paused) => {
-            let Paused { session, mut queue, .. } = *paused;
+            let PausedAcquisition { session, mut queue, .. } = *paused;
             queue.go_on(limits.patient);
             attempt.look_after(session);
             (queue, Some(Event::Woken))
@@ -167,7 +168,7 @@ pub(crate) fn pursue(
         None => {
             let fresh = || Guid::from_u128(rt::random());
             let (form, rule) = (contention.form, Rule::permits(contention.form.permits));
-            (Queue::new(form, rule, limits.patient, fresh), None)
+            (Acquisition::new(form, rule, limits.patient, fresh), None)
         }
     };
     let driven = catch_unwind(AssertUnwindSafe(|| attempt.drive(&mut queue, begin)));
@@ -181,7 +182,7 @@ pub(crate) fn pursue(
     {
         let (core, node) = (Arc::clone(core), attempt.node.clone());
         attempt.watching.clear();
-        match pass(Box::new(Paused { core, node, session, queue })) {
+        match pass(Box::new(PausedAcquisition { core, node, session, queue })) {
             None => return attempt.left(driven),
             Some(paused) => queue = paused.queue,
         }
@@ -217,7 +218,11 @@ impl Attempt<'_> {
         }
     }
 
-    fn drive(&mut self, queue: &mut Queue, mut event: Option<Event>) -> Result<Option<Hold>, Stop> {
+    fn drive(
+        &mut self,
+        queue: &mut Acquisition,
+        mut event: Option<Event>,
+    ) -> Result<Option<Hold>, Stop> {
         loop {
             let (session, next) = match (self.live_session(), event.take()) {
                 (Some(session), Some(event)) => (session, event),
@@ -329,8 +334,8 @@ impl Attempt<'_> {
             Action::MakeParents => {
                 let (acl, node) = (self.contention.acl.clone(), on_node);
                 let kind = match self.contention.form.naming {
-                    NodeNaming::Curator => Kind::Container,
-                    NodeNaming::Kazoo => Kind::Persistent,
+                    NodeNaming::Curator => NodeKind::Container,
+                    NodeNaming::Kazoo => NodeKind::Persistent,
                 };
                 let make = move |session: &Session| make_parents(session, &node, kind, &acl);
                 let made = self.ask(session, make, drop)?;
@@ -384,7 +389,7 @@ impl Attempt<'_> {
     fn look_round(&mut self, children: &[String]) {
         if !std::mem::replace(&mut self.looked_round, true) {
             let form = self.contention.form;
-            self.core.warn_once(&self.node, || neighbours::warning(form, children));
+            self.core.warn_once(&self.node, || interop_warning::warning(form, children));
         }
     }
 
@@ -425,7 +430,8 @@ impl Attempt<'_> {
             if let Some(siblings) = &siblings {
                 self.look_round(siblings);
             }
-            let listing = |children| Listing { on: On(after), children, watched: false, leaving };
+            let listing =
+                |children| Listing { on: OnConnection(after), children, watched: false, leaving };
             Made {
                 name: path::last(&made.path).to_owned(),
                 czxid: made.czxid,
@@ -486,13 +492,13 @@ impl Attempt<'_> {
         &mut self,
         session: &Arc<Session>,
         job: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
-    ) -> Result<(Answer<T>, On), Stop> {
+    ) -> Result<(Answer<T>, OnConnection), Stop> {
         self.until_usable(session)?;
         let before = session.status().now().connection;
         let answer = self.ask(session, job, drop)?;
         let after = session.status().now().connection;
         let answer = if before == after { answer } else { Err(Fault::ConnectionLoss) };
-        Ok((answer, On(after)))
+        Ok((answer, OnConnection(after)))
     }
 
     /// Sorts answers into those that trying again may mend, and errors that say what was
@@ -524,7 +530,7 @@ impl Attempt<'_> {
             bell();
         });
         let _subscription = session.watches().subscribe(path, signal);
-        self.watching.insert(name.to_owned(), Watching { fired, _subscription });
+        self.watching.insert(name.to_owned(), ActiveWatch { fired, _subscription });
     }
 
     fn watch(
@@ -633,7 +639,7 @@ impl Attempt<'_> {
         self.core.reaper().sweep(&session, self.node.clone(), left.doubtful);
         let Some(own) = left.own else { return Ok(()) };
         let path = path::join(&self.node, &own);
-        let until = Deadline::after(PARTING).earlier(late);
+        let until = Deadline::after(CLEANUP_LIMIT).earlier(late);
         let node = reset.then(|| self.node.clone());
         match put_away(self.core, &session, path, until, node) {
             Ok(()) | Err(Fault::ConnectionLoss) => Ok(()),
@@ -652,7 +658,7 @@ pub(crate) fn cancelled(node: &str) -> Error {
 
 /// As `delete_within`; what is not done by then is left to the reaper.
 fn put_away(
-    core: &Core,
+    core: &ClientCore,
     session: &Arc<Session>,
     path: String,
     until: Deadline,

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::ask::{Question, ask};
+use super::request::{Question, ask};
 use super::revoke::is_request;
 use super::rule::in_grant_order;
 use super::ticket::{Class, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
+use crate::session::connection::{Answer, Fault, Found, Stat};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Found, Stat};
 
 /// No session has this id.
 pub(crate) const HIDDEN: i64 = -1;

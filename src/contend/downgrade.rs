@@ -11,7 +11,7 @@ use crate::acl::Acl;
 use crate::error::Result;
 use crate::path;
 use crate::rt;
-use crate::session::store::{Fault, Kind};
+use crate::session::connection::{Fault, NodeKind};
 
 impl Hold {
     /// A hold in the form's class, with the place and the token of this one, which is released.
@@ -23,7 +23,7 @@ impl Hold {
         let name = format!("{}{:010}", form.prefix(guid), sequence.unwrap_or_default());
         let path = path::join(&lock_node, &name);
         let made = self.persist(|session, whole| {
-            match session.create(&whole(&path), data, acl, Kind::Ephemeral) {
+            match session.create(&whole(&path), data, acl, NodeKind::Ephemeral) {
                 // An earlier attempt of ours: nobody else knows its guid.
                 Ok(_) | Err(Fault::NodeExists) => Ok(()),
                 Err(fault) => Err(fault),

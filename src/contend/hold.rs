@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use super::acquire::refusal;
-use super::local::{Group, Leading, Member, Passed};
-use super::queue::{Place, others};
+use super::handover::{Baton, Passed, SharedNode, Sharer};
+use super::protocol::{GrantedNode, others};
 use super::revoke::is_request;
 use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,17 +19,17 @@ use crate::link::core::End;
 use crate::logging;
 use crate::path;
 use crate::rt::{self, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
-use crate::session::client::{Client, Core};
-use crate::session::events::Events;
+use crate::session::callbacks::Callbacks;
+use crate::session::client::{Client, ClientCore};
+use crate::session::connection::{Answer, Fault, Names, Stat};
+use crate::session::notify::{Signal, Subscription, Waiter};
 use crate::session::reaper::Reaper;
 use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
-use crate::session::store::{Answer, Fault, Names, Stat};
-use crate::session::wake::{Signal, Subscription, Waiter};
 
 /// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
 /// have to be over.
-pub(crate) const PARTING: Duration = Duration::from_millis(500);
+pub(crate) const DROP_LIMIT: Duration = Duration::from_millis(500);
 /// After so long a request about the node is repeated that the server has refused.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -139,19 +139,19 @@ impl From<End> for LossReason {
 /// See the module. Dropped, it goes to the next of those who share the node, or is released.
 pub(crate) struct Hold {
     client: Client,
-    tenure: Arc<Tenure>,
+    held_node: Arc<HeldNode>,
     turn: u32,
     /// With whom the node is shared, and which tenure of theirs it is.
-    shared: Option<(Arc<Member>, u64)>,
+    shared: Option<(Arc<Sharer>, u64)>,
     contested: bool,
     over: bool,
 }
 
 /// The node by which a lock is held: by one guard, or by one after another.
-pub(crate) struct Tenure {
-    core: Arc<Core>,
+pub(crate) struct HeldNode {
+    core: Arc<ClientCore>,
     session: Arc<Session>,
-    standing: Arc<Standing>,
+    watchdog: Arc<Watchdog>,
     /// The node as the client names it.
     path: String,
     zxid: u64,
@@ -159,7 +159,7 @@ pub(crate) struct Tenure {
 }
 
 /// What is known of the tenure. The guard's user may keep it longer than the guard.
-struct Standing {
+struct Watchdog {
     /// Whoever waits for the loss of the lock is not to keep its session.
     session: Weak<Session>,
     /// The node as the server knows it.
@@ -171,9 +171,9 @@ struct Standing {
     named: Option<i64>,
     /// The connection that the node was last watched on.
     watched_on: AtomicU64,
-    events: Events,
+    events: Callbacks,
     reaper: Reaper,
-    state: Mutex<State>,
+    state: Mutex<WatchdogState>,
     changed: Condvar,
 }
 
@@ -181,7 +181,7 @@ type OnLost = Box<dyn FnOnce(LossReason) + Send>;
 type OnRequest = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct State {
+struct WatchdogState {
     /// Whose time it is: it counts those who have had the node.
     turn: u32,
     /// It is nobody's time: the node is kept.
@@ -206,7 +206,7 @@ struct State {
     /// Only where the node is shared, and none was seen yet: for others who contend.
     arrivals: Option<Subscription>,
     arrival_watch: OneAtATime,
-    group: Option<(Weak<Group>, u64)>,
+    group: Option<(Weak<SharedNode>, u64)>,
 }
 
 /// Keeps requests of one kind to one at a time, however many events ask for them.
@@ -235,7 +235,7 @@ impl Hold {
         client: &Client,
         session: Arc<Session>,
         lock_node: &str,
-        place: &Place,
+        place: &GrantedNode,
         data: &[u8],
     ) -> Hold {
         let zxid = u64::try_from(place.czxid).unwrap_or_default();
@@ -280,7 +280,7 @@ impl Hold {
     ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
-        let standing = Arc::new(Standing {
+        let watchdog = Arc::new(Watchdog {
             session: Arc::downgrade(&session),
             node: core.whole(&path),
             data,
@@ -292,15 +292,15 @@ impl Hold {
             changed: Condvar::new(),
         });
         let subscriptions = vec![
-            session.watches().subscribe(&standing.node, standing.signal(Standing::watch)),
-            session.status().subscribe(standing.signal(Standing::look)),
+            session.watches().subscribe(&watchdog.node, watchdog.signal(Watchdog::watch)),
+            session.status().subscribe(watchdog.signal(Watchdog::look)),
         ];
-        standing.look();
+        watchdog.look();
         let subscriptions = Mutex::new(subscriptions);
-        let tenure = Arc::new(Tenure { core, session, standing, path, zxid, subscriptions });
+        let held_node = Arc::new(HeldNode { core, session, watchdog, path, zxid, subscriptions });
         Hold {
             client: client.clone(),
-            tenure,
+            held_node,
             turn: 0,
             shared: None,
             contested: false,
@@ -309,19 +309,19 @@ impl Hold {
     }
 
     pub(crate) fn path(&self) -> &str {
-        &self.tenure.path
+        &self.held_node.path
     }
 
     pub(crate) fn token(&self) -> FencingToken {
-        FencingToken { zxid: self.tenure.zxid, turn: self.turn }
+        FencingToken { zxid: self.held_node.zxid, turn: self.turn }
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        self.tenure.is_held()
+        self.held_node.is_held()
     }
 
-    pub(crate) fn tenure(&self) -> &Arc<Tenure> {
-        &self.tenure
+    pub(crate) fn held_node(&self) -> &Arc<HeldNode> {
+        &self.held_node
     }
 
     /// Whether others were seen to wait when it was granted.
@@ -331,9 +331,9 @@ impl Hold {
 
     /// Has the node shared with a group, as a tenure of that number; and says whether it is lost
     /// already, of which the group would not be told any more.
-    pub(crate) fn share(&mut self, member: &Arc<Member>, number: u64) -> bool {
+    pub(crate) fn share(&mut self, member: &Arc<Sharer>, number: u64) -> bool {
         self.shared = Some((Arc::clone(member), number));
-        let mut state = self.tenure.standing.state.lock();
+        let mut state = self.held_node.watchdog.state.lock();
         state.group = Some((Arc::downgrade(member.group()), number));
         state.lost.is_some()
     }
@@ -341,36 +341,36 @@ impl Hold {
     /// Of a node that another has had before.
     pub(crate) fn shared(
         client: &Client,
-        tenure: Arc<Tenure>,
+        held_node: Arc<HeldNode>,
         turn: u32,
-        member: Arc<Member>,
+        member: Arc<Sharer>,
         number: u64,
     ) -> Hold {
         let shared = Some((member, number));
-        Hold { client: client.clone(), tenure, turn, shared, contested: false, over: false }
+        Hold { client: client.clone(), held_node, turn, shared, contested: false, over: false }
     }
 
     /// As `is_held`, with an error that says why not.
     pub(crate) fn check(&self) -> Result<()> {
-        self.tenure.loss().map_or(Ok(()), |why| Err(self.lost_error(why)))
+        self.held_node.loss().map_or(Ok(()), |why| Err(self.lost_error(why)))
     }
 
     pub(crate) fn ensure_held(&self) -> Result<()> {
         let waiter = Waiter::new();
-        let _subscription = self.tenure.session.status().subscribe(waiter.bell());
+        let _subscription = self.held_node.session.status().subscribe(waiter.bell());
         loop {
             self.check()?;
             if let Err(end) = self.until_usable(&waiter) {
-                self.tenure.standing.lose(end.into());
+                self.held_node.watchdog.lose(end.into());
                 return Err(self.lost_error(end.into()));
             }
             self.check()?;
-            match self.tenure.session.confirm(&self.tenure.standing.node) {
-                Ok(Some(stat)) if stat.ephemeral_owner == self.tenure.session.id() => {
+            match self.held_node.session.confirm(&self.held_node.watchdog.node) {
+                Ok(Some(stat)) if stat.ephemeral_owner == self.held_node.session.id() => {
                     return self.check();
                 }
                 Ok(_) => {
-                    self.tenure.standing.lose(LossReason::NodeDeleted);
+                    self.held_node.watchdog.lose(LossReason::NodeDeleted);
                     return Err(self.lost_error(LossReason::NodeDeleted));
                 }
                 // The node is there, and nobody else makes one of this name.
@@ -381,7 +381,7 @@ impl Hold {
                         &fault,
                         "confirm the lock",
                         "READ on the node",
-                        &self.tenure.path,
+                        &self.held_node.path,
                     ));
                 }
             }
@@ -390,7 +390,7 @@ impl Hold {
 
     /// Whether the node's name has a guid, and so is known to nobody who makes nodes but its owner.
     fn has_guid(&self) -> bool {
-        let ticket = Ticket::parse(path::last(&self.tenure.standing.node));
+        let ticket = Ticket::parse(path::last(&self.held_node.watchdog.node));
         ticket.is_some_and(|ticket| Uuid::parse_str(ticket.guid()).is_ok())
     }
 
@@ -401,34 +401,34 @@ impl Hold {
             LossReason::AuthFailed => ErrorKind::AuthFailed,
             LossReason::SessionExpired | LossReason::LeaseExpired => ErrorKind::SessionLost,
         };
-        Error::new(kind, format!("the lock is no longer held: {why}")).on(&self.tenure.path)
+        Error::new(kind, format!("the lock is no longer held: {why}")).on(&self.held_node.path)
     }
 
     pub(crate) fn lost(&self) -> Lost {
-        Lost { standing: Arc::clone(&self.tenure.standing), turn: self.turn }
+        Lost { watchdog: Arc::clone(&self.held_node.watchdog), turn: self.turn }
     }
 
     pub(crate) fn on_lost(&self, callback: OnLost) {
-        let mut state = self.tenure.standing.state.lock();
+        let mut state = self.held_node.watchdog.state.lock();
         match state.lost {
             None => state.callbacks.push(callback),
             Some(why) => {
                 state.due += 1;
                 drop(state);
-                self.tenure.standing.tell_of_loss(callback, why);
+                self.held_node.watchdog.tell_of_loss(callback, why);
             }
         }
     }
 
     pub(crate) fn release_requested(&self) -> bool {
-        self.tenure.standing.state.lock().requested
+        self.held_node.watchdog.state.lock().requested
     }
 
     pub(crate) fn on_release_requested(&self, callback: OnRequest) {
-        let mut state = self.tenure.standing.state.lock();
+        let mut state = self.held_node.watchdog.state.lock();
         if state.requested {
             drop(state);
-            self.tenure.standing.tell_of_request(self.turn, callback);
+            self.held_node.watchdog.tell_of_request(self.turn, callback);
         } else {
             state.request_callbacks.push(callback);
         }
@@ -436,18 +436,18 @@ impl Hold {
 
     /// Releases, waits for it, and tells of it.
     pub(crate) fn release(mut self) -> Result<()> {
-        self.tenure.core.check_process()?;
-        let until = Deadline::after(PARTING);
-        let (leading, left) = match self.part() {
-            Parting::Passed => return Ok(()),
-            Parting::Lost(why, left) => {
+        self.held_node.core.check_process()?;
+        let until = Deadline::after(DROP_LIMIT);
+        let (baton, left) = match self.part() {
+            ReleaseOutcome::Passed => return Ok(()),
+            ReleaseOutcome::Lost(why, left) => {
                 left.settle(until);
                 return Err(self.lost_error(why));
             }
-            Parting::Ours(leading, left) => (leading, left),
+            ReleaseOutcome::Ours(baton, left) => (baton, left),
         };
         let deleted = self.delete();
-        drop(leading);
+        drop(baton);
         left.settle(until);
         deleted
     }
@@ -455,22 +455,27 @@ impl Hold {
     /// Deletes the node, however often that must be repeated over lost connections.
     fn delete(&self) -> Result<()> {
         let waiter = Waiter::new();
-        let _subscription = self.tenure.session.status().subscribe(waiter.bell());
+        let _subscription = self.held_node.session.status().subscribe(waiter.bell());
         let mut unanswered = false;
         loop {
             if let Err(end) = self.until_usable(&waiter) {
-                return Err(ended(end).on(&self.tenure.path));
+                return Err(ended(end).on(&self.held_node.path));
             }
-            match self.tenure.delete() {
+            match self.held_node.delete() {
                 Ok(()) => return Ok(()),
                 // An earlier attempt of ours took effect.
                 Err(Fault::NoNode) if unanswered => return Ok(()),
                 Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => unanswered = true,
                 Err(fault) => {
-                    self.tenure.insist();
+                    self.held_node.insist();
                     let needs = "DELETE on the lock node";
-                    return Err(refusal(&fault, "delete the contender", needs, &self.tenure.path));
+                    return Err(refusal(
+                        &fault,
+                        "delete the contender",
+                        needs,
+                        &self.held_node.path,
+                    ));
                 }
             }
         }
@@ -483,12 +488,12 @@ impl Hold {
         verb: impl Fn(&Session, &dyn Fn(&str) -> String) -> Answer<T>,
     ) -> Result<Answer<T>> {
         let waiter = Waiter::new();
-        let _subscription = self.tenure.session.status().subscribe(waiter.bell());
+        let _subscription = self.held_node.session.status().subscribe(waiter.bell());
         loop {
             if let Err(end) = self.until_usable(&waiter) {
                 return Err(self.lost_error(end.into()));
             }
-            match verb(&self.tenure.session, &|path| self.tenure.core.whole(path)) {
+            match verb(&self.held_node.session, &|path| self.held_node.core.whole(path)) {
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
                 answer => return Ok(answer),
             }
@@ -497,69 +502,69 @@ impl Hold {
 
     /// Is done with it, and leaves the node to the caller, who has it deleted. An error says that
     /// it was lost before.
-    pub(crate) fn leave(&mut self) -> Result<Option<Left>> {
-        self.tenure.core.check_process()?;
+    pub(crate) fn leave(&mut self) -> Result<Option<ReleasedParts>> {
+        self.held_node.core.check_process()?;
         match self.part() {
-            Parting::Lost(why, left) => {
-                left.settle(Deadline::after(PARTING));
+            ReleaseOutcome::Lost(why, left) => {
+                left.settle(Deadline::after(DROP_LIMIT));
                 Err(self.lost_error(why))
             }
-            Parting::Passed => Ok(None),
-            Parting::Ours(_, left) => Ok(Some(left)),
+            ReleaseOutcome::Passed => Ok(None),
+            ReleaseOutcome::Ours(_, left) => Ok(Some(left)),
         }
     }
 
     /// A hold of the same session with the same token, on another node that says this.
     pub(crate) fn beside(&self, lock_node: &str, name: &str, data: Option<Vec<u8>>) -> Hold {
-        let session = Arc::clone(&self.tenure.session);
-        Hold::on(&self.client, session, lock_node, name, self.tenure.zxid, data)
+        let session = Arc::clone(&self.held_node.session);
+        Hold::on(&self.client, session, lock_node, name, self.held_node.zxid, data)
     }
 
     /// Has another node of the session deleted in the background, if it is there.
     pub(crate) fn discard(&self, path: &str) {
-        let core = &self.tenure.core;
-        core.reaper().delete(&self.tenure.session, core.whole(path));
+        let core = &self.held_node.core;
+        core.reaper().delete(&self.held_node.session, core.whole(path));
     }
 
     fn until_usable(&self, waiter: &Waiter) -> Result<(), End> {
-        if self.tenure.core.is_elsewhere() {
+        if self.held_node.core.is_elsewhere() {
             return Err(End::Closed);
         }
-        match self.tenure.session.status().until_usable(waiter, Deadline::NEVER, || false) {
+        match self.held_node.session.status().until_usable(waiter, Deadline::NEVER, || false) {
             Usable::Never(end) => Err(end),
             Usable::Now | Usable::NotInTime => Ok(()),
         }
     }
 
     /// Gives up the node, to the next one that shares it if there is one.
-    fn part(&mut self) -> Parting {
+    fn part(&mut self) -> ReleaseOutcome {
         self.over = true;
-        let mut leading = None;
+        let mut baton = None;
         if let Some((member, number)) = self.shared.take() {
-            match member.group().pass(&self.client, &member, &self.tenure, number) {
-                Passed::On => return Parting::Passed,
-                Passed::Nowhere(next) => leading = Some(next),
+            match member.group().pass(&self.client, &member, &self.held_node, number) {
+                Passed::On => return ReleaseOutcome::Passed,
+                Passed::Nowhere(next) => baton = Some(next),
                 Passed::Lost => {}
             }
         }
-        let left = self.tenure.leave();
+        let left = self.held_node.leave();
         match left.lost {
-            Some(why) => Parting::Lost(why, left),
-            None => Parting::Ours(leading, left),
+            Some(why) => ReleaseOutcome::Lost(why, left),
+            None => ReleaseOutcome::Ours(baton, left),
         }
     }
 
-    /// A hold of the same node, for who has left it (see [`Tenure::leave`]) and comes to keep it.
+    /// A hold of the same node, for who has left it (see [`HeldNode::leave`]) and comes to keep it.
     pub(crate) fn again(mut self) -> Hold {
         self.over = true;
-        let path = &self.tenure.path;
-        self.beside(path::parent(path), path::last(path), self.tenure.standing.data.clone())
+        let path = &self.held_node.path;
+        self.beside(path::parent(path), path::last(path), self.held_node.watchdog.data.clone())
     }
 
     /// The node is deleted already, by its owner.
     pub(crate) fn has_gone(mut self) {
         self.over = true;
-        drop(self.tenure.leave());
+        drop(self.held_node.leave());
     }
 
     /// As dropping does, but no longer than that.
@@ -568,16 +573,16 @@ impl Hold {
     }
 
     fn release_by(&mut self, until: Deadline) {
-        if self.over || self.tenure.core.is_elsewhere() {
+        if self.over || self.held_node.core.is_elsewhere() {
             return;
         }
         match self.part() {
-            Parting::Passed => {}
-            Parting::Lost(_, left) => left.settle(until),
-            Parting::Ours(leading, left) => {
-                self.tenure.delete_by(until);
+            ReleaseOutcome::Passed => {}
+            ReleaseOutcome::Lost(_, left) => left.settle(until),
+            ReleaseOutcome::Ours(baton, left) => {
+                self.held_node.delete_by(until);
                 // The next one here contends when our delete is on its way.
-                drop(leading);
+                drop(baton);
                 left.settle(until);
             }
         }
@@ -585,44 +590,44 @@ impl Hold {
 }
 
 /// What becomes of a node when its holder lets go.
-enum Parting {
+enum ReleaseOutcome {
     /// Another has it.
     Passed,
-    Lost(LossReason, Left),
+    Lost(LossReason, ReleasedParts),
     /// It is to be deleted; then the next one here may contend.
-    Ours(Option<Leading>, Left),
+    Ours(Option<Baton>, ReleasedParts),
 }
 
 /// A wait for callbacks is cut into so many parts: a process that is stopped meanwhile loses one of
 /// them, and when it goes on, so do its callbacks.
-const PARTS: u32 = 10;
+const WAIT_PARTS: u32 = 10;
 
 /// What a holder that lets go leaves behind: to be dropped when its node's deletion is under way and
 /// no lock is held, as what callbacks own may do whatever its user likes when it is dropped.
 #[must_use = "callbacks that it owns may take this very lock when they are dropped"]
-pub(crate) struct Left {
-    standing: Arc<Standing>,
+pub(crate) struct ReleasedParts {
+    watchdog: Arc<Watchdog>,
     lost: Option<LossReason>,
-    callbacks: Callbacks,
+    callbacks: HolderCallbacks,
 }
 
-impl Left {
+impl ReleasedParts {
     /// Waits for the callbacks that have begun, and for those that tell of a loss before the
     /// release: none runs after it. One that lets go itself waits for the others only.
     fn settle(self, until: Deadline) {
         let own = rt::thread_id();
-        let is_due = |state: &State| {
+        let is_due = |state: &WatchdogState| {
             state.due > state.running.iter().filter(|thread| **thread == own).count()
         };
-        let mut state = self.standing.state.lock();
+        let mut state = self.watchdog.state.lock();
         if is_due(&state)
             && let Some(until) = until.instant()
         {
-            let part = until.saturating_duration_since(rt::now()) / PARTS;
-            for _ in 0..PARTS {
+            let part = until.saturating_duration_since(rt::now()) / WAIT_PARTS;
+            for _ in 0..WAIT_PARTS {
                 let end = rt::now() + part;
                 while is_due(&state)
-                    && !self.standing.changed.wait_until(&mut state, end).timed_out()
+                    && !self.watchdog.changed.wait_until(&mut state, end).timed_out()
                 {
                 }
             }
@@ -632,7 +637,7 @@ impl Left {
     }
 }
 
-impl Tenure {
+impl HeldNode {
     pub(crate) fn is_held(&self) -> bool {
         self.loss().is_none()
     }
@@ -640,7 +645,7 @@ impl Tenure {
     /// As `is_held`, without recording anything: for those who check.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn seems_held(&self) -> bool {
-        self.standing.state.lock().lost.is_none() && self.session.is_trusted()
+        self.watchdog.state.lock().lost.is_none() && self.session.is_trusted()
     }
 
     /// Why it is lost, if it is. Whoever finds the lease over records and tells the loss before it
@@ -650,20 +655,20 @@ impl Tenure {
             // In a forked process nobody may be left to unlock the state.
             return Some(LossReason::ClientClosed);
         }
-        let lost = self.standing.state.lock().lost;
-        lost.or_else(|| self.standing.look_at_lease(&self.session))
+        let lost = self.watchdog.state.lock().lost;
+        lost.or_else(|| self.watchdog.look_at_lease(&self.session))
     }
 
     /// As `is_held`, for one who has not held it before: where nobody knows of a lease, only while
     /// there is a connection. Nothing is recorded: it may be asked under locks.
     pub(crate) fn may_be_granted(&self) -> bool {
         let is_sure = || self.session.may_adopt() || self.session.status().now().is_usable();
-        self.standing.state.lock().lost.is_none() && self.session.is_trusted() && is_sure()
+        self.watchdog.state.lock().lost.is_none() && self.session.is_trusted() && is_sure()
     }
 
     /// Whether it may be handed to another holder.
     pub(crate) fn may_go_on(&self) -> bool {
-        let state = self.standing.state.lock();
+        let state = self.watchdog.state.lock();
         let wanted = !state.requested && state.turn < u32::MAX;
         drop(state);
         wanted && self.may_be_granted()
@@ -672,24 +677,24 @@ impl Tenure {
     /// Begins another holder's time, or one in which the node is nobody's, and says its number.
     /// What the last one has left behind is for the caller to drop, without any lock: it may do
     /// whatever its user likes.
-    pub(crate) fn next_turn(&self, idle: bool) -> (u32, Callbacks) {
-        let mut state = self.standing.state.lock();
+    pub(crate) fn next_turn(&self, idle: bool) -> (u32, HolderCallbacks) {
+        let mut state = self.watchdog.state.lock();
         state.turn = state.turn.saturating_add(1);
         state.idle = idle;
         let left = state.take_callbacks();
-        self.standing.changed.notify_all();
+        self.watchdog.changed.notify_all();
         (state.turn, left)
     }
 
     /// The node that was nobody's has a holder.
     pub(crate) fn resume(&self) {
-        self.standing.state.lock().idle = false;
+        self.watchdog.state.lock().idle = false;
     }
 
     /// Has the group told of others who contend, from here on.
     pub(crate) fn watch_for_others(&self) {
-        if self.standing.state.lock().arrivals.is_none() {
-            self.standing.watch_for_others();
+        if self.watchdog.state.lock().arrivals.is_none() {
+            self.watchdog.watch_for_others();
         }
     }
 
@@ -707,26 +712,26 @@ impl Tenure {
     }
 
     /// From here on it is neither watched nor told of; a loss that came before is told.
-    pub(crate) fn leave(&self) -> Left {
+    pub(crate) fn leave(&self) -> ReleasedParts {
         self.loss();
-        let mut state = self.standing.state.lock();
+        let mut state = self.watchdog.state.lock();
         state.released = true;
         let callbacks = state.take_callbacks();
         let subscriptions = (state.siblings.take(), state.arrivals.take());
         let lost = state.lost;
-        self.standing.changed.notify_all();
+        self.watchdog.changed.notify_all();
         drop(state);
         drop(subscriptions);
         let subscriptions = mem::take(&mut *self.subscriptions.lock());
         drop(subscriptions);
-        Left { standing: Arc::clone(&self.standing), lost, callbacks }
+        ReleasedParts { watchdog: Arc::clone(&self.watchdog), lost, callbacks }
     }
 
     /// Lets go of what is nobody's.
     pub(crate) fn release(&self) {
         let left = self.leave();
         if left.lost.is_none() {
-            self.delete_by(Deadline::after(PARTING));
+            self.delete_by(Deadline::after(DROP_LIMIT));
         }
     }
 
@@ -735,20 +740,20 @@ impl Tenure {
         let left = self.leave();
         match left.lost {
             None => self.delete_by(Deadline::after(Duration::ZERO)),
-            Some(_) => self.session.leaves_no_more(&self.standing.node),
+            Some(_) => self.session.leaves_no_more(&self.watchdog.node),
         }
     }
 
     /// Nobody of ours is to wait for the node any more. Its release follows.
     pub(crate) fn announce_release(&self) {
-        self.session.leaves(&self.standing.node);
+        self.session.leaves(&self.watchdog.node);
     }
 
     fn delete_by(&self, until: Deadline) {
-        let Some(czxid) = self.standing.named else {
-            return self.core.reaper().let_go(&self.session, &self.standing.node, until);
+        let Some(czxid) = self.watchdog.named else {
+            return self.core.reaper().let_go(&self.session, &self.watchdog.node, until);
         };
-        let node = self.standing.node.clone();
+        let node = self.watchdog.node.clone();
         let delete = move |session: &Session| session.delete_named(&node, czxid);
         let deleted = match self.session.status().now().is_usable() {
             true => self.session.ask(until, None, delete, drop),
@@ -760,16 +765,16 @@ impl Tenure {
     }
 
     fn delete(&self) -> Answer<()> {
-        match self.standing.named {
-            None => self.session.delete(&self.standing.node),
-            Some(czxid) => self.session.delete_named(&self.standing.node, czxid),
+        match self.watchdog.named {
+            None => self.session.delete(&self.watchdog.node),
+            Some(czxid) => self.session.delete_named(&self.watchdog.node, czxid),
         }
     }
 
     /// Has the node deleted in the background, though the server would not have it.
     fn insist(&self) {
-        let (reaper, node) = (self.core.reaper(), self.standing.node.clone());
-        match self.standing.named {
+        let (reaper, node) = (self.core.reaper(), self.watchdog.node.clone());
+        match self.watchdog.named {
             None => reaper.insist(&self.session, node),
             Some(czxid) => reaper.delete_named(&self.session, node, czxid),
         }
@@ -778,18 +783,18 @@ impl Tenure {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.tenure.core.is_elsewhere() {
+        if self.held_node.core.is_elsewhere() {
             // Dropping what they own takes locks that nobody may be left to unlock.
-            return mem::forget((Arc::clone(&self.tenure), self.shared.take()));
+            return mem::forget((Arc::clone(&self.held_node), self.shared.take()));
         }
-        self.release_by(Deadline::after(PARTING));
+        self.release_by(Deadline::after(DROP_LIMIT));
     }
 }
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
-            .field("path", &self.tenure.path)
+            .field("path", &self.held_node.path)
             .field("token", &format_args!("{}", self.token()))
             .field("is_held", &self.is_held())
             .finish_non_exhaustive()
@@ -797,14 +802,14 @@ impl fmt::Debug for Hold {
 }
 
 /// What a holder wants to have called.
-pub(crate) struct Callbacks {
+pub(crate) struct HolderCallbacks {
     _lost: Vec<OnLost>,
     _requested: Vec<OnRequest>,
 }
 
-impl State {
-    fn take_callbacks(&mut self) -> Callbacks {
-        Callbacks {
+impl WatchdogState {
+    fn take_callbacks(&mut self) -> HolderCallbacks {
+        HolderCallbacks {
             _lost: mem::take(&mut self.callbacks),
             _requested: mem::take(&mut self.request_callbacks),
         }
@@ -821,12 +826,12 @@ impl State {
     }
 }
 
-impl Standing {
-    fn signal(self: &Arc<Self>, act: fn(&Arc<Standing>)) -> Signal {
-        let standing = Arc::downgrade(self);
+impl Watchdog {
+    fn signal(self: &Arc<Self>, act: fn(&Arc<Watchdog>)) -> Signal {
+        let watchdog = Arc::downgrade(self);
         Arc::new(move || {
-            if let Some(standing) = standing.upgrade() {
-                act(&standing);
+            if let Some(watchdog) = watchdog.upgrade() {
+                act(&watchdog);
             }
         })
     }
@@ -881,10 +886,10 @@ impl Standing {
             return;
         }
         drop(state);
-        let standing = Arc::downgrade(self);
+        let watchdog = Arc::downgrade(self);
         let on_answer = move |answer: Answer<Vec<u8>>| {
-            let Some(standing) = standing.upgrade() else { return };
-            let mut state = standing.state.lock();
+            let Some(watchdog) = watchdog.upgrade() else { return };
+            let mut state = watchdog.state.lock();
             let again = state.node_watch.end();
             // Of data that are too large nothing is known, but they are watched.
             if matches!(answer, Ok(_) | Err(Fault::TooLarge(_))) {
@@ -892,14 +897,14 @@ impl Standing {
             }
             drop(state);
             match answer {
-                Ok(data) if is_request(&data) => standing.request(),
+                Ok(data) if is_request(&data) => watchdog.request(),
                 Ok(_) | Err(Fault::TooLarge(_)) => {}
-                Err(Fault::NoNode) => standing.lose(LossReason::NodeDeleted),
-                Err(Fault::NoAuth) => standing.watch_siblings(),
-                Err(fault) => standing.not_watched(&fault, Standing::watch),
+                Err(Fault::NoNode) => watchdog.lose(LossReason::NodeDeleted),
+                Err(Fault::NoAuth) => watchdog.watch_siblings(),
+                Err(fault) => watchdog.not_watched(&fault, Watchdog::watch),
             }
             if again {
-                standing.watch();
+                watchdog.watch();
             }
         };
         let named = self.named;
@@ -909,13 +914,13 @@ impl Standing {
         if !can_wait {
             return session.watch_soon(&self.node, Box::new(on_answer));
         }
-        let standing = Arc::downgrade(self);
-        let is_wanted = move || standing.upgrade().is_some_and(|one| !one.state.lock().released);
+        let watchdog = Arc::downgrade(self);
+        let is_wanted = move || watchdog.upgrade().is_some_and(|one| !one.state.lock().released);
         session.watch_later(&self.node, Box::new(is_wanted), Box::new(on_answer));
     }
 
     /// The server has not set a watch: it is asked again in a moment, and at each review.
-    fn not_watched(self: &Arc<Self>, fault: &Fault, ask: fn(&Arc<Standing>)) {
+    fn not_watched(self: &Arc<Self>, fault: &Fault, ask: fn(&Arc<Watchdog>)) {
         // After a lost connection there will be another one.
         if matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded) {
             return;
@@ -925,8 +930,8 @@ impl Standing {
         state.unwatched = true;
         let is_first = !mem::replace(&mut state.complained, true);
         drop(state);
-        self.later(&session, PAUSE, move |standing, _| {
-            ask(standing);
+        self.later(&session, PAUSE, move |watchdog, _| {
+            ask(watchdog);
             None
         });
         if is_first {
@@ -945,15 +950,15 @@ impl Standing {
         self: &Arc<Self>,
         session: &Arc<Session>,
         pause: Duration,
-        mut job: impl FnMut(&Arc<Standing>, &Session) -> Option<Duration> + Send + 'static,
+        mut job: impl FnMut(&Arc<Watchdog>, &Session) -> Option<Duration> + Send + 'static,
     ) {
-        let (standing, owner) = (Arc::downgrade(self), Arc::downgrade(session));
+        let (watchdog, owner) = (Arc::downgrade(self), Arc::downgrade(session));
         let chore = move || {
-            let (standing, session) = (standing.upgrade()?, owner.upgrade()?);
-            if standing.state.lock().released {
+            let (watchdog, session) = (watchdog.upgrade()?, owner.upgrade()?);
+            if watchdog.state.lock().released {
                 return None;
             }
-            rt::now().checked_add(job(&standing, &session)?)
+            rt::now().checked_add(job(&watchdog, &session)?)
         };
         if let Some(due) = rt::now().checked_add(pause) {
             self.reaper.later(session, due, Box::new(chore));
@@ -969,23 +974,23 @@ impl Standing {
         }
         if state.siblings.is_none() {
             let parent = path::parent(&self.node);
-            let look = self.signal(Standing::watch_siblings);
+            let look = self.signal(Watchdog::watch_siblings);
             state.siblings = Some(session.watches().subscribe(parent, look));
         }
         drop(state);
-        let standing = Arc::downgrade(self);
+        let watchdog = Arc::downgrade(self);
         let on_answer = move |answer: Answer<()>| {
-            let Some(standing) = standing.upgrade() else { return };
-            let again = standing.state.lock().sibling_watch.end();
+            let Some(watchdog) = watchdog.upgrade() else { return };
+            let again = watchdog.state.lock().sibling_watch.end();
             match answer {
-                Err(Fault::NoNode) => standing.lose(LossReason::NodeDeleted),
+                Err(Fault::NoNode) => watchdog.lose(LossReason::NodeDeleted),
                 Err(fault @ (Fault::Busy | Fault::Refused(_))) => {
-                    standing.not_watched(&fault, Standing::watch_siblings);
+                    watchdog.not_watched(&fault, Watchdog::watch_siblings);
                 }
                 Ok(()) | Err(_) => {}
             }
             if again {
-                standing.watch_siblings();
+                watchdog.watch_siblings();
             }
         };
         let named = self.named;
@@ -1014,25 +1019,25 @@ impl Standing {
         }
         let lock_node = path::parent(&self.node);
         if state.arrivals.is_none() {
-            let look = self.signal(Standing::others_may_be_there);
+            let look = self.signal(Watchdog::others_may_be_there);
             state.arrivals = Some(session.watches().subscribe(lock_node, look));
         }
         drop(state);
-        let standing = Arc::downgrade(self);
+        let watchdog = Arc::downgrade(self);
         let on_answer = move |answer: Answer<Names>| {
-            let Some(standing) = standing.upgrade() else { return };
-            let again = standing.state.lock().arrival_watch.end();
+            let Some(watchdog) = watchdog.upgrade() else { return };
+            let again = watchdog.state.lock().arrival_watch.end();
             let contested = match &answer {
-                Ok(names) => others(path::last(&standing.node), names),
+                Ok(names) => others(path::last(&watchdog.node), names),
                 // There will be another connection.
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => false,
                 // Who cannot look does not go on as if there were nobody.
                 Err(_) => true,
             };
             if contested {
-                standing.contest();
+                watchdog.contest();
             } else if again {
-                standing.watch_for_others();
+                watchdog.watch_for_others();
             }
         };
         session.watch_children_soon(lock_node, Box::new(on_answer));
@@ -1054,21 +1059,21 @@ impl Standing {
     /// Calls back about a loss, which counts as due already: it came before a release, if there has
     /// been one since.
     fn tell_of_loss(self: &Arc<Self>, callback: OnLost, why: LossReason) {
-        let call = Call::new(Arc::clone(self));
+        let call = DueCallback::new(Arc::clone(self));
         self.events.dispatch(move || call.run(move || callback(why)));
     }
 
     /// Calls back about a request to let go, unless this holder has done so.
     fn tell_of_request(self: &Arc<Self>, turn: u32, callback: OnRequest) {
-        let standing = Arc::clone(self);
+        let watchdog = Arc::clone(self);
         self.events.dispatch(move || {
-            let mut state = standing.state.lock();
+            let mut state = watchdog.state.lock();
             if state.is_over(turn) {
                 return;
             }
             state.due += 1;
             drop(state);
-            Call::new(standing).run(callback);
+            DueCallback::new(watchdog).run(callback);
         });
     }
 
@@ -1097,9 +1102,9 @@ impl Standing {
     /// The request stands where the holder had said something of itself, which others look for.
     fn write_data_back(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade().filter(|_| self.data.is_some()) else { return };
-        self.later(&session, Duration::ZERO, |standing, session| {
-            let data = standing.data.as_deref().unwrap_or_default();
-            let written = session.write(&standing.node, data);
+        self.later(&session, Duration::ZERO, |watchdog, session| {
+            let data = watchdog.data.as_deref().unwrap_or_default();
+            let written = session.write(&watchdog.node, data);
             (written == Err(Fault::ConnectionLoss)).then_some(PAUSE)
         });
     }
@@ -1138,33 +1143,33 @@ impl Standing {
 }
 
 /// A callback that is due, until this is dropped: also when it panics, or never runs.
-struct Call {
-    standing: Arc<Standing>,
+struct DueCallback {
+    watchdog: Arc<Watchdog>,
     thread: Option<ThreadId>,
 }
 
-impl Call {
-    fn new(standing: Arc<Standing>) -> Call {
-        Call { standing, thread: None }
+impl DueCallback {
+    fn new(watchdog: Arc<Watchdog>) -> DueCallback {
+        DueCallback { watchdog, thread: None }
     }
 
     fn run(mut self, callback: impl FnOnce()) {
         let thread = rt::thread_id();
         self.thread = Some(thread);
-        self.standing.state.lock().running.push(thread);
+        self.watchdog.state.lock().running.push(thread);
         callback();
     }
 }
 
-impl Drop for Call {
+impl Drop for DueCallback {
     fn drop(&mut self) {
-        let mut state = self.standing.state.lock();
+        let mut state = self.watchdog.state.lock();
         state.due = state.due.saturating_sub(1);
         let ran = state.running.iter().position(|thread| Some(*thread) == self.thread);
         if let Some(place) = ran {
             state.running.swap_remove(place);
         }
-        self.standing.changed.notify_all();
+        self.watchdog.changed.notify_all();
     }
 }
 
@@ -1176,7 +1181,7 @@ fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
 /// Waits for the loss of a lock: see [`LockGuard::lost`](crate::LockGuard::lost).
 #[derive(Clone)]
 pub struct Lost {
-    standing: Arc<Standing>,
+    watchdog: Arc<Watchdog>,
     /// Whose loss: the node may have others as holders later.
     turn: u32,
 }
@@ -1194,12 +1199,12 @@ impl Lost {
 
     fn wait_until(&self, deadline: Deadline) -> Option<LossReason> {
         self.look();
-        let mut state = self.standing.state.lock();
+        let mut state = self.watchdog.state.lock();
         while state.lost.is_none() && !state.is_over(self.turn) {
             match deadline.instant() {
-                None => self.standing.changed.wait(&mut state),
+                None => self.watchdog.changed.wait(&mut state),
                 Some(end) => {
-                    if self.standing.changed.wait_until(&mut state, end).timed_out() {
+                    if self.watchdog.changed.wait_until(&mut state, end).timed_out() {
                         break;
                     }
                 }
@@ -1211,31 +1216,31 @@ impl Lost {
     /// Why the lock was lost, if it was.
     pub fn reason(&self) -> Option<LossReason> {
         self.look();
-        self.standing.state.lock().loss(self.turn)
+        self.watchdog.state.lock().loss(self.turn)
     }
 
     /// As `reason`, without looking for a loss that nobody has found yet: for those who check.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn recorded(&self) -> Option<LossReason> {
-        self.standing.state.lock().loss(self.turn)
+        self.watchdog.state.lock().loss(self.turn)
     }
 
     /// Records a loss that nobody has found yet.
     fn look(&self) {
-        if let Some(session) = self.standing.session.upgrade() {
-            self.standing.look_at_lease(&session);
+        if let Some(session) = self.watchdog.session.upgrade() {
+            self.watchdog.look_at_lease(&session);
         }
     }
 
     /// Whether the guard was dropped or unlocked.
     pub fn is_released(&self) -> bool {
-        self.standing.state.lock().is_over(self.turn)
+        self.watchdog.state.lock().is_over(self.turn)
     }
 }
 
 impl fmt::Debug for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.standing.state.lock();
+        let state = self.watchdog.state.lock();
         f.debug_struct("Lost")
             .field("lost", &state.loss(self.turn))
             .field("released", &state.is_over(self.turn))

@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::path;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::follow::{Follower, View, worth_asking};
-use crate::session::store::{Answer, Fault};
+use crate::session::connection::{Answer, Fault};
+use crate::session::watch_loop::{View, WatchLoop, worth_asking};
 
 /// The changes of who holds a lock: see
 /// [`DistributedLock::observe`](crate::DistributedLock::observe).
@@ -21,7 +21,7 @@ use crate::session::store::{Answer, Fault};
 /// waiting cannot mend. It has no thread: what happens between two calls is looked up by the next
 /// one, and of several changes only the last is seen.
 pub struct Observer {
-    follower: Follower,
+    watch_loop: WatchLoop,
     node: Result<String>,
     form: Form,
     /// Who held when that was last told.
@@ -31,7 +31,7 @@ pub struct Observer {
 
 impl Observer {
     pub(crate) fn new(client: &Client, node: Result<String>, form: Form) -> Observer {
-        Observer { follower: Follower::new(client, None), node, form, told: None, over: false }
+        Observer { watch_loop: WatchLoop::new(client, None), node, form, told: None, over: false }
     }
 
     /// Those who hold now, in the order of their numbers, as soon as they are not those of the
@@ -52,15 +52,15 @@ impl Observer {
 
     fn next_until(&mut self, deadline: Deadline) -> Result<Option<Vec<Contender>>> {
         let (node, ask_until) = (self.node.clone()?, worth_asking(deadline));
-        let (whole, form) = (self.follower.client().core().whole(&node), self.form);
+        let (whole, form) = (self.watch_loop.client().core().whole(&node), self.form);
         loop {
-            let Some(session) = self.follower.session(ask_until)? else { return Ok(None) };
-            if self.follower.is_up_to_date(&session) && !self.follower.changed(deadline)? {
+            let Some(session) = self.watch_loop.session(ask_until)? else { return Ok(None) };
+            if self.watch_loop.is_up_to_date(&session) && !self.watch_loop.changed(deadline)? {
                 return Ok(None);
             }
             let (whole, node) = (whole.clone(), node.clone());
             let look = move |view: &mut View<'_>| look(view, &whole, &node, form);
-            match self.follower.look(&session, ask_until, look)? {
+            match self.watch_loop.look(&session, ask_until, look)? {
                 None if ask_until.has_passed() => return Ok(None),
                 None => {}
                 Some(Ok(holders)) => {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ask::{Question, ask};
+use super::request::{Question, ask};
 use super::rule::{holds, in_grant_order};
 use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,8 +14,8 @@ use crate::logging;
 use crate::path;
 use crate::rt::AtomicBool;
 use crate::session::client::Client;
+use crate::session::connection::{Answer, Fault};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault};
 
 const OF_CURATOR: &[u8] = b"__REVOKE__";
 const OF_THE_RECIPES: &[u8] = b"unlock";

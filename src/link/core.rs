@@ -59,13 +59,13 @@ pub(crate) struct Answer {
 
 /// Dropped when all that was asked before has been written to the server's socket, or there is no
 /// connection for it.
-pub(crate) type Mark = Sender<()>;
+pub(crate) type FlushMark = Sender<()>;
 
 /// Runs on the link's thread; may do no more than signal.
 pub(crate) type OnAnswer = Box<dyn FnOnce(Answer) + Send>;
 
 /// What is to be passed on, in the order in which the server has said it.
-pub(crate) enum Said {
+pub(crate) enum Incoming {
     Answer(OnAnswer, Answer),
     /// A watch on this node has fired.
     Event(String),
@@ -104,7 +104,7 @@ struct Outstanding {
 }
 
 enum Recipient {
-    Verb(OnAnswer),
+    Outgoing(OnAnswer),
     Heartbeat,
     Closing,
     /// Whoever asked has had an answer already.
@@ -112,7 +112,7 @@ enum Recipient {
 }
 
 /// See the module.
-pub(crate) struct Core {
+pub(crate) struct LinkCore {
     granted: Option<Granted>,
     attached: bool,
     ended: Option<End>,
@@ -132,14 +132,14 @@ pub(crate) struct Core {
     /// How many bytes have ever been put there.
     queued: u64,
     /// Who is to know when so many of them have been written, or never will be.
-    marks: VecDeque<(u64, Mark)>,
+    marks: VecDeque<(u64, FlushMark)>,
     notices: Vec<Notice>,
-    said: Vec<Said>,
+    said: Vec<Incoming>,
 }
 
-impl Core {
-    pub(crate) fn new(max_reply: usize) -> Core {
-        Core {
+impl LinkCore {
+    pub(crate) fn new(max_reply: usize) -> LinkCore {
+        LinkCore {
             granted: None,
             attached: false,
             ended: None,
@@ -205,7 +205,7 @@ impl Core {
     }
 
     /// To be run after the notices have been passed on.
-    pub(crate) fn take_said(&mut self) -> Vec<Said> {
+    pub(crate) fn take_said(&mut self) -> Vec<Incoming> {
         std::mem::take(&mut self.said)
     }
 
@@ -329,9 +329,11 @@ impl Core {
     /// Answers everything that is asked; the server's own answers are thrown away.
     fn abandon(&mut self, error: i32) {
         for sent in &mut self.outstanding {
-            if let Recipient::Verb(on_answer) = std::mem::replace(&mut sent.to, Recipient::Nobody) {
+            if let Recipient::Outgoing(on_answer) =
+                std::mem::replace(&mut sent.to, Recipient::Nobody)
+            {
                 let answer = Answer { zxid: 0, error, body: Vec::new() };
-                self.said.push(Said::Answer(on_answer, answer));
+                self.said.push(Incoming::Answer(on_answer, answer));
             }
         }
     }
@@ -365,10 +367,10 @@ impl Core {
             // Not sent, and to be asked again: what a server says that has too much to do.
             (code::THROTTLED, Vec::new())
         } else {
-            return self.send(operation, body, Recipient::Verb(on_answer), now);
+            return self.send(operation, body, Recipient::Outgoing(on_answer), now);
         };
         let answer = Answer { zxid: 0, error, body };
-        self.said.push(Said::Answer(on_answer, answer));
+        self.said.push(Incoming::Answer(on_answer, answer));
     }
 
     /// Why a request with this body is not to be sent.
@@ -388,7 +390,7 @@ impl Core {
     }
 
     /// To be dropped when what was asked so far is written.
-    pub(crate) fn mark(&mut self, mark: Mark) {
+    pub(crate) fn mark(&mut self, mark: FlushMark) {
         self.marks.push_back((self.queued, mark));
     }
 
@@ -499,10 +501,10 @@ impl Core {
             }
         }
         match sent.to {
-            Recipient::Verb(on_answer) => {
+            Recipient::Outgoing(on_answer) => {
                 let body = body.to_vec();
                 let answer = Answer { zxid: header.zxid, error, body };
-                self.said.push(Said::Answer(on_answer, answer));
+                self.said.push(Incoming::Answer(on_answer, answer));
             }
             Recipient::Closing => self.finish(),
             Recipient::Heartbeat | Recipient::Nobody => {}
@@ -514,7 +516,7 @@ impl Core {
         if oversized.is_some() {
             return Err(Broken("the server sent an event beyond the limit".into()));
         }
-        self.said.push(Said::Event(check_event(body)?.to_owned()));
+        self.said.push(Incoming::Event(check_event(body)?.to_owned()));
         Ok(())
     }
 
@@ -618,7 +620,7 @@ fn goes_to_the_leader(operation: i32) -> bool {
     )
 }
 
-impl fmt::Debug for Core {
+impl fmt::Debug for LinkCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core")
             .field("attached", &self.attached)

@@ -48,7 +48,7 @@ pub(super) fn frames(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
 }
 
 /// What the core has sent to the server since the last look.
-pub(super) fn sent(core: &mut Core) -> Vec<Seen> {
+pub(super) fn sent(core: &mut LinkCore) -> Vec<Seen> {
     let seen = |frame: Vec<u8>| {
         let mut fields = Fields(&frame);
         let (xid, operation) = (fields.int().unwrap(), fields.int().unwrap());
@@ -59,36 +59,36 @@ pub(super) fn sent(core: &mut Core) -> Vec<Seen> {
 
 /// A core, and what it has told those who have asked it.
 pub(super) struct Rig {
-    core: Core,
+    core: LinkCore,
     told: Arc<Mutex<Vec<Told>>>,
     events: Vec<String>,
 }
 
 impl Rig {
     pub(super) fn new() -> Rig {
-        Rig { core: Core::new(MAX_REPLY), told: Arc::default(), events: Vec::new() }
+        Rig { core: LinkCore::new(MAX_REPLY), told: Arc::default(), events: Vec::new() }
     }
 
     fn listen(&mut self) {
         for said in self.core.take_said() {
             match said {
-                Said::Answer(on_answer, answer) => on_answer(answer),
-                Said::Event(path) => self.events.push(path),
+                Incoming::Answer(on_answer, answer) => on_answer(answer),
+                Incoming::Event(path) => self.events.push(path),
             }
         }
     }
 }
 
 impl Deref for Rig {
-    type Target = Core;
+    type Target = LinkCore;
 
-    fn deref(&self) -> &Core {
+    fn deref(&self) -> &LinkCore {
         &self.core
     }
 }
 
 impl DerefMut for Rig {
-    fn deref_mut(&mut self) -> &mut Core {
+    fn deref_mut(&mut self) -> &mut LinkCore {
         &mut self.core
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn ask(rig: &mut Rig, number: i32, operation: i32, body: &[u8], now: 
 }
 
 pub(super) fn answer(
-    core: &mut Core,
+    core: &mut LinkCore,
     xid: i32,
     zxid: i64,
     error: i32,
@@ -183,7 +183,7 @@ fn the_suspension_is_noticed_before_the_replies_that_it_causes() {
 
 #[test]
 fn after_the_end_everything_is_answered_with_expired() {
-    type MakeEnd = fn(&mut Core);
+    type MakeEnd = fn(&mut LinkCore);
     let ends: [(MakeEnd, End); 4] = [
         (|core| core.expired(), End::Expired),
         (|core| core.auth_failed(), End::AuthFailed),
@@ -237,11 +237,11 @@ fn watch_events_keep_their_place_between_answers() {
         .take_said()
         .into_iter()
         .map(|said| match said {
-            Said::Answer(on_answer, answer) => {
+            Incoming::Answer(on_answer, answer) => {
                 on_answer(answer);
                 "answer".to_owned()
             }
-            Said::Event(path) => path,
+            Incoming::Event(path) => path,
         })
         .collect();
     assert_eq!(order, ["answer", "/a", "answer", "/b"]);
@@ -604,7 +604,7 @@ fn closing_without_a_connection_goes_on_with_the_next_one() {
 
 #[test]
 fn closing_ends_also_when_the_server_knows_the_session_no_more_or_nobody_waits() {
-    for end in [Core::expired, Core::give_up] {
+    for end in [LinkCore::expired, LinkCore::give_up] {
         let mut core = attached();
         core.detach(seconds(11.));
         core.close(seconds(11.));
@@ -612,7 +612,7 @@ fn closing_ends_also_when_the_server_knows_the_session_no_more_or_nobody_waits()
         end(&mut core);
         assert_eq!(core.take_notices(), [Notice::Over]);
     }
-    let mut unborn = Core::new(MAX_REPLY);
+    let mut unborn = LinkCore::new(MAX_REPLY);
     unborn.close(seconds(1.));
     assert_eq!(unborn.take_notices(), [Notice::Ended(End::Closed), Notice::Over]);
 }
@@ -630,7 +630,7 @@ fn a_session_whose_credentials_are_rejected_later_is_still_closed() {
     answer(&mut core, close.xid, 5, 0, &[], seconds(12.)).unwrap();
     assert_eq!(core.take_notices(), [Notice::Over]);
 
-    let mut unborn = Core::new(MAX_REPLY);
+    let mut unborn = LinkCore::new(MAX_REPLY);
     unborn.credentials_rejected();
     assert_eq!(unborn.take_notices(), [Notice::Ended(End::AuthFailed), Notice::Over]);
 }

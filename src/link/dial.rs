@@ -167,7 +167,7 @@ impl Wanted {
 
 /// How a search for a server ended.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Dialed {
     Server { stream: TcpStream, address: SocketAddr, granted: Granted },
     Expired,
     AuthFailed,
@@ -185,7 +185,7 @@ impl Dial {
     /// `trouble` is told what there is to say of servers that do not serve us.
     pub(crate) fn start(
         wanted: Wanted,
-        found: impl FnOnce(Found) + Send + 'static,
+        found: impl FnOnce(Dialed) + Send + 'static,
         trouble: impl Fn(&str) + Send + 'static,
     ) -> Result<Dial> {
         let (stop, stopped) = bounded(0);
@@ -215,15 +215,15 @@ fn is_stopped(stopped: &Receiver<()>) -> bool {
 }
 
 /// A session that nobody wants any more is closed at once rather than left to expire.
-fn abandon(wanted: &Wanted, result: Found) {
-    if let Found::Server { mut stream, .. } = result
+fn abandon(wanted: &Wanted, result: Dialed) {
+    if let Dialed::Server { mut stream, .. } = result
         && wanted.session.is_none()
     {
         let _ = stream.write_all(&Frame::request(1, op::CLOSE_SESSION).finish());
     }
 }
 
-fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Option<Found> {
+fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Option<Dialed> {
     let timeout = wanted.session.as_ref().map_or(wanted.timeout, |session| session.timeout);
     let mut longest_pause =
         (timeout / 16).clamp(Duration::from_millis(50), Duration::from_millis(500));
@@ -259,11 +259,11 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
             }
             match try_address(wanted, address, attempt, stopped) {
                 // Others may have a better configuration.
-                Ok(Found::AuthFailed) => {
+                Ok(Dialed::AuthFailed) => {
                     rejected += 1;
                     why = format!("{address}: the server rejected the credentials");
                 }
-                Ok(Found::Server { mut stream, granted, .. })
+                Ok(Dialed::Server { mut stream, granted, .. })
                     if wanted.session.is_none()
                         && granted.sent.plus(granted.timeout) <= Moment::now() =>
                 {
@@ -288,7 +288,7 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         }
         // A session that there is already is given up only if all servers say so.
         if rejected == count || rejected > 0 && wanted.session.is_none() {
-            return Some(Found::AuthFailed);
+            return Some(Dialed::AuthFailed);
         }
         slow_rounds += u32::from(slow);
         let round = wanted.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -318,7 +318,7 @@ fn try_address(
     address: SocketAddr,
     limit: Duration,
     stopped: &Receiver<()>,
-) -> io::Result<Found> {
+) -> io::Result<Dialed> {
     let deadline = rt::now() + limit;
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_nodelay(true)?;
@@ -336,7 +336,7 @@ fn try_address(
         .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
     let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0) else {
         return if wanted.session.is_some() {
-            Ok(Found::Expired)
+            Ok(Dialed::Expired)
         } else {
             Err(io::Error::other("the server refused a new session"))
         };
@@ -361,7 +361,7 @@ fn try_address(
             return Err(io::Error::other("the server answered auth with something else"));
         }
         if header.error == code::AUTH_FAILED {
-            return Ok(Found::AuthFailed);
+            return Ok(Dialed::AuthFailed);
         }
         if header.error != code::OK {
             return Err(io::Error::other(format!("auth got the error {}", header.error)));
@@ -378,7 +378,7 @@ fn try_address(
         by_server: Duration::from_millis(timeout),
         sent,
     };
-    Ok(Found::Server { stream, address, granted })
+    Ok(Dialed::Server { stream, address, granted })
 }
 
 /// What to believe of a granted session timeout. Servers grant more than was asked for where that is

@@ -31,7 +31,7 @@ fn wanted(known: bool) -> Wanted {
 
 /// Connects to a server that says nothing but `bytes`, in pieces, and then hangs up; tells
 /// what came of it and all that the server was told.
-fn dialled(known: bool, bytes: &[u8], piece: usize) -> (io::Result<Found>, Vec<u8>) {
+fn dialled(known: bool, bytes: &[u8], piece: usize) -> (io::Result<Dialed>, Vec<u8>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (_stop, stopped) = bounded(0);
@@ -51,7 +51,7 @@ fn dialled(known: bool, bytes: &[u8], piece: usize) -> (io::Result<Found>, Vec<u
         });
         let found = try_address(&wanted(known), address, Duration::from_secs(10), &stopped);
         // The server reads to the end.
-        if let Ok(Found::Server { stream, .. }) = &found {
+        if let Ok(Dialed::Server { stream, .. }) = &found {
             stream.shutdown(Shutdown::Both).unwrap();
         }
         (found, server.join().unwrap())
@@ -127,9 +127,9 @@ proptest! {
         let (found, told) = dialled(known, &bytes, piece);
         let due = reading(known, &bytes);
         let matches = match &found {
-            Ok(Found::Server { granted, .. }) => due == "session" && (!known || granted.session == SESSION),
-            Ok(Found::Expired) => due == "expired",
-            Ok(Found::AuthFailed) => due == "refused",
+            Ok(Dialed::Server { granted, .. }) => due == "session" && (!known || granted.session == SESSION),
+            Ok(Dialed::Expired) => due == "expired",
+            Ok(Dialed::AuthFailed) => due == "refused",
             Err(_) => matches!(due, "nothing" | "no auth"),
         };
         prop_assert!(matches, "{due} was taken for {found:?}");
@@ -155,7 +155,7 @@ fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
     let hour = 3_600_000;
     for (granted, believed) in [(2, 2), (4000, 4000), (30_000, 30_000), (hour, 40_000)] {
         let bytes = [response(granted, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
-        let (Ok(Found::Server { granted: found, .. }), _) = dialled(false, &bytes, 100) else {
+        let (Ok(Dialed::Server { granted: found, .. }), _) = dialled(false, &bytes, 100) else {
             panic!("no session of {granted} ms")
         };
         assert_eq!(found.timeout, Duration::from_millis(believed));
@@ -198,7 +198,7 @@ fn a_panic_while_dialling_does_not_end_the_search() {
         move |_| assert!(panicked.swap(true, Ordering::Relaxed), "to be survived"),
     );
     let found = told.recv_timeout(Duration::from_secs(30));
-    assert!(matches!(found, Ok(Found::Server { .. })), "{found:?}");
+    assert!(matches!(found, Ok(Dialed::Server { .. })), "{found:?}");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
             let resolver = Resolver::new(hosts);
             search(&Wanted { resolver, avoid, ..wanted(known) }, &stopped, &|_| ())
         };
-        assert!(matches!(search(&[&good, &bad]), Some(Found::Server { .. })));
-        assert!(matches!(search(&[&bad, &rejecting()]), Some(Found::AuthFailed)));
+        assert!(matches!(search(&[&good, &bad]), Some(Dialed::Server { .. })));
+        assert!(matches!(search(&[&bad, &rejecting()]), Some(Dialed::AuthFailed)));
     }
 }

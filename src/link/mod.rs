@@ -25,8 +25,8 @@ use std::time::Duration;
 use parking_lot::{Mutex as Lock, MutexGuard};
 use rustix::event::{PollFd, PollFlags};
 
-use self::core::{Core, End, Mark, Notice, OnAnswer, Said};
-use self::dial::{Auth, Dial, Found, Resolver, Wanted};
+use self::core::{End, FlushMark, Incoming, LinkCore, Notice, OnAnswer};
+use self::dial::{Auth, Dial, Dialed, Resolver, Wanted};
 use self::frame::code::SESSION_EXPIRED;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
@@ -65,21 +65,21 @@ pub(crate) struct Link {
     /// The process that has opened it, and has its thread. In a forked one nothing is done: the
     /// connection is not its own, and locks and channels may be left as another thread had them.
     process: u32,
-    shared: Arc<Shared>,
+    shared: Arc<LinkShared>,
     commands: Sender<Command>,
     waker: Arc<Waker>,
 }
 
 /// A request, and who is to have its answer.
-pub(crate) struct Verb {
+pub(crate) struct Outgoing {
     pub(crate) operation: i32,
     pub(crate) body: Vec<u8>,
     pub(crate) on_answer: OnAnswer,
 }
 
 /// A request that can wait for a moment, and may not be needed then.
-pub(crate) struct Later {
-    pub(crate) verb: Verb,
+pub(crate) struct DeferredRequest {
+    pub(crate) verb: Outgoing,
     pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
 }
 
@@ -107,21 +107,21 @@ fn end_of(code: u64) -> Option<End> {
     all.into_iter().find(|end| code_of(*end) == code)
 }
 
-struct Shared {
+struct LinkShared {
     /// In nanoseconds of a [`Moment`]. The link moves it forward, whoever finds it in the
     /// past puts [`LAPSED`] in its place. Once the session is over, the code of how it ended.
     lease_end: AtomicU64,
     info: Mutex<Info>,
-    line: Lock<Line>,
-    put_off: Lock<PutOff>,
+    line: Lock<SharedConnection>,
+    put_off: Lock<Deferred>,
     /// The link's thread has nothing to do with the line any more, and only answers its commands.
     stopped: AtomicBool,
 }
 
 /// What callers share with the link's thread. Whoever has it may send; to pass on what the server
 /// has said, and to find another one, is for the thread alone.
-struct Line {
-    core: Core,
+struct SharedConnection {
+    core: LinkCore,
     server: Option<Arc<TcpStream>>,
     /// Why the connection is of no use any more, if a caller has found that.
     broken: Option<String>,
@@ -132,14 +132,14 @@ struct Line {
 /// What was put off. With a lock of its own: it is asked for just when the link's thread, which has
 /// told the caller something, is busy with its line.
 #[derive(Default)]
-struct PutOff {
+struct Deferred {
     /// And until when.
-    all: VecDeque<(Moment, Later)>,
+    all: VecDeque<(Moment, DeferredRequest)>,
     /// Until when the link's thread means to sleep, in nanoseconds.
     asleep_until: u64,
 }
 
-impl Line {
+impl SharedConnection {
     /// Whether the system has taken all there is.
     fn write(&mut self) -> bool {
         if let (Some(server), None) = (&self.server, &self.broken)
@@ -153,7 +153,7 @@ impl Line {
 
     fn ask(&mut self, verbs: Both) {
         let now = Moment::now();
-        for Verb { operation, body, on_answer } in verbs.into_iter().flatten() {
+        for Outgoing { operation, body, on_answer } in verbs.into_iter().flatten() {
             self.core.verb(operation, &body, on_answer, now);
         }
     }
@@ -168,12 +168,12 @@ impl Line {
 }
 
 /// One or two, which go out back to back.
-type Both = [Option<Verb>; 2];
+type Both = [Option<Outgoing>; 2];
 
 enum Command {
     Verbs(Both),
-    Mark(Mark),
-    Found { dial: u64, found: Found },
+    FlushMark(FlushMark),
+    Dialed { dial: u64, found: Dialed },
     Close { give_up_after: Duration },
     Dropped,
 }
@@ -204,13 +204,13 @@ impl Link {
         far.set_nonblocking(true).map_err(system)?;
         let waker = Arc::new(Waker { stream: near, pending: AtomicBool::new(false) });
         let (commands, received) = unbounded();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LinkShared {
             lease_end: AtomicU64::new(LAPSED),
             info: Mutex::new(Info::default()),
             put_off: Lock::default(),
             stopped: AtomicBool::new(false),
-            line: Lock::new(Line {
-                core: Core::new(config.max_reply),
+            line: Lock::new(SharedConnection {
+                core: LinkCore::new(config.max_reply),
                 server: None,
                 broken: None,
                 asleep_until: Moment::ZERO,
@@ -277,7 +277,7 @@ impl Link {
     }
 
     /// Sends one a few milliseconds from now, if it is still wanted then.
-    pub(crate) fn later(&self, later: Later) {
+    pub(crate) fn later(&self, later: DeferredRequest) {
         if self.is_elsewhere() {
             return;
         }
@@ -298,7 +298,7 @@ impl Link {
     /// connection, or at the deadline.
     pub(crate) fn flushed_by(&self, until: Deadline) {
         let (mark, written) = bounded(0);
-        self.tell(Command::Mark(mark));
+        self.tell(Command::FlushMark(mark));
         // The mark is dropped.
         let _ = match until.instant() {
             Some(end) => written.recv_deadline(end).is_ok(),
@@ -360,11 +360,11 @@ impl fmt::Debug for Link {
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// How long a session that nobody owns any more may take to be closed.
-const PARTING: Duration = Duration::from_secs(1);
+const ORPHAN_CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 struct Runner {
     config: LinkConfig,
-    shared: Arc<Shared>,
+    shared: Arc<LinkShared>,
     on_notice: OnNotice,
     on_event: OnEvent,
     commands: Receiver<Command>,
@@ -417,7 +417,7 @@ impl Runner {
         drop(line);
         self.tell(&notices, all_said);
         let put_off = std::mem::take(&mut shared.put_off.lock().all);
-        let expired = |verb: Verb| {
+        let expired = |verb: Outgoing| {
             let answer = core::Answer { zxid: 0, error: SESSION_EXPIRED, body: Vec::new() };
             survive(|| (verb.on_answer)(answer));
         };
@@ -467,7 +467,7 @@ impl Runner {
         }
     }
 
-    fn keep_connected(&mut self, line: &mut Line) {
+    fn keep_connected(&mut self, line: &mut SharedConnection) {
         if line.core.is_over() {
             self.dial = None;
             (self.server, line.server) = (None, None);
@@ -500,7 +500,7 @@ impl Runner {
         let started = Dial::start(
             wanted,
             move |found| {
-                if commands.send(Command::Found { dial: id, found }).is_ok() {
+                if commands.send(Command::Dialed { dial: id, found }).is_ok() {
                     waker.wake();
                 }
             },
@@ -517,7 +517,7 @@ impl Runner {
 
     /// Makes known what the core has to say, in the order that nobody is misled by:
     /// the lease, the state, and only then the answers and events that depend on it.
-    fn publish(&mut self, line: &mut MutexGuard<'_, Line>) {
+    fn publish(&mut self, line: &mut MutexGuard<'_, SharedConnection>) {
         self.publish_lease(line);
         if !line.core.has_news() {
             return;
@@ -529,7 +529,7 @@ impl Runner {
         MutexGuard::unlocked(line, || self.pass_on(notices, all_said, session));
     }
 
-    fn pass_on(&mut self, notices: Vec<Notice>, all_said: Vec<Said>, session: i64) {
+    fn pass_on(&mut self, notices: Vec<Notice>, all_said: Vec<Incoming>, session: i64) {
         self.tell(&notices, all_said);
         for notice in notices {
             if let Notice::Ended(why) = notice {
@@ -543,7 +543,7 @@ impl Runner {
     }
 
     /// A panic in what one of them does costs the others nothing.
-    fn tell(&mut self, notices: &[Notice], all_said: Vec<Said>) {
+    fn tell(&mut self, notices: &[Notice], all_said: Vec<Incoming>) {
         for notice in notices {
             match notice {
                 Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
@@ -554,27 +554,27 @@ impl Runner {
         }
         for said in all_said {
             match said {
-                Said::Answer(on_answer, answer) => survive(|| on_answer(answer)),
-                Said::Event(path) => survive(|| (self.on_event)(&path)),
+                Incoming::Answer(on_answer, answer) => survive(|| on_answer(answer)),
+                Incoming::Event(path) => survive(|| (self.on_event)(&path)),
             }
         }
     }
 
     /// Asks what was put off, as far as it is still wanted.
-    fn catch_up(&mut self, line: &mut Line) {
+    fn catch_up(&mut self, line: &mut SharedConnection) {
         let mut put_off = self.shared.put_off.lock();
         if put_off.all.is_empty() {
             return;
         }
         let now = Moment::now();
         let due = put_off.all.partition_point(|(due, _)| *due <= now);
-        let due: Vec<Later> = put_off.all.drain(..due).map(|(_, later)| later).collect();
+        let due: Vec<DeferredRequest> = put_off.all.drain(..due).map(|(_, later)| later).collect();
         drop(put_off);
         if !due.is_empty() && !self.commands.is_empty() {
             // What was asked for before goes before: it may remove the watch that is set here.
             self.obey(line);
         }
-        for Later { verb, is_wanted } in due {
+        for DeferredRequest { verb, is_wanted } in due {
             if is_wanted() {
                 line.core.verb(verb.operation, &verb.body, verb.on_answer, now);
             }
@@ -582,7 +582,7 @@ impl Runner {
     }
 
     /// For those who have something left to do and nobody else to remind them of it.
-    fn remind(&mut self, line: &mut MutexGuard<'_, Line>) {
+    fn remind(&mut self, line: &mut MutexGuard<'_, SharedConnection>) {
         let timeout = line.core.granted().map_or(Duration::MAX, |granted| granted.timeout);
         let now = Moment::now();
         if line.core.is_attached() && now.since(self.alive_at) >= timeout / 3 {
@@ -591,7 +591,7 @@ impl Runner {
         }
     }
 
-    fn publish_lease(&mut self, line: &mut Line) {
+    fn publish_lease(&mut self, line: &mut SharedConnection) {
         let end = line.core.ended().map_or_else(|| line.core.lease_end().as_nanos(), code_of);
         let exchanged = self.shared.lease_end.compare_exchange(
             self.lease_end,
@@ -607,11 +607,11 @@ impl Runner {
         }
     }
 
-    fn session(&self, line: &Line) -> i64 {
+    fn session(&self, line: &SharedConnection) -> i64 {
         line.core.granted().map_or(0, |granted| granted.session)
     }
 
-    fn wait(&mut self, line: &mut MutexGuard<'_, Line>) -> [bool; 2] {
+    fn wait(&mut self, line: &mut MutexGuard<'_, SharedConnection>) -> [bool; 2] {
         let mut next = line.core.next_tick();
         if !line.core.is_over() {
             next = next.min(self.give_up_at);
@@ -651,15 +651,15 @@ impl Runner {
         [is_readable(0), is_readable(1)]
     }
 
-    fn obey(&mut self, line: &mut Line) {
+    fn obey(&mut self, line: &mut SharedConnection) {
         let mut sink = [0; 64];
         while matches!((&self.woken).read(&mut sink), Ok(64)) {}
         self.waker.pending.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Verbs(verbs) => line.ask(verbs),
-                Command::Mark(mark) => line.core.mark(mark),
-                Command::Found { dial, found } => {
+                Command::FlushMark(mark) => line.core.mark(mark),
+                Command::Dialed { dial, found } => {
                     if dial == self.dials && self.dial.take().is_some() {
                         self.found(line, found);
                     }
@@ -667,21 +667,21 @@ impl Runner {
                 Command::Close { give_up_after } => self.part(line, give_up_after),
                 Command::Dropped => {
                     self.dropped = true;
-                    self.part(line, PARTING);
+                    self.part(line, ORPHAN_CLOSE_LIMIT);
                 }
             }
         }
     }
 
-    fn part(&mut self, line: &mut Line, give_up_after: Duration) {
+    fn part(&mut self, line: &mut SharedConnection, give_up_after: Duration) {
         let now = Moment::now();
         self.give_up_at = self.give_up_at.min(now.plus(give_up_after));
         line.core.close(now);
     }
 
-    fn found(&mut self, line: &mut Line, found: Found) {
+    fn found(&mut self, line: &mut SharedConnection, found: Dialed) {
         match found {
-            Found::Server { stream, address, granted } => {
+            Dialed::Server { stream, address, granted } => {
                 if let Err(cause) = stream.set_nonblocking(true) {
                     logging::warning!(target: "zklock::link", "a connection was unusable: {cause}");
                     return;
@@ -713,17 +713,18 @@ impl Runner {
                     logging::warning!(target: "zklock::link", "{warning}");
                 }
             }
-            Found::Expired => line.core.expired(),
-            Found::AuthFailed => {
+            Dialed::Expired => line.core.expired(),
+            Dialed::AuthFailed => {
                 // It is still to be closed, but that may need credentials, too.
-                let patience = line.core.granted().map_or(PARTING, |granted| granted.timeout);
+                let patience =
+                    line.core.granted().map_or(ORPHAN_CLOSE_LIMIT, |granted| granted.timeout);
                 self.give_up_at = self.give_up_at.min(Moment::now().plus(patience));
                 line.core.credentials_rejected();
             }
         }
     }
 
-    fn lose_server(&mut self, line: &mut Line, why: &str) {
+    fn lose_server(&mut self, line: &mut SharedConnection, why: &str) {
         (line.server, line.broken) = (None, None);
         let Some((_, address)) = self.server.take() else { return };
         let now = Moment::now();
@@ -741,7 +742,7 @@ impl Runner {
         line.core.detach(now);
     }
 
-    fn read_server(&mut self, line: &mut Line, buffer: &mut [u8]) {
+    fn read_server(&mut self, line: &mut SharedConnection, buffer: &mut [u8]) {
         let Some((server, _)) = &self.server else { return };
         let broken = match (&**server).read(buffer) {
             Ok(0) => Some(("the server closed it".to_owned(), true)),
@@ -759,7 +760,7 @@ impl Runner {
         }
     }
 
-    fn write(&mut self, line: &mut Line) {
+    fn write(&mut self, line: &mut SharedConnection) {
         line.write();
         if let Some(why) = line.broken.take() {
             line.core.server_has_closed(Moment::now());

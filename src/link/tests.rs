@@ -19,10 +19,10 @@ fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
 }
 
 /// A verb, and the code that it is answered with; disconnected if it is dropped.
-fn verb() -> (Verb, Receiver<i32>) {
+fn verb() -> (Outgoing, Receiver<i32>) {
     let (tell, told) = bounded(1);
     let on_answer = Box::new(move |answer: core::Answer| tell.send(answer.error).unwrap());
-    (Verb { operation: op::SYNC, body: SYNC_ROOT.to_vec(), on_answer }, told)
+    (Outgoing { operation: op::SYNC, body: SYNC_ROOT.to_vec(), on_answer }, told)
 }
 
 fn answer(told: &Receiver<i32>) -> Option<i32> {
@@ -45,7 +45,7 @@ fn after_two_panics_the_link_does_no_more_than_answer_and_ends_when_dropped() {
             counted.fetch_add(1, Ordering::SeqCst);
             panic!("to be survived")
         });
-        link.later(Later { verb, is_wanted });
+        link.later(DeferredRequest { verb, is_wanted });
         assert!(matches!(answer(&told), None | Some(SESSION_EXPIRED)));
     }
     assert_eq!(panics.load(Ordering::SeqCst), 2);
@@ -83,7 +83,7 @@ fn in_a_forked_process_nothing_is_sent_and_nobody_waits() {
     let left = (lines.line.lock(), lines.put_off.lock(), lines.info.lock());
     let [first, second, third] = [(); 3].map(|()| verb());
     assert!(link.send([Some(first.0), None]));
-    link.later(Later { verb: second.0, is_wanted: Box::new(|| true) });
+    link.later(DeferredRequest { verb: second.0, is_wanted: Box::new(|| true) });
     link.send([Some(third.0), None]);
     link.flushed_by(Deadline::NEVER);
     assert_eq!([first.1, second.1, third.1].map(|told| answer(&told)), [None; 3]);

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::place::{Aim, Place, Wait, placed};
+use super::node::{Node, Purpose, Wait, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::follow::View;
-use crate::session::make::{Stamp, make_once};
+use crate::session::connection::{Answer, Fault};
+use crate::session::create_parents::{Stamp, make_once};
+use crate::session::notify::Cancel;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault};
-use crate::session::wake::Cancel;
+use crate::session::watch_loop::View;
 
 /// Holds up whoever waits for it, as long as it is raised.
 ///
@@ -43,13 +43,13 @@ use crate::session::wake::Cancel;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Barrier {
-    place: Place,
+    place: Node,
 }
 
 /// Waiting means to read the node.
-const WAIT: Aim = Aim { tried: "wait at the barrier", needs: "READ on it" };
-const RAISE: Aim = Aim { tried: "raise the barrier", needs: "CREATE on its parent" };
-const LIFT: Aim = Aim {
+const WAIT: Purpose = Purpose { tried: "wait at the barrier", needs: "READ on it" };
+const RAISE: Purpose = Purpose { tried: "raise the barrier", needs: "CREATE on its parent" };
+const LIFT: Purpose = Purpose {
     tried: "lift the barrier",
     needs: "DELETE on its parent, and READ on the node, which tells it from later ones",
 };

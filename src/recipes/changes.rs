@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::place::{Aim, Place};
+use super::node::{Node, Purpose};
 use crate::error::Result;
 use crate::rt::Deadline;
-use crate::session::follow::{Follower, View, worth_asking};
-use crate::session::store::{Answer, Fault};
+use crate::session::connection::{Answer, Fault};
+use crate::session::watch_loop::{View, WatchLoop, worth_asking};
 
 type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 
@@ -18,10 +18,10 @@ type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 /// waiting cannot mend. It has no thread: what happens between two calls is looked up by the next
 /// one, and of several changes only the last is seen.
 pub struct Changes<T> {
-    place: Place,
-    aim: Aim,
+    place: Node,
+    purpose: Purpose,
     look: Look<T>,
-    follower: Follower,
+    watch_loop: WatchLoop,
     /// In which it was looked at last.
     session: i64,
     told: Option<T>,
@@ -31,15 +31,15 @@ pub struct Changes<T> {
 impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
     /// `look` says what there is, and has it watched.
     pub(crate) fn new(
-        place: &Place,
-        aim: Aim,
+        place: &Node,
+        purpose: Purpose,
         look: impl Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync + 'static,
     ) -> Changes<T> {
         Changes {
             place: place.clone(),
-            aim,
+            purpose,
             look: Arc::new(look),
-            follower: Follower::new(&place.client, None),
+            watch_loop: WatchLoop::new(&place.client, None),
             session: 0,
             told: None,
             over: false,
@@ -66,8 +66,8 @@ impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
     fn next_until(&mut self, deadline: Deadline) -> Result<Option<T>> {
         let (whole, ask_until) = (self.place.whole()?, worth_asking(deadline));
         loop {
-            let Some(session) = self.follower.session(ask_until)? else { return Ok(None) };
-            if self.follower.is_up_to_date(&session) && !self.follower.changed(deadline)? {
+            let Some(session) = self.watch_loop.session(ask_until)? else { return Ok(None) };
+            if self.watch_loop.is_up_to_date(&session) && !self.watch_loop.changed(deadline)? {
                 return Ok(None);
             }
             let (look, whole) = (Arc::clone(&self.look), whole.clone());
@@ -79,7 +79,7 @@ impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
                 }
                 look(view, &whole)
             };
-            match self.follower.look(&session, ask_until, look)? {
+            match self.watch_loop.look(&session, ask_until, look)? {
                 None => return Ok(None),
                 Some(Ok(found)) => {
                     self.session = session.id();
@@ -90,7 +90,7 @@ impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
                 }
                 // Something has vanished just now, or the connection has.
                 Some(Err(Fault::NoNode | Fault::ConnectionLoss | Fault::SessionEnded)) => {}
-                Some(Err(fault)) => return Err(self.place.refused(&fault, self.aim)),
+                Some(Err(fault)) => return Err(self.place.refused(&fault, self.purpose)),
             }
         }
     }

@@ -5,21 +5,21 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use super::changes::Changes;
-use super::place::{Aim, Place, Wait, placed};
+use super::node::{Node, Purpose, Wait, placed};
 use crate::contend::contenders::HIDDEN;
-use crate::contend::hold::{Hold, LossReason, Lost, PARTING};
+use crate::contend::hold::{DROP_LIMIT, Hold, LossReason, Lost};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Condvar, Deadline, Mutex};
-use crate::session::client::{Claim, Core};
-use crate::session::events::Serial;
-use crate::session::follow::{Follower, View, worth_asking};
-use crate::session::make::make_parents;
+use crate::session::callbacks::InOrder;
+use crate::session::client::{ClaimedName, ClientCore};
+use crate::session::connection::{Answer, Fault, NodeKind, Stat};
+use crate::session::create_parents::make_parents;
+use crate::session::notify::{Cancel, Waiter};
 use crate::session::session::Session;
 use crate::session::status::Usable;
-use crate::session::store::{Answer, Fault, Kind, Stat};
-use crate::session::wake::{Cancel, Waiter};
+use crate::session::watch_loop::{View, WatchLoop, worth_asking};
 
 /// How long a member that the server refuses waits before it tries to come back again.
 const REST: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ const REST: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Group {
-    place: Place,
+    place: Node,
 }
 
 /// One of a [`Group`].
@@ -76,8 +76,9 @@ impl fmt::Debug for Member {
     }
 }
 
-const JOIN: Aim = Aim { tried: "join the group", needs: "CREATE on the group's node, and READ" };
-const LOOK: Aim = Aim { tried: "look who is in the group", needs: "READ on its node" };
+const JOIN: Purpose =
+    Purpose { tried: "join the group", needs: "CREATE on the group's node, and READ" };
+const LOOK: Purpose = Purpose { tried: "look who is in the group", needs: "READ on its node" };
 
 placed!(Group, GroupBuilder, "The group at the node `base/name`");
 
@@ -106,30 +107,30 @@ impl Group {
         let core = self.place.client.core();
         let until = Deadline::after(core.connect_timeout());
         let whole = core.whole(&path);
-        let mut follower = self.place.follower(Wait::FOREVER);
-        let Some(claim) = claim(core, &whole, &follower, until) else {
+        let mut watch_loop = self.place.watch_loop(Wait::FOREVER);
+        let Some(claim) = claim(core, &whole, &watch_loop, until) else {
             return Err(taken(core, &path));
         };
         let (place, claim) = (self.place.clone(), Arc::new(claim));
-        let bid = Arc::new(Bid { place, path, whole, data: data.into(), claim });
+        let node = Arc::new(MemberNode { place, path, whole, data: data.into(), claim });
         let mut unsure = None;
-        let settled = bid.settle(&mut follower, until, &mut unsure);
-        if !matches!(settled, Ok(Settled::Standing(_)))
+        let settled = node.settle(&mut watch_loop, until, &mut unsure);
+        if !matches!(settled, Ok(JoinOutcome::Standing(_)))
             && let Some(session) = unsure
         {
-            bid.withdraw(&session);
+            node.withdraw(&session);
         }
         let hold = match settled? {
-            Settled::Standing(hold) => hold,
-            Settled::Taken => return Err(taken(core, &bid.path)),
-            Settled::NotInTime => return Err(self.place.refused(&Fault::ConnectionLoss, JOIN)),
+            JoinOutcome::Standing(hold) => hold,
+            JoinOutcome::Taken => return Err(taken(core, &node.path)),
+            JoinOutcome::NotInTime => return Err(self.place.refused(&Fault::ConnectionLoss, JOIN)),
         };
-        let seat = Arc::new(Seat {
-            bid,
+        let seat = Arc::new(SharedMembership {
+            node,
             leaving: Cancel::new(),
-            part: Mutex::new(Part::new(hold)),
+            part: Mutex::new(MembershipState::new(hold)),
             changed: Condvar::new(),
-            callbacks: Serial::new(core.events()),
+            callbacks: InOrder::new(core.events()),
         });
         let keeper = Arc::clone(&seat);
         match rt::spawn("zklock-member", move || keeper.keep()) {
@@ -192,7 +193,7 @@ impl Group {
 }
 
 fn members(
-    core: &Weak<Core>,
+    core: &Weak<ClientCore>,
     session: &Session,
     node: &str,
     ids: &[String],
@@ -232,17 +233,22 @@ fn members(
 }
 
 /// The name among the calls of one client, which others of them may have until then.
-fn claim(core: &Arc<Core>, whole: &str, follower: &Follower, until: Deadline) -> Option<Claim> {
-    let _subscription = core.changes().subscribe(follower.bell());
+fn claim(
+    core: &Arc<ClientCore>,
+    whole: &str,
+    watch_loop: &WatchLoop,
+    until: Deadline,
+) -> Option<ClaimedName> {
+    let _subscription = core.changes().subscribe(watch_loop.bell());
     let mut claim = None;
-    follower.has_come(until, || {
+    watch_loop.has_come(until, || {
         claim = core.claim(whole);
         claim.is_some()
     });
     claim
 }
 
-fn taken(core: &Core, path: &str) -> Error {
+fn taken(core: &ClientCore, path: &str) -> Error {
     let message = format!(
         "another has had this id for {:?}: choose another id, or wait longer",
         core.connect_timeout()
@@ -266,24 +272,24 @@ fn taken(core: &Core, path: &str) -> Error {
 #[must_use = "if unused the group is left immediately"]
 #[clippy::has_significant_drop]
 pub struct Membership {
-    seat: Arc<Seat>,
+    seat: Arc<SharedMembership>,
 }
 
 impl Membership {
     /// The member's node, as the client names it.
     pub fn path(&self) -> &str {
-        &self.seat.bid.path
+        &self.seat.node.path
     }
 
     /// The id, under which others see it.
     pub fn id(&self) -> &str {
-        path::last(&self.seat.bid.path)
+        path::last(&self.seat.node.path)
     }
 
     /// Whether others can see it, for all that is known here: false from the loss of its session or
     /// its node until it is back. Asks nobody.
     pub fn is_member(&self) -> bool {
-        !self.seat.bid.place.client.core().is_elsewhere()
+        !self.seat.node.place.client.core().is_elsewhere()
             && self.seat.part.lock().hold.as_ref().is_some_and(Hold::is_held)
     }
 
@@ -329,7 +335,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let _ = self.seat.leave(Deadline::after(PARTING));
+        let _ = self.seat.leave(Deadline::after(DROP_LIMIT));
     }
 }
 
@@ -343,26 +349,26 @@ impl fmt::Debug for Membership {
 }
 
 /// How a member appears.
-struct Bid {
-    place: Place,
+struct MemberNode {
+    place: Node,
     path: String,
     /// The node as the server knows it.
     whole: String,
     data: Vec<u8>,
     /// For as long as a node may be there that this client has made.
-    claim: Arc<Claim>,
+    claim: Arc<ClaimedName>,
 }
 
 /// What a membership and its thread share.
-struct Seat {
-    bid: Arc<Bid>,
+struct SharedMembership {
+    node: Arc<MemberNode>,
     leaving: Cancel,
-    part: Mutex<Part>,
+    part: Mutex<MembershipState>,
     changed: Condvar,
-    callbacks: Arc<Serial>,
+    callbacks: Arc<InOrder>,
 }
 
-struct Part {
+struct MembershipState {
     /// The present stay, until its loss is noticed.
     hold: Option<Hold>,
     /// Of the present stay, or of the last one.
@@ -379,53 +385,55 @@ type OnLost = Arc<Mutex<Box<dyn FnMut(LossReason) + Send>>>;
 type OnRejoined = Arc<Mutex<Box<dyn FnMut() + Send>>>;
 
 /// How trying to stand has ended.
-enum Settled {
+enum JoinOutcome {
     Standing(Hold),
     /// There was no time, and another's node was in the way.
     Taken,
     NotInTime,
 }
 
-impl Bid {
+impl MemberNode {
     /// Makes the node, as soon as nobody else has one of that name. `unsure` is a session in which
     /// it may have been made, and was not seen.
     fn settle(
         self: &Arc<Self>,
-        follower: &mut Follower,
+        watch_loop: &mut WatchLoop,
         until: Deadline,
         unsure: &mut Option<Arc<Session>>,
-    ) -> Result<Settled> {
+    ) -> Result<JoinOutcome> {
         let ask_until = worth_asking(until);
         loop {
-            let Some(session) = follower.session(ask_until)? else { return Ok(Settled::NotInTime) };
+            let Some(session) = watch_loop.session(ask_until)? else {
+                return Ok(JoinOutcome::NotInTime);
+            };
             let whole = self.whole.clone();
-            match follower.look(&session, ask_until, move |view| view.node(&whole))? {
+            match watch_loop.look(&session, ask_until, move |view| view.node(&whole))? {
                 // By the claim, nobody else has made one in this session.
                 Some(Ok(Some((_, stat))))
                     if stat.ephemeral_owner == session.id()
                         && unsure.as_ref().is_some_and(|one| Arc::ptr_eq(one, &session)) =>
                 {
-                    return Ok(Settled::Standing(self.stand(session, stat.czxid)));
+                    return Ok(JoinOutcome::Standing(self.stand(session, stat.czxid)));
                 }
                 Some(Ok(Some(_))) => {
-                    if !follower.changed(until)? {
-                        return Ok(Settled::Taken);
+                    if !watch_loop.changed(until)? {
+                        return Ok(JoinOutcome::Taken);
                     }
                     continue;
                 }
                 Some(Ok(None)) => {}
                 Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => continue,
                 Some(Err(fault)) => return Err(self.place.refused(&fault, JOIN)),
-                None => return Ok(Settled::NotInTime),
+                None => return Ok(JoinOutcome::NotInTime),
             }
-            match self.ask_for_node(follower, &session, ask_until)? {
+            match self.ask_for_node(watch_loop, &session, ask_until)? {
                 Some(Ok(Some(czxid))) => {
-                    return Ok(Settled::Standing(self.stand(session, czxid)));
+                    return Ok(JoinOutcome::Standing(self.stand(session, czxid)));
                 }
                 Some(Ok(None) | Err(Fault::ConnectionLoss)) => *unsure = Some(session),
                 Some(Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded)) => {}
                 Some(Err(fault)) => return Err(self.place.refused(&fault, JOIN)),
-                None => return Ok(Settled::NotInTime),
+                None => return Ok(JoinOutcome::NotInTime),
             }
         }
     }
@@ -434,17 +442,17 @@ impl Bid {
     /// has to know whether there is a node.
     fn ask_for_node(
         self: &Arc<Self>,
-        follower: &Follower,
+        watch_loop: &WatchLoop,
         session: &Arc<Session>,
         until: Deadline,
     ) -> Result<Option<Answer<Option<i64>>>> {
         if until.is_never() {
-            let is_over = follower.is_cancelled();
+            let is_over = watch_loop.is_cancelled();
             return Ok((!is_over).then(|| self.make(session)));
         }
-        let (bid, late, owner) = (Arc::clone(self), Arc::clone(self), Arc::clone(session));
-        let make = move |session: &Session| bid.make(session);
-        follower.ask(session, until, make, move |made| {
+        let (node, late, owner) = (Arc::clone(self), Arc::clone(self), Arc::clone(session));
+        let make = move |session: &Session| node.make(session);
+        watch_loop.ask(session, until, make, move |made| {
             if matches!(made, Ok(_) | Err(Fault::ConnectionLoss)) {
                 late.withdraw(&owner);
             }
@@ -453,11 +461,11 @@ impl Bid {
 
     /// The transaction that has made the node, where that is known.
     fn make(&self, session: &Session) -> Answer<Option<i64>> {
-        let create = || session.create(&self.whole, &self.data, &self.place.acl, Kind::Named);
+        let create = || session.create(&self.whole, &self.data, &self.place.acl, NodeKind::Named);
         let made = match create() {
             Err(Fault::NoNode) => {
                 let group = path::parent(&self.whole);
-                make_parents(session, group, Kind::Container, &self.place.acl)?;
+                make_parents(session, group, NodeKind::Container, &self.place.acl)?;
                 create()
             }
             made => made,
@@ -495,8 +503,9 @@ impl Bid {
                 Ok(_) => return Ok(()),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
                 Err(fault) => {
-                    let aim = Aim { tried: "leave the group", needs: "READ on the group's node" };
-                    return Err(self.place.refused(&fault, aim));
+                    let purpose =
+                        Purpose { tried: "leave the group", needs: "READ on the group's node" };
+                    return Err(self.place.refused(&fault, purpose));
                 }
             }
         }
@@ -512,9 +521,9 @@ fn leave(hold: Hold) -> Result<()> {
     })
 }
 
-impl Part {
-    fn new(hold: Hold) -> Part {
-        Part {
+impl MembershipState {
+    fn new(hold: Hold) -> MembershipState {
+        MembershipState {
             lost: hold.lost(),
             hold: Some(hold),
             away: None,
@@ -525,18 +534,18 @@ impl Part {
     }
 }
 
-impl Seat {
+impl SharedMembership {
     /// The life of the thread: whenever the node has gone, it is made again.
     fn keep(&self) {
-        let mut follower = Follower::new(&self.bid.place.client, Some(&self.leaving));
+        let mut watch_loop = WatchLoop::new(&self.node.place.client, Some(&self.leaving));
         let mut unsure = None;
         let left = loop {
             let lost = self.part.lock().lost.clone();
             // Else it was left.
             let Some(why) = lost.wait() else { break Ok(()) };
             self.is_lost(why);
-            let Some(hold) = self.come_back(&mut follower, &mut unsure) else {
-                break unsure.map_or(Ok(()), |session| self.bid.retract(&session));
+            let Some(hold) = self.come_back(&mut watch_loop, &mut unsure) else {
+                break unsure.map_or(Ok(()), |session| self.node.retract(&session));
             };
             unsure = None;
             if let Some(hold) = self.has_rejoined(hold) {
@@ -550,15 +559,15 @@ impl Seat {
     /// `None` when it is left, or cannot come back.
     fn come_back(
         &self,
-        follower: &mut Follower,
+        watch_loop: &mut WatchLoop,
         unsure: &mut Option<Arc<Session>>,
     ) -> Option<Hold> {
-        let group = self.bid.place.node().unwrap_or_default();
+        let group = self.node.place.node().unwrap_or_default();
         let mut complained = false;
-        while !follower.is_cancelled() {
-            match self.bid.settle(follower, Deadline::NEVER, unsure) {
-                Ok(Settled::Standing(hold)) => return Some(hold),
-                Ok(Settled::Taken | Settled::NotInTime) => {}
+        while !watch_loop.is_cancelled() {
+            match self.node.settle(watch_loop, Deadline::NEVER, unsure) {
+                Ok(JoinOutcome::Standing(hold)) => return Some(hold),
+                Ok(JoinOutcome::Taken | JoinOutcome::NotInTime) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Closed | ErrorKind::AuthFailed) => {
                     logging::warning!(target: "zklock::group", "group {group}: cannot rejoin: {error}");
                     return None;
@@ -570,7 +579,7 @@ impl Seat {
                             "group {group}: cannot rejoin, retrying every {REST:?}: {error}"
                         );
                     }
-                    follower.rest(Deadline::after(REST));
+                    watch_loop.rest(Deadline::after(REST));
                 }
             }
         }
@@ -614,7 +623,7 @@ impl Seat {
     }
 
     fn leave(&self, until: Deadline) -> Result<()> {
-        self.bid.place.client.core().check_process()?;
+        self.node.place.client.core().check_process()?;
         self.leaving.cancel();
         let mut part = self.part.lock();
         if let Some(hold) = part.hold.take() {

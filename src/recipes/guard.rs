@@ -34,7 +34,7 @@ macro_rules! guard {
             #[cfg(all(test, not(shuttle)))]
             #[allow(dead_code, reason = "the simulation looks at the guards of locks only")]
             pub(crate) fn seems_held(&self) -> bool {
-                self.hold.tenure().seems_held()
+                self.hold.held_node().seems_held()
             }
 
             #[doc = concat!("A handle by which any thread can wait for the loss of ", $it, ".")]

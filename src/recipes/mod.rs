@@ -1,17 +1,16 @@
-//! The recipes. Locks: each a form for the engine, and a guard; [`site`] and [`guard`]: what they
-//! have in common. The others stand on [`place`]; queues have [`queue`]'s items in common.
+//! The recipes. Locks: each a form for the engine, and a guard; [`lock_config`] and [`guard`]: what they
+//! have in common. The others stand on [`node`]; queues have [`queue`]'s items in common.
 
 pub(crate) mod barrier;
-pub(crate) mod candidates;
 pub(crate) mod changes;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
 pub(crate) mod group;
 mod guard;
-pub(crate) mod lead;
+mod lock_config;
 pub(crate) mod multi;
 pub(crate) mod mutex;
-mod place;
+mod node;
 pub(crate) mod priority_queue;
 pub(crate) mod queue;
 pub(crate) mod reentrant;
@@ -19,5 +18,4 @@ pub(crate) mod rwlock;
 pub(crate) mod semaphore;
 pub(crate) mod shared_counter;
 pub(crate) mod shared_value;
-mod site;
 pub(crate) mod two_phase_commit;

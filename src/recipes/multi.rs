@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::lock_config::LockConfig;
 use super::mutex::DistributedLock;
 use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
 use super::semaphore::DistributedSemaphore;
-use super::site::Site;
 use crate::contend::acquire::{Limits, insist};
-use crate::contend::hold::{FencingToken, Hold, LossReason, PARTING};
+use crate::contend::hold::{DROP_LIMIT, FencingToken, Hold, LossReason};
 use crate::contend::ticket::{Class, Form};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{AtomicBool, Deadline, Mutex};
-use crate::session::follow::worth_asking;
-use crate::session::wake::Cancel;
+use crate::session::notify::Cancel;
+use crate::session::watch_loop::worth_asking;
 
 /// Several locks, taken all or none.
 ///
@@ -49,12 +49,12 @@ use crate::session::wake::Cancel;
 #[derive(Clone, Debug, Default)]
 #[must_use = "it does nothing before it is locked"]
 pub struct MultiLock {
-    members: Vec<Member>,
+    members: Vec<MemberLock>,
 }
 
 #[derive(Clone, Debug)]
-struct Member {
-    site: Site,
+struct MemberLock {
+    config: LockConfig,
     form: Form,
     /// Where threads may enter again.
     reentrant: Option<ReentrantLock>,
@@ -62,7 +62,7 @@ struct Member {
 
 /// A member that is held.
 #[derive(Debug)]
-enum Part {
+enum MemberGuard {
     Hold(Hold, Class),
     Entered(ReentrantGuard),
 }
@@ -75,33 +75,38 @@ impl MultiLock {
 
     /// And this lock.
     pub fn with(self, lock: &DistributedLock) -> MultiLock {
-        self.and(&lock.site, lock.form(), None)
+        self.and(&lock.config, lock.form(), None)
     }
 
     /// And this lock, which a thread that holds it enters again.
     pub fn with_reentrant(self, lock: &ReentrantLock) -> MultiLock {
         let mutex = lock.as_mutex();
-        self.and(&mutex.site, mutex.form(), Some(lock.clone()))
+        self.and(&mutex.config, mutex.form(), Some(lock.clone()))
     }
 
     /// And this lock, for reading.
     pub fn with_read(self, lock: &DistributedRwLock) -> MultiLock {
-        self.and(&lock.site, lock.site.form(Class::Read), None)
+        self.and(&lock.config, lock.config.form(Class::Read), None)
     }
 
     /// And this lock, for writing.
     pub fn with_write(self, lock: &DistributedRwLock) -> MultiLock {
-        self.and(&lock.site, lock.site.form(Class::Write), None)
+        self.and(&lock.config, lock.config.form(Class::Write), None)
     }
 
     /// And so many permits of this semaphore.
     pub fn with_permits(self, semaphore: &DistributedSemaphore, permits: u32) -> MultiLock {
-        let form = Form::of_permits(semaphore.site.naming, permits, semaphore.permits());
-        self.and(&semaphore.site, form, None)
+        let form = Form::of_permits(semaphore.config.naming, permits, semaphore.permits());
+        self.and(&semaphore.config, form, None)
     }
 
-    fn and(mut self, site: &Site, form: Form, reentrant: Option<ReentrantLock>) -> MultiLock {
-        self.members.push(Member { site: site.clone(), form, reentrant });
+    fn and(
+        mut self,
+        config: &LockConfig,
+        form: Form,
+        reentrant: Option<ReentrantLock>,
+    ) -> MultiLock {
+        self.members.push(MemberLock { config: config.clone(), form, reentrant });
         self
     }
 
@@ -139,7 +144,7 @@ impl MultiLock {
     ///
     /// As [`lock`](MultiLock::lock).
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        let patience = |member: &Member| member.site.client.core().connect_timeout();
+        let patience = |member: &MemberLock| member.config.client.core().connect_timeout();
         let patience = self.members.iter().map(patience).min().unwrap_or_default();
         let deadline = Deadline::after(patience);
         self.acquire(Limits { deadline, patient: false, cancel: None })
@@ -202,20 +207,20 @@ impl MultiLock {
     }
 
     /// No two of one node; in an order that is the same in every process.
-    fn in_order(&self) -> Result<Vec<Member>> {
+    fn in_order(&self) -> Result<Vec<MemberLock>> {
         let mut keyed = Vec::new();
         for member in &self.members {
-            let core = member.site.client.core();
-            keyed.push(((core.whole(member.site.node()?), core.ensemble()), member.clone()));
+            let core = member.config.client.core();
+            keyed.push(((core.whole(member.config.node()?), core.ensemble()), member.clone()));
         }
         keyed.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let mut members: Vec<(_, Member)> = Vec::new();
+        let mut members: Vec<(_, MemberLock)> = Vec::new();
         for (key, member) in keyed {
-            member.site.check(member.form)?;
+            member.config.check(member.form)?;
             match members.last_mut().filter(|(latest, _)| *latest == key) {
                 Some((_, last)) => {
                     last.form = last.merge(&member)?;
-                    last.site.check(last.form)?;
+                    last.config.check(last.form)?;
                 }
                 None => members.push((key, member)),
             }
@@ -224,14 +229,14 @@ impl MultiLock {
     }
 }
 
-impl Member {
+impl MemberLock {
     /// What does for both, which have one node.
-    fn merge(&self, other: &Member) -> Result<Form> {
+    fn merge(&self, other: &MemberLock) -> Result<Form> {
         let (mine, theirs) = (self.form, other.form);
-        let handle = |member: &Member| member.site.client.core().handle();
+        let handle = |member: &MemberLock| member.config.client.core().handle();
         if handle(self) != handle(other) {
             let message = "nobody knows whether two handles' locks of one path are one lock";
-            return Err(Error::new(ErrorKind::InvalidName, message).on(self.site.node()?));
+            return Err(Error::new(ErrorKind::InvalidName, message).on(self.config.node()?));
         }
         let same_threads = match (&self.reentrant, &other.reentrant) {
             (None, None) => true,
@@ -246,7 +251,7 @@ impl Member {
                 // No semaphore has more than that, so it is refused as too many.
                 let Some(weight) = mine.weight.checked_add(theirs.weight) else {
                     let message = format!("so many permits cannot be had of {}", mine.permits);
-                    return Err(Error::new(ErrorKind::InvalidData, message).on(self.site.node()?));
+                    return Err(Error::new(ErrorKind::InvalidData, message).on(self.config.node()?));
                 };
                 Some(Form { weight, ..mine })
             }
@@ -258,47 +263,47 @@ impl Member {
         };
         match form {
             Some(form) => Ok(form),
-            None => Err(refused().on(self.site.node()?)),
+            None => Err(refused().on(self.config.node()?)),
         }
     }
 
-    fn acquire(&self, limits: Limits<'_>) -> Result<Option<Part>> {
+    fn acquire(&self, limits: Limits<'_>) -> Result<Option<MemberGuard>> {
         match &self.reentrant {
-            Some(lock) => Ok(lock.enter_within(limits)?.map(Part::Entered)),
+            Some(lock) => Ok(lock.enter_within(limits)?.map(MemberGuard::Entered)),
             None => {
-                let hold = self.site.acquire(self.form, limits)?;
-                Ok(hold.map(|hold| Part::Hold(hold, self.form.class)))
+                let hold = self.config.acquire(self.form, limits)?;
+                Ok(hold.map(|hold| MemberGuard::Hold(hold, self.form.class)))
             }
         }
     }
 }
 
-impl Part {
+impl MemberGuard {
     fn check(&self) -> Result<()> {
         match self {
-            Part::Hold(hold, _) => hold.check(),
-            Part::Entered(guard) => guard.check(),
+            MemberGuard::Hold(hold, _) => hold.check(),
+            MemberGuard::Entered(guard) => guard.check(),
         }
     }
 
     fn ensure_held(&self) -> Result<()> {
         match self {
-            Part::Hold(hold, _) => hold.ensure_held(),
-            Part::Entered(guard) => guard.ensure_held(),
+            MemberGuard::Hold(hold, _) => hold.ensure_held(),
+            MemberGuard::Entered(guard) => guard.ensure_held(),
         }
     }
 
     fn release(self) -> Result<()> {
         match self {
-            Part::Hold(hold, _) => hold.release(),
-            Part::Entered(guard) => guard.unlock(),
+            MemberGuard::Hold(hold, _) => hold.release(),
+            MemberGuard::Entered(guard) => guard.unlock(),
         }
     }
 
     fn let_go(self, until: Deadline) {
         match self {
-            Part::Hold(hold, _) => hold.let_go(until),
-            Part::Entered(guard) => guard.let_go(until),
+            MemberGuard::Hold(hold, _) => hold.let_go(until),
+            MemberGuard::Entered(guard) => guard.let_go(until),
         }
     }
 }
@@ -311,7 +316,7 @@ impl Part {
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct MultiGuard {
-    parts: Vec<Part>,
+    parts: Vec<MemberGuard>,
     /// A thread may go on holding a re-entrant lock, of whose later loss nothing is told here.
     released: Arc<AtomicBool>,
 }
@@ -320,8 +325,8 @@ impl MultiGuard {
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn seems_held(&self) -> bool {
         self.parts.iter().all(|part| match part {
-            Part::Hold(hold, _) => hold.tenure().seems_held(),
-            Part::Entered(guard) => guard.seems_held(),
+            MemberGuard::Hold(hold, _) => hold.held_node().seems_held(),
+            MemberGuard::Entered(guard) => guard.seems_held(),
         })
     }
 
@@ -338,7 +343,7 @@ impl MultiGuard {
     ///
     /// That of the first that is not held, in the order in which they were taken.
     pub fn ensure_held(&self) -> Result<()> {
-        self.parts.iter().try_for_each(Part::ensure_held)
+        self.parts.iter().try_for_each(MemberGuard::ensure_held)
     }
 
     /// Calls `callback`, once, when the first of the locks is lost: see
@@ -354,8 +359,8 @@ impl MultiGuard {
                 }
             };
             match part {
-                Part::Hold(hold, _) => hold.on_lost(Box::new(once)),
-                Part::Entered(guard) => {
+                MemberGuard::Hold(hold, _) => hold.on_lost(Box::new(once)),
+                MemberGuard::Entered(guard) => {
                     let released = Arc::clone(&self.released);
                     guard.on_lost(move |why| {
                         if !released.load(Ordering::SeqCst) {
@@ -371,9 +376,9 @@ impl MultiGuard {
     /// in which they were taken. Permits have none.
     pub fn fencing_tokens(&self) -> Vec<(&str, FencingToken)> {
         let token = |part| match part {
-            &Part::Hold(_, Class::Permits) => None,
-            Part::Hold(hold, _) => Some((hold.path(), hold.token())),
-            Part::Entered(guard) => Some((guard.path(), guard.fencing_token())),
+            &MemberGuard::Hold(_, Class::Permits) => None,
+            MemberGuard::Hold(hold, _) => Some((hold.path(), hold.token())),
+            MemberGuard::Entered(guard) => Some((guard.path(), guard.fencing_token())),
         };
         self.parts.iter().filter_map(token).collect()
     }
@@ -395,15 +400,15 @@ impl MultiGuard {
         MultiGuard::let_all_go(self.part(), until);
     }
 
-    fn part(&mut self) -> Vec<Part> {
+    fn part(&mut self) -> Vec<MemberGuard> {
         // A loss that comes before the release is told.
         let is_held = self.parts.iter().all(|part| part.check().is_ok());
         self.released.store(is_held, Ordering::SeqCst);
         std::mem::take(&mut self.parts)
     }
 
-    fn let_all_go(parts: Vec<Part>, until: Deadline) {
-        let until = until.earlier(Deadline::after(PARTING));
+    fn let_all_go(parts: Vec<MemberGuard>, until: Deadline) {
+        let until = until.earlier(Deadline::after(DROP_LIMIT));
         parts.into_iter().rev().for_each(|part| part.let_go(until));
     }
 }

@@ -5,18 +5,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::guard::guard;
-use super::site::{Site, looking_on, settings};
+use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist};
 use crate::contend::contenders::Contender;
+use crate::contend::handover::{HandOver, Key, Policy, Sharer};
 use crate::contend::hold::{FencingToken, Hold, LossReason, Lost};
-use crate::contend::local::{HandOver, Key, Member, Policy};
 use crate::contend::observe::Observer;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::wake::Cancel;
+use crate::session::notify::Cancel;
 
 /// A lock of which there is one in the whole ensemble.
 ///
@@ -62,16 +62,16 @@ use crate::session::wake::Cancel;
 /// ```
 #[derive(Clone)]
 pub struct DistributedLock {
-    pub(crate) site: Site,
+    pub(crate) config: LockConfig,
     policy: Policy,
     /// Found at the first use; unless nothing is shared.
-    member: OnceLock<Arc<Member>>,
+    member: OnceLock<Arc<Sharer>>,
 }
 
 impl fmt::Debug for DistributedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DistributedLock")
-            .field("site", &self.site)
+            .field("site", &self.config)
             .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
@@ -98,9 +98,9 @@ impl DistributedLock {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> DistributedLockBuilder {
-        let site = Site::new(zk.into(), base.as_ref(), name.as_ref());
+        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
         let policy = Policy { hand_over: HandOver::default(), keep: None };
-        DistributedLockBuilder { lock: DistributedLock { site, policy, member: OnceLock::new() } }
+        DistributedLockBuilder { lock: DistributedLock { config, policy, member: OnceLock::new() } }
     }
 
     /// Blocks until the lock is held.
@@ -164,7 +164,7 @@ impl DistributedLock {
     ///
     /// As [`lock`](DistributedLock::lock).
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        let deadline = Deadline::after(self.site.client.core().connect_timeout());
+        let deadline = Deadline::after(self.config.client.core().connect_timeout());
         self.acquire(Limits { deadline, patient: false, cancel: None })
     }
 
@@ -202,20 +202,20 @@ impl DistributedLock {
     }
 
     pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
-        self.site.client.core().check_process()?;
+        self.config.client.core().check_process()?;
         let hold = match self.member()? {
-            None => self.site.acquire(self.form(), limits)?,
+            None => self.config.acquire(self.form(), limits)?,
             Some(member) => {
                 let node = &member.key().node;
-                let contention = || self.site.contention(node, self.form());
-                member.acquire(&self.site.client, limits, contention)?
+                let contention = || self.config.contention(node, self.form());
+                member.acquire(&self.config.client, limits, contention)?
             }
         };
         Ok(hold.map(LockGuard::new))
     }
 
     /// This lock's part in a group that shares a node, if it is to.
-    fn member(&self) -> Result<Option<&Arc<Member>>> {
+    fn member(&self) -> Result<Option<&Arc<Sharer>>> {
         if let Some(member) = self.member.get() {
             return Ok(Some(member));
         }
@@ -223,15 +223,15 @@ impl DistributedLock {
             return Ok(None);
         }
         // What does not pass is reported by each call.
-        self.site.check(self.form())?;
-        let Site { client, naming, acl, data, .. } = &self.site;
-        let (node, policy) = (self.site.node()?.to_owned(), self.policy);
+        self.config.check(self.form())?;
+        let LockConfig { client, naming, acl, data, .. } = &self.config;
+        let (node, policy) = (self.config.node()?.to_owned(), self.policy);
         let key = Key { node, naming: *naming, acl: acl.clone(), data: data.clone(), policy };
-        Ok(Some(self.member.get_or_init(|| Member::of(client, key))))
+        Ok(Some(self.member.get_or_init(|| Sharer::of(client, key))))
     }
 
     pub(crate) fn form(&self) -> Form {
-        self.site.form(Class::Mutex)
+        self.config.form(Class::Mutex)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::place::Wait;
+use super::node::Wait;
 use super::queue::{Items, Layout, Search};
 use crate::acl::Acl;
 use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::wake::Cancel;
+use crate::session::notify::Cancel;
 
 /// A queue of items with a priority: the lowest number is taken first, and among equal ones the item
 /// that was offered first.

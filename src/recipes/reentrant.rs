@@ -13,7 +13,7 @@ use crate::contend::acquire::Limits;
 use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::wake::Cancel;
+use crate::session::notify::Cancel;
 
 /// A [`DistributedLock`] that the thread which holds it can take again.
 ///

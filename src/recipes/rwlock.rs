@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::guard::guard;
-use super::site::{Site, looking_on, settings};
+use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::contenders::Contender;
 use crate::contend::hold::{FencingToken, Hold, LossReason, Lost};
@@ -13,7 +13,7 @@ use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::wake::Cancel;
+use crate::session::notify::Cancel;
 
 /// A lock that many may hold for reading, or one for writing.
 ///
@@ -56,7 +56,7 @@ use crate::session::wake::Cancel;
 /// ```
 #[derive(Clone, Debug)]
 pub struct DistributedRwLock {
-    pub(crate) site: Site,
+    pub(crate) config: LockConfig,
 }
 
 impl DistributedRwLock {
@@ -76,8 +76,8 @@ impl DistributedRwLock {
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> DistributedRwLockBuilder {
-        let site = Site::new(zk.into(), base.as_ref(), name.as_ref());
-        DistributedRwLockBuilder { lock: DistributedRwLock { site } }
+        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        DistributedRwLockBuilder { lock: DistributedRwLock { config } }
     }
 
     /// Blocks until the lock is held for reading.
@@ -86,7 +86,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn read(&self) -> Result<ReadGuard> {
-        self.site.wait(self.reader(), None).map(ReadGuard::new)
+        self.config.wait(self.reader(), None).map(ReadGuard::new)
     }
 
     /// As [`read`](DistributedRwLock::read), until any thread trips `cancel`.
@@ -95,7 +95,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock_with`](crate::DistributedLock::lock_with).
     pub fn read_with(&self, cancel: &Cancel) -> Result<ReadGuard> {
-        self.site.wait(self.reader(), Some(cancel)).map(ReadGuard::new)
+        self.config.wait(self.reader(), Some(cancel)).map(ReadGuard::new)
     }
 
     /// Takes the lock for reading if no writer holds it or waits for it; else `None`, and no node
@@ -105,7 +105,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
-        Ok(self.site.try_now(self.reader())?.map(ReadGuard::new))
+        Ok(self.config.try_now(self.reader())?.map(ReadGuard::new))
     }
 
     /// Waits for so long at the most; `None` when the lock was not to be had: as
@@ -133,7 +133,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn write(&self) -> Result<WriteGuard> {
-        self.site.wait(self.writer(), None).map(|hold| self.written(hold))
+        self.config.wait(self.writer(), None).map(|hold| self.written(hold))
     }
 
     /// As [`write`](DistributedRwLock::write), until any thread trips `cancel`.
@@ -142,7 +142,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock_with`](crate::DistributedLock::lock_with).
     pub fn write_with(&self, cancel: &Cancel) -> Result<WriteGuard> {
-        self.site.wait(self.writer(), Some(cancel)).map(|hold| self.written(hold))
+        self.config.wait(self.writer(), Some(cancel)).map(|hold| self.written(hold))
     }
 
     /// Takes the lock for writing if nobody holds it or waits for it; else `None`, and no node is
@@ -152,7 +152,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        Ok(self.site.try_now(self.writer())?.map(|hold| self.written(hold)))
+        Ok(self.config.try_now(self.writer())?.map(|hold| self.written(hold)))
     }
 
     /// Waits for so long at the most; `None` when the lock was not to be had: as
@@ -175,23 +175,23 @@ impl DistributedRwLock {
     }
 
     pub(crate) fn try_read_by(&self, deadline: Deadline) -> Result<Option<ReadGuard>> {
-        Ok(self.site.try_until(self.reader(), deadline)?.map(ReadGuard::new))
+        Ok(self.config.try_until(self.reader(), deadline)?.map(ReadGuard::new))
     }
 
     pub(crate) fn try_write_by(&self, deadline: Deadline) -> Result<Option<WriteGuard>> {
-        Ok(self.site.try_until(self.writer(), deadline)?.map(|hold| self.written(hold)))
+        Ok(self.config.try_until(self.writer(), deadline)?.map(|hold| self.written(hold)))
     }
 
     fn written(&self, hold: Hold) -> WriteGuard {
-        WriteGuard { hold, site: self.site.clone() }
+        WriteGuard { hold, config: self.config.clone() }
     }
 
     fn reader(&self) -> Form {
-        self.site.form(Class::Read)
+        self.config.form(Class::Read)
     }
 
     fn writer(&self) -> Form {
-        self.site.form(Class::Write)
+        self.config.form(Class::Write)
     }
 }
 
@@ -249,7 +249,7 @@ guard!(ReadGuard, fencing_token);
 #[clippy::has_significant_drop]
 pub struct WriteGuard {
     hold: Hold,
-    site: Site,
+    config: LockConfig,
 }
 
 impl WriteGuard {
@@ -278,8 +278,8 @@ impl WriteGuard {
     /// the lock node's ACL does not allow to create or delete any more,
     /// [`InvalidData`](crate::ErrorKind::InvalidData), [`Server`](crate::ErrorKind::Server).
     pub fn downgrade(self) -> Result<ReadGuard> {
-        let form = self.site.form(Class::Read);
-        self.hold.downgrade(form, &self.site.data(), &self.site.acl).map(ReadGuard::new)
+        let form = self.config.form(Class::Read);
+        self.hold.downgrade(form, &self.config.data(), &self.config.acl).map(ReadGuard::new)
     }
 
     /// Releases the lock, waits until the server has confirmed it, and tells if it could not be.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::guard::guard;
-use super::site::{Site, looking_on, settings};
+use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::contenders::Contender;
 use crate::contend::hold::{Hold, LossReason, Lost};
@@ -13,7 +13,7 @@ use crate::contend::ticket::{Form, NodeNaming};
 use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::wake::Cancel;
+use crate::session::notify::Cancel;
 
 /// A number of permits, of which each holder takes one or more.
 ///
@@ -53,7 +53,7 @@ use crate::session::wake::Cancel;
 /// ```
 #[derive(Clone, Debug)]
 pub struct DistributedSemaphore {
-    pub(crate) site: Site,
+    pub(crate) config: LockConfig,
     permits: u32,
 }
 
@@ -77,8 +77,8 @@ impl DistributedSemaphore {
         name: impl AsRef<str>,
         permits: u32,
     ) -> DistributedSemaphoreBuilder {
-        let site = Site::new(zk.into(), base.as_ref(), name.as_ref());
-        DistributedSemaphoreBuilder { lock: DistributedSemaphore { site, permits } }
+        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        DistributedSemaphoreBuilder { lock: DistributedSemaphore { config, permits } }
     }
 
     /// How many permits it has in all.
@@ -103,7 +103,7 @@ impl DistributedSemaphore {
     /// [`Disagreement`](crate::ErrorKind::Disagreement) if others name another number of permits; else as
     /// [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn acquire_many(&self, permits: u32) -> Result<Permit> {
-        self.site.wait(self.share(permits), None).map(|hold| Permit { hold, permits })
+        self.config.wait(self.share(permits), None).map(|hold| Permit { hold, permits })
     }
 
     /// As [`acquire_many`](DistributedSemaphore::acquire_many), until any thread trips `cancel`.
@@ -113,7 +113,7 @@ impl DistributedSemaphore {
     /// [`Cancelled`](crate::ErrorKind::Cancelled); else as
     /// [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn acquire_many_with(&self, permits: u32, cancel: &Cancel) -> Result<Permit> {
-        self.site.wait(self.share(permits), Some(cancel)).map(|hold| Permit { hold, permits })
+        self.config.wait(self.share(permits), Some(cancel)).map(|hold| Permit { hold, permits })
     }
 
     /// Takes a permit if there is one and nobody waits for it; else `None`, and no node is left:
@@ -132,7 +132,7 @@ impl DistributedSemaphore {
     ///
     /// As [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permit>> {
-        Ok(self.site.try_now(self.share(permits))?.map(|hold| Permit { hold, permits }))
+        Ok(self.config.try_now(self.share(permits))?.map(|hold| Permit { hold, permits }))
     }
 
     /// Waits for a permit for so long at the most; `None` when there was none to be had: as
@@ -173,16 +173,16 @@ impl DistributedSemaphore {
     }
 
     pub(crate) fn try_acquire_by(&self, permits: u32, by: Deadline) -> Result<Option<Permit>> {
-        let hold = self.site.try_until(self.share(permits), by)?;
+        let hold = self.config.try_until(self.share(permits), by)?;
         Ok(hold.map(|hold| Permit { hold, permits }))
     }
 
     fn share(&self, permits: u32) -> Form {
-        Form::of_permits(self.site.naming, permits, self.permits)
+        Form::of_permits(self.config.naming, permits, self.permits)
     }
 
     fn holders(&self) -> Form {
-        Form::of_permits(self.site.naming, 1, self.permits)
+        Form::of_permits(self.config.naming, 1, self.permits)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A number that all see, and count up and down.
 
-use super::place::{Place, placed};
+use super::node::{Node, placed};
 use super::shared_value::{SharedValue, Versioned};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedCounter {
-    place: Place,
+    place: Node,
 }
 
 placed!(SharedCounter, SharedCounterBuilder, "The counter at the node `base/name`");

@@ -3,14 +3,14 @@
 use std::fmt;
 
 use super::changes::Changes;
-use super::place::{Aim, Place, Wait, placed};
+use super::node::{Node, Purpose, Wait, placed};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
-use crate::session::follow::View;
-use crate::session::make::make_parents;
+use crate::session::connection::{Answer, Fault, NodeKind, Stat, Step};
+use crate::session::create_parents::make_parents;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Kind, Stat, Step};
+use crate::session::watch_loop::View;
 
 /// A few bytes that every client of the ensemble sees: configuration, a name that is looked up,
 /// the address of who is in charge.
@@ -40,7 +40,7 @@ use crate::session::store::{Answer, Fault, Kind, Stat, Step};
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedValue {
-    place: Place,
+    place: Node,
 }
 
 /// A value, and which one it is.
@@ -108,9 +108,10 @@ impl Version {
     }
 }
 
-const GET: Aim = Aim { tried: "read the value", needs: "READ on it" };
-const SET: Aim = Aim { tried: "set the value", needs: "WRITE on it" };
-const MAKE: Aim = Aim { tried: "make the node of the value", needs: "CREATE on its parent" };
+const GET: Purpose = Purpose { tried: "read the value", needs: "READ on it" };
+const SET: Purpose = Purpose { tried: "set the value", needs: "WRITE on it" };
+const MAKE: Purpose =
+    Purpose { tried: "make the node of the value", needs: "CREATE on its parent" };
 
 /// How a change to one version of the value has ended.
 enum Change {
@@ -126,7 +127,7 @@ enum Change {
 placed!(SharedValue, SharedValueBuilder, "The value of the node `base/name`");
 
 impl SharedValue {
-    pub(crate) fn at(place: &Place) -> SharedValue {
+    pub(crate) fn at(place: &Node) -> SharedValue {
         SharedValue { place: place.clone() }
     }
 
@@ -309,25 +310,29 @@ impl SharedValue {
     /// Makes a change that can succeed but once, however often it is asked for.
     fn change(
         &self,
-        aim: Aim,
+        purpose: Purpose,
         change: impl Fn(&Session, &str) -> Answer<()> + Clone + Send + 'static,
     ) -> Result<Change> {
         let whole = self.place.whole()?;
         let until = Deadline::after(self.place.client.core().connect_timeout());
-        let mut follower = self.place.follower(Wait::FOREVER);
+        let mut watch_loop = self.place.watch_loop(Wait::FOREVER);
         let mut lost = false;
         loop {
-            let session = follower.session(until);
+            let session = watch_loop.session(until);
             let session = session.map_err(|error| match lost {
                 true => self.unknown().caused_by(error),
                 false => error,
             })?;
             let Some(session) = session else {
                 let fault = Fault::ConnectionLoss;
-                return Err(if lost { self.unknown() } else { self.place.refused(&fault, aim) });
+                return Err(if lost {
+                    self.unknown()
+                } else {
+                    self.place.refused(&fault, purpose)
+                });
             };
             let (change, whole) = (change.clone(), whole.clone());
-            match follower.ask(&session, until, move |session| change(session, &whole), drop)? {
+            match watch_loop.ask(&session, until, move |session| change(session, &whole), drop)? {
                 Some(Ok(())) => return Ok(Change::Done),
                 Some(Err(Fault::BadVersion | Fault::NodeExists | Fault::NoNode)) => {
                     return Ok(if lost { Change::Unknown } else { Change::Outdated });
@@ -339,7 +344,7 @@ impl SharedValue {
                     }
                 }
                 Some(Err(fault)) => {
-                    let error = self.place.refused(&fault, aim);
+                    let error = self.place.refused(&fault, purpose);
                     return if lost { Ok(Change::Refused(error)) } else { Err(error) };
                 }
             }
@@ -365,10 +370,10 @@ fn read(session: &Session, node: &str) -> Answer<Option<Versioned>> {
 
 /// The node with its data, and what is missing above it.
 fn make(session: &Session, node: &str, data: &[u8], acl: &[Acl]) -> Answer<()> {
-    match session.create(node, data, acl, Kind::Persistent) {
+    match session.create(node, data, acl, NodeKind::Persistent) {
         Err(Fault::NoNode) => {
-            make_parents(session, crate::path::parent(node), Kind::Persistent, acl)?;
-            session.create(node, data, acl, Kind::Persistent).map(drop)
+            make_parents(session, crate::path::parent(node), NodeKind::Persistent, acl)?;
+            session.create(node, data, acl, NodeKind::Persistent).map(drop)
         }
         made => made.map(drop),
     }

@@ -6,15 +6,15 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::events::{Events, Serial};
-use super::late::Late;
+use super::callbacks::{Callbacks, InOrder};
+use super::connection::Ensemble;
+use super::late_items::LateItems;
+use super::linked::LinkEnsemble;
+use super::notify::{Signals, Waiter};
 use super::reaper::Reaper;
 use super::retry::Retry;
 use super::session::{Session, ended};
-use super::status::Phase;
-use super::store::Ensemble;
-use super::wake::{Signals, Waiter};
-use super::wire::Servers;
+use super::status::SessionPhase;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{ConnectString, Host};
 use crate::link::LinkConfig;
@@ -24,7 +24,7 @@ use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
 
 /// How long closing a client may wait for the server.
-const PARTING: Duration = Duration::from_secs(1);
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// So many lock nodes that were warned of are remembered.
 const MOST_WARNED: usize = 1024;
 
@@ -78,11 +78,11 @@ pub struct Client {
 
 /// Closes the session when the last client is gone.
 struct Owner {
-    core: Arc<Core>,
+    core: Arc<ClientCore>,
 }
 
 /// What a client is made of. Background work holds no `Client`, only parts of this.
-pub(crate) struct Core {
+pub(crate) struct ClientCore {
     /// The process that it belongs to: see [`is_elsewhere`](Core::is_elsewhere).
     process: u32,
     hosts: String,
@@ -91,10 +91,10 @@ pub(crate) struct Core {
     /// Lock nodes that a warning was logged about, lately.
     warned: Mutex<BTreeSet<String>>,
     ensemble: Box<dyn Ensemble>,
-    events: Events,
+    events: Callbacks,
     reaper: Reaper,
-    late: Arc<Late>,
-    slot: Mutex<Slot>,
+    late: Arc<LateItems>,
+    slot: Mutex<SessionSlot>,
     changed: Arc<Signals>,
     listeners: Mutex<Vec<Arc<Listener>>>,
     /// See [`claim`](Core::claim).
@@ -104,7 +104,7 @@ pub(crate) struct Core {
 }
 
 #[derive(Default)]
-struct Slot {
+struct SessionSlot {
     session: Option<Arc<Session>>,
     /// Sessions that are lost but not yet known to the server as closed.
     retired: Vec<Arc<Session>>,
@@ -120,7 +120,7 @@ struct Slot {
 
 struct Listener {
     callback: Mutex<Box<dyn FnMut(SessionState) + Send>>,
-    calls: Arc<Serial>,
+    calls: Arc<InOrder>,
 }
 
 /// How a wait for something of the client's may end early.
@@ -180,7 +180,7 @@ impl Client {
         if !slot.closed {
             core.listeners.lock().push(Arc::new(Listener {
                 callback: Mutex::new(Box::new(callback)),
-                calls: Serial::new(&core.events),
+                calls: InOrder::new(&core.events),
             }));
         }
     }
@@ -239,14 +239,14 @@ impl Client {
         chroot: String,
         retry: Retry,
     ) -> Client {
-        let core = Core {
+        let core = ClientCore {
             process: std::process::id(),
             hosts,
             chroot,
             retry,
             warned: Mutex::default(),
             ensemble,
-            events: Events::default(),
+            events: Callbacks::default(),
             reaper: Reaper::default(),
             late: Arc::default(),
             slot: Mutex::default(),
@@ -258,7 +258,7 @@ impl Client {
         Client { owner: Arc::new(Owner { core: Arc::new(core) }) }
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<ClientCore> {
         &self.owner.core
     }
 }
@@ -405,7 +405,7 @@ impl ClientBuilder {
                 return setting("credentials of more than 64 KiB");
             }
         }
-        let servers = Servers(LinkConfig {
+        let servers = LinkEnsemble(LinkConfig {
             resolver: Resolver::new(hosts.hosts),
             auth: self.auth,
             session_timeout: self.session_timeout,
@@ -451,8 +451,8 @@ pub(crate) enum Patience {
     UntilDeadline,
 }
 
-impl Core {
-    pub(crate) fn events(&self) -> &Events {
+impl ClientCore {
+    pub(crate) fn events(&self) -> &Callbacks {
         &self.events
     }
 
@@ -460,7 +460,7 @@ impl Core {
         &self.reaper
     }
 
-    pub(crate) fn late(&self) -> &Arc<Late> {
+    pub(crate) fn late(&self) -> &Arc<LateItems> {
         &self.late
     }
 
@@ -486,9 +486,9 @@ impl Core {
     ///
     /// A node that was made by a request without an answer can be told from those of other sessions
     /// by its owner, and from those of the same session only if nobody else there makes one.
-    pub(crate) fn claim(self: &Arc<Self>, path: &str) -> Option<Claim> {
+    pub(crate) fn claim(self: &Arc<Self>, path: &str) -> Option<ClaimedName> {
         let first = self.claimed.lock().insert(path.to_owned());
-        first.then(|| Claim { core: Arc::downgrade(self), path: path.to_owned() })
+        first.then(|| ClaimedName { core: Arc::downgrade(self), path: path.to_owned() })
     }
 
     /// What the floors above keep with this client, made when it is first asked for; `None` for
@@ -717,9 +717,9 @@ impl Core {
             return;
         }
         self.noticed_change();
-        let (waiter, deadline) = (Waiter::new(), Deadline::after(PARTING));
+        let (waiter, deadline) = (Waiter::new(), Deadline::after(CLOSE_LIMIT));
         for session in &sessions {
-            session.close(PARTING);
+            session.close(CLOSE_LIMIT);
         }
         for session in sessions {
             let _subscription = session.status().subscribe(waiter.bell());
@@ -734,13 +734,13 @@ impl Core {
     }
 }
 
-/// The name of a node, claimed until this is dropped: see [`Core::claim`].
-pub(crate) struct Claim {
-    core: Weak<Core>,
+/// The name of a node, claimed until this is dropped: see [`ClientCore::claim`].
+pub(crate) struct ClaimedName {
+    core: Weak<ClientCore>,
     path: String,
 }
 
-impl Drop for Claim {
+impl Drop for ClaimedName {
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade() {
             core.claimed.lock().remove(&self.path);
@@ -751,7 +751,7 @@ impl Drop for Claim {
 
 /// An attempt to open a session. However it ends, and be it that no thread can be had for it,
 /// others are told, and may try.
-struct Opening(Arc<Core>);
+struct Opening(Arc<ClientCore>);
 
 impl Opening {
     fn attempt(self) {
@@ -769,7 +769,7 @@ impl Drop for Opening {
     }
 }
 
-impl Slot {
+impl SessionSlot {
     fn live(&self) -> Option<Arc<Session>> {
         // Nothing is begun in a session whose lease is over, though nobody has said so yet.
         let lives = |session: &&Arc<Session>| {
@@ -785,8 +785,8 @@ impl Slot {
         // The lease may be over, after a pause, before anybody has said so.
         let trusted = self.session.as_ref().filter(|session| session.is_trusted());
         match trusted.map(|session| session.status().now()) {
-            None | Some(Phase { ended: Some(_), .. }) => SessionState::Lost,
-            Some(Phase { attached: true, .. }) => SessionState::Connected,
+            None | Some(SessionPhase { ended: Some(_), .. }) => SessionState::Lost,
+            Some(SessionPhase { attached: true, .. }) => SessionState::Connected,
             Some(_) => SessionState::Suspended,
         }
     }

@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::connection::{Answer, Fault, Stat};
+use super::notify::Subscription;
 use super::session::Session;
-use super::store::{Answer, Fault, Stat};
-use super::wake::Subscription;
 use crate::error::Result;
 use crate::logging;
 use crate::path;
@@ -22,17 +22,17 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// See the module.
 #[derive(Clone, Default)]
 pub(crate) struct Reaper {
-    shared: Arc<Shared>,
+    shared: Arc<ReaperShared>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct ReaperShared {
+    state: Mutex<ReaperState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ReaperState {
     tasks: Vec<Task>,
     /// Tasks that are being worked on, one at the most.
     busy: usize,
@@ -44,7 +44,7 @@ struct State {
 }
 
 /// Counts as long as there is no answer.
-struct Unanswered(Arc<Shared>);
+struct Unanswered(Arc<ReaperShared>);
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
@@ -54,7 +54,7 @@ impl Drop for Unanswered {
 
 struct Task {
     session: Weak<Session>,
-    what: What,
+    what: TaskKind,
     tries: u32,
     due: Instant,
     /// The changes that had been seen when it was last tried.
@@ -65,7 +65,7 @@ struct Task {
 /// Something to be done at a time; it says when to do it again, if at all.
 pub(crate) type Chore = Box<dyn FnMut() -> Option<Instant> + Send>;
 
-enum What {
+enum TaskKind {
     /// This very node.
     Node(String),
     /// The node that this transaction has made, and no later one of its name.
@@ -111,32 +111,32 @@ impl Reaper {
 
     pub(crate) fn delete(&self, session: &Arc<Session>, path: String) {
         session.leaves(&path);
-        self.add(session, What::Node(path), rt::now());
+        self.add(session, TaskKind::Node(path), rt::now());
     }
 
     /// As `delete`, for a node that the server would not have deleted: until it does, the node is
     /// in the way of everybody.
     pub(crate) fn insist(&self, session: &Arc<Session>, path: String) {
         session.leaves_no_more(&path);
-        self.add(session, What::Node(path), rt::now());
+        self.add(session, TaskKind::Node(path), rt::now());
     }
 
     /// As `insist`, for a node under a name that other sessions may take: only the one that this
     /// transaction has made is deleted.
     pub(crate) fn delete_named(&self, session: &Arc<Session>, path: String, czxid: i64) {
-        self.add(session, What::Named { path, czxid }, rt::now());
+        self.add(session, TaskKind::Named { path, czxid }, rt::now());
     }
 
     pub(crate) fn sweep(&self, session: &Arc<Session>, parent: String, markers: Vec<String>) {
         if !markers.is_empty() {
-            self.add(session, What::Marked { parent, markers }, rt::now());
+            self.add(session, TaskKind::Marked { parent, markers }, rt::now());
         }
     }
 
     /// Has something done at a time, or sooner, on the reaper's thread, unless the session ends
     /// before. Without a thread for it, it comes late.
     pub(crate) fn later(&self, session: &Arc<Session>, due: Instant, chore: Chore) {
-        self.add(session, What::Chore(chore), due);
+        self.add(session, TaskKind::Chore(chore), due);
     }
 
     /// Has a node deleted that may have been made, if it is there and is ours: others may have one of
@@ -178,7 +178,7 @@ impl Reaper {
         owners.iter().filter(|owner| lives(owner)).count() + busy + unanswered
     }
 
-    fn add(&self, session: &Arc<Session>, what: What, due: Instant) {
+    fn add(&self, session: &Arc<Session>, what: TaskKind, due: Instant) {
         let shared = Arc::downgrade(&self.shared);
         let signal = Arc::new(move || {
             if let Some(shared) = shared.upgrade() {
@@ -187,7 +187,7 @@ impl Reaper {
             }
         });
         let _subscription = session.status().subscribe(signal);
-        let node = if let What::Node(path) = &what { Some(path.clone()) } else { None };
+        let node = if let TaskKind::Node(path) = &what { Some(path.clone()) } else { None };
         let owner = Arc::downgrade(session);
         let mut state = self.shared.state.lock();
         let seen = state.changes;
@@ -217,7 +217,7 @@ impl Reaper {
     }
 }
 
-impl Shared {
+impl ReaperShared {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {
@@ -245,7 +245,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ReaperState {
     fn take_due(&mut self, now: Instant) -> Option<Task> {
         let changes = self.changes;
         let due = |task: &Task| task.due <= now || task.seen != changes;
@@ -266,7 +266,7 @@ impl Task {
         if phase.ended.is_some() {
             return None;
         }
-        if let What::Chore(chore) = &mut self.what {
+        if let TaskKind::Chore(chore) = &mut self.what {
             return chore();
         }
         (!self.delete(&session, phase.attached)).then(|| rt::now() + self.pause())
@@ -279,13 +279,13 @@ impl Task {
             return false;
         }
         let result = match &self.what {
-            What::Node(path) => delete(session, path),
-            What::Named { path, czxid } => match session.delete_named(path, *czxid) {
+            TaskKind::Node(path) => delete(session, path),
+            TaskKind::Named { path, czxid } => match session.delete_named(path, *czxid) {
                 Err(Fault::NoNode) => Ok(()),
                 deleted => deleted,
             },
-            What::Marked { parent, markers } => sweep(session, parent, markers),
-            What::Chore(_) => Ok(()),
+            TaskKind::Marked { parent, markers } => sweep(session, parent, markers),
+            TaskKind::Chore(_) => Ok(()),
         };
         match result {
             Ok(()) => true,
@@ -332,18 +332,18 @@ fn sweep(session: &Session, parent: &str, markers: &[String]) -> Answer<()> {
     Ok(())
 }
 
-impl What {
+impl TaskKind {
     fn is_chore(&self) -> bool {
-        matches!(self, What::Chore(_))
+        matches!(self, TaskKind::Chore(_))
     }
 }
 
-impl std::fmt::Display for What {
+impl std::fmt::Display for TaskKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            What::Node(path) | What::Named { path, .. } => write!(f, "{path:?}"),
-            What::Marked { parent, .. } => write!(f, "a contender under {parent:?}"),
-            What::Chore(_) => f.write_str("something"),
+            TaskKind::Node(path) | TaskKind::Named { path, .. } => write!(f, "{path:?}"),
+            TaskKind::Marked { parent, .. } => write!(f, "a contender under {parent:?}"),
+            TaskKind::Chore(_) => f.write_str("something"),
         }
     }
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::calls;
+use super::connection::{Answer, Ensemble, Fault, Names, Reports, Stat};
+use super::deadline_pool;
+use super::notify::{Cancel, Waiter, Watches};
+use super::single_flight::SingleFlight;
 use super::status::Status;
-use super::store::{Answer, Ensemble, Fault, Names, Reports, Stat};
 use super::time_limit::TimeLimit;
-use super::together::Together;
 use super::verbs::Verbs;
-use super::wake::{Cancel, Waiter, Watches};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::core::{End, Notice};
 use crate::path;
@@ -21,16 +21,16 @@ use crate::rt::{Deadline, Mutex};
 #[derive(Debug)]
 pub(crate) struct Session {
     verbs: Verbs,
-    shared: Arc<Shared>,
+    shared: Arc<SharedParts>,
 }
 
 /// What all callers of a session have in common, with a time limit and without.
 #[derive(Debug)]
-struct Shared {
+struct SharedParts {
     status: Arc<Status>,
     watches: Arc<Watches>,
-    listings: Together<Answer<Option<Names>>>,
-    lists: Together<Answer<Option<(Names, Stat)>>>,
+    listings: SingleFlight<Answer<Option<Names>>>,
+    lists: SingleFlight<Answer<Option<(Names, Stat)>>>,
     leaving: Mutex<BTreeSet<String>>,
     /// All that have ever been among these, for those who check.
     #[cfg(test)]
@@ -59,11 +59,11 @@ impl Session {
             }),
         };
         let verbs = Verbs::new(ensemble.open(reports, waiter, &stop)?, Arc::clone(&watches));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedParts {
             status,
             watches,
-            listings: Together::default(),
-            lists: Together::default(),
+            listings: SingleFlight::default(),
+            lists: SingleFlight::default(),
             leaving: Mutex::default(),
             #[cfg(test)]
             left: Mutex::default(),
@@ -90,7 +90,7 @@ impl Session {
         let limit = TimeLimit::new(until, cancel);
         if let Some(handle) = self.verbs.blocking() {
             let asked = Arc::clone(self);
-            return calls::run(handle.workers(), &limit, move || question(&asked), late);
+            return deadline_pool::run(handle.workers(), &limit, move || question(&asked), late);
         }
         let session = self.within(limit);
         let answer = question(&session);
@@ -116,7 +116,7 @@ impl Session {
         let limit = TimeLimit::new(until, cancel);
         if let Some(handle) = self.verbs.blocking() {
             let (asked, path) = (Arc::clone(self), path.to_owned());
-            return calls::run(handle.workers(), &limit, move || asked.delete(&path), late);
+            return deadline_pool::run(handle.workers(), &limit, move || asked.delete(&path), late);
         }
         let session = self.within(limit);
         let answer = session.verbs.delete_or(path, Box::new(late));
@@ -165,7 +165,7 @@ impl Session {
 
     fn together<T: Clone>(
         &self,
-        callers: &Together<Answer<T>>,
+        callers: &SingleFlight<Answer<T>>,
         path: &str,
         watch: bool,
         ask: impl FnOnce() -> Answer<T>,
@@ -261,8 +261,8 @@ pub(crate) fn ended(end: End) -> Error {
 mod tests {
     use super::*;
     use crate::rt::{Receiver, Sender, unbounded};
-    use crate::session::store::{
-        Answered, Asked, Both, Connection, Created, Info, OnReply, Reply, Request,
+    use crate::session::connection::{
+        Answered, Both, Connection, Created, Info, OnReply, Reply, Request, Submission,
     };
     use std::thread;
     use std::time::Duration;
@@ -274,8 +274,8 @@ mod tests {
     struct Passes(Sender<(Request, OnReply)>);
 
     impl Connection for Passes {
-        fn submit(&self, requests: Both<Asked>) -> bool {
-            for Asked { request, on_reply } in requests.into_iter().flatten() {
+        fn submit(&self, requests: Both<Submission>) -> bool {
+            for Submission { request, on_reply } in requests.into_iter().flatten() {
                 self.0.send((request, on_reply)).unwrap();
             }
             true

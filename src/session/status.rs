@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::wake::{Signal, Signals, Subscription, Waiter};
+use super::notify::{Signal, Signals, Subscription, Waiter};
 use crate::link::core::{End, Notice};
 use crate::rt::{Deadline, Mutex};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
-    phase: Mutex<Phase>,
+    phase: Mutex<SessionPhase>,
     signals: Arc<Signals>,
 }
 
 /// A snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Phase {
+pub(crate) struct SessionPhase {
     pub(crate) attached: bool,
     /// Counts the connections that have served the session.
     pub(crate) connection: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Phase {
 /// again: servers spend a watch on a node that may not be read just then, and tell nobody.
 const REVIEW: u64 = 6;
 
-impl Phase {
+impl SessionPhase {
     /// Counts the times that everybody is to look again, though nothing seems to have happened.
     pub(crate) fn review(&self) -> u64 {
         self.alive / REVIEW
@@ -50,7 +50,7 @@ pub(crate) enum Usable {
 }
 
 impl Status {
-    pub(crate) fn now(&self) -> Phase {
+    pub(crate) fn now(&self) -> SessionPhase {
         *self.phase.lock()
     }
 

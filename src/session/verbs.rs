@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::pending::Pending;
-use super::store::{
-    Answer, Answered, Asked, Blocking, Both, Connection, Created, Entered, Fault, Found, Info,
-    IsWanted, Kind, Names, OnAnswer, OnReply, Reply, Request, Stat, Step, or_none,
+use super::connection::{
+    Answer, Answered, Blocking, Both, Connection, Created, Entered, Fault, Found, Info, IsWanted,
+    Names, NodeKind, OnAnswer, OnReply, Reply, Request, Stat, Step, Submission, or_none,
 };
+use super::notify::{Waiter, Watches};
+use super::oneshot::PendingReply;
 use super::time_limit::TimeLimit;
-use super::wake::{Waiter, Watches};
 use crate::acl::Acl;
 use crate::link::core::End;
 use crate::logging;
@@ -95,7 +95,7 @@ fn told<T: 'static>(on_answer: OnAnswer<T>, read: fn(Reply) -> Answer<T>) -> OnR
 }
 
 impl Request {
-    fn create(path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Request {
+    fn create(path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Request {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
         Request::Create { path, data, acl, kind }
     }
@@ -144,16 +144,16 @@ impl Verbs {
     // ----- asking
 
     /// A request whose watch is noted when it is set, in the order of answers and events.
-    fn asked(&self, request: Request, on_reply: OnReply) -> Asked {
+    fn asked(&self, request: Request, on_reply: OnReply) -> Submission {
         let (path, awaits) = match &request {
             Request::Exists { path, watch: true } => (path, true),
             Request::Data { path, watch: true }
             | Request::Children { path, watch: true }
             | Request::ChildrenAndStat { path, watch: true } => (path, false),
-            _ => return Asked { request, on_reply },
+            _ => return Submission { request, on_reply },
         };
         if self.connection.blocking().is_some() {
-            return Asked { request, on_reply };
+            return Submission { request, on_reply };
         }
         let (watches, path) = (Arc::clone(&self.watches), path.clone());
         let on_reply = Box::new(move |answered: Answered| {
@@ -163,17 +163,17 @@ impl Verbs {
             }
             on_reply(answered);
         });
-        Asked { request, on_reply }
+        Submission { request, on_reply }
     }
 
     fn submit(&self, request: Request, on_reply: OnReply) -> bool {
         self.connection.submit([Some(self.asked(request, on_reply)), None])
     }
 
-    fn begin(&self, request: Request) -> Pending<'_> {
+    fn begin(&self, request: Request) -> PendingReply<'_> {
         #[cfg(test)]
         self.connection.hesitate();
-        let pending = Pending::new(1, self.limit());
+        let pending = PendingReply::new(1, self.limit());
         self.submit(request, pending.on_reply(0));
         pending
     }
@@ -217,8 +217,8 @@ impl Verbs {
         }
         #[cfg(test)]
         self.connection.hesitate();
-        let pending = Pending::new(2, self.limit());
-        let both: Both<Asked> = [
+        let pending = PendingReply::new(2, self.limit());
+        let both: Both<Submission> = [
             Some(self.asked(first, pending.on_reply(0))),
             Some(self.asked(second, pending.on_reply(1))),
         ];
@@ -273,12 +273,12 @@ impl Verbs {
         path: &str,
         data: &[u8],
         acl: &[Acl],
-        kind: Kind,
+        kind: NodeKind,
     ) -> Answer<Created> {
         let is_old = self.is_old.load(Ordering::Relaxed);
-        let kind = if is_old && kind == Kind::Container { Kind::Persistent } else { kind };
+        let kind = if is_old && kind == NodeKind::Container { NodeKind::Persistent } else { kind };
         match self.ask(|| Request::create(path, data, acl, kind)) {
-            Err(Fault::Unknown) if kind == Kind::Container => {
+            Err(Fault::Unknown) if kind == NodeKind::Container => {
                 self.is_old.store(true, Ordering::Relaxed);
                 logging::info!(
                     target: "zklock::session",
@@ -307,7 +307,7 @@ impl Verbs {
         };
         let mut late: Option<OnAnswer<Reply>> = Some(Box::new(tell));
         self.patiently(|| {
-            let create = Request::create(path, data, acl, Kind::EphemeralSequential);
+            let create = Request::create(path, data, acl, NodeKind::EphemeralSequential);
             let list = Request::children(path::parent(path), false);
             let [made, siblings] = self.ask_both(create, list, &mut late);
             let made = made.and_then(created)?;
@@ -549,7 +549,7 @@ mod tests {
     }
 
     impl Connection for Notes {
-        fn submit(&self, _requests: Both<Asked>) -> bool {
+        fn submit(&self, _requests: Both<Submission>) -> bool {
             self.said.lock().push("submit");
             self.is_certain
         }

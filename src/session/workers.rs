@@ -19,20 +19,20 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 /// See the module.
 #[derive(Clone)]
 pub(crate) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<Pool>,
 }
 
-struct Shared {
+struct Pool {
     /// What the threads are called.
     name: &'static str,
     /// The most of them at once.
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     queue: VecDeque<Job>,
     idle: usize,
     threads: usize,
@@ -40,7 +40,7 @@ struct State {
 
 impl Workers {
     pub(crate) fn new(name: &'static str, most: usize) -> Workers {
-        let shared = Shared { name, most, state: Mutex::default(), work: Condvar::new() };
+        let shared = Pool { name, most, state: Mutex::default(), work: Condvar::new() };
         Workers { shared: Arc::new(shared) }
     }
 
@@ -67,7 +67,7 @@ impl Workers {
     }
 }
 
-impl Shared {
+impl Pool {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {

@@ -8,14 +8,14 @@
 //! ```
 
 mod conform;
-#[cfg(feature = "zookeeper")]
-mod handle;
+mod connection;
+mod harness;
+mod locks;
 mod plan;
-mod plays;
-mod stage;
+#[cfg(feature = "zookeeper")]
+mod program_handle;
+mod recipes;
 mod tree;
-mod trial;
-mod wire;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use harness::{Play, Role, Stage};
 use plan::{Fault, Recipe};
-use stage::{Play, Role, Stage};
 use world::Operation;
 
 use crate::DistributedLock;
@@ -43,7 +43,7 @@ fn setting(name: &str) -> Option<u64> {
 #[test]
 fn no_seed_breaks_the_lock() {
     if let Some(seed) = setting("ZKLOCK_SEED") {
-        match trial::run(seed, true) {
+        match locks::run(seed, true) {
             Ok(tally) => println!("seed {seed}: {tally:?}"),
             Err(violation) => panic!("seed {seed}: {violation}"),
         }
@@ -51,7 +51,7 @@ fn no_seed_breaks_the_lock() {
     }
     let count = setting("ZKLOCK_SEEDS").unwrap_or(SEEDS);
     let totals = try_seeds("", count, |seed| {
-        let tally = trial::run(seed, false)?;
+        let tally = locks::run(seed, false)?;
         Ok([
             tally.steps,
             tally.granted,
@@ -128,7 +128,7 @@ fn try_seeds<const N: usize>(
 #[test]
 fn a_long_lack_of_threads_leaves_no_node() {
     for seed in 0..300 {
-        let result = trial::run_as(seed, false, |plan| {
+        let result = locks::run_as(seed, false, |plan| {
             let timeout = plan.habits.session_timeout;
             let lacking = Fault::Poverty { percent: 100, lasts: timeout * 3 };
             let down = Fault::Down { notice: timeout / 10, lasts: timeout / 5 };
@@ -163,7 +163,7 @@ fn a_panic_in_the_middle_of_a_call_leaves_no_node() {
     let mut panicked = 0;
     for seed in 0..200 {
         let after = u32::try_from(seed % 8).unwrap();
-        let run = stage::perform_in_peace(seed, vec![1, 1], Arc::new(Panics { after }));
+        let run = harness::perform_in_peace(seed, vec![1, 1], Arc::new(Panics { after }));
         panicked += run.unwrap_or_else(|why| panic!("seed {seed}: {why}")).failures;
     }
     assert!(panicked > 50, "only {panicked} calls have panicked");
@@ -232,7 +232,7 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
     for seed in 0..600 {
         let way = [Way::Ask, Way::AskWhy, Way::LetGo][seed as usize % 3];
         let play = Paused { way, again: seed % 2 == 0 };
-        let run = stage::perform_in_peace(seed, vec![1], Arc::new(play));
+        let run = harness::perform_in_peace(seed, vec![1], Arc::new(play));
         let tally = run.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         stopped += tally.deeds;
     }
@@ -265,7 +265,7 @@ fn a_flood_of_events_has_a_holder_ask_one_at_a_time() {
         }
     }
     for seed in 0..20 {
-        let run = stage::perform_in_peace(seed, vec![1], Arc::new(Flooded));
+        let run = harness::perform_in_peace(seed, vec![1], Arc::new(Flooded));
         assert_eq!(run.map(drop), Ok(()), "seed {seed}");
     }
 }
@@ -274,7 +274,7 @@ fn a_flood_of_events_has_a_holder_ask_one_at_a_time() {
 #[test]
 fn several_locks_have_one_limit() {
     for seed in 0..200 {
-        let result = trial::run_as(seed, false, |mut plan| {
+        let result = locks::run_as(seed, false, |mut plan| {
             plan.recipe = Recipe::Multi { nodes: 3 };
             plan.habits.latency = Duration::from_millis(20);
             plan

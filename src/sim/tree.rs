@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::acl::{Acl, Permissions};
 use crate::path;
-use crate::session::store::{Fault, Kind, Stat, Step};
+use crate::session::connection::{Fault, NodeKind, Stat, Step};
 
 /// One server's state, which follows from the transactions it has applied.
 #[derive(Clone, Debug)]
@@ -162,14 +162,14 @@ impl Tree {
         path: &str,
         data: &[u8],
         acl: &[Acl],
-        kind: Kind,
+        kind: NodeKind,
         session: i64,
         time: i64,
     ) -> Result<Change, Fault> {
         let permissions = of_everyone(acl)?;
         let parent = self.may(path::parent(path), Permissions::CREATE)?;
         let path = match kind {
-            Kind::EphemeralSequential | Kind::PersistentSequential => {
+            NodeKind::EphemeralSequential | NodeKind::PersistentSequential => {
                 format!("{path}{:010}", parent.next)
             }
             _ => path.to_owned(),
@@ -181,10 +181,10 @@ impl Tree {
             return Err(Fault::Refused("ephemeral nodes have no children".to_owned()));
         }
         let owner = match kind {
-            Kind::Ephemeral | Kind::Named | Kind::EphemeralSequential => session,
-            Kind::Persistent | Kind::PersistentSequential | Kind::Container => 0,
+            NodeKind::Ephemeral | NodeKind::Named | NodeKind::EphemeralSequential => session,
+            NodeKind::Persistent | NodeKind::PersistentSequential | NodeKind::Container => 0,
         };
-        let container = kind == Kind::Container;
+        let container = kind == NodeKind::Container;
         Ok(Change::Create { path, data: data.to_vec(), permissions, owner, container, time })
     }
 

@@ -19,8 +19,9 @@ use crate::link::size::Sizes;
 use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{self, Mutex};
-use crate::session::store::{
-    Answer, Answered, Asked, Created, Fault, IsWanted, Kind, OnReply, Reply, Reports, Request,
+use crate::session::connection::{
+    Answer, Answered, Created, Fault, IsWanted, NodeKind, OnReply, Reply, Reports, Request,
+    Submission,
 };
 
 /// The most that the link takes to go on after its process was stopped.
@@ -521,7 +522,7 @@ impl Inner {
     }
 
     /// When its link comes to it, if it is still wanted then.
-    pub(super) fn send_later(&mut self, link: LinkId, asked: Asked, is_wanted: IsWanted) {
+    pub(super) fn send_later(&mut self, link: LinkId, asked: Submission, is_wanted: IsWanted) {
         let at = schedule().time() + schedule().some(MOMENT);
         self.later_at(link, at, move |inner| {
             if is_wanted() {
@@ -530,7 +531,7 @@ impl Inner {
         });
     }
 
-    pub(super) fn send(&mut self, link: LinkId, Asked { request, on_reply }: Asked) {
+    pub(super) fn send(&mut self, link: LinkId, Submission { request, on_reply }: Submission) {
         let operation = operation(&request);
         self.requests += 1;
         self.asked[operation as usize] += 1;
@@ -619,7 +620,7 @@ impl Inner {
             return Err(Fault::SessionEnded);
         }
         match request {
-            Request::Create { kind: Kind::Container, .. } | Request::Unwatch { .. }
+            Request::Create { kind: NodeKind::Container, .. } | Request::Unwatch { .. }
                 if self.habits.is_old =>
             {
                 Err(Fault::Unknown)
@@ -631,10 +632,11 @@ impl Inner {
                 let path = path.clone();
                 let zxid = self.commit(change);
                 // Who may not be shown the stat cannot look for it afterwards.
-                let forgotten =
-                    matches!(kind, Kind::Ephemeral | Kind::Named | Kind::EphemeralSequential)
-                        && schedule().chance(self.habits.forgetful)
-                        && !self.habits.hides_stat;
+                let forgotten = matches!(
+                    kind,
+                    NodeKind::Ephemeral | NodeKind::Named | NodeKind::EphemeralSequential
+                ) && schedule().chance(self.habits.forgetful)
+                    && !self.habits.hides_stat;
                 let czxid = (!forgotten).then_some(zxid as i64);
                 Ok(Reply::Created(Created { path, czxid }))
             }
@@ -1138,7 +1140,7 @@ impl Inner {
     }
 
     /// Somebody makes a node that stays, and perhaps another below it. Says which, the lower first.
-    pub(super) fn litter(&mut self, path: &str, kind: Kind, deep: bool) -> Vec<String> {
+    pub(super) fn litter(&mut self, path: &str, kind: NodeKind, deep: bool) -> Vec<String> {
         let mut made = Vec::new();
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
         if let Ok(change) = self.leader.create(path, &[], &all, kind, 0, 0)
@@ -1149,7 +1151,7 @@ impl Inner {
         }
         if deep && let Some(above) = made.first().cloned() {
             let below = path::join(&above, "below");
-            made.splice(..0, self.litter(&below, Kind::Persistent, false));
+            made.splice(..0, self.litter(&below, NodeKind::Persistent, false));
         }
         made
     }
@@ -1157,7 +1159,7 @@ impl Inner {
     /// Somebody with a client of another kind contends.
     pub(super) fn contend(&mut self, prefix: &str) -> Option<String> {
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
-        let kind = Kind::EphemeralSequential;
+        let kind = NodeKind::EphemeralSequential;
         let change = self.leader.create(prefix, &[], &all, kind, i64::MAX, 0).ok()?;
         let Change::Create { path, .. } = &change else { return None };
         let path = path.clone();
@@ -1167,7 +1169,7 @@ impl Inner {
 
     /// Somebody makes a plain node.
     pub(super) fn make(&mut self, path: &str, acl: &[Acl], next: i32) {
-        if let Ok(change) = self.leader.create(path, &[], acl, Kind::Persistent, 0, 0) {
+        if let Ok(change) = self.leader.create(path, &[], acl, NodeKind::Persistent, 0, 0) {
             self.commit(change);
             self.commit(Change::SetNext { path: path.to_owned(), next });
         }

@@ -26,9 +26,11 @@ mod election; // scenarios 73–75
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
 mod group; // scenario 80: who is there
 mod handover; // threads of one client that share a node
+mod hostile_servers; // hostile bytes from servers
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
 mod limits; // scenarios 14–22: trying, time limits, cancelling
 mod logger; // a program's logger that panics
+mod multi_lock; // scenarios 5 and 64–67: re-entrant and multi-locks
 mod mutex; // scenarios 1–13b
 mod naming; // whose style contenders are named in
 mod observe; // going on looking who holds
@@ -39,8 +41,6 @@ mod revocation; // scenario 68: asking holders to let go, and making them
 mod rwlock; // scenarios 46–54
 mod semaphore; // scenarios 55–63
 mod sequence; // scenarios 44 and 45
-mod several; // scenarios 5 and 64–67: re-entrant and multi-locks
 mod shared_value; // scenario 80: configuration, and counting
-mod strangers; // hostile bytes from servers
 mod two_phase_commit; // all commit, or all abort
 mod versions; // servers that know less than ours, or take less

@@ -6,9 +6,9 @@ use zklock::FencingToken;
 
 use super::growth::Growth;
 use super::history::{MILLISECOND, Nanos, SECOND, Who, seconds};
-use super::losses;
 use super::model::{Attempt, Deed, Hold, Outcome, Run, Share, Span, common};
 use super::recipe_check;
+use super::unexplained_losses;
 use super::work::DOWNGRADE;
 
 /// How long after what is certain to end a claim it may still be made: for the tick that the
@@ -45,7 +45,9 @@ pub(crate) fn check(run: &Run) -> Verdict {
     verdict.register(run);
     verdict.free(run);
     verdict.outcomes(run);
-    for (at, what) in losses::unfounded(run).into_iter().chain(recipe_check::wrongs(run)) {
+    for (at, what) in
+        unexplained_losses::unfounded(run).into_iter().chain(recipe_check::wrongs(run))
+    {
         verdict.violation(run, at, what);
     }
     verdict.completeness(run);

@@ -2,7 +2,7 @@
 
 use super::check::{Verdict, check};
 use super::model::Run;
-use super::reading::{FINISH, Files, NEMESIS, REGISTER, SAMPLES, SETTINGS};
+use super::parse::{FINISH, Files, NEMESIS, REGISTER, SAMPLES, SETTINGS};
 use super::summary::summary;
 use super::timeline::timeline;
 

@@ -18,30 +18,30 @@
 mod check; // what must not have been
 #[cfg(test)]
 mod check_tests;
-mod crew; // the worker processes
-mod finish; // what is left in the recipes' nodes
 mod growth; // what a worker's memory grows by
 mod history; // what happened, line by line
-mod lead; // a whole run
-mod losses; // locks that were lost though nothing was broken
+mod leftovers; // what is left in the recipes' nodes
 mod model; // what happened, as a whole
 mod nemesis; // does the harm, and mends it
 mod network; // servers in namespaces, or on loopback
 mod options;
+mod parse; // makes a run of histories
 mod plan; // which harm, and when
-mod reading; // makes a run of histories
 mod recipe_check; // what must not have been with the recipes beside the locks
 #[cfg(test)]
 mod recipe_tests;
 mod recipes; // does something with them
 mod register; // what the lock protects
 mod rng;
+mod run; // a whole run
 mod summary;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod timeline;
+mod unexplained_losses; // locks that were lost though nothing was broken
 mod work; // what there is to take
 mod worker; // takes the lock, uses it, releases it
+mod workers; // the worker processes
 
 use std::env;
 use std::error::Error;
@@ -87,13 +87,13 @@ fn run() -> Result<bool, Box<dyn Error>> {
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let directory = lead::lead(&options, &stop)?;
+    let directory = run::whole(&options, &stop)?;
     judge(&directory)
 }
 
 /// Reads the histories in a directory, and writes summary and timeline beside them.
 fn judge(directory: &Path) -> Result<bool, Box<dyn Error>> {
-    let run = Run::read(&reading::files(directory)?)?;
+    let run = Run::read(&parse::files(directory)?)?;
     let verdict = check::check(&run);
     let text = summary::summary(&run, &verdict);
     fs::write(directory.join("summary.txt"), &text)?;

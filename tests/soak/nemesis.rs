@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::crew::Crew;
 use super::history::{Journal, now};
 use super::network::Ground;
 use super::plan::{Fault, Kind, Plan, Round};
@@ -12,6 +11,7 @@ use super::support::proxy::{Proxy, opcode};
 use super::support::raw::{self, Raw};
 use super::work::NODES;
 use super::worker::{BASE, LOCKS, STAY};
+use super::workers::Crew;
 
 /// The session time-out of what it connects by itself.
 const OWN_SESSION: Duration = Duration::from_secs(10);

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::finish::FINISHER;
 use super::history::{MILLISECOND, Nanos, SECOND, Who};
-use super::losses::was_starved;
+use super::leftovers::FINISHER;
 use super::model::{Came, Deed, Run, Span};
 use super::recipes::{BARRIER, COMMIT, COUNTER, DOUBLE, GROUP, LEASED, PRIORITY, QUEUE};
+use super::unexplained_losses::was_starved;
 
 /// How long after the end of what is not known it may still take effect, besides a session time-out.
 const AFTERMATH: Nanos = SECOND;

@@ -1,7 +1,7 @@
 //! The judge is shown what recipes beside the locks must not do.
 
 use super::check_tests::{W0, W2, accepted, doctored, judge, rejected};
-use super::reading::{FINISH, Files, NEMESIS};
+use super::parse::{FINISH, Files, NEMESIS};
 
 /// The good run, in which two workers do this, too, from 7 s on, and that is found at the end.
 fn with(first: &str, second: &str, found: &str) -> Files {

@@ -15,7 +15,7 @@ use zklock::{Cancel, Client, ErrorKind, WriteGuard};
 
 use super::history::{Journal, MILLISECOND, Nanos, Who, nanos, now, word as word_of};
 use super::options::{Options, Worker};
-use super::reading::worker_name;
+use super::parse::worker_name;
 use super::recipes::Deeds;
 use super::register::Writer;
 use super::rng::Rng;

@@ -9,9 +9,9 @@ use crate::contend::rule::in_grant_order;
 use crate::contend::ticket::{Class, Ticket};
 use crate::path;
 use crate::rt::AtomicBool;
-use crate::session::follow::View;
+use crate::session::connection::{Answer, Fault, Step};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Step};
+use crate::session::watch_loop::View;
 
 /// Who waits for a round.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub(super) struct Waiting {
 }
 
 /// What became of a wait for a round.
-pub(super) enum Outcome {
+pub(super) enum WaitOutcome {
     Entered(Vec<String>),
     /// The own node is gone, or its session.
     Lost,
@@ -36,7 +36,7 @@ pub(super) enum Outcome {
 
 /// Why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Crowd {
+pub(super) enum Capacity {
     Room,
     Full,
     /// One is there for another number of participants, and stands in the way of all who came later.
@@ -46,27 +46,27 @@ pub(super) enum Crowd {
 }
 
 /// What the engine goes by when it gives a place.
-pub(super) fn crowd(view: &mut View<'_>, whole: &str, count: usize) -> Answer<Crowd> {
+pub(super) fn crowd(view: &mut View<'_>, whole: &str, count: usize) -> Answer<Capacity> {
     let children = view.list(whole)?.unwrap_or_default();
     let leaving = view.leaving(whole);
     let mut others = in_grant_order(&children);
     others.retain(|ticket| leaving.iter().all(|name| name != ticket.name()));
     if others.iter().any(|ticket| ticket.class() != Class::Permits) {
-        return Ok(Crowd::Locks);
+        return Ok(Capacity::Locks);
     }
     let is_odd = |ticket: &&Ticket<'_>| ticket.permits() as usize != count;
     if let Some(odd) = others.iter().find(is_odd) {
-        return Ok(Crowd::Odd(odd.permits()));
+        return Ok(Capacity::Odd(odd.permits()));
     }
     let taken: usize = others.iter().map(|ticket| ticket.weight() as usize).sum();
-    Ok(if taken < count { Crowd::Room } else { Crowd::Full })
+    Ok(if taken < count { Capacity::Room } else { Capacity::Full })
 }
 
 impl Waiting {
     pub(super) fn new(hold: &Hold, data: &[u8], count: usize) -> Waiting {
         Waiting {
             own: path::last(hold.path()).to_owned(),
-            owner: hold.tenure().session_id(),
+            owner: hold.held_node().session_id(),
             data: data.to_vec(),
             declared: Arc::default(),
             count,
@@ -74,18 +74,18 @@ impl Waiting {
     }
 
     /// Looks whether there is a round with this participant, and decides it if all are there.
-    pub(super) fn look(&self, view: &mut View<'_>, whole: &str) -> Answer<Option<Outcome>> {
+    pub(super) fn look(&self, view: &mut View<'_>, whole: &str) -> Answer<Option<WaitOutcome>> {
         let own_path = path::join(whole, &self.own);
         loop {
             // First, because a round that was decided names the node also when that is gone.
             let is_here = self.declare(view, &own_path)? && view.node(&own_path)?.is_some();
-            let Some((data, stat)) = view.node(whole)? else { return Ok(Some(Outcome::Lost)) };
+            let Some((data, stat)) = view.node(whole)? else { return Ok(Some(WaitOutcome::Lost)) };
             let before = names(&data);
             if before.contains(&self.own) {
-                return Ok(Some(Outcome::Entered(before)));
+                return Ok(Some(WaitOutcome::Entered(before)));
             }
             if !is_here {
-                return Ok(Some(Outcome::Lost));
+                return Ok(Some(WaitOutcome::Lost));
             }
             let children = view.children(whole, false)?.unwrap_or_default();
             let mut members = members(view, whole, &children, self.count);

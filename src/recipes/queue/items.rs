@@ -3,30 +3,30 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::item_cache::{Generation, ItemCache, ItemStatus, ItemWatch, Reservation, SeenOn};
 use super::layout::Item;
 use super::layout::Layout;
 use super::lease::LeasedItem;
-use super::stock::{Claim, Edition, On, Sight, Stock, Watch};
 use crate::contend::acquire::{Contention, Limits, acquire, insist};
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::recipes::place::{Aim, Place, Wait};
-use crate::recipes::site::default_data;
+use crate::recipes::lock_config::default_data;
+use crate::recipes::node::{Node, Purpose, Wait};
 use crate::rt::Deadline;
 use crate::session::client::Client;
-use crate::session::follow::{Follower, worth_asking};
-use crate::session::late::Late;
-use crate::session::make::make_parents;
+use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, Stat, room};
+use crate::session::create_parents::make_parents;
+use crate::session::late_items::LateItems;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Created, Fault, Kind, Names, Stat, room};
+use crate::session::watch_loop::{WatchLoop, worth_asking};
 
-const OFFER: Aim = Aim { tried: "put an item into the queue", needs: "CREATE on it" };
-const MAKE: Aim = Aim { tried: "make the queue", needs: "CREATE on its parent" };
-const LIST: Aim = Aim { tried: "list the queue's items", needs: "READ on it" };
-const READ: Aim = Aim { tried: "read an item", needs: "READ on it" };
-const TAKE: Aim =
-    Aim { tried: "take an item", needs: "READ on it, and DELETE on the queue's node" };
+const OFFER: Purpose = Purpose { tried: "put an item into the queue", needs: "CREATE on it" };
+const MAKE: Purpose = Purpose { tried: "make the queue", needs: "CREATE on its parent" };
+const LIST: Purpose = Purpose { tried: "list the queue's items", needs: "READ on it" };
+const READ: Purpose = Purpose { tried: "read an item", needs: "READ on it" };
+const TAKE: Purpose =
+    Purpose { tried: "take an item", needs: "READ on it, and DELETE on the queue's node" };
 
 /// At so many items a call looks that has met leased ones: first at a few, as they may be all that
 /// are leased, then at many, in one round trip.
@@ -36,8 +36,8 @@ const MANY: usize = 100;
 /// A queue's node, and what is known of the items there.
 #[derive(Clone)]
 pub(crate) struct Items {
-    pub(crate) place: Place,
-    stock: Arc<Stock>,
+    pub(crate) place: Node,
+    cache: Arc<ItemCache>,
 }
 
 /// For how long to look for an item.
@@ -67,21 +67,21 @@ enum Tried<T> {
 }
 
 /// How to get at what came too late for an earlier call of the client's.
-type Delivered<T> = fn(&Late, &str) -> Option<Result<T>>;
+type Delivered<T> = fn(&LateItems, &str) -> Option<Result<T>>;
 
 /// An item that was read, and not leased then.
-struct Found {
+struct ReadItem {
     data: Vec<u8>,
     czxid: i64,
 }
 
 impl Items {
     pub(crate) fn new(client: Client, base: &str, name: &str, layout: Layout) -> Items {
-        Items { place: Place::new(client, base, name), stock: Stock::new(layout) }
+        Items { place: Node::new(client, base, name), cache: ItemCache::new(layout) }
     }
 
     fn layout(&self) -> Layout {
-        self.stock.layout
+        self.cache.layout
     }
 
     // ----- into the queue
@@ -98,14 +98,14 @@ impl Items {
             return Err(Error::new(ErrorKind::TooLarge, message).on(self.place.node()?));
         }
         let until = Deadline::after(self.place.client.core().connect_timeout());
-        let mut follower = self.place.follower(Wait::until(until));
+        let mut watch_loop = self.place.watch_loop(Wait::until(until));
         loop {
-            let session = follower.session(until)?.ok_or_else(|| self.unreachable())?;
+            let session = watch_loop.session(until)?.ok_or_else(|| self.unreachable())?;
             let (path, data, acl) = (path.clone(), data.to_vec(), self.place.acl.clone());
             let create =
-                move |s: &Session| s.create(&path, &data, &acl, Kind::PersistentSequential);
-            match follower.ask(&session, until, create, drop)? {
-                Some(Ok(made)) => return self.accept(&follower, &session, until, made),
+                move |s: &Session| s.create(&path, &data, &acl, NodeKind::PersistentSequential);
+            match watch_loop.ask(&session, until, create, drop)? {
+                Some(Ok(made)) => return self.accept(&watch_loop, &session, until, made),
                 Some(Err(Fault::NoNode)) => {}
                 // As the numbers do not grow any more.
                 Some(Err(Fault::NodeExists)) => return Err(self.exhausted()),
@@ -117,8 +117,8 @@ impl Items {
             let (whole, acl) = (node.clone(), self.place.acl.clone());
             // No container: once that were removed, names would come again, and who has read an
             // item would delete another of the same name.
-            let make = move |s: &Session| make_parents(s, &whole, Kind::Persistent, &acl);
-            match follower.ask(&session, until, make, drop)? {
+            let make = move |s: &Session| make_parents(s, &whole, NodeKind::Persistent, &acl);
+            match watch_loop.ask(&session, until, make, drop)? {
                 None | Some(Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
                 // It was removed again.
                 Some(Err(Fault::NoNode)) => {}
@@ -130,7 +130,7 @@ impl Items {
     /// Takes an item back whose number is too near to the end.
     fn accept(
         &self,
-        follower: &Follower,
+        watch_loop: &WatchLoop,
         session: &Arc<Session>,
         until: Deadline,
         made: Created,
@@ -146,7 +146,7 @@ impl Items {
             let _ = s.delete(&node);
             Ok(())
         };
-        match follower.ask(session, until, take_back, drop)? {
+        match watch_loop.ask(session, until, take_back, drop)? {
             Some(Ok(())) => Err(self.exhausted()),
             // Somebody has it already.
             Some(Err(Fault::NoNode | Fault::NotEmpty)) => Ok(()),
@@ -161,15 +161,15 @@ impl Items {
 
     /// The first item, taken out of the queue.
     pub(crate) fn take(&self, search: Search<'_>) -> Result<Option<Vec<u8>>> {
-        self.seek(search, Some(Late::take), |follower, session, claim, found| {
-            self.remove(follower, session, claim, found, search)
+        self.seek(search, Some(LateItems::take), |watch_loop, session, claim, found| {
+            self.remove(watch_loop, session, claim, found, search)
         })
     }
 
     /// The first item, leased.
     pub(crate) fn lease(&self, search: Search<'_>) -> Result<Option<LeasedItem>> {
-        self.seek(search, None, |follower, _, claim, found| {
-            self.secure(follower, claim, found, search)
+        self.seek(search, None, |watch_loop, _, claim, found| {
+            self.secure(watch_loop, claim, found, search)
         })
     }
 
@@ -193,14 +193,14 @@ impl Items {
         &self,
         search: Search<'_>,
         delivered: Option<Delivered<T>>,
-        attempt: impl Fn(&mut Follower, &Arc<Session>, &Arc<Claim>, Found) -> Result<Tried<T>>,
+        attempt: impl Fn(&mut WatchLoop, &Arc<Session>, &Arc<Reservation>, ReadItem) -> Result<Tried<T>>,
     ) -> Result<Option<T>> {
         self.place.node()?;
-        let mut follower = self.place.follower(search.wait);
-        let _news = self.stock.subscribe(follower.bell());
+        let mut watch_loop = self.place.watch_loop(search.wait);
+        let _news = self.cache.subscribe(watch_loop.bell());
         let (late, prefix) = (self.place.client.core().late(), self.item_prefix()?);
-        let _late = delivered.map(|_| late.subscribe(follower.bell()));
-        let has_news = || self.stock.has_news() || (delivered.is_some() && late.has(&prefix));
+        let _late = delivered.map(|_| late.subscribe(watch_loop.bell()));
+        let has_news = || self.cache.has_news() || (delivered.is_some() && late.has(&prefix));
         let until = search.wait.ask_until;
         // Whether all that was in the queue when the call began, or woke last, is known.
         let mut is_certain = false;
@@ -209,33 +209,33 @@ impl Items {
             if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
                 return delivered.map(Some);
             }
-            let Some(session) = follower.session(until)? else { return self.over(search) };
-            let on = On::now(&session);
+            let Some(session) = watch_loop.session(until)? else { return self.over(search) };
+            let on = SeenOn::now(&session);
             let has_to_be = match self.layout() {
                 // Those that are not known yet come later.
-                Layout::ByAge => !search.patient && self.stock.is_out(&on),
+                Layout::ByAge => !search.patient && self.cache.is_out(&on),
                 Layout::ByPriority => true,
             };
             if has_to_be && !is_certain {
-                match self.make_certain(&mut follower, &session, &on, until)? {
+                match self.make_certain(&mut watch_loop, &session, &on, until)? {
                     Tried::Got(()) => (is_certain, has_to_look_back) = (true, true),
                     Tried::NoTime => return self.over(search),
                     _ => continue,
                 }
             }
-            if has_to_look_back || self.stock.is_due(&on) {
-                match self.look_back(&follower, &session, &on, until)? {
+            if has_to_look_back || self.cache.is_due(&on) {
+                match self.look_back(&watch_loop, &session, &on, until)? {
                     Tried::Got(()) => has_to_look_back = false,
                     Tried::NoTime => return self.over(search),
                     _ => continue,
                 }
             }
-            if let Some(claim) = self.stock.claim(&on) {
+            if let Some(claim) = self.cache.claim(&on) {
                 let tried = if claim.item().is_beyond() {
-                    self.refuse(&follower, &session, &claim, until)?
+                    self.refuse(&watch_loop, &session, &claim, until)?
                 } else {
-                    match self.read(&follower, &session, &claim, until)? {
-                        Tried::Got(found) => attempt(&mut follower, &session, &claim, found)?,
+                    match self.read(&watch_loop, &session, &claim, until)? {
+                        Tried::Got(found) => attempt(&mut watch_loop, &session, &claim, found)?,
                         Tried::Another => Tried::Another,
                         Tried::Leased => Tried::Leased,
                         Tried::Remade => Tried::Remade,
@@ -247,14 +247,14 @@ impl Items {
                     Tried::Another => {}
                     Tried::Leased => {
                         claim.is_passed();
-                        let looked = self.look_ahead(&follower, &session, until)?;
+                        let looked = self.look_ahead(&watch_loop, &session, until)?;
                         if let Tried::NoTime = looked {
                             return self.over(search);
                         }
                     }
                     Tried::Remade => {
                         claim.is_gone();
-                        self.stock.forget();
+                        self.cache.forget();
                         is_certain = false;
                     }
                     Tried::NoTime => return self.over(search),
@@ -265,13 +265,13 @@ impl Items {
                 if is_certain {
                     return Ok(None);
                 }
-            } else if !self.stock.is_watched(&on) {
-                if let Tried::NoTime = self.list(&follower, &session, &on, until)? {
+            } else if !self.cache.is_watched(&on) {
+                if let Tried::NoTime = self.list(&watch_loop, &session, &on, until)? {
                     return self.over(search);
                 }
-            } else if !self.stock.passed().is_empty() {
+            } else if !self.cache.passed().is_empty() {
                 has_to_look_back = true;
-            } else if follower.has_come(search.wait.until, has_news) {
+            } else if watch_loop.has_come(search.wait.until, has_news) {
                 is_certain = false;
             } else {
                 return self.over(search);
@@ -282,21 +282,21 @@ impl Items {
     /// Asks, through the leader, whether there are items that are not known; if so, lists all.
     fn make_certain(
         &self,
-        follower: &mut Follower,
+        watch_loop: &mut WatchLoop,
         session: &Arc<Session>,
-        on: &On,
+        on: &SeenOn,
         until: Deadline,
     ) -> Result<Tried<()>> {
-        let stock = Arc::clone(&self.stock);
+        let cache = Arc::clone(&self.cache);
         let node = self.place.whole()?;
         let look = move |s: &Session| {
-            let edition = s.confirm(&node)?.map(|stat| Edition::of(&stat));
-            if edition.is_some_and(|edition| stock.has(edition)) {
+            let edition = s.confirm(&node)?.map(|stat| Generation::of(&stat));
+            if edition.is_some_and(|edition| cache.has(edition)) {
                 return Ok(None);
             }
             Ok(Some(s.list(&node, false)?))
         };
-        self.heard(follower.ask(session, until, look, drop)?, LIST, |listed| {
+        self.heard(watch_loop.ask(session, until, look, drop)?, LIST, |listed| {
             if let Some(listed) = listed {
                 self.learn(on, listed, None);
             }
@@ -306,13 +306,13 @@ impl Items {
     /// Lists the items, and has new ones told of; be there a queue or not yet.
     fn list(
         &self,
-        follower: &Follower,
+        watch_loop: &WatchLoop,
         session: &Arc<Session>,
-        on: &On,
+        on: &SeenOn,
         until: Deadline,
     ) -> Result<Tried<()>> {
         let node = self.place.whole()?;
-        let watch = self.stock.watch(session, &node);
+        let watch = self.cache.watch(session, &node);
         let look = move |s: &Session| {
             loop {
                 let listed = s.list(&node, true)?;
@@ -321,36 +321,38 @@ impl Items {
                 }
             }
         };
-        self.heard(follower.ask(session, until, look, drop)?, LIST, |listed| {
+        self.heard(watch_loop.ask(session, until, look, drop)?, LIST, |listed| {
             self.learn(on, listed, Some(watch));
         })
     }
 
-    fn learn(&self, on: &On, listed: Option<(Names, Stat)>, watch: Option<Watch>) {
+    fn learn(&self, on: &SeenOn, listed: Option<(Names, Stat)>, watch: Option<ItemWatch>) {
         let (children, queue) = listed.unzip();
-        let others = self.stock.learn(on, &children.unwrap_or_default(), queue.as_ref(), watch);
+        let others = self.cache.learn(on, &children.unwrap_or_default(), queue.as_ref(), watch);
         self.warn_of(others);
     }
 
     /// Looks at the items that come next, whether they are leased, too, until one of them is not.
     fn look_ahead(
         &self,
-        follower: &Follower,
+        watch_loop: &WatchLoop,
         session: &Arc<Session>,
         until: Deadline,
     ) -> Result<Tried<()>> {
         let mut most = FEW;
         loop {
-            let items = self.stock.ahead(most);
+            let items = self.cache.ahead(most);
             if items.is_empty() {
                 return Ok(Tried::Got(()));
             }
             let paths = self.paths(&items)?;
-            let heard = follower.ask(session, until, move |s| look_at(s, &paths, false), drop)?;
+            let heard = watch_loop.ask(session, until, move |s| look_at(s, &paths, false), drop)?;
             let mut is_free = false;
             let tried = self.heard(heard, READ, |sights| {
-                is_free = sights.iter().any(|sight| matches!(sight, Sight::Free | Sight::Hidden));
-                self.stock.looked_ahead(items.into_iter().zip(sights));
+                is_free = sights
+                    .iter()
+                    .any(|sight| matches!(sight, ItemStatus::Free | ItemStatus::Hidden));
+                self.cache.looked_ahead(items.into_iter().zip(sights));
             })?;
             if is_free || !matches!(tried, Tried::Got(())) {
                 return Ok(tried);
@@ -362,20 +364,20 @@ impl Items {
     /// Looks again at the items that were passed, and has the end of leases told of.
     fn look_back(
         &self,
-        follower: &Follower,
+        watch_loop: &WatchLoop,
         session: &Arc<Session>,
-        on: &On,
+        on: &SeenOn,
         until: Deadline,
     ) -> Result<Tried<()>> {
-        for items in self.stock.passed().chunks(MANY) {
+        for items in self.cache.passed().chunks(MANY) {
             let paths = self.paths(items)?;
             let watches: Vec<_> =
-                paths.iter().map(|path| self.stock.watch(session, path)).collect();
-            let heard = follower.ask(session, until, move |s| look_at(s, &paths, true), drop)?;
+                paths.iter().map(|path| self.cache.watch(session, path)).collect();
+            let heard = watch_loop.ask(session, until, move |s| look_at(s, &paths, true), drop)?;
             let tried = self.heard(heard, READ, |sights| {
                 let seen = items.iter().cloned().zip(watches).zip(sights);
                 let seen = seen.map(|((item, watch), sight)| (item, watch, sight));
-                self.stock.looked_back(on, seen.collect());
+                self.cache.looked_back(on, seen.collect());
             })?;
             if !matches!(tried, Tried::Got(())) {
                 return Ok(tried);
@@ -393,13 +395,13 @@ impl Items {
     /// Nobody can say whether it is this item's turn, if it is there.
     fn refuse<T>(
         &self,
-        follower: &Follower,
+        watch_loop: &WatchLoop,
         session: &Arc<Session>,
-        claim: &Claim,
+        claim: &Reservation,
         until: Deadline,
     ) -> Result<Tried<T>> {
         let path = path::join(&self.place.whole()?, claim.item().name());
-        match follower.ask(session, until, move |s| s.confirm(&path), drop)? {
+        match watch_loop.ask(session, until, move |s| s.confirm(&path), drop)? {
             None => Ok(Tried::NoTime),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
             Some(Ok(None)) => {
@@ -414,13 +416,13 @@ impl Items {
     /// Reads the item. Its data never change.
     fn read(
         &self,
-        follower: &Follower,
+        watch_loop: &WatchLoop,
         session: &Arc<Session>,
-        claim: &Claim,
+        claim: &Reservation,
         until: Deadline,
-    ) -> Result<Tried<Found>> {
+    ) -> Result<Tried<ReadItem>> {
         let path = path::join(&self.place.whole()?, claim.item().name());
-        Ok(match follower.ask(session, until, move |s| s.data(&path, false), drop)? {
+        Ok(match watch_loop.ask(session, until, move |s| s.data(&path, false), drop)? {
             None => Tried::NoTime,
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
             Some(Ok(None)) => {
@@ -429,7 +431,7 @@ impl Items {
             }
             Some(Ok(Some((_, stat)))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
             Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
-            Some(Ok(Some((data, stat)))) => Tried::Got(Found { data, czxid: stat.czxid }),
+            Some(Ok(Some((data, stat)))) => Tried::Got(ReadItem { data, czxid: stat.czxid }),
             Some(Err(Fault::NoAuth)) => {
                 warn_of_hidden(&self.place.client, &self.item_node(claim)?);
                 claim.is_hidden();
@@ -445,13 +447,13 @@ impl Items {
     /// outcome is for the next call to take if it comes too late for this one.
     fn remove(
         &self,
-        follower: &mut Follower,
+        watch_loop: &mut WatchLoop,
         session: &Arc<Session>,
-        claim: &Arc<Claim>,
-        found: Found,
+        claim: &Arc<Reservation>,
+        found: ReadItem,
         search: Search<'_>,
     ) -> Result<Tried<Vec<u8>>> {
-        if follower.is_over(search.wait.until) {
+        if watch_loop.is_over(search.wait.until) {
             return Ok(Tried::NoTime);
         }
         let until = worth_asking(search.wait.until);
@@ -466,7 +468,7 @@ impl Items {
             let mut is_there = true;
             if is_unknown {
                 let asked = path.clone();
-                match follower.ask(&session, until, move |s| s.confirm(&asked), drop)? {
+                match watch_loop.ask(&session, until, move |s| s.confirm(&asked), drop)? {
                     Some(Ok(Some(stat))) if stat.czxid == found.czxid => {}
                     Some(Ok(_)) => {
                         claim.is_gone();
@@ -488,7 +490,7 @@ impl Items {
                         }
                     }
                 };
-                match session.delete_or(until, follower.cancel(), &path, late)? {
+                match session.delete_or(until, watch_loop.cancel(), &path, late)? {
                     Some(Ok(())) => {
                         claim.is_gone();
                         return Ok(Tried::Got(Arc::unwrap_or_clone(data)));
@@ -505,7 +507,7 @@ impl Items {
                 }
             }
             // Without an answer now, it stays unknown.
-            session = match follower.session(until) {
+            session = match watch_loop.session(until) {
                 Ok(Some(session)) => session,
                 Ok(None) => return Err(doubt()),
                 Err(error) => return Err(doubt().caused_by(error)),
@@ -516,9 +518,9 @@ impl Items {
     /// Takes the lease of an item that was read.
     fn secure(
         &self,
-        follower: &Follower,
-        claim: &Arc<Claim>,
-        found: Found,
+        watch_loop: &WatchLoop,
+        claim: &Arc<Reservation>,
+        found: ReadItem,
         search: Search<'_>,
     ) -> Result<Tried<LeasedItem>> {
         let node = self.item_node(claim)?;
@@ -535,7 +537,7 @@ impl Items {
             Some(hold) => {
                 Ok(Tried::Got(LeasedItem::new(hold, Arc::clone(claim), node, found.data)))
             }
-            None if follower.is_over(search.wait.ask_until) => Ok(Tried::NoTime),
+            None if watch_loop.is_over(search.wait.ask_until) => Ok(Tried::NoTime),
             // Somebody else was faster.
             None => Ok(Tried::Leased),
         }
@@ -563,7 +565,7 @@ impl Items {
             }
             for paths in others.chunks(MANY) {
                 for (path, sight) in paths.iter().zip(look_at(s, paths, false)?) {
-                    if matches!(sight, Sight::Free | Sight::Hidden)
+                    if matches!(sight, ItemStatus::Free | ItemStatus::Hidden)
                         && let Some(data) = read_free(s, path, &warn)?
                     {
                         return Ok(Some(data));
@@ -588,7 +590,7 @@ impl Items {
     fn heard<T>(
         &self,
         heard: Option<Answer<T>>,
-        aim: Aim,
+        purpose: Purpose,
         learn: impl FnOnce(T),
     ) -> Result<Tried<()>> {
         match heard {
@@ -598,7 +600,7 @@ impl Items {
                 Ok(Tried::Got(()))
             }
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
-            Some(Err(fault)) => Err(self.place.refused(&fault, aim)),
+            Some(Err(fault)) => Err(self.place.refused(&fault, purpose)),
         }
     }
 
@@ -618,7 +620,7 @@ impl Items {
     }
 
     /// The item's node, as the client names it.
-    fn item_node(&self, claim: &Claim) -> Result<String> {
+    fn item_node(&self, claim: &Reservation) -> Result<String> {
         Ok(path::join(self.place.node()?, claim.item().name()))
     }
 
@@ -656,12 +658,12 @@ impl Items {
 }
 
 /// Whether these items are leased; with watches on their leases, or without.
-fn look_at(session: &Session, paths: &[String], watch: bool) -> Answer<Vec<Sight>> {
+fn look_at(session: &Session, paths: &[String], watch: bool) -> Answer<Vec<ItemStatus>> {
     let sight = |answer: Answer<Option<Names>>| match answer {
-        Ok(None) => Ok(Sight::Gone),
-        Ok(Some(children)) if children.is_empty() => Ok(Sight::Free),
-        Ok(Some(_)) => Ok(Sight::Leased),
-        Err(Fault::NoAuth) => Ok(Sight::Hidden),
+        Ok(None) => Ok(ItemStatus::Gone),
+        Ok(Some(children)) if children.is_empty() => Ok(ItemStatus::Free),
+        Ok(Some(_)) => Ok(ItemStatus::Leased),
+        Err(Fault::NoAuth) => Ok(ItemStatus::Hidden),
         Err(fault) => Err(fault),
     };
     session.children_each(paths, watch).into_iter().map(sight).collect()
@@ -690,7 +692,7 @@ fn warn_of_hidden(client: &Client, item: &str) {
 
 /// What is to be kept for the next call to take, as the caller who had asked for it has gone.
 fn came_late(
-    claim: &Claim,
+    claim: &Reservation,
     answer: Answer<()>,
     data: Arc<Vec<u8>>,
     is_unknown: bool,
@@ -722,6 +724,6 @@ fn unanswered_take(item: &str) -> Error {
 
 impl fmt::Debug for Items {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Items").field("place", &self.place).field("stock", &self.stock).finish()
+        f.debug_struct("Items").field("place", &self.place).field("stock", &self.cache).finish()
     }
 }

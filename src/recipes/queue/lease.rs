@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use super::stock::Claim;
+use super::item_cache::Reservation;
 use crate::contend::acquire::refusal;
 use crate::contend::hold::{Hold, LossReason, Lost};
 use crate::contend::ticket::Ticket;
 use crate::error::{Error, Result};
 use crate::path;
+use crate::session::connection::{Answer, Fault, Step};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Step};
 
 /// After so many attempts in which other contenders have come or gone, an acknowledgement fails.
 const ATTEMPTS: usize = 100;
@@ -31,13 +31,18 @@ const ATTEMPTS: usize = 100;
 pub struct LeasedItem {
     // In this order: who of ours looks for the item next finds no lease.
     hold: Hold,
-    claim: Arc<Claim>,
+    claim: Arc<Reservation>,
     path: String,
     data: Vec<u8>,
 }
 
 impl LeasedItem {
-    pub(crate) fn new(hold: Hold, claim: Arc<Claim>, path: String, data: Vec<u8>) -> LeasedItem {
+    pub(crate) fn new(
+        hold: Hold,
+        claim: Arc<Reservation>,
+        path: String,
+        data: Vec<u8>,
+    ) -> LeasedItem {
         let lost = Arc::clone(&claim);
         // For the others of this process, who would else leave it to us.
         hold.on_lost(Box::new(move |_| lost.give_back()));

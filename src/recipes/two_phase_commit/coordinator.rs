@@ -10,11 +10,11 @@ use crate::acl::Acl;
 use crate::contend::acquire::insist;
 use crate::error::Result;
 use crate::path;
-use crate::recipes::place::{Aim, Place, Wait};
+use crate::recipes::node::{Node, Purpose, Wait};
 use crate::rt::{Deadline, Mutex};
-use crate::session::follow::View;
-use crate::session::store::{Answer, Fault, Kind, Step};
-use crate::session::wake::Cancel;
+use crate::session::connection::{Answer, Fault, NodeKind, Step};
+use crate::session::notify::Cancel;
+use crate::session::watch_loop::View;
 
 /// Who decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit): who has begun it, or has
 /// recovered it.
@@ -23,13 +23,14 @@ use crate::session::wake::Cancel;
 /// it.
 #[derive(Debug)]
 pub struct Coordinator {
-    place: Place,
+    place: Node,
     round: Round,
     /// The participants that have been here: who is not any more has died.
     seen: Arc<Mutex<BTreeSet<String>>>,
 }
 
-const DECIDE: Aim = Aim { tried: "decide the round", needs: "READ, WRITE and CREATE on its node" };
+const DECIDE: Purpose =
+    Purpose { tried: "decide the round", needs: "READ, WRITE and CREATE on its node" };
 
 /// What the coordinator goes by.
 #[derive(Clone, Copy)]
@@ -39,7 +40,7 @@ enum Plan {
 }
 
 impl Coordinator {
-    pub(super) fn new(place: Place, round: Round) -> Coordinator {
+    pub(super) fn new(place: Node, round: Round) -> Coordinator {
         Coordinator { place, round, seen: Arc::default() }
     }
 
@@ -146,7 +147,7 @@ fn settle(
                 path: path::join(whole, decision.mark()),
                 data: Vec::new(),
                 acl: acl.to_vec(),
-                kind: Kind::Persistent,
+                kind: NodeKind::Persistent,
             });
         }
         match view.transact(&steps) {

@@ -13,29 +13,31 @@ use crate::contend::hold::{Hold, LossReason, Lost};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::recipes::place::{Aim, Place, Wait};
-use crate::recipes::site::default_data;
+use crate::recipes::lock_config::default_data;
+use crate::recipes::node::{Node, Purpose, Wait};
 use crate::rt::{self, Deadline};
-use crate::session::client::Core;
-use crate::session::follow::{View, worth_asking};
+use crate::session::client::ClientCore;
+use crate::session::connection::{Answer, Fault, NodeKind, Step};
+use crate::session::notify::Cancel;
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Kind, Step};
-use crate::session::wake::Cancel;
+use crate::session::watch_loop::{View, worth_asking};
 
 /// One that takes part in a [`TwoPhaseCommit`](crate::TwoPhaseCommit). Dropped, it is gone, as one
 /// that has died: so keep it until the decision is known.
 #[must_use = "if unused the participant is gone immediately"]
 #[clippy::has_significant_drop]
 pub struct Participant {
-    place: Place,
+    place: Node,
     hold: Hold,
     name: String,
     round: String,
 }
 
-const JOIN: Aim = Aim { tried: "join the round", needs: "READ, CREATE and DELETE on its node" };
-const VOTE: Aim = Aim { tried: "vote", needs: "READ, CREATE and DELETE on the round's node" };
-const LEARN: Aim = Aim { tried: "learn the decision", needs: "READ on the round's node" };
+const JOIN: Purpose =
+    Purpose { tried: "join the round", needs: "READ, CREATE and DELETE on its node" };
+const VOTE: Purpose =
+    Purpose { tried: "vote", needs: "READ, CREATE and DELETE on the round's node" };
+const LEARN: Purpose = Purpose { tried: "learn the decision", needs: "READ on the round's node" };
 
 enum Joined {
     Here {
@@ -48,7 +50,7 @@ enum Joined {
     Taken,
 }
 
-enum Cast {
+enum CastOutcome {
     Counts,
     TooLate,
     Otherwise,
@@ -57,7 +59,7 @@ enum Cast {
 }
 
 impl Participant {
-    pub(super) fn join(place: &Place, name: &str) -> Result<Participant> {
+    pub(super) fn join(place: &Node, name: &str) -> Result<Participant> {
         let mut unsure = None;
         let joined = Participant::try_to_join(place, name, &mut unsure);
         if let (Err(_), Some((session, own, data))) = (&joined, unsure) {
@@ -68,7 +70,7 @@ impl Participant {
 
     /// `unsure` is where the node may have been made, and was not found.
     fn try_to_join(
-        place: &Place,
+        place: &Node,
         name: &str,
         unsure: &mut Option<(Arc<Session>, String, Vec<u8>)>,
     ) -> Result<Participant> {
@@ -81,9 +83,9 @@ impl Participant {
         let mut data = default_data();
         data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
         let until = Deadline::after(core.connect_timeout());
-        let mut follower = place.follower(Wait::until(until));
+        let mut watch_loop = place.watch_loop(Wait::until(until));
         loop {
-            let Some(session) = follower.session(until)? else {
+            let Some(session) = watch_loop.session(until)? else {
                 let message = format!("no server could be reached in {:?}", core.connect_timeout());
                 return Err(Error::new(ErrorKind::Connect, message).on(node));
             };
@@ -97,7 +99,7 @@ impl Participant {
                 let (own, data) = (own.clone(), data.clone());
                 move |_| discard(&core, &owner, own, data)
             };
-            match follower.ask(&session, until, question, late)? {
+            match watch_loop.ask(&session, until, question, late)? {
                 Some(Ok(Joined::Here { round, czxid })) => {
                     let hold = Hold::on_named(&place.client, session, node, &here(name), czxid);
                     let (place, name) = (place.clone(), name.to_owned());
@@ -114,8 +116,8 @@ impl Participant {
                     let look = move |view: &mut View<'_>| {
                         Ok(view.list(&whole)?.is_some_and(|names| names.contains(&here)))
                     };
-                    let is_taken = match follower.look(&session, worth_asking(until), look)? {
-                        Some(Ok(true)) => !follower.changed(until)?,
+                    let is_taken = match watch_loop.look(&session, worth_asking(until), look)? {
+                        Some(Ok(true)) => !watch_loop.changed(until)?,
                         Some(Ok(false) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                             until.has_passed()
                         }
@@ -177,14 +179,14 @@ impl Participant {
             cast(session, &whole(node), &self.round, &self.name, yes, &self.place.acl)
         })?;
         match answer.map_err(|fault| self.place.refused(&fault, VOTE))? {
-            Cast::Counts => Ok(true),
-            Cast::TooLate => Ok(false),
-            Cast::Otherwise => {
+            CastOutcome::Counts => Ok(true),
+            CastOutcome::TooLate => Ok(false),
+            CastOutcome::Otherwise => {
                 let message = format!("{:?} has voted otherwise before", self.name);
                 Err(Error::new(ErrorKind::AlreadyExists, message).on(node))
             }
-            Cast::NoRound => Err(no_round(&self.place)),
-            Cast::NotHere => Err(self.hold.lost_error(LossReason::NodeDeleted)),
+            CastOutcome::NoRound => Err(no_round(&self.place)),
+            CastOutcome::NotHere => Err(self.hold.lost_error(LossReason::NodeDeleted)),
         }
     }
 
@@ -305,7 +307,7 @@ fn join(
                 Err(fault) => return Err(fault),
             },
             Some(_) => return Ok(Joined::Taken),
-            None => match session.create(own, data, acl, Kind::Named) {
+            None => match session.create(own, data, acl, NodeKind::Named) {
                 Ok(_) | Err(Fault::NodeExists) => {}
                 Err(Fault::NoNode) => return Ok(Joined::NoRound),
                 Err(fault) => return Err(fault),
@@ -315,7 +317,7 @@ fn join(
 }
 
 /// Deletes the node in the background, if it is there and it is ours.
-fn discard(core: &Core, session: &Arc<Session>, own: String, data: Vec<u8>) {
+fn discard(core: &ClientCore, session: &Arc<Session>, own: String, data: Vec<u8>) {
     core.reaper().disown(session, own, move |_, found, _| found == data);
 }
 
@@ -326,26 +328,26 @@ fn cast(
     name: &str,
     yes: bool,
     acl: &[Acl],
-) -> Answer<Cast> {
+) -> Answer<CastOutcome> {
     let path = |child: String| path::join(whole, &child);
     loop {
         let found = read(session, whole)?.filter(|(round, _)| round.id == id);
-        let Some((round, version)) = found else { return Ok(Cast::NoRound) };
+        let Some((round, version)) = found else { return Ok(CastOutcome::NoRound) };
         let children = session.children(whole, false)?.unwrap_or_default();
         let own = Round { participants: vec![name.to_owned()], ..round.clone() };
         let state = RoundState::new(&own, &children).participants;
         // An earlier attempt, or an earlier process.
         if let Some(voted) = state.iter().find_map(|one| one.vote) {
-            return Ok(if voted == yes { Cast::Counts } else { Cast::Otherwise });
+            return Ok(if voted == yes { CastOutcome::Counts } else { CastOutcome::Otherwise });
         }
         if round.decision.is_some() {
-            return Ok(Cast::TooLate);
+            return Ok(CastOutcome::TooLate);
         }
         let create = |child: String| Step::Create {
             path: path(child),
             data: Vec::new(),
             acl: acl.to_vec(),
-            kind: Kind::Persistent,
+            kind: NodeKind::Persistent,
         };
         // The other vote is made and unmade: two threads cannot vote both.
         let steps = [
@@ -356,9 +358,9 @@ fn cast(
             create(vote(name, yes)),
         ];
         match session.transact(&steps) {
-            Ok(()) => return Ok(Cast::Counts),
+            Ok(()) => return Ok(CastOutcome::Counts),
             Err(Fault::BadVersion | Fault::NodeExists) => {}
-            Err(Fault::NoNode) => return Ok(Cast::NotHere),
+            Err(Fault::NoNode) => return Ok(CastOutcome::NotHere),
             Err(fault) => return Err(fault),
         }
     }

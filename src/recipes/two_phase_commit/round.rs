@@ -5,8 +5,8 @@ use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::session::Session;
-use crate::session::store::{Answer, Fault, Stat};
 
 /// What a two-phase commit comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use crate::acl::Acl;
-use crate::session::store::{Answer, Found, Kind, Names, Stat};
+use crate::session::connection::{Answer, Found, Names, NodeKind, Stat};
 
 /// What the crate says of the handle's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum HandleEvent {
     /// A server serves the session.
     Connected,
     /// None does.
@@ -27,7 +27,7 @@ pub(crate) type Unlisten = Box<dyn FnOnce()>;
 
 /// See the module. A call may take for as long as it likes.
 pub(crate) trait Handle: fmt::Debug + Send + Sync {
-    fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: Kind) -> Answer<String>;
+    fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Answer<String>;
 
     fn delete(&self, path: &str) -> Answer<()>;
 
@@ -51,7 +51,7 @@ pub(crate) trait Handle: fmt::Debug + Send + Sync {
     fn forget(&self, path: &str) -> Answer<()>;
 
     /// Tells of every change of the connection, on the crate's own thread, under its lock.
-    fn listen(&self, tell: Box<dyn Fn(Line) + Send>) -> Option<Unlisten>;
+    fn listen(&self, tell: Box<dyn Fn(HandleEvent) + Send>) -> Option<Unlisten>;
 
     /// Whether nothing in the handle takes requests any more, for good. There is no node at this path.
     fn is_dead(&self, path: &str) -> bool;

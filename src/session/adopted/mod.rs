@@ -1,27 +1,27 @@
 //! Sessions of a handle of the `zookeeper` crate that belongs to the program: no link, and so none of
-//! what it knows. [`plain`] is how such a session is asked, [`lookout`] which session the handle is in,
-//! [`fuses`] its watches, [`handle`] what it can be asked for, and [`of_crate`] the one file that names the
+//! what it knows. [`connection`] is how such a session is asked, [`monitor`] which session the handle is in,
+//! [`watchers`] its watches, [`handle`] what it can be asked for, and [`zookeeper_crate`] the one file that names the
 //! crate.
 
-mod fuses;
+mod connection;
 pub(crate) mod handle;
-mod lookout;
-mod of_crate;
-mod plain;
+mod monitor;
+mod watchers;
+mod zookeeper_crate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use self::connection::HandleConnection;
 use self::handle::Handle;
-use self::lookout::Lookout;
-use self::of_crate::{OfCrate, ZooKeeper};
-use self::plain::Plain;
+use self::monitor::Monitor;
+use self::zookeeper_crate::{CrateHandle, ZooKeeper};
 use super::client::Client;
+use super::connection::{Connection, Ensemble, Reports};
+use super::notify::Waiter;
 use super::retry::Retry;
 use super::session::until_attached;
-use super::store::{Connection, Ensemble, Reports};
-use super::wake::Waiter;
 use super::workers::Workers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline};
@@ -99,7 +99,7 @@ use crate::rt::{self, Deadline};
 ///   time-out do, and 15 seconds to open a session.
 impl From<Arc<ZooKeeper>> for Client {
     fn from(handle: Arc<ZooKeeper>) -> Client {
-        let ensemble = Box::new(Adopted::new(Arc::new(OfCrate::new(handle))));
+        let ensemble = Box::new(Adopted::new(Arc::new(CrateHandle::new(handle))));
         let hosts = "a handle of the program's".to_owned();
         Client::assemble(ensemble, hosts, String::new(), Retry::default())
     }
@@ -159,13 +159,14 @@ impl Ensemble for Adopted {
     ) -> Result<Box<dyn Connection>> {
         let deadline = Deadline::after(CONNECT_TIMEOUT);
         let status = Arc::clone(&reports.status);
-        let (lookout, rung) = Lookout::new(Arc::clone(&self.handle), reports);
-        let connection = Plain { lookout: Arc::clone(&lookout), workers: self.workers.clone() };
+        let (monitor, rung) = Monitor::new(Arc::clone(&self.handle), reports);
+        let connection =
+            HandleConnection { monitor: Arc::clone(&monitor), workers: self.workers.clone() };
         self.threads.fetch_add(1, Ordering::SeqCst);
         let counted = Counted(Arc::clone(&self.threads));
         if self.threads.load(Ordering::SeqCst) <= MOST {
             rt::spawn("zklock-handle", move || {
-                lookout.run(&rung, counted);
+                monitor.run(&rung, counted);
             })?;
         }
         if until_attached(&status, waiter, deadline, stop)? {

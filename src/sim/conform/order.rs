@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::grounds::Rig;
+use super::servers::Rig;
 use crate::link::dial::Resolver;
 use crate::link::frame::{Frame, code, op};
-use crate::link::{Link, LinkConfig, Verb};
+use crate::link::{Link, LinkConfig, Outgoing};
 use crate::rt::{Receiver, Sender, bounded, unbounded};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Listener {
         let on_answer = move |answer: crate::link::core::Answer| {
             let _ = tell.send(Heard::Answer(number, answer.error));
         };
-        self.link.send([Some(Verb { operation, body, on_answer: Box::new(on_answer) }), None]);
+        self.link.send([Some(Outgoing { operation, body, on_answer: Box::new(on_answer) }), None]);
     }
 
     fn hear(&self) -> Heard {

@@ -1,8 +1,8 @@
-//! What is played: see [`play`](super::play) for the words.
+//! What is played: see [`play`](super::player) for the words.
 
 use std::time::Duration;
 
-use super::play::CLIENTS;
+use super::player::CLIENTS;
 
 /// One story.
 pub(super) struct Script {

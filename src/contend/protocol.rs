@@ -1,0 +1,710 @@
+//! How one call gets its place among the contenders and comes to the front: a state
+//! machine without IO. It is given what happened and says what to do next.
+//!
+//! The protocol is that of ZooKeeper's lock recipe, made safe where it is silent: the
+//! create carries a guid, fresh for every attempt, so that a node whose making was not
+//! confirmed is found again and adopted rather than made twice; it is adopted only if it
+//! belongs to the live session; and it counts as never made only after the server has
+//! caught up with the leader on the connection that says so.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::rule::{Rule, Verdict, Watch};
+use super::ticket::{Form, Guid, Ticket};
+use crate::error::{Error, ErrorKind};
+
+/// What to do next. One at a time; its outcome comes back as an [`Event`].
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Create an ephemeral sequential child whose name begins so, and list the children.
+    Create {
+        prefix: String,
+    },
+    /// Create the lock node, and what is missing above it.
+    MakeParents,
+    /// Have the connection's server catch up with the leader.
+    Sync,
+    /// List the children of the lock node.
+    List,
+    /// Read a child's stat.
+    Inspect {
+        name: String,
+    },
+    /// Have the waiter woken when one of these is gone.
+    Watch {
+        names: Vec<String>,
+    },
+    /// Have the waiter woken when children come or go, and list them.
+    WatchChildren,
+    Delete {
+        name: String,
+    },
+    /// Wait for a watch or a new connection.
+    Wait,
+    /// Admitted.
+    Hold(GrantedNode),
+    /// Others are before us, and we were not to wait.
+    Yield,
+    Fail(Error),
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// Begin, or begin anew: in a session that knows nothing of this call yet.
+    Begin {
+        session: i64,
+    },
+    Created(Outcome<Made>),
+    ParentsMade(Outcome<()>),
+    Synced(Outcome<OnConnection>),
+    Listed(Outcome<Listing>),
+    Inspected(Outcome<Option<Inspection>>),
+    Watched(Outcome<Watched>),
+    Deleted(Outcome<()>),
+    Woken,
+}
+
+/// What became of the watches on nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    All,
+    /// One of the nodes was gone.
+    Gone,
+    /// One of them would tell us nothing: we may not read it.
+    Hidden,
+}
+
+/// How an action ended that was not simply done.
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    /// No answer: it may have been done or not.
+    Unanswered,
+    /// The lock node, or what is above it, is not there.
+    NoNode,
+    /// Trying again will not mend it.
+    Refused(Error),
+}
+
+pub(crate) type Outcome<T> = Result<T, Trouble>;
+
+/// The connection on which a request was both sent and answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnConnection(pub(crate) u64);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) name: String,
+    pub(crate) czxid: Option<i64>,
+    /// What was listed behind it, unless that had no answer.
+    pub(crate) listing: Option<Listing>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Listing {
+    pub(crate) on: OnConnection,
+    pub(crate) children: Arc<Vec<String>>,
+    /// Whether changes of the children are watched since.
+    pub(crate) watched: bool,
+    /// Those of them that this session had let go before it asked, and that are still to be
+    /// deleted.
+    pub(crate) leaving: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inspection {
+    pub(crate) owner: i64,
+    pub(crate) czxid: i64,
+}
+
+/// An admitted contender's node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GrantedNode {
+    pub(crate) name: String,
+    pub(crate) czxid: i64,
+    /// Whether others contend, as far as was seen.
+    pub(crate) contested: bool,
+}
+
+/// What must be cleaned up after a call that got nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leftovers {
+    /// The node that is known to be ours.
+    pub(crate) own: Option<String>,
+    /// How the names begin of nodes that may be there.
+    pub(crate) doubtful: Vec<String>,
+}
+
+/// See the module.
+pub(crate) struct Acquisition {
+    form: Form,
+    rule: Rule,
+    patient: bool,
+    fresh: Box<dyn FnMut() -> Guid + Send>,
+    session: i64,
+    own: Option<Own>,
+    /// All attempts of this call and session that had no answer.
+    doubtful: Vec<Guid>,
+    /// Whether it is not known yet if the last of them made a node.
+    unsettled: bool,
+    /// Whether there was a contender whose node would tell us nothing.
+    hidden: bool,
+    /// Whether so many were to be watched when it was last looked that the children were instead.
+    crowded: bool,
+    /// The connection whose server has caught up since the last doubt arose.
+    synced: Option<OnConnection>,
+    asked: Awaited,
+}
+
+#[derive(Clone, Debug)]
+struct Own {
+    name: String,
+    czxid: Option<i64>,
+}
+
+/// What the next event answers, where the event does not say it.
+#[derive(Clone, Debug)]
+enum Awaited {
+    Nothing,
+    Create(Guid),
+    /// Whose node is it that carries one of our guids?
+    Adoption(String),
+    /// When was our own node made?
+    Birth,
+}
+
+impl Listing {
+    /// What the rule is to judge: without the nodes that belong to nobody any more, lest a client
+    /// queue behind what it has just released while the delete is repeated over a lost connection.
+    ///
+    /// This is safe. Such a node was released, or its call is over, before the list was asked for;
+    /// nobody adopts it, as each attempt has a guid of its own, and nobody else will find that it
+    /// is held. What the rule judges is the queue as it will be when the delete has taken effect,
+    /// and the delete can only take this one node. To take a node away admits nobody whom the rest
+    /// would exclude, neither in a mutex nor among readers or permits, and takes admission from
+    /// nobody. Others who still see the node wait for it, and whoever came between it and our own
+    /// is in front of us as before. Our own node was made later, so its token is greater. What is
+    /// looked for by its guid, and left over or swept, is looked for in the whole list.
+    fn judged(&self, own: &str) -> Cow<'_, [String]> {
+        if self.leaving.is_empty() {
+            return Cow::Borrowed(&self.children);
+        }
+        let stays = |name: &&String| *name == own || !self.leaving.contains(name);
+        Cow::Owned(self.children.iter().filter(stays).cloned().collect())
+    }
+}
+
+impl Acquisition {
+    /// `patient` is whether to wait for others.
+    pub(crate) fn new(
+        form: Form,
+        rule: Rule,
+        patient: bool,
+        fresh: impl FnMut() -> Guid + Send + 'static,
+    ) -> Acquisition {
+        Acquisition {
+            form,
+            rule,
+            patient,
+            fresh: Box::new(fresh),
+            session: 0,
+            own: None,
+            doubtful: Vec::new(),
+            unsettled: false,
+            hidden: false,
+            crowded: false,
+            synced: None,
+            asked: Awaited::Nothing,
+        }
+    }
+
+    pub(crate) fn step(&mut self, event: Event) -> Action {
+        let asked = std::mem::replace(&mut self.asked, Awaited::Nothing);
+        match event {
+            Event::Begin { session } => {
+                // What an earlier session made goes with it.
+                self.session = session;
+                self.own = None;
+                self.doubtful.clear();
+                self.unsettled = false;
+                (self.hidden, self.crowded) = (false, false);
+                self.synced = None;
+                self.create()
+            }
+            Event::Created(outcome) => self.created(asked, outcome),
+            Event::ParentsMade(Ok(()) | Err(Trouble::NoNode)) => self.create(),
+            Event::ParentsMade(Err(Trouble::Unanswered)) => Action::MakeParents,
+            Event::Synced(Ok(on)) => {
+                self.synced = Some(on);
+                Action::List
+            }
+            Event::Synced(Err(Trouble::Unanswered)) => Action::Sync,
+            Event::Listed(Ok(listing)) => self.listed(&listing),
+            Event::Inspected(outcome) => self.inspected(asked, outcome),
+            Event::Deleted(Ok(()) | Err(Trouble::NoNode | Trouble::Unanswered))
+            | Event::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
+            | Event::Watched(Ok(Watched::Gone) | Err(Trouble::Unanswered | Trouble::NoNode))
+            | Event::Woken => self.look(),
+            Event::Watched(Ok(Watched::All)) => Action::Wait,
+            Event::Watched(Ok(Watched::Hidden)) => {
+                self.hidden = true;
+                Action::WatchChildren
+            }
+            Event::Synced(Err(Trouble::NoNode)) => Action::List,
+            Event::ParentsMade(Err(Trouble::Refused(error)))
+            | Event::Synced(Err(Trouble::Refused(error)))
+            | Event::Listed(Err(Trouble::Refused(error)))
+            | Event::Watched(Err(Trouble::Refused(error)))
+            | Event::Deleted(Err(Trouble::Refused(error))) => Action::Fail(error),
+        }
+    }
+
+    /// Whether another call can go on from here: there is a place, and nothing under way.
+    pub(crate) fn has_place(&self) -> bool {
+        self.own.is_some() && !self.unsettled && matches!(self.asked, Awaited::Nothing)
+    }
+
+    /// Goes on for another call, whether or not that is to wait.
+    pub(crate) fn go_on(&mut self, patient: bool) {
+        self.patient = patient;
+    }
+
+    /// What is left of the call, for whoever ends it without holding.
+    pub(crate) fn leftovers(&self) -> Leftovers {
+        let mut doubtful = if self.unsettled { self.doubtful.clone() } else { Vec::new() };
+        if let Awaited::Create(guid) = self.asked {
+            doubtful.push(guid);
+        }
+        Leftovers {
+            own: self.own.as_ref().map(|own| own.name.clone()),
+            doubtful: doubtful.into_iter().map(|guid| self.form.prefix(guid)).collect(),
+        }
+    }
+
+    fn create(&mut self) -> Action {
+        let guid = (self.fresh)();
+        self.asked = Awaited::Create(guid);
+        Action::Create { prefix: self.form.prefix(guid) }
+    }
+
+    /// With a doubt, only what is listed after a sync is certain.
+    fn look(&self) -> Action {
+        match &self.own {
+            None if self.synced.is_none() => Action::Sync,
+            // It would be the children again that have to be watched.
+            Some(_) if self.hidden || self.crowded => Action::WatchChildren,
+            _ => Action::List,
+        }
+    }
+
+    fn created(&mut self, asked: Awaited, outcome: Outcome<Made>) -> Action {
+        match outcome {
+            Ok(made) => {
+                self.own = Some(Own { name: made.name, czxid: made.czxid });
+                match (self.check_number(), made.listing) {
+                    (Some(refused), _) => refused,
+                    (None, Some(listing)) => self.listed(&listing),
+                    (None, None) => Action::List,
+                }
+            }
+            Err(Trouble::Unanswered) => {
+                if let Awaited::Create(guid) = asked {
+                    self.doubtful.push(guid);
+                    self.unsettled = true;
+                }
+                self.synced = None;
+                Action::Sync
+            }
+            Err(Trouble::NoNode) => Action::MakeParents,
+            Err(Trouble::Refused(error)) => Action::Fail(error),
+        }
+    }
+
+    /// A number at the end of the range is never granted: the server repeats itself there.
+    fn check_number(&self) -> Option<Action> {
+        let own = self.own.as_ref()?;
+        match Ticket::parse(&own.name) {
+            Some(ticket) if !ticket.exhausted() => None,
+            Some(_) => Some(Action::Fail(Error::new(
+                ErrorKind::SequenceExhausted,
+                "the lock node's sequence numbers are used up; it is removed, and numbering \
+                 starts anew, once the present contenders are gone",
+            ))),
+            None => Some(Action::Fail(Error::new(
+                ErrorKind::Server,
+                format!("the server made a node of an unexpected name, {:?}", own.name),
+            ))),
+        }
+    }
+
+    fn listed(&mut self, listing: &Listing) -> Action {
+        let doubtful = self.find_doubtful(&listing.children);
+        let Some(own) = &self.own else {
+            return match doubtful {
+                Some(name) => {
+                    self.asked = Awaited::Adoption(name.clone());
+                    Action::Inspect { name }
+                }
+                None if self.synced == Some(listing.on) => {
+                    self.unsettled = false;
+                    self.create()
+                }
+                None => Action::Sync,
+            };
+        };
+        if let Some(name) = doubtful {
+            return Action::Delete { name };
+        }
+        let judged = listing.judged(&own.name);
+        let verdict = self.rule.decide(&own.name, &judged);
+        self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));
+        match verdict {
+            Verdict::Admitted => match own.czxid {
+                Some(czxid) => Action::Hold(GrantedNode {
+                    name: own.name.clone(),
+                    czxid,
+                    contested: others(&own.name, &judged),
+                }),
+                None => {
+                    self.asked = Awaited::Birth;
+                    Action::Inspect { name: own.name.clone() }
+                }
+            },
+            Verdict::Missing => {
+                // Deleted by somebody else: never a grant, a new place at the end.
+                self.own = None;
+                self.create()
+            }
+            Verdict::Disagreed(permits) => Action::Fail(Error::new(
+                ErrorKind::Disagreement,
+                format!(
+                    "others take the semaphore to have {permits} permits, and this call {}",
+                    self.form.permits
+                ),
+            )),
+            Verdict::Blocked(_) if !self.patient => Action::Yield,
+            // Whatever can get us admitted is a change of the children.
+            Verdict::Blocked(_) if listing.watched => Action::Wait,
+            Verdict::Blocked(Watch::Nodes(names)) => Action::Watch { names },
+            Verdict::Blocked(Watch::Children) => Action::WatchChildren,
+        }
+    }
+
+    /// The earliest of the children, but for our own, that an attempt in doubt has made.
+    fn find_doubtful(&self, children: &[String]) -> Option<String> {
+        if self.doubtful.is_empty() {
+            return None;
+        }
+        let own = self.own.as_ref().map(|own| own.name.as_str());
+        children
+            .iter()
+            .filter(|name| Some(name.as_str()) != own)
+            .filter_map(|name| Ticket::parse(name))
+            .filter(|ticket| self.doubtful.iter().any(|guid| ticket.has_guid(*guid)))
+            .min()
+            .map(|ticket| ticket.name().to_owned())
+    }
+
+    fn inspected(&mut self, asked: Awaited, outcome: Outcome<Option<Inspection>>) -> Action {
+        match (asked, outcome) {
+            (Awaited::Adoption(name), Ok(Some(found))) if found.owner == self.session => {
+                self.unsettled = false;
+                self.own = Some(Own { name, czxid: Some(found.czxid) });
+                self.check_number().unwrap_or(Action::List)
+            }
+            // Without its stat, neither its owner nor its token is known.
+            (Awaited::Adoption(name), Ok(Some(_)) | Err(Trouble::Refused(_))) => {
+                Action::Delete { name }
+            }
+            (_, Err(Trouble::Refused(error))) => Action::Fail(error),
+            (Awaited::Birth, Ok(Some(found))) => {
+                if let Some(own) = &mut self.own {
+                    own.czxid = Some(found.czxid);
+                }
+                Action::List
+            }
+            _ => self.look(),
+        }
+    }
+}
+
+/// Whether anybody but this one contends.
+pub(crate) fn others(own: &str, children: &[String]) -> bool {
+    children.iter().any(|name| name != own && Ticket::parse(name).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contend::ticket::{Class, NodeNaming};
+
+    const MUTEX: Form =
+        Form { naming: NodeNaming::Curator, class: Class::Mutex, weight: 1, permits: 1 };
+    const UNANSWERED: Trouble = Trouble::Unanswered;
+
+    fn queue(patient: bool) -> Acquisition {
+        let mut next = 0;
+        Acquisition::new(MUTEX, Rule::permits(1), patient, move || {
+            next += 1;
+            Guid::from_u128(next)
+        })
+    }
+
+    fn name(guid: u128, sequence: u32) -> String {
+        format!("{}{sequence:010}", MUTEX.prefix(Guid::from_u128(guid)))
+    }
+
+    fn made(guid: u128, sequence: u32) -> Event {
+        let name = name(guid, sequence);
+        Event::Created(Ok(Made { name, czxid: Some(100), listing: None }))
+    }
+
+    fn made_among(guid: u128, sequence: u32, on: u64, children: &[String]) -> Event {
+        let listing = listing(on, children);
+        let name = name(guid, sequence);
+        Event::Created(Ok(Made { name, czxid: Some(100), listing: Some(listing) }))
+    }
+
+    fn listing(on: u64, children: &[String]) -> Listing {
+        let children = Arc::new(children.to_vec());
+        Listing { on: OnConnection(on), children, watched: false, leaving: Vec::new() }
+    }
+
+    fn listed(on: u64, children: &[String]) -> Event {
+        Event::Listed(Ok(listing(on, children)))
+    }
+
+    fn begin(queue: &mut Acquisition) {
+        assert!(matches!(queue.step(Event::Begin { session: 7 }), Action::Create { .. }));
+    }
+
+    #[test]
+    fn alone_it_takes_one_round_trip() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let Action::Hold(place) = queue.step(made_among(1, 0, 1, &[name(1, 0)])) else { panic!() };
+        assert_eq!(place, GrantedNode { name: name(1, 0), czxid: 100, contested: false });
+    }
+
+    #[test]
+    fn what_was_listed_behind_the_create_is_judged_as_any_list() {
+        let both = [name(1, 5), name(9, 4)];
+        let mut one = queue(true);
+        begin(&mut one);
+        let Action::Watch { names } = one.step(made_among(1, 5, 1, &both)) else { panic!() };
+        assert_eq!(names, [name(9, 4)]);
+
+        let mut impatient = queue(false);
+        begin(&mut impatient);
+        assert!(matches!(impatient.step(made_among(1, 5, 1, &both)), Action::Yield));
+
+        let mut deleted = queue(true);
+        begin(&mut deleted);
+        let without = deleted.step(made_among(1, 5, 1, &both[1..]));
+        assert!(matches!(without, Action::Create { .. }), "{without:?}");
+
+        let mut doubtful = queue(true);
+        begin(&mut doubtful);
+        doubtful.step(Event::Created(Err(UNANSWERED)));
+        doubtful.step(Event::Synced(Ok(OnConnection(2))));
+        doubtful.step(listed(2, &[]));
+        let late = [name(1, 4), name(2, 5)];
+        let Action::Delete { name: found } = doubtful.step(made_among(2, 5, 2, &late)) else {
+            panic!()
+        };
+        assert_eq!(found, name(1, 4));
+    }
+
+    #[test]
+    fn s44_a_number_near_the_end_is_refused_whatever_was_listed_behind_it() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let number = i32::MAX as u32 - 10;
+        let Action::Fail(error) = queue.step(made_among(1, number, 1, &[name(1, number)])) else {
+            panic!()
+        };
+        assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
+    }
+
+    #[test]
+    fn without_an_answer_to_the_list_it_lists_again() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        assert!(matches!(queue.step(made(1, 0)), Action::List));
+        let Action::Hold(place) = queue.step(listed(1, &[name(1, 0)])) else { panic!() };
+        assert_eq!(place, GrantedNode { name: name(1, 0), czxid: 100, contested: false });
+    }
+
+    #[test]
+    fn s12_a_predecessor_that_is_gone_before_the_watch_is_looked_for_again() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(made(1, 5));
+        let both = [name(1, 5), name(9, 4)];
+        let Action::Watch { names } = queue.step(listed(1, &both)) else { panic!() };
+        assert_eq!(names, [name(9, 4)]);
+        assert!(matches!(queue.step(Event::Watched(Ok(Watched::Gone))), Action::List));
+        assert!(matches!(queue.step(listed(1, &both[..1])), Action::Hold(_)));
+    }
+
+    #[test]
+    fn what_the_session_has_let_go_before_is_waited_for_by_nobody_of_it() {
+        let all = [name(1, 6), name(9, 4), name(8, 5)];
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let leaving = |names: &[String]| Listing { leaving: names.to_vec(), ..listing(1, &all) };
+        queue.step(made(1, 6));
+        let listed = Event::Listed(Ok(leaving(&all[2..])));
+        let Action::Watch { names } = queue.step(listed) else { panic!() };
+        assert_eq!(names, [name(9, 4)], "others are in front as before");
+        let listed = Event::Listed(Ok(leaving(&all[1..])));
+        assert!(matches!(queue.step(listed), Action::Hold(_)));
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_looked_for_among_all() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Event::Synced(Ok(OnConnection(2))));
+        let found = Listing { leaving: vec![name(1, 4)], ..listing(2, &[name(1, 4)]) };
+        let found = queue.step(Event::Listed(Ok(found)));
+        assert!(matches!(found, Action::Inspect { .. }), "{found:?}");
+    }
+
+    #[test]
+    fn s36_a_node_whose_making_was_not_confirmed_is_adopted() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        assert!(matches!(queue.step(Event::Created(Err(UNANSWERED))), Action::Sync));
+        assert!(matches!(queue.step(Event::Synced(Ok(OnConnection(2)))), Action::List));
+        let Action::Inspect { name: found } = queue.step(listed(2, &[name(1, 3)])) else {
+            panic!()
+        };
+        assert_eq!(found, name(1, 3));
+        let mine = Inspection { owner: 7, czxid: 55 };
+        assert!(matches!(queue.step(Event::Inspected(Ok(Some(mine)))), Action::List));
+        let Action::Hold(place) = queue.step(listed(2, &[name(1, 3)])) else { panic!() };
+        assert_eq!(place.czxid, 55);
+    }
+
+    /// Its token would have to be guessed.
+    #[test]
+    fn s36_a_node_whose_stat_is_hidden_is_deleted_and_made_anew() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Event::Synced(Ok(OnConnection(2))));
+        queue.step(listed(2, &[name(1, 3)]));
+        let hidden = Trouble::Refused(Error::new(ErrorKind::NotAuthorized, "needs READ"));
+        let next = queue.step(Event::Inspected(Err(hidden)));
+        assert!(matches!(&next, Action::Delete { name: it } if *it == name(1, 3)), "{next:?}");
+        assert!(matches!(queue.step(Event::Deleted(Ok(()))), Action::List));
+        assert!(matches!(queue.step(listed(2, &[])), Action::Create { .. }));
+        let Action::Hold(place) = queue.step(made_among(2, 4, 2, &[name(2, 4)])) else { panic!() };
+        assert_eq!(place, GrantedNode { name: name(2, 4), czxid: 100, contested: false });
+    }
+
+    #[test]
+    fn s37_a_node_of_another_session_is_never_adopted() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Event::Synced(Ok(OnConnection(2))));
+        queue.step(listed(2, &[name(1, 3)]));
+        let foreign = Inspection { owner: 6, czxid: 55 };
+        let Action::Delete { .. } = queue.step(Event::Inspected(Ok(Some(foreign)))) else {
+            panic!()
+        };
+    }
+
+    #[test]
+    fn s43a_absence_counts_only_on_the_connection_that_was_synced() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Event::Synced(Ok(OnConnection(2))));
+        assert!(matches!(queue.step(listed(3, &[])), Action::Sync), "a third server may lag");
+        queue.step(Event::Synced(Ok(OnConnection(3))));
+        assert!(matches!(queue.step(listed(3, &[])), Action::Create { .. }));
+    }
+
+    #[test]
+    fn s31_its_own_node_missing_is_never_a_grant() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(made(1, 5));
+        assert!(matches!(queue.step(listed(1, &[])), Action::Create { .. }));
+    }
+
+    #[test]
+    fn s44_a_number_near_the_end_is_refused_and_left_to_be_deleted() {
+        for number in [i32::MAX as u32, i32::MAX as u32 - 10] {
+            let mut queue = queue(true);
+            begin(&mut queue);
+            let Action::Fail(error) = queue.step(made(1, number)) else { panic!() };
+            assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
+            assert_eq!(queue.leftovers().own, Some(name(1, number)));
+        }
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let negative = format!("{}-2147483648", MUTEX.prefix(Guid::from_u128(1)));
+        let made = Made { name: negative, czxid: Some(1), listing: None };
+        let Action::Fail(error) = queue.step(Event::Created(Ok(made))) else { panic!() };
+        assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
+    }
+
+    #[test]
+    fn who_is_not_to_wait_yields_and_leaves_its_node_to_be_deleted() {
+        let mut queue = queue(false);
+        begin(&mut queue);
+        queue.step(made(1, 5));
+        let both = [name(1, 5), name(9, 4)];
+        assert!(matches!(queue.step(listed(1, &both)), Action::Yield));
+        assert_eq!(queue.leftovers().own, Some(name(1, 5)));
+    }
+
+    #[test]
+    fn an_attempt_under_way_is_among_the_leftovers() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        assert_eq!(queue.leftovers().doubtful.len(), 1);
+        queue.step(Event::Created(Err(UNANSWERED)));
+        assert_eq!(queue.leftovers().doubtful.len(), 1);
+        queue.step(Event::Begin { session: 8 });
+        assert_eq!(queue.leftovers().doubtful.len(), 1, "the old session's are not ours any more");
+    }
+
+    #[test]
+    fn a_contender_that_may_not_be_read_is_watched_by_the_children() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(made(1, 5));
+        let both = [name(1, 5), name(9, 4)];
+        assert!(matches!(queue.step(listed(1, &both)), Action::Watch { .. }));
+        assert!(matches!(queue.step(Event::Watched(Ok(Watched::Hidden))), Action::WatchChildren));
+        let watched = Listing { watched: true, ..listing(1, &both) };
+        assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
+        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
+    }
+
+    #[test]
+    fn a_child_watch_is_set_with_the_list_and_then_waited_for() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.rule = Rule::permits(20);
+        queue.step(made(100, 50));
+        let mut children: Vec<String> = (0..40u32).map(|n| name(n.into(), n)).collect();
+        children.push(name(100, 50));
+        assert!(matches!(queue.step(listed(1, &children)), Action::WatchChildren));
+        let watched = Listing { watched: true, ..listing(1, &children) };
+        assert!(matches!(queue.step(Event::Listed(Ok(watched.clone()))), Action::Wait));
+        // One list for each wake-up, as long as there are so many.
+        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
+        assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
+        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
+        let few = Listing { watched: true, ..listing(1, &children[21..]) };
+        assert!(matches!(queue.step(Event::Listed(Ok(few))), Action::Hold(_)));
+    }
+}

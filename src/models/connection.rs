@@ -1,0 +1,159 @@
+//! A client's end of the small ensemble: what the engine takes for sessions.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ensemble::{Server, Task, World};
+use crate::error::{Error, ErrorKind, Result};
+use crate::link::core::End;
+use crate::rt::Deadline;
+use crate::rt::shuttled::{give_way, one_in};
+use crate::session::connection::{
+    Answer, Both, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Reports, Request,
+    Submission,
+};
+use crate::session::notify::Waiter;
+use crate::session::session::{ended, until_attached};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The ensemble, as clients see it.
+pub(super) struct Servers(pub(super) Arc<World>);
+
+impl Servers {
+    fn may_open(&self, session: i64) -> Result<()> {
+        let troubles = self.0.troubles;
+        let time_in = |count| session <= troubles.until && count > 0 && one_in(count);
+        if time_in(troubles.unreachable) {
+            Err(Error::new(ErrorKind::Connect, "unreachable"))
+        } else if time_in(troubles.rejected) {
+            Err(ended(End::AuthFailed))
+        } else if time_in(troubles.panics) {
+            give_way()
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Ensemble for Servers {
+    fn open(
+        &self,
+        reports: Reports,
+        waiter: &Waiter,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn Connection>> {
+        let status = Arc::clone(&reports.status);
+        let session = self.0.open(reports, |session| self.may_open(session))?;
+        let wire = Wire { world: Arc::clone(&self.0), session };
+        let slow = session <= self.0.troubles.until && self.0.troubles.unreachable > 0;
+        let limit = if slow { Deadline::after(TIMEOUT) } else { Deadline::NEVER };
+        if until_attached(&status, waiter, limit, stop)? {
+            return Ok(Box::new(wire));
+        }
+        Err(Error::new(ErrorKind::Connect, "not in time"))
+    }
+
+    fn session_timeout(&self) -> Duration {
+        TIMEOUT
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        TIMEOUT
+    }
+}
+
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Servers")
+    }
+}
+
+/// One session.
+struct Wire {
+    world: Arc<World>,
+    session: i64,
+}
+
+impl Connection for Wire {
+    fn submit(&self, requests: Both<Submission>) -> bool {
+        for Submission { request, on_reply } in requests.into_iter().flatten() {
+            self.world.ask(self.session, on_reply, |server| answer(server, self.session, request));
+        }
+        true
+    }
+
+    fn flushed_by(&self, _until: Deadline) {}
+
+    fn trusted(&self) -> Result<(), End> {
+        self.world.lease(self.session)
+    }
+
+    fn info(&self) -> Info {
+        Info { session: self.session, timeout: TIMEOUT, server: None, trouble: None }
+    }
+
+    fn close(&self, _give_up_after: Duration) {
+        self.world.have(self.session, Task::End(End::Closed));
+    }
+}
+
+/// There are no data here, and nothing is hidden.
+fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> {
+    let stat = |server: &mut Server, path: &str, watch| {
+        server.find(session, path, watch).ok_or(Fault::NoNode)
+    };
+    let names = |server: &mut Server, path: &str, watch| {
+        server.children(session, path, watch).map(Arc::new).ok_or(Fault::NoNode)
+    };
+    Ok(match request {
+        Request::Create { path, kind, .. } => {
+            let (path, czxid) = match kind {
+                NodeKind::Persistent | NodeKind::Container => {
+                    (path.clone(), server.create(&path, 0)?)
+                }
+                NodeKind::Ephemeral | NodeKind::Named => {
+                    (path.clone(), server.create(&path, session)?)
+                }
+                NodeKind::PersistentSequential => server.create_numbered(&path, 0)?,
+                NodeKind::EphemeralSequential => server.create_numbered(&path, session)?,
+            };
+            Reply::Created(Created { path, czxid: Some(czxid) })
+        }
+        Request::Delete { path } => {
+            server.delete(&path)?;
+            Reply::Done
+        }
+        Request::Write { path, .. } => {
+            stat(server, &path, false)?;
+            Reply::Done
+        }
+        // Nothing that is modelled here needs one.
+        Request::Transact(_) => return Err(Fault::Unknown),
+        Request::Data { path, watch } => Reply::Data(Vec::new(), stat(server, &path, watch)?),
+        Request::Exists { path, watch } => Reply::Stat(stat(server, &path, watch)?),
+        Request::Children { path, watch } => Reply::Names(names(server, &path, watch)?),
+        Request::ChildrenAndStat { path, watch } => {
+            let names = names(server, &path, watch)?;
+            Reply::NamesAndStat(names, stat(server, &path, false)?)
+        }
+        Request::Sync => Reply::Done,
+        Request::Unwatch { path } => {
+            server.unwatch(session, &path);
+            Reply::Done
+        }
+    })
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.close(Duration::ZERO);
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Wire").field(&self.session).finish()
+    }
+}

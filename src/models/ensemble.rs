@@ -1,0 +1,366 @@
+//! An ensemble of one server, as small as will do, that threads ask directly. Each session has a
+//! thread that stands for its link: all that the client is told comes from there, in its order.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use shuttle::thread::yield_now;
+
+use crate::error::Result;
+use crate::link::core::{End, Notice};
+use crate::path;
+use crate::rt::shuttled::{one_in, start_always};
+use crate::rt::{Condvar, Mutex};
+use crate::session::connection::{Answer, Answered, Fault, OnReply, Reply, Reports, Stat};
+
+/// How opening a session may go wrong, one time in so many; 0 is never.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Troubles {
+    pub(super) unreachable: u32,
+    pub(super) rejected: u32,
+    pub(super) panics: u32,
+    /// How many sessions are opened before all goes well.
+    pub(super) until: i64,
+}
+
+/// See the module.
+pub(super) struct World {
+    server: Mutex<Server>,
+    pub(super) troubles: Troubles,
+}
+
+#[derive(Default)]
+pub(super) struct Server {
+    nodes: BTreeMap<String, Node>,
+    /// The next number of a child, by parent; what is deleted does not give its number back.
+    numbers: BTreeMap<String, u32>,
+    zxid: i64,
+    sessions: BTreeMap<i64, Seat>,
+    opened: i64,
+}
+
+struct Node {
+    czxid: i64,
+    /// The session that it ends with; 0 is none.
+    owner: i64,
+}
+
+/// A session, as the server has it.
+struct Seat {
+    attached: bool,
+    connection: u64,
+    trusted: bool,
+    watched: BTreeSet<(Aspect, String)>,
+    link: Arc<Inbox>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Aspect {
+    Node,
+    Children,
+}
+
+/// What a link is to do.
+pub(super) enum Task {
+    Break,
+    Attach,
+    End(End),
+    Tell(String),
+    /// The answer to what was asked on the connection of this number.
+    Answer(u64, OnReply, Answer<Reply>),
+}
+
+#[derive(Default)]
+struct Inbox {
+    tasks: Mutex<VecDeque<Task>>,
+    came: Condvar,
+}
+
+impl Inbox {
+    fn put(&self, task: Task) {
+        self.tasks.lock().push_back(task);
+        self.came.notify_one();
+    }
+
+    fn take(&self) -> Task {
+        let mut tasks = self.tasks.lock();
+        loop {
+            match tasks.pop_front() {
+                Some(task) => return task,
+                None => self.came.wait(&mut tasks),
+            }
+        }
+    }
+}
+
+impl World {
+    pub(super) fn new(troubles: Troubles) -> Arc<World> {
+        let world = World { server: Mutex::default(), troubles };
+        world.server.lock().nodes.insert("/".to_owned(), Node { czxid: 0, owner: 0 });
+        Arc::new(world)
+    }
+
+    // ----- for models to meddle with and look at
+
+    pub(super) fn make(&self, path: &str) {
+        let _ = self.server.lock().create(path, 0);
+    }
+
+    pub(super) fn remove(&self, path: &str) {
+        let _ = self.server.lock().delete(path);
+    }
+
+    pub(super) fn contains(&self, path: &str) -> bool {
+        self.server.lock().nodes.contains_key(path)
+    }
+
+    pub(super) fn nodes(&self) -> Vec<String> {
+        self.server.lock().nodes.keys().cloned().collect()
+    }
+
+    /// How many sessions have been opened, and how many of them not ended.
+    pub(super) fn sessions(&self) -> (i64, usize) {
+        let server = self.server.lock();
+        (server.opened, server.sessions.len())
+    }
+
+    /// The latest session's connection breaks, and is made anew.
+    pub(super) fn reconnect(&self) {
+        self.order(Task::Break);
+        self.order(Task::Attach);
+    }
+
+    pub(super) fn disconnect(&self) {
+        self.order(Task::Break);
+    }
+
+    pub(super) fn expire(&self) {
+        self.order(Task::End(End::Expired));
+    }
+
+    fn order(&self, task: Task) {
+        let latest = self.server.lock().sessions.keys().next_back().copied();
+        if let Some(session) = latest {
+            self.have(session, task);
+        }
+    }
+
+    // ----- sessions
+
+    /// Opens a session, unless it is one that `fails`.
+    pub(super) fn open(
+        self: &Arc<Self>,
+        reports: Reports,
+        fails: impl FnOnce(i64) -> Result<()>,
+    ) -> Result<i64> {
+        let session = {
+            let mut server = self.server.lock();
+            server.opened += 1;
+            server.opened
+        };
+        fails(session)?;
+        let link = Arc::<Inbox>::default();
+        let seat = Seat {
+            attached: false,
+            connection: 0,
+            trusted: true,
+            watched: BTreeSet::new(),
+            link: Arc::clone(&link),
+        };
+        self.server.lock().sessions.insert(session, seat);
+        link.put(Task::Attach);
+        let world = Arc::clone(self);
+        start_always("link", move || serve(&world, session, &link, &reports));
+        Ok(session)
+    }
+
+    pub(super) fn lease(&self, session: i64) -> Result<(), End> {
+        let trusted = self.server.lock().sessions.get(&session).is_some_and(|seat| seat.trusted);
+        if trusted { Ok(()) } else { Err(End::Lapsed) }
+    }
+
+    /// Has the session's link do it, if that is still there.
+    pub(super) fn have(&self, session: i64, task: Task) {
+        let link = self.server.lock().sessions.get(&session).map(|seat| Arc::clone(&seat.link));
+        if let Some(link) = link {
+            link.put(task);
+        }
+    }
+
+    // ----- requests
+
+    /// Has the server act at once; its answer comes by the link, if the connection lasts until then.
+    pub(super) fn ask(
+        &self,
+        session: i64,
+        on_reply: OnReply,
+        act: impl FnOnce(&mut Server) -> Answer<Reply>,
+    ) {
+        let mut server = self.server.lock();
+        let Some(seat) = server.sessions.get(&session) else {
+            drop(server);
+            // The link, which is to tell of it, needs a chance to.
+            yield_now();
+            return on_reply(Answered::Read(Err(Fault::SessionEnded)));
+        };
+        let (link, connection) = (Arc::clone(&seat.link), seat.connection);
+        let answer = if seat.attached { act(&mut server) } else { Err(Fault::ConnectionLoss) };
+        link.put(Task::Answer(connection, on_reply, answer));
+    }
+}
+
+impl Server {
+    pub(super) fn create(&mut self, path: &str, owner: i64) -> Answer<i64> {
+        if !self.nodes.contains_key(path::parent(path)) {
+            return Err(Fault::NoNode);
+        }
+        if self.nodes.contains_key(path) {
+            return Err(Fault::NodeExists);
+        }
+        self.zxid += 1;
+        self.nodes.insert(path.to_owned(), Node { czxid: self.zxid, owner });
+        self.fire(Aspect::Children, path::parent(path));
+        Ok(self.zxid)
+    }
+
+    /// With the next number behind it.
+    pub(super) fn create_numbered(&mut self, path: &str, owner: i64) -> Answer<(String, i64)> {
+        let parent = path::parent(path).to_owned();
+        if !self.nodes.contains_key(&parent) {
+            return Err(Fault::NoNode);
+        }
+        let number = self.numbers.entry(parent).or_default();
+        let numbered = format!("{path}{number:010}");
+        *number += 1;
+        let czxid = self.create(&numbered, owner)?;
+        Ok((numbered, czxid))
+    }
+
+    pub(super) fn delete(&mut self, path: &str) -> Answer<()> {
+        if self.nodes.keys().any(|other| path::parent(other) == path && other != path) {
+            return Err(Fault::NotEmpty);
+        }
+        self.nodes.remove(path).ok_or(Fault::NoNode)?;
+        self.fire(Aspect::Node, path);
+        self.fire(Aspect::Children, path::parent(path));
+        Ok(())
+    }
+
+    fn fire(&mut self, aspect: Aspect, path: &str) {
+        let watch = (aspect, path.to_owned());
+        for seat in self.sessions.values_mut() {
+            if seat.watched.remove(&watch) {
+                seat.link.put(Task::Tell(path.to_owned()));
+            }
+        }
+    }
+
+    pub(super) fn find(&mut self, session: i64, path: &str, watch: bool) -> Option<Stat> {
+        let node = self.nodes.get(path)?;
+        let stat = Stat {
+            czxid: node.czxid,
+            mzxid: node.czxid,
+            ctime: 0,
+            version: 0,
+            child_changes: 0,
+            children: 0,
+            children_zxid: 0,
+            ephemeral_owner: node.owner,
+        };
+        if let (true, Some(seat)) = (watch, self.sessions.get_mut(&session)) {
+            seat.watched.insert((Aspect::Node, path.to_owned()));
+        }
+        Some(stat)
+    }
+
+    pub(super) fn children(
+        &mut self,
+        session: i64,
+        path: &str,
+        watch: bool,
+    ) -> Option<Vec<String>> {
+        self.nodes.get(path)?;
+        if let (true, Some(seat)) = (watch, self.sessions.get_mut(&session)) {
+            seat.watched.insert((Aspect::Children, path.to_owned()));
+        }
+        let children = self.nodes.keys().filter(|other| path::parent(other) == path);
+        let names = children.filter(|other| *other != path).map(|other| path::last(other));
+        Some(names.map(str::to_owned).collect())
+    }
+
+    pub(super) fn unwatch(&mut self, session: i64, path: &str) {
+        if let Some(seat) = self.sessions.get_mut(&session) {
+            seat.watched.retain(|(_, watched)| watched != path);
+        }
+    }
+
+    fn end(&mut self, session: i64) {
+        self.sessions.remove(&session);
+        let nodes = self.nodes.iter().filter(|(_, node)| node.owner == session);
+        let paths: Vec<String> = nodes.map(|(path, _)| path.clone()).collect();
+        for path in paths {
+            let _ = self.delete(&path);
+        }
+    }
+}
+
+/// The life of a session's link.
+fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
+    let tell = |notice| {
+        reports.status.note(notice);
+        (reports.on_notice)(notice);
+    };
+    let seat = |change: &mut dyn FnMut(&mut Seat)| {
+        if let Some(seat) = world.server.lock().sessions.get_mut(&session) {
+            change(seat);
+        }
+    };
+    let mut attached = false;
+    loop {
+        match inbox.take() {
+            Task::Break if attached => {
+                attached = false;
+                seat(&mut |seat| {
+                    seat.attached = false;
+                    seat.watched.clear();
+                });
+                tell(Notice::Suspended);
+            }
+            Task::Attach if !attached => {
+                attached = true;
+                seat(&mut |seat| {
+                    seat.attached = true;
+                    seat.connection += 1;
+                });
+                tell(Notice::Attached);
+            }
+            Task::Break | Task::Attach => {}
+            Task::Tell(path) => reports.watches.tell(&path),
+            Task::Answer(connection, on_reply, answer) => {
+                let mut lasts = false;
+                seat(&mut |seat| lasts = seat.attached && seat.connection == connection);
+                on_reply(Answered::Read(if lasts { answer } else { Err(Fault::ConnectionLoss) }));
+            }
+            Task::End(why) => {
+                // The lease ends before the server passes on what was held.
+                seat(&mut |seat| seat.trusted = false);
+                if one_in(2) {
+                    tell(Notice::Ended(why));
+                    world.server.lock().end(session);
+                } else {
+                    world.server.lock().end(session);
+                    tell(Notice::Ended(why));
+                }
+                tell(Notice::Over);
+                break;
+            }
+        }
+    }
+    // What is still asked is answered, too.
+    let left = std::mem::take(&mut *inbox.tasks.lock());
+    for task in left {
+        if let Task::Answer(_, on_reply, _) = task {
+            on_reply(Answered::Read(Err(Fault::SessionEnded)));
+        }
+    }
+}

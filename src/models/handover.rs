@@ -1,0 +1,199 @@
+//! Threads that share a contender's node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use super::lock::{Holders, NODE, assert_no_contender_is_left, client, world};
+use super::{explore, join, threads, until};
+use crate::contend::handover::HandOver;
+use crate::error::ErrorKind;
+use crate::recipes::mutex::{DistributedLock, DistributedLockBuilder};
+use crate::rt::shuttled::one_in;
+use crate::session::client::Client;
+use crate::session::notify::Cancel;
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(3600);
+
+fn builder(client: &Client, turns: u32) -> DistributedLockBuilder {
+    let within = HandOver::Within { turns, time: LONG };
+    DistributedLock::builder(client, "/locks", "one").data(b"").hand_over(within)
+}
+
+#[test]
+fn it_goes_from_one_to_the_other() {
+    explore(|| {
+        let world = world();
+        let (client, holders) = (client(&world), Holders::default());
+        let lock = builder(&client, 64).build();
+        let contenders = threads(3, move |number| {
+            for _ in 0..1 + number % 2 {
+                let guard = holders.hold(lock.lock().unwrap());
+                if number == 0 { drop(guard) } else { guard.unlock().unwrap() }
+            }
+        });
+        join(contenders);
+        assert_no_contender_is_left(&world, &client);
+        client.close();
+        || ()
+    });
+}
+
+/// Locks of the same path made at the same time, and dropped, are one all the same.
+#[test]
+fn equal_locks_made_at_once_are_one() {
+    explore(|| {
+        let world = world();
+        let (client, holders) = (client(&world), Holders::default());
+        let sharer = client.clone();
+        join(threads(3, move |_| {
+            let lock = builder(&sharer, 64).build();
+            drop(holders.hold(lock.lock().unwrap()));
+        }));
+        assert_no_contender_is_left(&world, &client);
+        client.close();
+        || ()
+    });
+}
+
+#[test]
+fn who_gives_up_leaves_his_place_to_the_next() {
+    explore(|| {
+        let world = world();
+        let (client, holders) = (client(&world), Holders::default());
+        let (lock, cancel) = (builder(&client, 64).build(), Cancel::new());
+        let token = cancel.clone();
+        let contenders = threads(4, move |number| {
+            let guard = match number {
+                0 => Some(lock.lock().unwrap()),
+                1 => lock.try_lock_for(Duration::from_millis(1)).unwrap(),
+                2 => lock.try_lock().unwrap(),
+                _ => match lock.lock_with(&token) {
+                    Ok(guard) => Some(guard),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Cancelled);
+                        None
+                    }
+                },
+            };
+            drop(guard.map(|guard| holders.hold(guard)));
+        });
+        cancel.cancel();
+        join(contenders);
+        assert_no_contender_is_left(&world, &client);
+        client.close();
+        || ()
+    });
+}
+
+/// Whoever waits for a sibling whose node is gone goes on without it.
+#[test]
+fn a_loss_holds_up_nobody() {
+    explore(|| {
+        let world = world();
+        let (client, holders) = (client(&world), Holders::default());
+        let lock = builder(&client, 64).build();
+        let done = Arc::new(AtomicU64::new(0));
+        let counts = Arc::clone(&done);
+        let contenders = threads(3, move |_| {
+            drop(holders.hold(lock.lock().unwrap()));
+            counts.fetch_add(1, SeqCst);
+        });
+        if one_in(2) {
+            until(|| world.nodes().len() > 3 || done.load(SeqCst) == 3);
+        }
+        for node in world.nodes().iter().filter(|node| node.len() > NODE.len()) {
+            world.remove(node);
+        }
+        world.reconnect();
+        join(contenders);
+        assert_no_contender_is_left(&world, &client);
+        client.close();
+        || ()
+    });
+}
+
+/// The holder does not let go before its siblings have it elsewhere.
+#[test]
+fn siblings_do_not_wait_for_the_guard_of_a_lost_lock() {
+    explore(|| {
+        let world = world();
+        let client = client(&world);
+        let lock = builder(&client, 64).build();
+        let guard = lock.lock().unwrap();
+        let path = guard.path().to_owned();
+        let contenders = threads(2, move |_| drop(lock.lock().unwrap()));
+        if one_in(2) {
+            world.remove(&path);
+        } else {
+            world.expire();
+        }
+        join(contenders);
+        assert!(!guard.is_held());
+        drop(guard);
+        assert_no_contender_is_left(&world, &client);
+        client.close();
+        || ()
+    });
+}
+
+#[test]
+fn others_have_their_turn() {
+    explore(|| {
+        let (world, holders) = (world(), Holders::default());
+        let clients = [client(&world), client(&world)];
+        let locks = clients.each_ref().map(|client| builder(client, 1).build());
+        let contenders = threads(4, move |number| {
+            drop(holders.hold(locks[number % 2].lock().unwrap()));
+        });
+        if one_in(3) {
+            world.expire();
+        }
+        join(contenders);
+        until(|| world.nodes().len() == 3);
+        drop(clients);
+        || ()
+    });
+}
+
+#[test]
+fn what_is_kept_is_let_go_for_others_and_in_the_end() {
+    explore(|| {
+        let (world, holders) = (world(), Holders::default());
+        let clients = [client(&world), client(&world)];
+        let keep = if one_in(2) { LONG } else { Duration::from_millis(1) };
+        let keeps = builder(&clients[0], 64).keep_for(keep).build();
+        let locks = [keeps, builder(&clients[1], 64).build()];
+        let contenders = threads(3, move |number| {
+            for _ in 0..2 - number % 2 {
+                drop(holders.hold(locks[number % 2].lock().unwrap()));
+            }
+        });
+        join(contenders);
+        until(|| world.nodes().len() == 3);
+        drop(clients);
+        || ()
+    });
+}
+
+#[test]
+fn a_close_ends_every_wait() {
+    explore(|| {
+        let world = world();
+        let client = client(&world);
+        let lock = builder(&client, 64).keep_for(LONG).build();
+        let contenders = threads(3, move |number| match lock.lock() {
+            Ok(guard) if number == 0 => assert!(guard.lost().wait().is_some()),
+            Ok(guard) => drop(guard),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Closed, "{error:?}"),
+        });
+        if one_in(2) {
+            until(|| world.nodes().len() > 3);
+        }
+        client.close();
+        join(contenders);
+        let left = Arc::clone(&world);
+        move || assert_eq!(left.nodes(), ["/", "/locks", NODE])
+    });
+}

@@ -1,0 +1,98 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use super::{explore, join, threads};
+use crate::rt::shuttled::{give_way, one_in};
+use crate::rt::{AtomicU64, Deadline};
+use crate::session::notify::Cancel;
+use crate::session::single_flight::SingleFlight;
+use crate::session::time_limit::TimeLimit;
+
+/// Callers of `count` threads, each twice, while what is asked for changes. `panics` says whether
+/// a question does. Two of them have a time limit, of which one is cancelled.
+fn callers(count: usize, panics: impl Fn() -> bool + Clone + Send + 'static) -> impl FnOnce() {
+    let together = Arc::new(SingleFlight::<u64>::default());
+    let (world, asking) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (shared, changing) = (Arc::clone(&together), Arc::clone(&world));
+    let cancel = Cancel::new();
+    let token = cancel.clone();
+    let callers = threads(count, move |number| {
+        let key = if number == 4 { "b" } else { "a" };
+        for _ in 0..2 {
+            let limit = match number {
+                1 => Some(TimeLimit::new(Deadline::after(Duration::from_millis(1)), None)),
+                2 => Some(TimeLimit::new(Deadline::NEVER, Some(&token))),
+                _ => None,
+            };
+            let before = world.load(SeqCst);
+            let ask = || {
+                // Who goes has no answer.
+                let is_over = limit.as_ref().is_some_and(TimeLimit::is_over);
+                if key == "a" {
+                    assert_eq!(asking.fetch_add(1, SeqCst), 0, "two ask at once");
+                }
+                let answer = if is_over { 0 } else { world.load(SeqCst) };
+                if key == "a" {
+                    asking.fetch_sub(1, SeqCst);
+                }
+                if panics() {
+                    give_way();
+                }
+                answer
+            };
+            let get = || shared.get(key, limit.as_ref(), ask);
+            match catch_unwind(AssertUnwindSafe(get)) {
+                Ok(Some(answer)) => {
+                    assert!(answer >= before, "the answer {answer} was asked for before {before}");
+                }
+                Ok(None) => assert!(limit.as_ref().is_some_and(TimeLimit::was_over)),
+                Err(_) => {}
+            }
+        }
+    });
+    for _ in 0..4 {
+        changing.fetch_add(1, SeqCst);
+    }
+    cancel.cancel();
+    join(callers);
+    move || assert_eq!(format!("{together:?}"), "{}")
+}
+
+#[test]
+fn everybody_gets_an_answer_that_is_not_stale() {
+    explore(|| callers(5, || false));
+}
+
+#[test]
+fn a_question_that_panics_strands_nobody() {
+    explore(|| callers(3, || one_in(3)));
+}
+
+/// A question by a thread that unwinds is as good as any.
+#[test]
+fn who_asks_while_unwinding_strands_nobody() {
+    struct AsksWhenDropped(Arc<SingleFlight<u64>>);
+    impl Drop for AsksWhenDropped {
+        fn drop(&mut self) {
+            self.0.get("a", None, || 1);
+        }
+    }
+    explore(|| {
+        let together = Arc::new(SingleFlight::<u64>::default());
+        let shared = Arc::clone(&together);
+        let callers = threads(3, move |number| {
+            let asks = AsksWhenDropped(Arc::clone(&shared));
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                let _asks = asks;
+                // One at the most: two that unwind cannot be told apart by what runs them.
+                if number == 0 {
+                    give_way();
+                }
+            }));
+        });
+        join(callers);
+        move || assert_eq!(format!("{together:?}"), "{}")
+    });
+}

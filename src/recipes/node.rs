@@ -1,0 +1,190 @@
+//! What the recipes beside the locks have in common: the node that they are about, and how they
+//! ask about it.
+
+use std::fmt;
+use std::time::Instant;
+
+use crate::acl::Acl;
+use crate::contend::acquire::{cancelled, refusal};
+use crate::contend::hold::DROP_LIMIT;
+use crate::contend::request::{Question, ask};
+use crate::error::{Error, Result};
+use crate::path;
+use crate::rt::Deadline;
+use crate::session::client::Client;
+use crate::session::connection::{Answer, Fault};
+use crate::session::notify::Cancel;
+use crate::session::session::Session;
+use crate::session::watch_loop::{GRACE, View, WatchLoop, worth_asking};
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) client: Client,
+    /// As the client names it; a bad name is reported by the first call that needs it.
+    node: Result<String>,
+    pub(crate) acl: Vec<Acl>,
+}
+
+/// What a request is, for people who read errors, and which permission it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purpose {
+    pub(crate) tried: &'static str,
+    pub(crate) needs: &'static str,
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait<'a> {
+    pub(crate) until: Deadline,
+    /// By when requests must have their answers, however many there are.
+    pub(crate) ask_until: Deadline,
+    pub(crate) cancel: Option<&'a Cancel>,
+}
+
+impl<'a> Wait<'a> {
+    pub(crate) const FOREVER: Wait<'static> =
+        Wait { until: Deadline::NEVER, ask_until: Deadline::NEVER, cancel: None };
+
+    pub(crate) fn until(until: Deadline) -> Wait<'static> {
+        Wait { until, ask_until: worth_asking(until), cancel: None }
+    }
+
+    pub(crate) fn unless(cancel: &'a Cancel) -> Wait<'a> {
+        Wait { cancel: Some(cancel), ..Wait::FOREVER }
+    }
+
+    /// To clean up after a wait like this one, by when all has to be over.
+    pub(crate) fn parting(self) -> Wait<'static> {
+        let grace = |end: Instant| end.checked_add(GRACE).map_or(Deadline::NEVER, Deadline::at);
+        let until = self.until.instant().map_or_else(|| Deadline::after(DROP_LIMIT), grace);
+        Wait { until, ask_until: until, cancel: None }
+    }
+
+    /// What a call gives that has waited in vain.
+    pub(crate) fn over<T>(self, node: &str) -> Result<Option<T>> {
+        if self.cancel.is_some_and(Cancel::is_cancelled) {
+            return Err(cancelled(node));
+        }
+        Ok(None)
+    }
+}
+
+impl Node {
+    pub(crate) fn new(client: Client, base: &str, name: &str) -> Node {
+        Node { client, node: path::lock_path(base, name), acl: vec![Acl::open()] }
+    }
+
+    pub(crate) fn node(&self) -> Result<&str> {
+        self.node.as_deref().map_err(Error::clone)
+    }
+
+    /// The node as the server knows it.
+    pub(crate) fn whole(&self) -> Result<String> {
+        Ok(self.client.core().whole(self.node()?))
+    }
+
+    /// Asks until there is an answer, within the connect time-out. What had none may have taken
+    /// effect.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        question: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
+    ) -> Result<T> {
+        let whole = self.whole()?;
+        let about = Question { node: self.node()?, tried: purpose.tried, needs: purpose.needs };
+        ask(&self.client, about, move |session| question(session, &whole))
+    }
+
+    /// Looks, again after each change of what it watches thereby, until it finds something.
+    pub(crate) fn find<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        wait: Wait<'_>,
+        look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
+    ) -> Result<Option<T>> {
+        let whole = self.whole()?;
+        let mut watch_loop = self.watch_loop(wait);
+        match watch_loop.find(wait.until, wait.ask_until, move |view| look(view, &whole))? {
+            Some(found) => found.map(Some).map_err(|fault| self.refused(&fault, purpose)),
+            None => wait.over(self.node()?),
+        }
+    }
+
+    pub(crate) fn watch_loop(&self, wait: Wait<'_>) -> WatchLoop {
+        WatchLoop::new(&self.client, wait.cancel)
+    }
+
+    /// The error for a request that the server will not have, or that had no answer.
+    pub(crate) fn refused(&self, fault: &Fault, purpose: Purpose) -> Error {
+        refusal(fault, purpose.tried, purpose.needs, self.node.as_deref().unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("node", &self.node)
+            .field("acl", &self.acl)
+            .field("client", &self.client)
+            .finish()
+    }
+}
+
+/// How a recipe that stands on a place, its field `place`, is made.
+macro_rules! placed {
+    ($recipe:ident, $builder:ident, $what:literal $(, $needs:literal)?) => {
+        impl $recipe {
+            #[doc = concat!($what, ", with the default settings.")]
+            ///
+            /// Never fails: a name that ZooKeeper cannot have is reported by the first call that
+            /// needs it, as [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute
+            /// path, `name` one component of a path; together at most 1,024 bytes.
+            pub fn new(
+                zk: impl Into<crate::Client>,
+                base: impl AsRef<str>,
+                name: impl AsRef<str>,
+            ) -> $recipe {
+                $recipe::builder(zk, base, name).build()
+            }
+
+            /// As `new`, with settings.
+            pub fn builder(
+                zk: impl Into<crate::Client>,
+                base: impl AsRef<str>,
+                name: impl AsRef<str>,
+            ) -> $builder {
+                let place =
+                    $crate::recipes::node::Node::new(zk.into(), base.as_ref(), name.as_ref());
+                $builder { recipe: $recipe { place } }
+            }
+        }
+
+        #[doc = concat!("Settings of a [`", stringify!($recipe), "`].")]
+        #[derive(Clone, Debug)]
+        #[must_use = "a builder does nothing before `build`"]
+        pub struct $builder {
+            recipe: $recipe,
+        }
+
+        impl $builder {
+            /// The ACL of every node that is made, also of what is missing above it. Default
+            /// [`Acl::open`](crate::Acl::open).
+            $(
+                ///
+                #[doc = $needs]
+            )?
+            pub fn acl(mut self, acl: impl Into<Vec<crate::Acl>>) -> $builder {
+                self.recipe.place.acl = acl.into();
+                self
+            }
+
+            /// With these settings.
+            pub fn build(self) -> $recipe {
+                self.recipe
+            }
+        }
+    };
+}
+
+pub(crate) use placed;

@@ -1,0 +1,266 @@
+//! How a session is asked on a handle of the program's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::monitor::Monitor;
+use super::watchers::WatchKind;
+use crate::acl::Acl;
+use crate::link::core::End;
+use crate::rt::Deadline;
+use crate::session::connection::{
+    Answer, Answered, Blocking, Both, Connection, Created, Fault, Info, Names, NodeKind, Reply,
+    Request, Stat, Step, Submission, or_none,
+};
+use crate::session::notify::Waiter;
+use crate::session::workers::Workers;
+
+/// One session, for as long as the handle keeps it.
+#[derive(Debug)]
+pub(super) struct HandleConnection {
+    pub(super) monitor: Arc<Monitor>,
+    pub(super) workers: Workers,
+}
+
+impl Drop for HandleConnection {
+    fn drop(&mut self) {
+        self.monitor.leave();
+    }
+}
+
+impl Connection for HandleConnection {
+    /// By the session's own thread, one after the other.
+    fn submit(&self, requests: Both<Submission>) -> bool {
+        let monitor = Arc::clone(&self.monitor);
+        self.monitor.later(move || {
+            for Submission { request, on_reply } in requests.into_iter().flatten() {
+                on_reply(Answered::Read(answer(&monitor, &request)));
+            }
+        });
+        false
+    }
+
+    /// The crate does not say when a request is under way: that the answer is there has to do. As that
+    /// may take for ever, nobody waits for it without a deadline.
+    fn flushed_by(&self, until: Deadline) {
+        if until.is_never() {
+            return;
+        }
+        let waiter = Waiter::new();
+        let done = waiter.bell();
+        self.monitor.later(move || done());
+        waiter.wait(until);
+    }
+
+    fn trusted(&self) -> Result<(), End> {
+        self.monitor.end().map_or(Ok(()), Err)
+    }
+
+    fn blocking(&self) -> Option<&dyn Blocking> {
+        Some(self)
+    }
+
+    fn info(&self) -> Info {
+        Info { session: self.monitor.owner(), ..Info::default() }
+    }
+
+    /// The handle stays as it is; what was made in its session is deleted, for as long as that
+    /// takes.
+    fn close(&self, _give_up_after: Duration) {
+        self.monitor.close();
+    }
+}
+
+impl Blocking for HandleConnection {
+    fn call(&self, request: Request) -> Answer<Reply> {
+        answer(&self.monitor, &request)
+    }
+
+    fn workers(&self) -> &Workers {
+        &self.workers
+    }
+}
+
+fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
+    match request {
+        Request::Create { path, data, acl, kind } => {
+            create(monitor, path, data, acl, *kind).map(Reply::Created)
+        }
+        Request::Delete { path } => delete(monitor, path).map(|()| Reply::Done),
+        Request::Write { path, data, version } => {
+            monitor.call(|handle| handle.write(path, data, *version)).map(|()| Reply::Done)
+        }
+        Request::Transact(steps) => transact(monitor, steps).map(|()| Reply::Done),
+        Request::Data { path, watch } => {
+            let found = match watch {
+                true => watch_node(monitor, path)?,
+                false => monitor.call(|handle| handle.read(path))?,
+            };
+            let Some((data, stat)) = found else {
+                if *watch {
+                    monitor.is_gone(path);
+                }
+                return Err(Fault::NoNode);
+            };
+            monitor.learn(path, &stat)?;
+            Ok(Reply::Data(data, stat))
+        }
+        Request::Exists { path, watch } => {
+            match monitor.call(|handle| handle.exists(path))? {
+                Some(stat) => {
+                    monitor.learn(path, &stat)?;
+                    Ok(Reply::Stat(stat))
+                }
+                // A watcher for that would stay with the crate, whoever waits.
+                None if *watch => Err(Fault::Refused(
+                    "over a handle of the program's own, nobody can wait for a node to be made"
+                        .to_owned(),
+                )),
+                None => Err(Fault::NoNode),
+            }
+        }
+        Request::Children { path, watch } => {
+            children(monitor, path, *watch)?.map(Reply::Names).ok_or(Fault::NoNode)
+        }
+        // One after the other.
+        Request::ChildrenAndStat { path, watch } => {
+            let found = monitor.call(|handle| handle.read(path))?;
+            let (_, stat) = found.ok_or(Fault::NoNode)?;
+            let names = children(monitor, path, *watch)?.ok_or(Fault::NoNode)?;
+            Ok(Reply::NamesAndStat(names, stat))
+        }
+        Request::Sync => monitor.sync().map(|()| Reply::Done),
+        // The watches are the handle's.
+        Request::Unwatch { .. } => Err(Fault::Unknown),
+    }
+}
+
+fn create(
+    monitor: &Monitor,
+    path: &str,
+    data: &[u8],
+    acl: &[Acl],
+    kind: NodeKind,
+) -> Answer<Created> {
+    if matches!(kind, NodeKind::Persistent | NodeKind::PersistentSequential | NodeKind::Container) {
+        // What the crate sends for a container is none.
+        let kind = if kind == NodeKind::Container { NodeKind::Persistent } else { kind };
+        let made = monitor.call(|handle| handle.create(path, data, acl, kind));
+        return made.map(|path| Created { path, czxid: None });
+    }
+    if kind == NodeKind::Named {
+        // Who wants it sees to it: by its name alone it might be another's.
+        let made = monitor.call(|handle| handle.create(path, data, acl, kind))?;
+        if made != path {
+            return Err(Fault::ConnectionLoss);
+        }
+        let stat = match monitor.call(|handle| handle.exists(path)) {
+            // It has been made; an ACL hides the rest.
+            Err(Fault::NoAuth) => None,
+            found => found?,
+        };
+        stat.iter().for_each(|stat| monitor.meet(stat));
+        return Ok(Created { path: made, czxid: stat.map(|stat| stat.czxid) });
+    }
+    let path = monitor.make(path, |handle| match handle.create(path, data, acl, kind) {
+        // The crate gives answers to the wrong callers while credentials are added.
+        Ok(made) if !made.starts_with(path) => Err(Fault::ConnectionLoss),
+        // Of an earlier attempt: nobody else knows the guid.
+        Err(Fault::NodeExists) if kind == NodeKind::Ephemeral => Ok(path.to_owned()),
+        made => made,
+    })?;
+    let czxid = match monitor.call(|handle| handle.exists(&path)) {
+        Ok(Some(stat)) => {
+            monitor.learn(&path, &stat)?;
+            Some(stat.czxid)
+        }
+        Err(Fault::SessionEnded) => return Err(Fault::SessionEnded),
+        Ok(None) | Err(_) => None,
+    };
+    Ok(Created { path, czxid })
+}
+
+/// One after the other, for want of transactions in the crate: who dies in between leaves it
+/// half done. What only looks comes first.
+fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<()> {
+    // What is made only to be deleted again: that it is not there is what counts.
+    let passes =
+        |made: &str| steps.iter().any(|step| matches!(step, Step::Delete { path } if path == made));
+    for step in steps {
+        let path = match step {
+            Step::Check { path, .. } => path,
+            Step::Create { path, .. } if passes(path) => path,
+            _ => continue,
+        };
+        let found = monitor.call(|handle| handle.exists(path))?;
+        match (step, found) {
+            (Step::Check { version, .. }, Some(stat)) => {
+                if version.is_some_and(|version| version != stat.version) {
+                    return Err(Fault::BadVersion);
+                }
+            }
+            (Step::Check { .. }, None) => return Err(Fault::NoNode),
+            (_, Some(_)) => return Err(Fault::NodeExists),
+            (_, None) => {}
+        }
+    }
+    let made = |gone: &str| {
+        steps.iter().any(|step| matches!(step, Step::Create { path, .. } if path == gone))
+    };
+    for step in steps {
+        match step {
+            Step::Check { .. } => {}
+            Step::Create { path, .. } if passes(path) => {}
+            Step::Delete { path } if made(path) => {}
+            Step::Create { path, data, acl, kind } => {
+                create(monitor, path, data, acl, *kind)?;
+            }
+            Step::Delete { path } => delete(monitor, path)?,
+            Step::Write { path, data, version } => {
+                monitor.call(|handle| handle.write(path, data, *version))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn delete(monitor: &Monitor, path: &str) -> Answer<()> {
+    let _turn = monitor.watchers.turn(path);
+    let answer = monitor.call(|handle| handle.delete(path));
+    if matches!(answer, Ok(()) | Err(Fault::NoNode)) {
+        monitor.is_gone(path);
+    }
+    answer
+}
+
+fn children(monitor: &Monitor, path: &str, watch: bool) -> Answer<Option<Names>> {
+    if watch {
+        return watch_children(monitor, path);
+    }
+    monitor.call(|handle| handle.children(path))
+}
+
+fn watch_node(monitor: &Monitor, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
+    let _turn = monitor.watchers.turn(path);
+    // A watcher on a node that is gone would stay with the crate. Our own is not gone before we
+    // delete it, which takes the turn.
+    if !monitor.is_mine(path) && monitor.call(|handle| handle.exists(path))?.is_none() {
+        return Ok(None);
+    }
+    or_none(monitor.call(|handle| {
+        let plain = || handle.read(path)?.ok_or(Fault::NoNode);
+        monitor.watchers.watch(WatchKind::Node, path, plain, |armed| {
+            handle.read_with(path, Box::new(move || armed.blow()))
+        })
+    }))
+}
+
+fn watch_children(monitor: &Monitor, path: &str) -> Answer<Option<Names>> {
+    let _turn = monitor.watchers.turn(path);
+    or_none(monitor.call(|handle| {
+        let plain = || handle.children(path)?.ok_or(Fault::NoNode);
+        monitor.watchers.watch(WatchKind::Children, path, plain, |armed| {
+            handle.children_with(path, Box::new(move || armed.blow()))
+        })
+    }))
+}

@@ -1,0 +1,540 @@
+//! Looks after one session of a program's handle: what the crate says of its
+//! connection, and what calls end with, becomes what a link would have said.
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::handle::{Handle, HandleEvent};
+use super::watchers::WatcherTable;
+use crate::link::core::{End, Notice};
+use crate::logging;
+use crate::path;
+use crate::rt::{self, Deadline, Mutex};
+use crate::session::connection::{Answer, Fault, Reports, Stat};
+use crate::session::notify::{Signal, Waiter};
+use crate::session::status::Status;
+
+/// After so many requests without an answer, ask whether the handle is good for any.
+const DOUBTS: u32 = 3;
+
+/// What is done by the session's own thread, for those who do not wait.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// See the module.
+pub(super) struct Monitor {
+    pub(super) handle: Arc<dyn Handle>,
+    pub(super) watchers: Arc<WatcherTable>,
+    /// Under the root, and made by nobody.
+    nowhere: String,
+    status: Arc<Status>,
+    state: Mutex<MonitorState>,
+    telling: Mutex<Telling>,
+    bell: Signal,
+}
+
+#[derive(Default)]
+struct MonitorState {
+    attached: bool,
+    /// Counts the times that it was.
+    connection: u64,
+    /// Counts what the crate said.
+    changes: u64,
+    ended: Option<End>,
+    /// Nobody cares any more what the server knows.
+    over: bool,
+    /// The handle is closed for good.
+    shut: bool,
+    /// The connection is gone.
+    left: bool,
+    /// The session's id, once it is known.
+    owner: i64,
+    /// The nodes that go with the session, and those that may: as they were asked for.
+    mine: HashSet<String>,
+    doubtful: BTreeSet<String>,
+    /// What is to be deleted though the session has ended.
+    strays: Vec<Stray>,
+    jobs: VecDeque<Job>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stray {
+    Node(String),
+    /// Whatever begins so.
+    Marked(String),
+}
+
+/// What was told, and whom else to tell than the status.
+struct Telling {
+    attached: bool,
+    connection: u64,
+    ended: bool,
+    over: bool,
+    on_notice: Box<dyn Fn(Notice) + Send>,
+}
+
+impl Monitor {
+    /// The waiter is for `run`.
+    pub(super) fn new(handle: Arc<dyn Handle>, reports: Reports) -> (Arc<Monitor>, Waiter) {
+        let waiter = Waiter::new();
+        let telling = Telling {
+            attached: false,
+            connection: 0,
+            ended: false,
+            over: false,
+            on_notice: reports.on_notice,
+        };
+        let monitor = Monitor {
+            handle,
+            watchers: Arc::new(WatcherTable::new(reports.watches)),
+            nowhere: format!("/zklock-{}", Uuid::from_u128(rt::random())),
+            status: reports.status,
+            state: Mutex::default(),
+            telling: Mutex::new(telling),
+            bell: waiter.bell(),
+        };
+        (Arc::new(monitor), waiter)
+    }
+
+    /// Asks, if the session is one to ask in. An answer that came after its end may be about
+    /// the handle's next session.
+    pub(super) fn call<T>(&self, ask: impl FnOnce(&dyn Handle) -> Answer<T>) -> Answer<T> {
+        self.settle();
+        let state = self.state.lock();
+        let before = state.connection;
+        if state.ended.is_some() {
+            return Err(Fault::SessionEnded);
+        }
+        if !state.attached {
+            return Err(Fault::ConnectionLoss);
+        }
+        drop(state);
+        let answer = ask(&*self.handle);
+        let mut state = self.state.lock();
+        match &answer {
+            // The crate loses requests on connections that go on, too.
+            Err(Fault::ConnectionLoss) if state.connection == before => state.attached = false,
+            Err(Fault::SessionEnded) => state.end(End::Expired),
+            _ => {}
+        }
+        let (ended, attached) = (state.ended.is_some(), state.attached);
+        drop(state);
+        self.settle();
+        if ended || !attached {
+            (self.bell)();
+        }
+        if ended { Err(Fault::SessionEnded) } else { answer }
+    }
+
+    /// The crate has no sync. A delete of what is not there does as well: it takes the same way
+    /// through the leader as any write.
+    pub(super) fn sync(&self) -> Answer<()> {
+        self.call(|handle| self.ask_leader(handle))
+    }
+
+    fn ask_leader(&self, handle: &dyn Handle) -> Answer<()> {
+        match handle.delete(&self.nowhere) {
+            Ok(()) | Err(Fault::NoNode | Fault::NoAuth) => Ok(()),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Runs `make`, which makes an ephemeral node whose path begins so, and remembers it.
+    pub(super) fn make(
+        &self,
+        prefix: &str,
+        make: impl FnOnce(&dyn Handle) -> Answer<String>,
+    ) -> Answer<String> {
+        self.state.lock().doubtful.insert(prefix.to_owned());
+        let mut outcome = None;
+        let answer = self.call(|handle| {
+            let made = make(handle);
+            outcome = Some(made.clone());
+            made
+        });
+        let mut state = self.state.lock();
+        match (&answer, outcome) {
+            (Ok(made), _) => drop(state.mine.insert(made.clone())),
+            // Still in doubt.
+            (Err(Fault::ConnectionLoss), Some(_)) => return answer,
+            // It may be the handle's next session that has it.
+            (Err(Fault::SessionEnded), Some(Ok(made))) => state.strays.push(Stray::Node(made)),
+            (Err(Fault::SessionEnded), Some(Err(Fault::ConnectionLoss))) => {
+                state.strays.push(Stray::Marked(prefix.to_owned()));
+            }
+            _ => {}
+        }
+        state.doubtful.remove(prefix);
+        drop(state);
+        if answer.is_err() {
+            (self.bell)();
+        }
+        answer
+    }
+
+    /// Learns from a node of ours whose the session is.
+    pub(super) fn learn(&self, path: &str, stat: &Stat) -> Answer<()> {
+        let mut state = self.state.lock();
+        if !state.mine.contains(path) || state.owner == stat.ephemeral_owner {
+            return Ok(());
+        }
+        if state.owner == 0 {
+            state.owner = stat.ephemeral_owner;
+            return Ok(());
+        }
+        // It is another one than it was, and nobody has said so.
+        state.strays.push(Stray::Node(path.to_owned()));
+        state.end(End::Expired);
+        drop(state);
+        self.settle();
+        (self.bell)();
+        Err(Fault::SessionEnded)
+    }
+
+    /// A node that was made just now, whosever it may become: whose the session is, if that is not
+    /// known yet.
+    pub(super) fn meet(&self, stat: &Stat) {
+        let mut state = self.state.lock();
+        if state.owner == 0 && state.ended.is_none() {
+            state.owner = stat.ephemeral_owner;
+        }
+    }
+
+    pub(super) fn owner(&self) -> i64 {
+        self.state.lock().owner
+    }
+
+    pub(super) fn is_mine(&self, path: &str) -> bool {
+        self.state.lock().mine.contains(path)
+    }
+
+    pub(super) fn is_gone(&self, path: &str) {
+        self.state.lock().mine.remove(path);
+    }
+
+    /// How the session has ended, if that was seen.
+    pub(super) fn end(&self) -> Option<End> {
+        self.state.lock().ended
+    }
+
+    pub(super) fn later(&self, job: impl FnOnce() + Send + 'static) {
+        self.state.lock().jobs.push_back(Box::new(job));
+        (self.bell)();
+    }
+
+    /// Ends the session for the client, not for the handle.
+    pub(super) fn close(&self) {
+        self.state.lock().close();
+        self.settle();
+        (self.bell)();
+    }
+
+    /// Closes, and ends the thread when all is done. It may be one of the crate's that has come
+    /// by it last, so this only signals.
+    pub(super) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.close();
+        state.left = true;
+        drop(state);
+        (self.bell)();
+    }
+
+    /// Tells what has changed, in order, whichever thread comes first.
+    fn settle(&self) {
+        let mut telling = self.telling.lock();
+        loop {
+            let state = self.state.lock();
+            let notice = match state.ended {
+                Some(end) if !telling.ended => {
+                    telling.ended = true;
+                    Notice::Ended(end)
+                }
+                Some(_) if state.over && !telling.over => {
+                    telling.over = true;
+                    Notice::Over
+                }
+                Some(_) => return,
+                None if telling.attached
+                    && !(state.attached && state.connection == telling.connection) =>
+                {
+                    telling.attached = false;
+                    Notice::Suspended
+                }
+                None if state.attached && !telling.attached => {
+                    (telling.attached, telling.connection) = (true, state.connection);
+                    Notice::Attached
+                }
+                None => return,
+            };
+            drop(state);
+            self.status.note(notice);
+            (telling.on_notice)(notice);
+        }
+    }
+
+    /// On the crate's own thread: no more than a note.
+    fn heard(&self, line: HandleEvent) {
+        let mut state = self.state.lock();
+        state.changes += 1;
+        match line {
+            HandleEvent::Connected => state.attach(),
+            HandleEvent::Lost => state.attached = false,
+            HandleEvent::Expired => state.end(End::Expired),
+            HandleEvent::AuthFailed => state.end(End::AuthFailed),
+            HandleEvent::Closed => state.shut(),
+        }
+        drop(state);
+        if line != HandleEvent::Connected {
+            self.watchers.void();
+        }
+        (self.bell)();
+    }
+
+    /// The session's own thread. `opening` is dropped when the handle has answered.
+    pub(super) fn run<T>(self: &Arc<Self>, waiter: &Waiter, opening: T) {
+        let monitor: Weak<Monitor> = Arc::downgrade(self);
+        let unlisten = self.handle.listen(Box::new(move |line| {
+            if let Some(monitor) = monitor.upgrade() {
+                monitor.heard(line);
+            }
+        }));
+        if unlisten.is_none() {
+            self.state.lock().shut();
+        }
+        let (mut tries, mut due, mut seen) = (0, rt::now(), 0);
+        let mut opening = Some(opening);
+        loop {
+            self.settle();
+            let mut state = self.state.lock();
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job();
+                continue;
+            }
+            if state.changes != seen {
+                (seen, tries, due) = (state.changes, 0, rt::now());
+            }
+            let (ended, left) = (state.ended.is_some(), state.left);
+            if ended || state.attached {
+                drop(opening.take());
+            }
+            let idle = if ended { state.strays.is_empty() } else { state.attached };
+            if idle && ended && !state.over {
+                state.over = true;
+                continue;
+            }
+            drop(state);
+            if idle && left {
+                break;
+            }
+            if idle {
+                tries = 0;
+                if ended || self.call(|handle| self.watchers.tidy(handle)).is_ok() {
+                    waiter.wait(Deadline::NEVER);
+                }
+            } else if rt::now() < due {
+                waiter.wait(Deadline::at(due));
+            } else if !if ended { self.sweep() } else { self.probe() } {
+                tries += 1;
+                if tries > DOUBTS && self.handle.is_dead(&self.nowhere) {
+                    self.state.lock().shut();
+                }
+                due = rt::now() + pause(tries);
+            }
+        }
+        if let Some(unlisten) = unlisten {
+            unlisten();
+        }
+    }
+
+    /// Whether the handle answers again.
+    fn probe(&self) -> bool {
+        let before = self.state.lock().changes;
+        let answer = self.ask_leader(&*self.handle);
+        let mut state = self.state.lock();
+        match answer {
+            Ok(()) if state.changes == before => state.attach(),
+            Err(Fault::SessionEnded) => state.end(End::Expired),
+            _ => {}
+        }
+        state.attached || state.ended.is_some()
+    }
+
+    /// Deletes what is left, through whatever session the handle has.
+    fn sweep(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.shut || self.handle.is_orphan() {
+            // With the handle's session it all goes.
+            state.strays.clear();
+            return true;
+        }
+        let strays = state.strays.clone();
+        drop(state);
+        for stray in strays {
+            match self.remove(&stray) {
+                Ok(()) | Err(Fault::NoNode) => {}
+                Err(Fault::ConnectionLoss | Fault::SessionEnded) => return false,
+                Err(fault) => {
+                    logging::error!(target: "zklock::reaper", "{stray:?} cannot be deleted: {fault}");
+                }
+            }
+            self.state.lock().strays.retain(|other| *other != stray);
+        }
+        true
+    }
+
+    fn remove(&self, stray: &Stray) -> Answer<()> {
+        let prefix = match stray {
+            Stray::Node(path) => return self.handle.delete(path),
+            Stray::Marked(prefix) => prefix,
+        };
+        let before = self.state.lock().changes;
+        self.ask_leader(&*self.handle)?;
+        let parent = path::parent(prefix);
+        let children = self.handle.children(parent)?.unwrap_or_default();
+        for child in children.iter().filter(|child| child.starts_with(path::last(prefix))) {
+            match self.handle.delete(&path::join(parent, child)) {
+                Ok(()) | Err(Fault::NoNode) => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        let same = self.state.lock().changes == before;
+        if same { Ok(()) } else { Err(Fault::ConnectionLoss) }
+    }
+}
+
+impl MonitorState {
+    fn attach(&mut self) {
+        if !self.attached && self.ended.is_none() {
+            self.attached = true;
+            self.connection += 1;
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        self.attached = false;
+        self.ended.get_or_insert(end);
+    }
+
+    fn close(&mut self) {
+        if self.ended.is_none() {
+            self.end(End::Closed);
+            let (mine, doubtful) =
+                (std::mem::take(&mut self.mine), std::mem::take(&mut self.doubtful));
+            self.strays.extend(mine.into_iter().map(Stray::Node));
+            self.strays.extend(doubtful.into_iter().map(Stray::Marked));
+        }
+    }
+
+    fn shut(&mut self) {
+        self.shut = true;
+        self.end(End::Closed);
+    }
+}
+
+fn pause(tries: u32) -> Duration {
+    (Duration::from_millis(10) * 2u32.pow(tries.min(7))).min(Duration::from_secs(1))
+}
+
+impl std::fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Lookout")
+            .field("attached", &state.attached)
+            .field("ended", &state.ended)
+            .field("mine", &state.mine)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::super::handle::{Unlisten, Watcher};
+    use super::*;
+    use crate::acl::Acl;
+    use crate::session::connection::{Found, Names, NodeKind};
+
+    /// Makes nodes, and does nothing else.
+    #[derive(Debug)]
+    struct Maker;
+
+    impl Handle for Maker {
+        fn create(&self, path: &str, _: &[u8], _: &[Acl], _: NodeKind) -> Answer<String> {
+            Ok(format!("{path}0000000000"))
+        }
+
+        fn delete(&self, _: &str) -> Answer<()> {
+            Err(Fault::NoNode)
+        }
+
+        fn write(&self, _: &str, _: &[u8], _: Option<i32>) -> Answer<()> {
+            Err(Fault::NoNode)
+        }
+
+        fn read(&self, _: &str) -> Answer<Found> {
+            Ok(None)
+        }
+
+        fn exists(&self, _: &str) -> Answer<Option<Stat>> {
+            Ok(None)
+        }
+
+        fn children(&self, _: &str) -> Answer<Option<Names>> {
+            Ok(None)
+        }
+
+        fn read_with(&self, _: &str, _: Watcher) -> Answer<(Vec<u8>, Stat)> {
+            Err(Fault::NoNode)
+        }
+
+        fn children_with(&self, _: &str, _: Watcher) -> Answer<Names> {
+            Err(Fault::NoNode)
+        }
+
+        fn forget(&self, _: &str) -> Answer<()> {
+            Ok(())
+        }
+
+        fn listen(&self, _: Box<dyn Fn(HandleEvent) + Send>) -> Option<Unlisten> {
+            None
+        }
+
+        fn is_dead(&self, _: &str) -> bool {
+            false
+        }
+
+        fn is_orphan(&self) -> bool {
+            false
+        }
+
+        fn address(&self) -> Option<usize> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_node_of_another_session_than_before_ends_the_session_and_is_deleted() {
+        let reports =
+            Reports { status: Arc::default(), watches: Arc::default(), on_notice: Box::new(drop) };
+        let (monitor, _waiter) = Monitor::new(Arc::new(Maker), reports);
+        let of = |owner| Stat { ephemeral_owner: owner, ..Stat::default() };
+        monitor.heard(HandleEvent::Connected);
+        let make = |prefix: &str| {
+            monitor.make(prefix, |handle| {
+                handle.create(prefix, b"", &[], NodeKind::EphemeralSequential)
+            })
+        };
+        let (first, second) = (make("/a-").unwrap(), make("/b-").unwrap());
+        assert_eq!(monitor.learn(&first, &of(7)), Ok(()));
+        assert_eq!(monitor.owner(), 7);
+        assert_eq!(monitor.learn("/of-a-stranger", &of(9)), Ok(()));
+        assert_eq!(monitor.learn(&second, &of(7)), Ok(()));
+        assert_eq!(monitor.end(), None);
+        assert_eq!(monitor.learn(&second, &of(9)), Err(Fault::SessionEnded));
+        assert_eq!(monitor.end(), Some(End::Expired));
+        assert_eq!(monitor.state.lock().strays, [Stray::Node(second)]);
+    }
+}

@@ -1,0 +1,291 @@
+//! Watches of a program's handle. Its default watcher belongs to the program, so
+//! each is a watcher of its own in the crate's table, which keeps it until its node's event
+//! comes. Here that is one for a node and a connection, passed on to all who wait for it, so
+//! that nothing accumulates; and what no event will come for any more is cleared away.
+
+use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+
+use super::handle::Handle;
+use crate::rt::{Condvar, Mutex};
+use crate::session::connection::{Answer, Fault};
+use crate::session::notify::Watches;
+
+/// So many watchers that may never be called are left with the crate.
+const LITTER: usize = if cfg!(test) { 4 } else { 256 };
+
+/// What is watched of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WatchKind {
+    Node,
+    Children,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct WatcherTable {
+    watches: Arc<Watches>,
+    table: Mutex<Table>,
+    /// Nodes whose turn somebody has.
+    busy: Mutex<BTreeSet<String>>,
+    free: Condvar,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// The watches that are in force, by their numbers.
+    armed: HashMap<(WatchKind, String), u64>,
+    next: u64,
+    /// Nodes with watchers in the crate that may never be called.
+    litter: Vec<String>,
+    /// How many of them are too many.
+    most: usize,
+}
+
+/// A watcher. Whatever has become of it, be it that the crate has dropped it, those who rely on
+/// it are told.
+pub(super) struct ArmedWatcher {
+    watchers: Weak<WatcherTable>,
+    what: WatchKind,
+    path: String,
+    number: u64,
+}
+
+impl WatcherTable {
+    pub(super) fn new(watches: Arc<Watches>) -> WatcherTable {
+        let table = Table { armed: HashMap::new(), next: 0, litter: Vec::new(), most: LITTER };
+        WatcherTable {
+            watches,
+            table: Mutex::new(table),
+            busy: Mutex::default(),
+            free: Condvar::new(),
+        }
+    }
+
+    /// Sets a watch by `ask`, or relies on the one that is in force and asks by `plain`. Only for
+    /// who has a connection: whoever is told that a watch was lost will want another one.
+    pub(super) fn watch<T>(
+        self: &Arc<Self>,
+        what: WatchKind,
+        path: &str,
+        plain: impl FnOnce() -> Answer<T>,
+        ask: impl FnOnce(ArmedWatcher) -> Answer<T>,
+    ) -> Answer<T> {
+        let key = (what, path.to_owned());
+        let mut table = self.table.lock();
+        if table.armed.contains_key(&key) {
+            drop(table);
+            return plain();
+        }
+        table.next += 1;
+        let number = table.next;
+        table.armed.insert(key.clone(), number);
+        drop(table);
+        let armed =
+            ArmedWatcher { watchers: Arc::downgrade(self), what, path: path.to_owned(), number };
+        let answer = ask(armed);
+        if let Err(fault) = &answer {
+            let mut table = self.table.lock();
+            if table.armed.get(&key) == Some(&number) {
+                table.armed.remove(&key);
+            }
+            // An answered request leaves its watcher in the crate, whatever the answer was.
+            if what == WatchKind::Node
+                && !matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded)
+            {
+                table.litter.push(key.1);
+            }
+        }
+        answer
+    }
+
+    /// Whoever has the turn of a node sets a watch on it, or deletes it, alone.
+    pub(super) fn turn(&self, path: &str) -> Turn<'_> {
+        let mut busy = self.busy.lock();
+        while !busy.insert(path.to_owned()) {
+            self.free.wait(&mut busy);
+        }
+        Turn { watchers: self, path: path.to_owned() }
+    }
+
+    /// The connection is lost, and with it what it was to tell.
+    pub(super) fn void(&self) {
+        let mut table = self.table.lock();
+        let void = std::mem::take(&mut table.armed);
+        let nodes = void.into_keys().filter(|(what, _)| *what == WatchKind::Node);
+        table.litter.extend(nodes.map(|(_, path)| path));
+    }
+
+    /// Has the crate forget watchers on nodes that are gone, should there be many.
+    pub(super) fn tidy(&self, handle: &dyn Handle) -> Answer<()> {
+        let mut table = self.table.lock();
+        if table.litter.len() < table.most {
+            return Ok(());
+        }
+        let mut litter = std::mem::take(&mut table.litter);
+        drop(table);
+        litter.sort_unstable();
+        litter.dedup();
+        let mut left = Vec::new();
+        let mut result = Ok(());
+        for path in litter {
+            match handle.exists(&path) {
+                Ok(None) if result.is_ok() => {
+                    // That the server knows of no such watch is what is to be expected.
+                    if handle.forget(&path) == Err(Fault::ConnectionLoss) {
+                        result = Err(Fault::ConnectionLoss);
+                    }
+                }
+                Err(Fault::ConnectionLoss) => {
+                    result = Err(Fault::ConnectionLoss);
+                    left.push(path);
+                }
+                _ => left.push(path),
+            }
+        }
+        let mut table = self.table.lock();
+        table.litter.extend(left);
+        table.most = LITTER.max(2 * table.litter.len());
+        result
+    }
+}
+
+/// See [`WatcherTable::turn`]. It is over when this is dropped.
+pub(super) struct Turn<'a> {
+    watchers: &'a WatcherTable,
+    path: String,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.watchers.busy.lock().remove(&self.path);
+        self.watchers.free.notify_all();
+    }
+}
+
+impl ArmedWatcher {
+    /// The node's event.
+    pub(super) fn blow(&self) {
+        let Some(watchers) = self.watchers.upgrade() else { return };
+        self.disarm(&watchers);
+        // A panic would end the crate's thread for events.
+        let _ = catch_unwind(AssertUnwindSafe(|| watchers.watches.tell(&self.path)));
+    }
+
+    /// Before anybody is told, so that who then asks sets a new one.
+    fn disarm(&self, watchers: &WatcherTable) -> bool {
+        let mut table = watchers.table.lock();
+        let key = (self.what, self.path.clone());
+        let own = table.armed.get(&key) == Some(&self.number);
+        if own {
+            table.armed.remove(&key);
+        }
+        own
+    }
+}
+
+impl Drop for ArmedWatcher {
+    fn drop(&mut self) {
+        let Some(watchers) = self.watchers.upgrade() else { return };
+        if self.disarm(&watchers) {
+            let _ = catch_unwind(AssertUnwindSafe(|| watchers.watches.tell(&self.path)));
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use crate::session::notify::{Subscription, Waiter};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A table, and how often those who wait for "/a" were told.
+    fn rig() -> (Arc<WatcherTable>, Arc<AtomicUsize>, Subscription) {
+        let watches = Arc::new(Watches::default());
+        let (told, waiter) = (Arc::new(AtomicUsize::new(0)), Waiter::new());
+        let (count, bell) = (Arc::clone(&told), waiter.bell());
+        let signal = Arc::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            bell();
+        });
+        let subscription = watches.subscribe("/a", signal);
+        (Arc::new(WatcherTable::new(watches)), told, subscription)
+    }
+
+    fn set(watchers: &Arc<WatcherTable>) -> Option<ArmedWatcher> {
+        watchers.watch(WatchKind::Node, "/a", || Ok(None), |armed| Ok(Some(armed))).unwrap()
+    }
+
+    #[test]
+    fn a_node_has_one_watcher_for_as_long_as_it_is_in_force() {
+        let (watchers, told, _subscription) = rig();
+        let armed = set(&watchers).expect("the first");
+        for _ in 0..1000 {
+            assert!(set(&watchers).is_none());
+        }
+        assert!(watchers.watch(WatchKind::Children, "/a", || Ok(false), |_| Ok(true)).unwrap());
+        let before = told.load(Ordering::SeqCst);
+        armed.blow();
+        assert_eq!(told.load(Ordering::SeqCst), before + 1);
+        assert!(set(&watchers).is_some(), "it has been called");
+    }
+
+    #[test]
+    fn a_watcher_that_the_crate_drops_is_told_like_one_that_it_calls() {
+        let (watchers, told, _subscription) = rig();
+        drop(set(&watchers).expect("the first"));
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        let armed = set(&watchers).expect("a new one");
+        armed.blow();
+        drop(armed);
+        assert_eq!(told.load(Ordering::SeqCst), 2, "called, it is spent");
+    }
+
+    #[test]
+    fn another_connection_needs_another_watcher_and_remembers_the_first() {
+        let (watchers, told, _subscription) = rig();
+        let first = set(&watchers).expect("the first");
+        watchers.void();
+        let second = set(&watchers).expect("a new one");
+        drop(first);
+        assert!(set(&watchers).is_none(), "the one that is in force was taken for the other");
+        assert_eq!(told.load(Ordering::SeqCst), 0);
+        drop(second);
+        assert_eq!(watchers.table.lock().litter, ["/a"]);
+    }
+
+    #[test]
+    fn a_watch_that_was_refused_is_not_relied_on() {
+        let (watchers, told, _subscription) = rig();
+        let mut kept = Vec::new();
+        for fault in [Fault::NoNode, Fault::NoAuth] {
+            let ask = |armed| {
+                kept.push(armed);
+                Err(fault)
+            };
+            watchers.watch(WatchKind::Node, "/a", || Ok(()), ask).unwrap_err();
+        }
+        assert_eq!(kept.len(), 2);
+        drop(kept);
+        assert_eq!(told.load(Ordering::SeqCst), 0, "who was refused would ask for ever");
+        assert_eq!(watchers.table.lock().litter.len(), 2);
+    }
+
+    #[test]
+    fn who_has_the_turn_of_a_node_has_it_alone_and_holds_up_no_other() {
+        let (watchers, _told, _subscription) = rig();
+        let turn = watchers.turn("/a");
+        drop(watchers.turn("/b"));
+        let (has_it, shared) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&watchers));
+        let seen = Arc::clone(&has_it);
+        let waits = std::thread::spawn(move || {
+            let _turn = shared.turn("/a");
+            seen.load(Ordering::SeqCst)
+        });
+        has_it.store(1, Ordering::SeqCst);
+        drop(turn);
+        assert_eq!(waits.join().unwrap(), 1);
+    }
+}

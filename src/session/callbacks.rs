@@ -1,0 +1,132 @@
+//! Where the user's callbacks run: off every lock and every IO thread, so that they may
+//! call the library.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::workers::{Job, Workers};
+use crate::logging;
+use crate::rt::{AtomicBool, Mutex};
+
+/// One thread, and while callbacks keep that busy, further ones, as many as it takes: a callback that
+/// blocks holds up no other.
+#[derive(Clone)]
+pub(crate) struct Callbacks {
+    workers: Workers,
+    /// What no thread could be had for; it goes with the next one.
+    stranded: Arc<Mutex<VecDeque<Job>>>,
+    /// Whether there was none for the last one, and that was said.
+    short: Arc<AtomicBool>,
+}
+
+impl Default for Callbacks {
+    fn default() -> Callbacks {
+        Callbacks {
+            workers: Workers::new("zklock-event", usize::MAX),
+            stranded: Arc::default(),
+            short: Arc::default(),
+        }
+    }
+}
+
+impl Callbacks {
+    pub(crate) fn dispatch(&self, job: impl FnOnce() + Send + 'static) {
+        self.submit(Box::new(job));
+        self.retry();
+    }
+
+    /// Tries again to run what no thread could be had for.
+    pub(crate) fn retry(&self) {
+        let stranded = std::mem::take(&mut *self.stranded.lock());
+        for job in stranded {
+            self.submit(job);
+        }
+    }
+
+    fn submit(&self, job: Job) {
+        if let Err((error, stranded)) = self.workers.submit(job) {
+            let mut waiting = self.stranded.lock();
+            let first = waiting.is_empty() && !self.short.swap(true, Ordering::SeqCst);
+            waiting.extend(stranded);
+            drop(waiting);
+            if first {
+                logging::error!(target: "zklock::events", "a callback has to wait: {error}");
+            }
+        } else {
+            self.short.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Callbacks that run in their order, one at a time.
+pub(crate) struct InOrder {
+    events: Callbacks,
+    /// What is still to run, and whether something runs.
+    pending: Mutex<(VecDeque<Job>, bool)>,
+}
+
+impl InOrder {
+    pub(crate) fn new(events: &Callbacks) -> Arc<InOrder> {
+        Arc::new(InOrder { events: events.clone(), pending: Mutex::default() })
+    }
+
+    pub(crate) fn dispatch(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+        let mut pending = self.pending.lock();
+        pending.0.push_back(Box::new(job));
+        if std::mem::replace(&mut pending.1, true) {
+            return;
+        }
+        drop(pending);
+        let serial = Arc::clone(self);
+        self.events.dispatch(move || {
+            loop {
+                let mut pending = serial.pending.lock();
+                let Some(job) = pending.0.pop_front() else {
+                    pending.1 = false;
+                    return;
+                };
+                drop(pending);
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    logging::error!(target: "zklock::events", "a callback panicked");
+                }
+            }
+        });
+    }
+}
+
+impl std::fmt::Debug for Callbacks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.workers.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rt::bounded;
+
+    #[test]
+    fn blocked_and_panicking_callbacks_hold_up_no_other() {
+        let events = Callbacks::default();
+        let (release, released) = bounded::<()>(0);
+        let (told, heard) = bounded(1);
+        // They go on together, when the last has begun.
+        let together = Arc::new(std::sync::Barrier::new(101));
+        for _ in 0..100 {
+            let together = Arc::clone(&together);
+            events.dispatch(move || {
+                together.wait();
+            });
+        }
+        events.dispatch(move || {
+            let _ = released.recv();
+        });
+        together.wait();
+        events.dispatch(|| panic!("this one panics"));
+        events.dispatch(move || told.send(()).unwrap());
+        heard.recv().unwrap();
+        drop(release);
+    }
+}

@@ -1,0 +1,89 @@
+//! Making a node together with what is missing above it; and once, over lost answers.
+
+use super::connection::{Answer, Fault, NodeKind};
+use super::session::Session;
+use crate::acl::Acl;
+use crate::path;
+use crate::rt::{Deadline, Mutex};
+
+/// When a node was made, and how often its children have changed since; `None` where an ACL hides
+/// that.
+pub(crate) type Stamp = Option<(i64, i32)>;
+
+/// Creates the node, and what is missing above it as plain nodes.
+pub(crate) fn make_parents(
+    session: &Session,
+    node: &str,
+    kind: NodeKind,
+    acl: &[Acl],
+) -> Answer<()> {
+    let kind_of = |path: &str| if path == node { kind } else { NodeKind::Persistent };
+    let mut missing = vec![node];
+    // Upwards until something is there: a parent that exists need not allow to be made.
+    while let Some(path) = missing.last() {
+        match session.create(path, &[], acl, kind_of(path)) {
+            Ok(_) | Err(Fault::NodeExists) => break,
+            Err(Fault::NoNode) if path::parent(path) != "/" => missing.push(path::parent(path)),
+            Err(fault) => return Err(fault),
+        }
+    }
+    missing.pop();
+    while let Some(path) = missing.pop() {
+        match session.create(path, &[], acl, kind_of(path)) {
+            Ok(_) | Err(Fault::NodeExists) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
+}
+
+/// Creates a plain node, and what is missing above it, once, however often it is asked for: `before`
+/// is what one call of it leaves for the next. Says whether it is ours that is there; `None` when
+/// that cannot be known, as an earlier attempt may have taken effect, and others may have deleted
+/// the node since.
+pub(crate) fn make_once(
+    session: &Session,
+    whole: &str,
+    data: &[u8],
+    acl: &[Acl],
+    is_ours: impl Fn(&[u8]) -> bool,
+    before: &Mutex<Option<Stamp>>,
+    until: Deadline,
+) -> Answer<Option<bool>> {
+    let parent = path::parent(whole);
+    loop {
+        let begun = *before.lock();
+        if begun.is_some() {
+            session.sync()?;
+            if let Some((found, _)) = session.read(whole, false)? {
+                return Ok(Some(is_ours(&found)));
+            }
+        }
+        let now = match session.confirm(parent) {
+            Ok(None) => {
+                make_parents(session, parent, NodeKind::Persistent, acl)?;
+                continue;
+            }
+            Ok(Some(stat)) => Some((stat.czxid, stat.child_changes)),
+            // CREATE on it may be allowed all the same.
+            Err(Fault::NoAuth) => None,
+            Err(fault) => return Err(fault),
+        };
+        if begun.is_some_and(|begun| begun.is_none() || begun != now) {
+            return Ok(None);
+        }
+        // Nobody waits for it any more, and may delete the node meanwhile.
+        if until.has_passed() {
+            return Err(Fault::ConnectionLoss);
+        }
+        *before.lock() = Some(now);
+        match session.create(whole, data, acl, NodeKind::Persistent) {
+            Ok(_) => return Ok(Some(true)),
+            Err(Fault::NodeExists) if begun.is_none() => return Ok(Some(false)),
+            // Perhaps an earlier attempt took effect only now.
+            Err(Fault::NodeExists) => {}
+            Err(Fault::NoNode) => *before.lock() = None,
+            Err(fault) => return Err(fault),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Items that were taken too late for the calls that had asked for them: the client keeps them for
+//! later calls.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
+use std::sync::Arc;
+
+use super::notify::{Signal, Signals, Subscription};
+use crate::error::Result;
+use crate::logging;
+use crate::path;
+use crate::rt::Mutex;
+
+/// By the path that the nodes of a queue's items begin with.
+#[derive(Default)]
+pub(crate) struct LateItems {
+    kept: Mutex<BTreeMap<String, VecDeque<Result<Vec<u8>>>>>,
+    arrivals: Arc<Signals>,
+}
+
+impl LateItems {
+    pub(crate) fn put(&self, prefix: &str, came: Result<Vec<u8>>) {
+        self.kept.lock().entry(prefix.to_owned()).or_default().push_back(came);
+        self.arrivals.tell();
+    }
+
+    /// The first that came.
+    pub(crate) fn take(&self, prefix: &str) -> Option<Result<Vec<u8>>> {
+        let mut kept = self.kept.lock();
+        let came = kept.get_mut(prefix)?.pop_front();
+        if kept.get(prefix).is_some_and(VecDeque::is_empty) {
+            kept.remove(prefix);
+        }
+        came
+    }
+
+    pub(crate) fn has(&self, prefix: &str) -> bool {
+        self.kept.lock().contains_key(prefix)
+    }
+
+    /// Has a bell rung whenever something comes, for whatever queue.
+    pub(crate) fn subscribe(&self, bell: Signal) -> Subscription {
+        self.arrivals.subscribe(bell)
+    }
+}
+
+impl Drop for LateItems {
+    fn drop(&mut self) {
+        for (prefix, came) in mem::take(&mut *self.kept.lock()) {
+            let lost = came.iter().filter(|came| came.is_ok()).count();
+            if lost > 0 {
+                logging::warning!(
+                    target: "zklock::queue",
+                    "queue {:?}: {lost} items are lost, which were taken too late for the calls \
+                     that had waited for them; this client has not taken from the queue since",
+                    path::parent(&prefix)
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::notify::Waiter;
+
+    #[test]
+    fn what_came_late_is_given_once_and_to_its_own_queue() {
+        let late = LateItems::default();
+        assert!(!late.has("/q/qn-") && late.take("/q/qn-").is_none());
+        let _bell = late.subscribe(Waiter::new().bell());
+        for data in ["a", "b"] {
+            late.put("/q/qn-", Ok(data.into()));
+        }
+        assert!(late.has("/q/qn-") && !late.has("/p/qn-") && late.take("/p/qn-").is_none());
+        assert_eq!(late.take("/q/qn-").unwrap().unwrap(), b"a");
+        assert_eq!(late.take("/q/qn-").unwrap().unwrap(), b"b");
+        assert!(!late.has("/q/qn-") && late.take("/q/qn-").is_none());
+        // Without anybody who asks it is no harm.
+        late.put("/q/qn-", Ok(Vec::new()));
+    }
+}

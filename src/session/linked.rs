@@ -1,0 +1,265 @@
+//! Real sessions: each has a link to the ensemble.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::{
+    Answer, Answered, Both, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind,
+    ReadRaw, Reply, Reports, Request, Step, Submission,
+};
+use super::notify::Waiter;
+use super::session::until_attached;
+use crate::acl::Acl;
+use crate::error::{Error, ErrorKind, Result};
+use crate::link::core::{Answer as Raw, End};
+use crate::link::frame::{
+    FLAG_CONTAINER, FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, FLAG_SEQUENTIAL, Fields, Frame,
+    Malformed, SYNC_ROOT, code, op,
+};
+use crate::link::{DeferredRequest, Link, LinkConfig, Outgoing};
+use crate::rt::Deadline;
+
+/// The servers of a connect string, and how to talk to them.
+#[derive(Debug)]
+pub(crate) struct LinkEnsemble(pub(crate) LinkConfig);
+
+impl Ensemble for LinkEnsemble {
+    fn open(
+        &self,
+        reports: Reports,
+        waiter: &Waiter,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn Connection>> {
+        let Reports { status, watches, on_notice } = reports;
+        let (config, limit) = (self.0.clone(), self.0.connect_timeout);
+        let told = Arc::clone(&status);
+        let link = Link::open(
+            config,
+            Box::new(move |notice| {
+                told.note(notice);
+                on_notice(notice);
+            }),
+            Box::new(move |path| watches.tell(path)),
+        )?;
+        let deadline = Deadline::after(limit);
+        if until_attached(&status, waiter, deadline, stop)? {
+            return Ok(Box::new(LinkedConnection(link)));
+        }
+        let trouble = link.info().trouble;
+        let hosts = &self.0.resolver;
+        let trouble = trouble.unwrap_or_else(|| format!("no answer yet from {hosts}"));
+        Err(Error::new(
+            ErrorKind::Connect,
+            format!("could not connect within {limit:?}; last: {trouble}"),
+        ))
+    }
+
+    fn session_timeout(&self) -> Duration {
+        self.0.session_timeout
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.0.connect_timeout
+    }
+}
+
+/// One session.
+#[derive(Debug)]
+struct LinkedConnection(Link);
+
+impl Connection for LinkedConnection {
+    fn submit(&self, requests: Both<Submission>) -> bool {
+        self.0.send(requests.map(|asked| asked.map(verb)))
+    }
+
+    fn later(&self, asked: Submission, is_wanted: IsWanted) {
+        self.0.later(DeferredRequest { verb: verb(asked), is_wanted });
+    }
+
+    fn flushed_by(&self, until: Deadline) {
+        self.0.flushed_by(until);
+    }
+
+    fn trusted(&self) -> Result<(), End> {
+        self.0.lease()
+    }
+
+    fn info(&self) -> Info {
+        self.0.info()
+    }
+
+    fn close(&self, give_up_after: Duration) {
+        self.0.close(give_up_after);
+    }
+}
+
+// ----- requests as they stand on the wire
+
+fn verb(Submission { request, on_reply }: Submission) -> Outgoing {
+    let (operation, body, read) = encode(&request);
+    let on_answer = Box::new(move |raw| on_reply(Answered::Unread(raw, read)));
+    Outgoing { operation, body, on_answer }
+}
+
+fn encode(request: &Request) -> (i32, Vec<u8>, ReadRaw) {
+    let about = |path: &str, watch: bool| Frame::new().buffer(path.as_bytes()).flag(watch).body();
+    match request {
+        Request::Create { path, data, acl, kind } => {
+            let (operation, body) = create(path, data, acl, *kind);
+            (operation, body, |raw| told(raw, created))
+        }
+        Request::Delete { path } => (op::DELETE, delete(path), |raw| told(raw, done)),
+        Request::Write { path, data, version } => {
+            (op::SET_DATA, write(path, data, *version), |raw| told(raw, done))
+        }
+        Request::Transact(steps) => (op::MULTI, transaction(steps), |raw| {
+            let error = told(raw, first_error)?;
+            outcome(error).map(|()| Reply::Done)
+        }),
+        Request::Data { path, watch } => {
+            (op::GET_DATA, about(path, *watch), |raw| told(raw, data_and_stat))
+        }
+        Request::Exists { path, watch } => (op::EXISTS, about(path, *watch), |raw| told(raw, stat)),
+        Request::Children { path, watch } => {
+            (op::GET_CHILDREN, about(path, *watch), |raw| told(raw, names))
+        }
+        Request::ChildrenAndStat { path, watch } => {
+            (op::GET_CHILDREN_AND_STAT, about(path, *watch), |raw| told(raw, names_and_stat))
+        }
+        Request::Sync => (op::SYNC, SYNC_ROOT.to_vec(), |raw| told(raw, done)),
+        Request::Unwatch { path } => {
+            /// Of a node's data, its children or its making.
+            const ANY: i32 = 3;
+            let body = Frame::new().buffer(path.as_bytes()).int(ANY).body();
+            (op::REMOVE_WATCHES, body, |raw| told(raw, done))
+        }
+    }
+}
+
+fn create(path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> (i32, Vec<u8>) {
+    let count = i32::try_from(acl.len()).unwrap_or(i32::MAX);
+    let head = Frame::new().buffer(path.as_bytes()).buffer(data).int(count);
+    let all = acl.iter().fold(head, |frame, acl| {
+        frame.int(acl.permissions.bits()).buffer(acl.scheme.as_bytes()).buffer(acl.id.as_bytes())
+    });
+    let operation = if kind == NodeKind::Container { op::CREATE_CONTAINER } else { op::CREATE };
+    (operation, all.int(flags(kind)).body())
+}
+
+/// What stands for any version.
+fn any(version: Option<i32>) -> i32 {
+    version.unwrap_or(-1)
+}
+
+fn delete(path: &str) -> Vec<u8> {
+    Frame::new().buffer(path.as_bytes()).int(any(None)).body()
+}
+
+fn write(path: &str, data: &[u8], version: Option<i32>) -> Vec<u8> {
+    Frame::new().buffer(path.as_bytes()).buffer(data).int(any(version)).body()
+}
+
+fn transaction(steps: &[Step]) -> Vec<u8> {
+    let one = |step: &Step| match step {
+        Step::Check { path, version } => {
+            (op::CHECK, Frame::new().buffer(path.as_bytes()).int(any(*version)).body())
+        }
+        Step::Create { path, data, acl, kind } => create(path, data, acl, *kind),
+        Step::Delete { path } => (op::DELETE, delete(path)),
+        Step::Write { path, data, version } => (op::SET_DATA, write(path, data, *version)),
+    };
+    let all = steps.iter().map(one).fold(Frame::new(), |frame, (operation, body)| {
+        frame.int(operation).flag(false).int(-1).raw(&body)
+    });
+    all.int(-1).flag(true).int(-1).body()
+}
+
+fn flags(kind: NodeKind) -> i32 {
+    match kind {
+        NodeKind::Persistent => 0,
+        NodeKind::Container => FLAG_CONTAINER,
+        NodeKind::Ephemeral | NodeKind::Named => FLAG_EPHEMERAL,
+        NodeKind::PersistentSequential => FLAG_SEQUENTIAL,
+        NodeKind::EphemeralSequential => FLAG_EPHEMERAL_SEQUENTIAL,
+    }
+}
+
+// ----- and what comes back
+
+fn told<T>(raw: &Raw, read: fn(&Raw) -> Result<T, Malformed>) -> Answer<T> {
+    if raw.error == code::MARSHALLING && !raw.body.is_empty() {
+        // The link says why; a server never says more than the code.
+        return Err(Fault::TooLarge(String::from_utf8_lossy(&raw.body).into_owned()));
+    }
+    outcome(raw.error)?;
+    read(raw).map_err(|malformed| Fault::Refused(malformed.to_string()))
+}
+
+fn outcome(error: i32) -> Answer<()> {
+    let other = match error {
+        code::OK => return Ok(()),
+        code::CONNECTION_LOSS => return Err(Fault::ConnectionLoss),
+        code::SESSION_EXPIRED => return Err(Fault::SessionEnded),
+        code::NO_NODE => return Err(Fault::NoNode),
+        code::NODE_EXISTS => return Err(Fault::NodeExists),
+        code::NOT_EMPTY => return Err(Fault::NotEmpty),
+        code::BAD_VERSION => return Err(Fault::BadVersion),
+        code::NO_AUTH => return Err(Fault::NoAuth),
+        code::INVALID_ACL => return Err(Fault::InvalidAcl),
+        code::MARSHALLING => return Err(Fault::too_large()),
+        code::THROTTLED => return Err(Fault::Busy),
+        code::UNIMPLEMENTED => return Err(Fault::Unknown),
+        code::BAD_ARGUMENTS => "BadArguments",
+        code::NO_CHILDREN_FOR_EPHEMERALS => "NoChildrenForEphemerals",
+        other => &format!("error {other}"),
+    };
+    Err(Fault::Refused(format!("the server refused it: {other}")))
+}
+
+/// Of the steps of a transaction: what ended it, or `OK`. The steps before that one have no error,
+/// and those behind it one that says nothing.
+fn first_error(raw: &Raw) -> Result<i32, Malformed> {
+    let mut fields = Fields(&raw.body);
+    loop {
+        let (operation, is_end, _) = (fields.int()?, fields.flag()?, fields.int()?);
+        match operation {
+            _ if is_end => return Ok(code::OK),
+            op::CREATE | op::CREATE_CONTAINER => drop(fields.string()?),
+            op::SET_DATA => drop(fields.stat()?),
+            op::DELETE | op::CHECK => {}
+            -1 => match fields.int()? {
+                code::OK => {}
+                error => return Ok(error),
+            },
+            _ => return Err(Malformed("a step of an unknown kind")),
+        }
+    }
+}
+
+fn done(_: &Raw) -> Result<Reply, Malformed> {
+    Ok(Reply::Done)
+}
+
+/// The answer's own number is that of the transaction which has made the node.
+fn created(raw: &Raw) -> Result<Reply, Malformed> {
+    let path = Fields(&raw.body).string()?.to_owned();
+    Ok(Reply::Created(Created { path, czxid: Some(raw.zxid) }))
+}
+
+fn data_and_stat(raw: &Raw) -> Result<Reply, Malformed> {
+    let mut fields = Fields(&raw.body);
+    Ok(Reply::Data(fields.buffer()?.to_vec(), fields.stat()?))
+}
+
+fn stat(raw: &Raw) -> Result<Reply, Malformed> {
+    Fields(&raw.body).stat().map(Reply::Stat)
+}
+
+fn names(raw: &Raw) -> Result<Reply, Malformed> {
+    Fields(&raw.body).strings().map(|names| Reply::Names(Arc::new(names)))
+}
+
+fn names_and_stat(raw: &Raw) -> Result<Reply, Malformed> {
+    let mut fields = Fields(&raw.body);
+    Ok(Reply::NamesAndStat(Arc::new(fields.strings()?), fields.stat()?))
+}

@@ -1,0 +1,115 @@
+//! A thread that waits for the answers to its requests.
+
+use std::mem;
+use std::sync::Arc;
+
+use super::connection::{Answer, Answered, Both, Fault, OnAnswer, OnReply, Reply};
+use super::notify::Signal;
+use super::time_limit::TimeLimit;
+use crate::rt::{Condvar, Mutex};
+
+/// The answers to one request, or two.
+pub(crate) struct PendingReply<'a> {
+    shared: Arc<ReplySlot>,
+    limit: Option<&'a TimeLimit>,
+}
+
+struct ReplySlot {
+    state: Mutex<ReplyState>,
+    done: Condvar,
+    /// Of who waits within a time limit.
+    bell: Option<Signal>,
+}
+
+struct ReplyState {
+    answers: Both<Answered>,
+    missing: usize,
+    /// Who is told of the first answer when nobody waits for it any more.
+    late: Option<OnAnswer<Reply>>,
+}
+
+impl<'a> PendingReply<'a> {
+    /// Of so many requests, for a caller who waits within this limit.
+    pub(crate) fn new(count: usize, limit: Option<&'a TimeLimit>) -> PendingReply<'a> {
+        let state = ReplyState { answers: [None, None], missing: count, late: None };
+        let bell = limit.map(TimeLimit::bell);
+        let shared = ReplySlot { state: Mutex::new(state), done: Condvar::new(), bell };
+        PendingReply { shared: Arc::new(shared), limit }
+    }
+
+    /// What to do with the answer to the request of this number, to be asked for once each.
+    pub(crate) fn on_reply(&self, number: usize) -> OnReply {
+        let mut promise = ReplyPromise { shared: Arc::clone(&self.shared), number, answer: None };
+        Box::new(move |answer| {
+            promise.answer = Some(answer);
+            drop(promise);
+        })
+    }
+
+    /// Waits for all of them, or until the limit is over: what has not come by then counts as lost with
+    /// the connection. Whoever wants to know of the first answer even so gives a `late`; it is taken if
+    /// that answer is missing then.
+    pub(crate) fn wait(self, late: &mut Option<OnAnswer<Reply>>) -> [Answer<Reply>; 2] {
+        let mut state = self.shared.state.lock();
+        while state.missing > 0 {
+            match self.limit {
+                None => self.shared.done.wait(&mut state),
+                Some(limit) if limit.is_over() => {
+                    let answers = mem::take(&mut state.answers);
+                    if answers[0].is_none() {
+                        state.late = late.take();
+                    }
+                    drop(state);
+                    let lost = || Err(Fault::ConnectionLoss);
+                    return answers.map(|answer| answer.map_or_else(lost, Answered::read));
+                }
+                Some(limit) => {
+                    drop(state);
+                    limit.wait();
+                    state = self.shared.state.lock();
+                }
+            }
+        }
+        let answers = mem::take(&mut state.answers);
+        drop(state);
+        answers.map(given)
+    }
+}
+
+/// Where the answer was dropped, the session is over.
+fn given(answer: Option<Answered>) -> Answer<Reply> {
+    answer.map_or(Err(Fault::SessionEnded), Answered::read)
+}
+
+/// Dropped with an answer or without: nobody waits for ever.
+struct ReplyPromise {
+    shared: Arc<ReplySlot>,
+    number: usize,
+    answer: Option<Answered>,
+}
+
+impl Drop for ReplyPromise {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.missing -= 1;
+        // One wake-up, for the last of them.
+        let is_last = state.missing == 0;
+        if self.number == 0
+            && let Some(late) = state.late.take()
+        {
+            drop(state);
+            return late(given(self.answer.take()));
+        }
+        if let Some(answer) = state.answers.get_mut(self.number) {
+            *answer = self.answer.take();
+        }
+        drop(state);
+        match &self.shared.bell {
+            _ if !is_last => {}
+            Some(bell) => bell(),
+            None => {
+                self.shared.done.notify_one();
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! One answer for all who ask the same at the same time: after a new connection, every
+//! waiter of a client wants the same list at once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::mem;
+use std::sync::Arc;
+
+use super::notify::Signal;
+use super::time_limit::TimeLimit;
+use crate::rt::{Condvar, Mutex};
+
+/// Shares answers of type `T` among callers with the same key.
+///
+/// Nobody is given an answer that was asked for before the call began.
+pub(crate) struct SingleFlight<T> {
+    rounds: Mutex<HashMap<String, Rounds<T>>>,
+}
+
+struct Rounds<T> {
+    /// The round that will begin when the one under way has ended.
+    next: Option<Arc<Round<T>>>,
+}
+
+struct Round<T> {
+    inner: Mutex<Inner<T>>,
+    changed: Condvar,
+}
+
+struct Inner<T> {
+    state: FlightState<T>,
+    /// How many have joined and not come to ask. They cannot be told by the references to the
+    /// round: who has panicked may still have one.
+    waiting: usize,
+    /// Of those of them who wait within a time limit, by number.
+    bells: BTreeMap<u64, Signal>,
+    next: u64,
+}
+
+enum FlightState<T> {
+    Waiting,
+    /// One of those who wait for it is to ask.
+    Due,
+    Done(T),
+}
+
+impl<T: Clone> SingleFlight<T> {
+    /// The answer of `ask`, by whoever of the callers runs it; `None` to the caller whose time limit
+    /// is over first. If that was the one who asked, another asks anew.
+    pub(crate) fn get(
+        &self,
+        key: &str,
+        limit: Option<&TimeLimit>,
+        ask: impl FnOnce() -> T,
+    ) -> Option<T> {
+        if let Some(round) = self.join(key) {
+            let mut inner = round.inner.lock();
+            inner.next += 1;
+            let number = inner.next;
+            inner.bells.extend(limit.map(|limit| (number, limit.bell())));
+            loop {
+                match (&inner.state, limit) {
+                    (FlightState::Done(answer), _) => return Some(answer.clone()),
+                    (FlightState::Due, _) => break,
+                    (FlightState::Waiting, None) => round.changed.wait(&mut inner),
+                    (FlightState::Waiting, Some(limit)) if limit.is_over() => {
+                        inner.waiting -= 1;
+                        inner.bells.remove(&number);
+                        return None;
+                    }
+                    (FlightState::Waiting, Some(limit)) => {
+                        drop(inner);
+                        limit.wait();
+                        inner = round.inner.lock();
+                    }
+                }
+            }
+            inner.state = FlightState::Waiting;
+            inner.waiting -= 1;
+            inner.bells.remove(&number);
+            drop(inner);
+            return self.run(key, Some(&round), limit, ask);
+        }
+        self.run(key, None, limit, ask)
+    }
+
+    /// The round to wait for, if one is under way already.
+    fn join(&self, key: &str) -> Option<Arc<Round<T>>> {
+        let mut rounds = self.rounds.lock();
+        let Some(of_key) = rounds.get_mut(key) else {
+            rounds.insert(key.to_owned(), Rounds { next: None });
+            return None;
+        };
+        let next = of_key.next.get_or_insert_with(|| {
+            let inner =
+                Inner { state: FlightState::Waiting, waiting: 0, bells: BTreeMap::new(), next: 0 };
+            Arc::new(Round { inner: Mutex::new(inner), changed: Condvar::new() })
+        });
+        next.inner.lock().waiting += 1;
+        Some(Arc::clone(next))
+    }
+
+    fn run(
+        &self,
+        key: &str,
+        round: Option<&Arc<Round<T>>>,
+        limit: Option<&TimeLimit>,
+        ask: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let mut turn = AskTurn { together: self, key, round, finished: false };
+        let answer = ask();
+        if limit.is_some_and(TimeLimit::was_over) {
+            return None;
+        }
+        turn.finished = true;
+        drop(turn);
+        if let Some(round) = round {
+            let mut inner = round.inner.lock();
+            inner.state = FlightState::Done(answer.clone());
+            let bells = mem::take(&mut inner.bells);
+            drop(inner);
+            round.changed.notify_all();
+            bells.values().for_each(|bell| bell());
+        }
+        Some(answer)
+    }
+}
+
+struct AskTurn<'a, T> {
+    together: &'a SingleFlight<T>,
+    key: &'a str,
+    round: Option<&'a Arc<Round<T>>>,
+    finished: bool,
+}
+
+impl<T> Drop for AskTurn<'_, T> {
+    fn drop(&mut self) {
+        if !self.finished
+            && let Some(round) = self.round
+            && round.hand_on()
+        {
+            // There was no answer: another of those who wait for this round takes it over.
+            return;
+        }
+        let mut rounds = self.together.rounds.lock();
+        let next = rounds.get_mut(self.key).and_then(|of_key| of_key.next.take());
+        if !next.is_some_and(|round| round.hand_on()) {
+            rounds.remove(self.key);
+        }
+    }
+}
+
+impl<T> Round<T> {
+    /// Has one of those who wait ask, if there is one.
+    fn hand_on(&self) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.waiting == 0 {
+            return false;
+        }
+        inner.state = FlightState::Due;
+        // Whoever's bell is here will look.
+        match inner.bells.values().next() {
+            Some(bell) => bell(),
+            None => {
+                self.changed.notify_one();
+            }
+        }
+        true
+    }
+}
+
+impl<T> Default for SingleFlight<T> {
+    fn default() -> SingleFlight<T> {
+        SingleFlight { rounds: Mutex::default() }
+    }
+}
+
+impl<T> std::fmt::Debug for SingleFlight<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.rounds.lock().keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rt::{Deadline, Sender, bounded, unbounded};
+    use crate::session::notify::Cancel;
+    use std::thread::{JoinHandle, spawn, yield_now};
+    use std::time::Duration;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    type Letters = Arc<SingleFlight<u8>>;
+
+    /// A caller whose question is under way until the sender is dropped.
+    fn hold_up(together: &Letters) -> (JoinHandle<u8>, Sender<()>) {
+        let (begun, has_begun) = bounded(0);
+        let (go_on, may_go_on) = bounded::<()>(0);
+        let shared = Arc::clone(together);
+        let first = spawn(move || {
+            let ask = || {
+                begun.send(()).unwrap();
+                let _ = may_go_on.recv();
+                1
+            };
+            shared.get("a", None, ask).unwrap()
+        });
+        has_begun.recv().unwrap();
+        (first, go_on)
+    }
+
+    fn wait_until_joined(together: &Letters, count: usize) {
+        let joined = || {
+            let rounds = together.rounds.lock();
+            rounds["a"].next.as_ref().is_some_and(|next| Arc::strong_count(next) == count + 1)
+        };
+        while !joined() {
+            yield_now();
+        }
+    }
+
+    fn assert_nobody_is_stranded(together: &Letters) {
+        assert_eq!(together.get("a", None, || 7), Some(7));
+        assert!(together.rounds.lock().is_empty());
+    }
+
+    #[test]
+    fn those_who_come_during_a_round_share_the_next_one() {
+        let together = Letters::default();
+        let asked = Arc::new(Mutex::new(1));
+        let (first, go_on) = hold_up(&together);
+        let others: Vec<_> = (0..20)
+            .map(|_| {
+                let (shared, asked) = (Arc::clone(&together), Arc::clone(&asked));
+                spawn(move || {
+                    let ask = || {
+                        *asked.lock() += 1;
+                        *asked.lock()
+                    };
+                    shared.get("a", None, ask).unwrap()
+                })
+            })
+            .collect();
+        wait_until_joined(&together, 20);
+        assert_eq!(together.get("b", None, || 7), Some(7), "another key waits for nobody");
+        drop(go_on);
+        assert_eq!(first.join().unwrap(), 1);
+        for other in others {
+            assert_eq!(other.join().unwrap(), 2);
+        }
+        assert_nobody_is_stranded(&together);
+    }
+
+    #[test]
+    fn a_question_that_panics_strands_nobody() {
+        let together = Letters::default();
+        for others in 0..2 {
+            let (first, go_on) = hold_up(&together);
+            let shared = Arc::clone(&together);
+            let panics = spawn(move || shared.get("a", None, || panic!("this one panics")));
+            wait_until_joined(&together, 1);
+            let answers: Vec<_> = (0..others)
+                .map(|_| {
+                    let shared = Arc::clone(&together);
+                    spawn(move || shared.get("a", None, || 3).unwrap())
+                })
+                .collect();
+            wait_until_joined(&together, 1 + others);
+            drop(go_on);
+            assert_eq!(first.join().unwrap(), 1);
+            // Whichever of them came to ask.
+            let _: std::thread::Result<Option<u8>> = panics.join();
+            for answer in answers {
+                assert_eq!(answer.join().unwrap(), 3);
+            }
+            assert_nobody_is_stranded(&together);
+        }
+    }
+
+    #[test]
+    fn a_question_by_a_thread_that_unwinds_is_as_good_as_any() {
+        struct AsksWhenDropped(Letters);
+        impl Drop for AsksWhenDropped {
+            fn drop(&mut self) {
+                self.0.get("a", None, || 2);
+            }
+        }
+        let together = Letters::default();
+        let (first, go_on) = hold_up(&together);
+        let unwinding: Vec<_> = (0..2)
+            .map(|_| {
+                let asks = AsksWhenDropped(Arc::clone(&together));
+                spawn(move || {
+                    let _asks = asks;
+                    panic!("this one unwinds");
+                })
+            })
+            .collect();
+        wait_until_joined(&together, 2);
+        drop(go_on);
+        assert_eq!(first.join().unwrap(), 1);
+        for thread in unwinding {
+            let unwound: std::thread::Result<()> = thread.join();
+            assert!(unwound.is_err());
+        }
+        assert_nobody_is_stranded(&together);
+    }
+
+    #[test]
+    fn who_goes_before_the_answer_leaves_the_question_to_another() {
+        let together = Letters::default();
+        let (first, go_on) = hold_up(&together);
+        let cancels = [(); 2].map(|()| Cancel::new());
+        let (asks, asked) = unbounded();
+        let callers = [0, 1].map(|number| {
+            let (shared, asks, cancel) =
+                (Arc::clone(&together), asks.clone(), cancels[number].clone());
+            spawn(move || {
+                let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
+                shared.get("a", Some(&limit), || {
+                    let (answer, answered) = bounded(1);
+                    asks.send((number, answer)).unwrap();
+                    // As verbs do: without an answer when the limit is over.
+                    let given = answered.recv().unwrap();
+                    if limit.is_over() { 0 } else { given }
+                })
+            })
+        });
+        wait_until_joined(&together, 2);
+        drop(go_on);
+        first.join().unwrap();
+        let (goes, answer) = asked.recv_timeout(SOON).unwrap();
+        cancels[goes].cancel();
+        answer.send(1).unwrap();
+        let (stays, answer) = asked.recv_timeout(SOON).unwrap();
+        assert_ne!(stays, goes);
+        answer.send(2).unwrap();
+        let answers = callers.map(|caller| caller.join().unwrap());
+        assert_eq!((answers[goes], answers[stays]), (None, Some(2)));
+        assert_nobody_is_stranded(&together);
+    }
+
+    #[test]
+    fn who_goes_while_others_ask_holds_up_nobody() {
+        let together = Letters::default();
+        let (first, go_on) = hold_up(&together);
+        let (cancel, shared) = (Cancel::new(), Arc::clone(&together));
+        let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
+        let (tell, told) = unbounded();
+        spawn(move || tell.send(shared.get("a", Some(&limit), || panic!("asked by who has gone"))));
+        wait_until_joined(&together, 1);
+        cancel.cancel();
+        assert_eq!(told.recv_timeout(SOON), Ok(None));
+        drop(go_on);
+        first.join().unwrap();
+        assert_nobody_is_stranded(&together);
+    }
+}

@@ -1,0 +1,271 @@
+//! A caller's way to the ensemble: it asks, looks, and has what it saw watched, over lost
+//! connections and sessions, for as long as it cares.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::client::{Client, Interrupted, Patience};
+use super::connection::{Answer, Fault, Names, Stat};
+use super::notify::{Cancel, Signal, Subscription, Waiter};
+use super::session::Session;
+use super::status::Usable;
+use crate::error::Result;
+use crate::rt::{AtomicBool, Deadline};
+
+/// A request may be this much late of a deadline, so that a very short one is worth an
+/// attempt, and so that what an attempt leaves behind is mostly gone when it returns.
+pub(crate) const GRACE: Duration = Duration::from_millis(50);
+
+/// By when requests must have their answers, if all is to be over by the deadline.
+pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
+    match (deadline.instant(), Deadline::after(GRACE).instant()) {
+        (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
+        _ => deadline,
+    }
+}
+
+/// See the module. Wherever it answers `None`, the time was over, or the wait was cancelled.
+pub(crate) struct WatchLoop {
+    client: Client,
+    waiter: Waiter,
+    cancel: Option<(Cancel, Subscription)>,
+    session: Option<(Arc<Session>, Subscription)>,
+    seen: Option<LastLook>,
+}
+
+/// What has been seen, until it changes.
+struct LastLook {
+    connection: u64,
+    review: u64,
+    changed: Arc<AtomicBool>,
+    _watches: Vec<Subscription>,
+}
+
+impl WatchLoop {
+    pub(crate) fn new(client: &Client, cancel: Option<&Cancel>) -> WatchLoop {
+        let waiter = Waiter::new();
+        let heed = |cancel: &Cancel| (cancel.clone(), cancel.subscribe(waiter.bell()));
+        let cancel = cancel.map(heed);
+        WatchLoop { client: client.clone(), waiter, cancel, session: None, seen: None }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn cancel(&self) -> Option<&Cancel> {
+        self.cancel.as_ref().map(|(cancel, _)| cancel)
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel().is_some_and(Cancel::is_cancelled)
+    }
+
+    /// A session that a server serves.
+    pub(crate) fn session(&mut self, until: Deadline) -> Result<Option<Arc<Session>>> {
+        let cancel = self.cancel.as_ref().map(|(cancel, _)| cancel);
+        let is_cancelled = || cancel.is_some_and(Cancel::is_cancelled);
+        loop {
+            if let Some((session, _)) = &self.session {
+                match session.status().until_usable(&self.waiter, until, is_cancelled) {
+                    Usable::Now => return Ok(Some(Arc::clone(session))),
+                    Usable::NotInTime => return Ok(None),
+                    Usable::Never(_) => (self.session, self.seen) = (None, None),
+                }
+            }
+            let core = self.client.core();
+            match core.session(&self.waiter, until, is_cancelled, Patience::UntilDeadline) {
+                Ok(session) => {
+                    let subscription = session.status().subscribe(self.waiter.bell());
+                    self.session = Some((session, subscription));
+                }
+                Err(Interrupted::GaveUp) => return Ok(None),
+                Err(Interrupted::Failed(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Asks once, in this session: see [`Session::ask`].
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        session: &Arc<Session>,
+        until: Deadline,
+        question: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
+        late: impl FnOnce(Answer<T>) + Send + 'static,
+    ) -> Result<Option<Answer<T>>> {
+        session.ask(until, self.cancel(), question, late)
+    }
+
+    /// Looks once, in this session; what it watches thereby is watched until the next look.
+    pub(crate) fn look<T: Send + 'static>(
+        &mut self,
+        session: &Arc<Session>,
+        until: Deadline,
+        look: impl FnOnce(&mut View<'_>) -> Answer<T> + Send + 'static,
+    ) -> Result<Option<Answer<T>>> {
+        let (changed, bell) = (Arc::new(AtomicBool::new(false)), self.waiter.bell());
+        let flag = Arc::clone(&changed);
+        let signal: Signal = Arc::new(move || {
+            flag.store(true, Ordering::SeqCst);
+            bell();
+        });
+        // A watch that is lost is known by the connection.
+        let phase = session.status().now();
+        let question = move |session: &Session| {
+            let mut view = View { session, signal, watches: Vec::new() };
+            look(&mut view).map(|found| (found, view.watches))
+        };
+        let Some(answer) = self.ask(session, until, question, drop)? else { return Ok(None) };
+        Ok(Some(answer.map(|(found, watches)| {
+            let (connection, review) = (phase.connection, phase.review());
+            self.seen = Some(LastLook { connection, review, changed, _watches: watches });
+            found
+        })))
+    }
+
+    /// Looks, again after each change of what it has watched, until it finds something. Changes
+    /// are waited for until the deadline, answers until `ask_until`.
+    pub(crate) fn find<T: Send + 'static>(
+        &mut self,
+        until: Deadline,
+        ask_until: Deadline,
+        look: impl Fn(&mut View<'_>) -> Answer<Option<T>> + Clone + Send + 'static,
+    ) -> Result<Option<Answer<T>>> {
+        loop {
+            let Some(session) = self.session(ask_until)? else { return Ok(None) };
+            match self.look(&session, ask_until, look.clone())? {
+                None => return Ok(None),
+                Some(Ok(Some(found))) => return Ok(Some(Ok(found))),
+                Some(Ok(None)) => {
+                    if !self.changed(until)? {
+                        return Ok(None);
+                    }
+                }
+                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
+                    if self.is_over(ask_until) {
+                        return Ok(None);
+                    }
+                }
+                Some(Err(fault)) => return Ok(Some(Err(fault))),
+            }
+        }
+    }
+
+    /// Waits until what was seen last may have changed; false when that was not in time.
+    pub(crate) fn changed(&mut self, until: Deadline) -> Result<bool> {
+        loop {
+            // What cannot be looked at again is not known to have changed.
+            let Some(session) = self.session(until)? else { return Ok(false) };
+            if !self.is_up_to_date(&session) {
+                return Ok(true);
+            }
+            if self.is_over(until) {
+                return Ok(false);
+            }
+            self.waiter.wait(until);
+        }
+    }
+
+    /// Does nothing until then, or until it is cancelled.
+    pub(crate) fn rest(&self, until: Deadline) {
+        self.has_come(until, || false);
+    }
+
+    /// What ends a wait for something of the caller's own.
+    pub(crate) fn bell(&self) -> Signal {
+        self.waiter.bell()
+    }
+
+    /// Waits until something of the caller's own has come, for which the bell is rung; false when
+    /// that was not in time.
+    pub(crate) fn has_come(&self, until: Deadline, mut has_come: impl FnMut() -> bool) -> bool {
+        loop {
+            if has_come() {
+                return true;
+            }
+            if self.is_over(until) {
+                return false;
+            }
+            self.waiter.wait(until);
+        }
+    }
+
+    pub(crate) fn is_over(&self, until: Deadline) -> bool {
+        self.is_cancelled() || until.has_passed()
+    }
+
+    pub(crate) fn is_up_to_date(&self, session: &Session) -> bool {
+        let phase = session.status().now();
+        self.seen.as_ref().is_some_and(|seen| {
+            !seen.changed.load(Ordering::SeqCst)
+                && (seen.connection, seen.review) == (phase.connection, phase.review())
+        })
+    }
+}
+
+impl fmt::Debug for WatchLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Follower")
+    }
+}
+
+/// What can be seen in one look. What is read by its own verbs is watched; the session's verbs are
+/// there, too.
+pub(crate) struct View<'a> {
+    session: &'a Session,
+    signal: Signal,
+    watches: Vec<Subscription>,
+}
+
+impl View<'_> {
+    fn watch(&mut self, path: &str) {
+        self.watches.push(self.session.watches().subscribe(path, Arc::clone(&self.signal)));
+    }
+
+    /// A node's data, and news of it; of one that is not there, none.
+    pub(crate) fn node(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
+        self.watch(path);
+        self.session.data(path, true)
+    }
+
+    /// A node's data, and news of it, be it there or not yet.
+    pub(crate) fn node_or_making(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
+        loop {
+            if let Some(found) = self.node(path)? {
+                return Ok(Some(found));
+            }
+            if !self.session.await_making(path)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The names of a node's children, and news of them; of a node that is not there, none.
+    pub(crate) fn list(&mut self, path: &str) -> Answer<Option<Names>> {
+        self.watch(path);
+        self.session.children(path, true)
+    }
+
+    /// The names of a node's children, and news of them, be the node there or not yet.
+    pub(crate) fn list_or_making(&mut self, path: &str) -> Answer<Option<Names>> {
+        loop {
+            if let Some(found) = self.list(path)? {
+                return Ok(Some(found));
+            }
+            if !self.session.await_making(path)? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Deref for View<'_> {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        self.session
+    }
+}

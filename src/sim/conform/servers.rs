@@ -1,0 +1,372 @@
+//! Where scripts are played: on a real server, each client behind a proxy of its own, and
+//! in a world of one server without delays.
+
+use std::env;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::connection::SimulatedEnsemble;
+use super::super::world::{Habits, Moment, Operation, Trap, World};
+use super::player::{CLIENTS, Ground, Outcome, Player};
+use super::scripts::{self, SEQUENCES, Script};
+use crate::Client;
+use crate::acl::Acl;
+use crate::path;
+use crate::rt::schedule::{Schedule, Stuck, current};
+use crate::rt::{self, Deadline, Mutex};
+use crate::session::client::Patience::OneAttempt;
+use crate::session::connection::{Fault, NodeKind};
+use crate::session::notify::Waiter;
+use crate::session::session::Session;
+
+// What the integration tests stand on.
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../../../tests/it/support/proxy.rs"]
+mod proxy;
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../../../tests/it/support/raw.rs"]
+mod raw;
+#[path = "../../../tests/it/support/server.rs"]
+mod server;
+
+use self::proxy::{Proxy, opcode};
+use self::raw::{Kind, Raw};
+use self::server::Server;
+
+/// Changed, by any player, to find out whether all earlier events have arrived.
+const BEACON: &str = "/beacon";
+/// Nobody may read it.
+const HIDDEN: &str = "/hidden";
+
+// ----- a real server
+
+/// A server for any number of scripts.
+pub(super) struct Rig {
+    server: Server,
+    /// Whether it keeps from everybody what happens to nodes that he may not read.
+    pub(super) discreet: bool,
+    /// Whether it does not even say more of them than that they are there.
+    pub(super) hides_stat: bool,
+    /// Whether it knows neither containers nor the removal of watches.
+    pub(super) is_old: bool,
+}
+
+impl Rig {
+    /// `None`, and a line that says so, where no server can be started.
+    pub(super) fn start() -> Option<Rig> {
+        Rig::with(&[])
+    }
+
+    /// One that removes containers as soon as they have outlived their children.
+    pub(super) fn tidying() -> Option<Rig> {
+        Rig::with(&["znode.container.checkIntervalMs=20"])
+    }
+
+    fn with(properties: &[&str]) -> Option<Rig> {
+        match server::can_start() {
+            Ok(()) => {}
+            Err(why) if env::var_os("ZKLOCK_TESTS_MUST_RUN").is_some() => panic!("{why}"),
+            Err(why) => {
+                eprintln!("SKIPPED: {why}");
+                return None;
+            }
+        }
+        let builder = SEQUENCES
+            .iter()
+            .fold(Server::builder(), |builder, (path, next)| builder.sequence(*path, *next));
+        let builder = properties.iter().fold(builder, |builder, one| builder.property(*one));
+        let server = builder.start().expect("a server");
+        let mut rig = Rig { server, discreet: false, hides_stat: false, is_old: false };
+        let mut stranger = rig.stranger();
+        stranger.create(BEACON, b"", Kind::Persistent).expect("a beacon");
+        let nobody = [raw::Acl::new(raw::ALL, "digest", "a:b")];
+        stranger.create_with_acl(HIDDEN, b"", Kind::Persistent, &nobody).expect("a hidden node");
+        rig.hides_stat = stranger.exists(HIDDEN).is_err();
+        rig.is_old = rig.closes_on_containers();
+        let told = rig.play(&scripts::hidden());
+        rig.discreet = !told.iter().any(|outcome| outcome.has_news());
+        Some(rig)
+    }
+
+    fn closes_on_containers(&self) -> bool {
+        let client = Client::connect(&self.hosts()).expect("a client");
+        let deadline = Deadline::after(Duration::from_secs(30));
+        let session = client.core().session(&Waiter::new(), deadline, || false, OneAttempt);
+        let session = session.ok().expect("a session");
+        let made = session.create("/box", b"", &[Acl::open()], NodeKind::Container);
+        made == Err(Fault::ConnectionLoss)
+    }
+
+    pub(super) fn hosts(&self) -> String {
+        self.server.hosts()
+    }
+
+    pub(super) fn stranger(&self) -> Raw {
+        Raw::connect(&self.server.hosts(), Duration::from_secs(60)).expect("a connection")
+    }
+
+    pub(super) fn play(&self, script: &Script) -> Vec<Outcome> {
+        let mut stranger = self.stranger();
+        stranger.create_all(&script.base()).expect("the script's base");
+        let clients = (1..=CLIENTS).map(|_| {
+            let proxy = Proxy::start(self.server.addr());
+            let client = Client::builder(&proxy.hosts()).session_timeout(script.timeout);
+            (client.connect().expect("a client"), proxy)
+        });
+        let real = Real { server: &self.server, stranger, clients: clients.collect() };
+        Player::new(real, &script.base()).play(&script.steps)
+    }
+}
+
+struct Real<'a> {
+    server: &'a Server,
+    stranger: Raw,
+    clients: Vec<(Client, Proxy)>,
+}
+
+impl Real<'_> {
+    fn proxy(&self, who: usize) -> &Proxy {
+        &self.clients[who - 1].1
+    }
+}
+
+impl Ground for Real<'_> {
+    fn client(&mut self, who: usize) -> Client {
+        self.clients[who - 1].0.clone()
+    }
+
+    fn open(&mut self, _who: usize) {}
+
+    fn cut(&mut self, who: usize) {
+        self.proxy(who).cut();
+    }
+
+    fn refuse(&mut self, who: usize) {
+        self.proxy(who).refuse();
+    }
+
+    fn mend(&mut self, who: usize) {
+        self.proxy(who).pass();
+    }
+
+    fn lapse(&mut self, who: usize, session: &Session) {
+        self.proxy(who).refuse();
+        let deadline = Deadline::after(Duration::from_secs(60));
+        while session.status().now().ended.is_none() {
+            assert!(!deadline.has_passed(), "the lease does not end");
+            self.pause();
+        }
+        self.proxy(who).pass();
+    }
+
+    fn expire(&mut self, who: usize, session: i64) {
+        self.proxy(who).refuse();
+        let timeout = Duration::from_secs(60);
+        let other = Raw::resume(&self.server.hosts(), timeout, session, &password(session));
+        other.expect("the password").close().expect("an end");
+        self.proxy(who).pass();
+    }
+
+    fn lose(&mut self, who: usize, request: &str, path: &str, after: bool) {
+        let verb = request.split(' ').next().unwrap_or_default();
+        let code = match verb {
+            "create" if request.contains("container") => opcode::CREATE_CONTAINER,
+            "create" | "enter" => opcode::CREATE,
+            "delete" | "let_go" => opcode::DELETE,
+            "write" => opcode::SET_DATA,
+            "await_making" => opcode::EXISTS,
+            "read" | "watch_soon" => opcode::GET_DATA,
+            "children" => opcode::GET_CHILDREN,
+            "list" => opcode::GET_CHILDREN2,
+            "check" | "write_at" => opcode::MULTI,
+            _ => opcode::SYNC,
+        };
+        let path = match code {
+            opcode::SYNC => "/",
+            opcode::MULTI => "",
+            _ => path,
+        };
+        match after {
+            false => self.proxy(who).drop_request_on(code, path, 1),
+            true => self.proxy(who).drop_reply_on(code, path, 1),
+        }
+    }
+
+    fn is_there(&mut self, path: &str) -> bool {
+        self.stranger.exists(path).expect("an answer").is_some()
+    }
+
+    fn pause(&self) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    /// Events arrive in their order: when that of the beacon has, so have all others.
+    fn settle(&mut self, sessions: &[&Session]) {
+        let watchers: Vec<_> = sessions
+            .iter()
+            .map(|session| {
+                let (bell, rung) = rt::bell();
+                let heard = Arc::new(Mutex::new(false));
+                let hears = Arc::clone(&heard);
+                let signal = move || {
+                    *hears.lock() = true;
+                    bell.ring();
+                };
+                let listens = session.watches().subscribe(BEACON, Arc::new(signal));
+                session.read(BEACON, true).expect("the beacon");
+                (heard, rung, listens)
+            })
+            .collect();
+        self.stranger.set_data(BEACON, b"").expect("the beacon changes");
+        for (heard, rung, _listens) in watchers {
+            rung.wait(Deadline::after(Duration::from_secs(30)));
+            assert!(*heard.lock(), "the beacon is not seen");
+        }
+    }
+}
+
+/// Of a session, which a server makes from its id alone: sixteen bytes from Java's `Random`.
+fn password(session: i64) -> Vec<u8> {
+    const MASK: u64 = (1 << 48) - 1;
+    let step = |state: u64| state.wrapping_mul(0x5_deec_e66d).wrapping_add(11) & MASK;
+    let mut state = ((session ^ 0xb341_5c00) as u64 ^ 0x5_deec_e66d) & MASK;
+    (0..4)
+        .flat_map(|_| {
+            state = step(state);
+            ((state >> 16) as u32).to_le_bytes()
+        })
+        .collect()
+}
+
+// ----- the simulated one
+
+pub(super) struct Simulated {
+    world: Arc<World>,
+    clients: Vec<Client>,
+}
+
+impl Simulated {
+    pub(super) fn play(script: &Script, rig: &Rig) -> Vec<Outcome> {
+        let (schedule, running) = Schedule::begin(1, false);
+        let world = World::new(Habits {
+            hesitation: Duration::ZERO,
+            reminds: false,
+            servers: 1,
+            latency: Duration::ZERO,
+            lag: Duration::ZERO,
+            session_timeout: script.timeout,
+            connect_timeout: Duration::from_secs(10),
+            forgetful: 0,
+            discreet: rig.discreet,
+            hides_stat: rig.hides_stat,
+            is_old: rig.is_old,
+            largest: None,
+            tidies: script.tidied.then_some(Duration::ZERO),
+        });
+        let (outcomes, base, steps) = (Arc::default(), script.base(), script.steps.clone());
+        let told: Arc<Mutex<Vec<Outcome>>> = Arc::clone(&outcomes);
+        world.act(|world| {
+            world.make(&base, &[Acl::open()], 0);
+            for (path, next) in SEQUENCES {
+                if path::parent(path) == base {
+                    world.make(path, &[Acl::open()], *next);
+                }
+            }
+        });
+        let body = move || {
+            let clients = (1..=CLIENTS).map(|who| {
+                let servers = Box::new(SimulatedEnsemble(Arc::clone(&world)));
+                Client::with(servers, format!("{who}"), String::new())
+            });
+            let clients = clients.collect();
+            let simulated = Simulated { world, clients };
+            *told.lock() = Player::new(simulated, &base).play(&steps);
+        };
+        let _ = schedule.within(0, || schedule.start("player", body));
+        while outcomes.lock().is_empty() {
+            match schedule.step() {
+                Ok(()) => {}
+                Err(Stuck::Panicked { task, why }) => panic!("{}: {task}: {why}", script.name),
+                Err(Stuck::Quiet) => panic!("{}: nothing happens any more", script.name),
+            }
+        }
+        drop(running);
+        std::mem::take(&mut *outcomes.lock())
+    }
+
+    fn pass(&self, time: Duration) {
+        if let Some(schedule) = current() {
+            schedule.pause(time);
+        }
+    }
+}
+
+impl Ground for Simulated {
+    fn client(&mut self, who: usize) -> Client {
+        self.clients[who - 1].clone()
+    }
+
+    /// As a process of its own, so that it alone can be harmed.
+    fn open(&mut self, who: usize) {
+        let core = Arc::clone(self.clients[who - 1].core());
+        let open = move || {
+            let _ = core.session(&Waiter::new(), Deadline::NEVER, || false, OneAttempt);
+        };
+        if let Some(schedule) = current() {
+            let _ = schedule.within(who, || schedule.start("opener", open));
+            self.pass(Duration::from_millis(1));
+        }
+    }
+
+    fn cut(&mut self, who: usize) {
+        self.world.act(|world| world.cut_all(who, Duration::ZERO, Duration::ZERO));
+    }
+
+    fn refuse(&mut self, who: usize) {
+        let long = Duration::from_secs(3_600);
+        self.world.act(|world| world.cut_all(who, Duration::ZERO, long));
+    }
+
+    fn mend(&mut self, who: usize) {
+        self.world.act(|world| world.mend(who));
+    }
+
+    fn lapse(&mut self, who: usize, session: &Session) {
+        self.refuse(who);
+        while session.status().now().ended.is_none() {
+            self.pause();
+        }
+        self.mend(who);
+    }
+
+    fn expire(&mut self, who: usize, _session: i64) {
+        self.world.act(|world| world.murder(who));
+    }
+
+    fn lose(&mut self, who: usize, request: &str, _path: &str, after: bool) {
+        let on = match request.split(' ').next().unwrap_or_default() {
+            "create" | "enter" => Operation::Create,
+            "delete" | "let_go" => Operation::Delete,
+            "write" => Operation::Write,
+            "read" | "watch_soon" | "await_making" => Operation::Read,
+            "children" | "list" => Operation::Children,
+            "check" | "write_at" => Operation::Transact,
+            _ => Operation::Sync,
+        };
+        let when = if after { Moment::Done } else { Moment::Arrived };
+        self.world
+            .act(|world| world.set_trap(who, Trap { on, when, mend: Duration::ZERO, times: 1 }));
+    }
+
+    fn is_there(&mut self, path: &str) -> bool {
+        self.world.look(|world| world.contains(path))
+    }
+
+    fn pause(&self) {
+        self.pass(Duration::from_millis(1));
+    }
+
+    fn settle(&mut self, _sessions: &[&Session]) {
+        self.pass(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,303 @@
+//! A run of any recipe from one seed: programs at work with it while things go wrong. What must
+//! not be is for the play to say; that all ends, and nothing is left, is seen to here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::SimulatedEnsemble;
+use super::plan::{Fault, Plan};
+use super::world::{Habits, World};
+use crate::Client;
+use crate::path;
+use crate::rt::Mutex;
+use crate::rt::schedule::{Process, Schedule, Stuck, current};
+use crate::session::connection::NodeKind;
+
+/// Beyond a deadline, for a request that is under way.
+const GRACE: Duration = Duration::from_millis(50);
+/// What strangers call what they leave: what means nothing, and a contender.
+const LITTER: [&str; 2] = ["litter", "x-99-"];
+/// What no play needs.
+const MOST_STEPS: u64 = 600_000;
+
+/// What is played: a recipe, and those who use it.
+pub(super) trait Play: Send + Sync + 'static {
+    /// A client of the process that is running.
+    fn client(&self, stage: &Stage) -> Client {
+        stage.client()
+    }
+
+    /// What one of them does.
+    fn act(&self, stage: &Stage, role: Role<'_>);
+
+    /// What must hold after each step.
+    fn look(&self, _stage: &Stage) {}
+
+    /// What must hold in the end, when all is calm and nobody is at work any more.
+    fn end(&self, _stage: &Stage, _client: &Client) {}
+}
+
+/// Who acts.
+#[derive(Clone, Copy)]
+pub(super) struct Role<'a> {
+    pub(super) process: Process,
+    /// Of all, by number.
+    pub(super) number: usize,
+    pub(super) client: &'a Client,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) steps: u64,
+    pub(super) deeds: u64,
+    pub(super) failures: u64,
+    pub(super) faults: u64,
+}
+
+pub(super) struct Stage {
+    pub(super) world: Arc<World>,
+    pub(super) habits: Habits,
+    /// When the last fault is over.
+    pub(super) calm: Duration,
+    /// Whether strangers leave nodes below others, which then cannot be deleted.
+    pub(super) littered: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    busy: usize,
+    over: bool,
+    violation: Option<String>,
+    tally: Tally,
+}
+
+/// Performs the play with so many actors in each process; `play` is given what is drawn.
+pub(super) fn perform(
+    seed: u64,
+    verbose: bool,
+    cast: impl FnOnce(&Schedule) -> (Vec<usize>, Arc<dyn Play>),
+) -> Result<Tally, String> {
+    perform_with(seed, verbose, true, cast)
+}
+
+/// As `perform`, without any fault.
+pub(super) fn perform_in_peace(
+    seed: u64,
+    actors: Vec<usize>,
+    play: Arc<dyn Play>,
+) -> Result<Tally, String> {
+    perform_with(seed, false, false, |_| (actors, play))
+}
+
+fn perform_with(
+    seed: u64,
+    verbose: bool,
+    with_faults: bool,
+    cast: impl FnOnce(&Schedule) -> (Vec<usize>, Arc<dyn Play>),
+) -> Result<Tally, String> {
+    let (schedule, running) = Schedule::begin(seed, verbose);
+    let plan = Plan::draw(&schedule);
+    let (actors, play) = cast(&schedule);
+    let mut faults = if with_faults { plan.faults } else { Vec::new() };
+    faults.retain_mut(|(_, fault)| suits(fault, actors.len()));
+    if verbose {
+        schedule.say(&format!("{:#?} {faults:#?}", plan.habits));
+    }
+    schedule.set_lag(plan.lag);
+    let habits = Habits { reminds: false, ..plan.habits };
+    let stage = Arc::new(Stage {
+        world: World::new(habits),
+        habits,
+        calm: plan.calm,
+        littered: faults.iter().any(|(_, fault)| matches!(fault, Fault::Litter { .. })),
+        state: Mutex::default(),
+    });
+    let mut clients = Vec::new();
+    let mut number = 0;
+    for (process, count) in actors.iter().enumerate() {
+        let client = schedule.within(process, || play.client(&stage));
+        for _ in 0..*count {
+            stage.state.lock().busy += 1;
+            let (stage, play, client) = (Arc::clone(&stage), Arc::clone(&play), client.clone());
+            let act = move || {
+                play.act(&stage, Role { process, number, client: &client });
+                drop(client);
+                stage.state.lock().busy -= 1;
+            };
+            let title = format!("actor-{process}-{number}");
+            let _ = schedule.within(process, || schedule.start(&title, act));
+            number += 1;
+        }
+        clients.push(client);
+    }
+    for (time, fault) in faults {
+        let stage = Arc::clone(&stage);
+        schedule.at(time, move || stage.harm(&fault));
+    }
+    let (ending, playing) = (Arc::clone(&stage), Arc::clone(&play));
+    let end = move || ending.finish(&*playing, clients);
+    let _ = schedule.within(usize::MAX, || schedule.start("end", end));
+    let result = stage.run(&schedule, &*play);
+    let tally = stage.state.lock().tally;
+    if let Err(violation) = result {
+        // Whoever stands in the middle of something does not go on.
+        std::mem::forget((stage, play));
+        drop(running);
+        return Err(violation);
+    }
+    drop(running);
+    Ok(tally)
+}
+
+/// Whether a fault is none of a lock's only; it is made one of these processes.
+fn suits(fault: &mut Fault, processes: usize) -> bool {
+    match fault {
+        Fault::Cut { process, .. }
+        | Fault::Trap { process, .. }
+        | Fault::Stop { process, .. }
+        | Fault::Murder { process } => {
+            *process %= processes;
+            true
+        }
+        Fault::Down { .. } | Fault::Stall { .. } | Fault::Litter { .. } => true,
+        _ => false,
+    }
+}
+
+impl Stage {
+    pub(super) fn client(&self) -> Client {
+        let servers = Box::new(SimulatedEnsemble(Arc::clone(&self.world)));
+        Client::with(servers, "simulated".to_owned(), String::new())
+    }
+
+    /// For good: the run ends with it.
+    pub(super) fn accuse(&self, violation: String) {
+        self.state.lock().violation.get_or_insert(violation);
+    }
+
+    /// Something was done, or could not be.
+    pub(super) fn count(&self, done: bool) {
+        let tally = &mut self.state.lock().tally;
+        *if done { &mut tally.deeds } else { &mut tally.failures } += 1;
+    }
+
+    /// Once all is calm it has to be so, but for what late traps still do.
+    pub(super) fn eventually(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let Some(schedule) = current() else { return };
+        for _ in 0..40 {
+            if condition() {
+                return;
+            }
+            schedule.pause(self.habits.session_timeout / 4);
+        }
+        self.accuse(format!("waited in vain for {what}"));
+    }
+
+    /// A call that began then has to be over, if it was not held up from outside.
+    pub(super) fn check_on_time(&self, process: Process, began: Duration, limit: Duration) {
+        let Some(schedule) = current() else { return };
+        let resumed = self.world.look(|world| world.resumed_at(process));
+        let due = (began + limit.max(GRACE)).max(resumed) + GRACE + self.habits.hesitation * 4;
+        if schedule.time() > due + Duration::from_millis(20) {
+            let now = schedule.time();
+            self.accuse(format!("process {process}: {limit:?} from {began:?}, and it is {now:?}"));
+        }
+    }
+
+    fn harm(&self, fault: &Fault) {
+        let Some(schedule) = current() else { return };
+        let now = schedule.time();
+        if schedule.verbose {
+            schedule.say(&format!("{fault:?}"));
+        }
+        self.state.lock().tally.faults += 1;
+        if let Fault::Litter { contends, deep, lasts } = fault {
+            return self.litter(&schedule, *contends, *deep, *lasts);
+        }
+        self.world.act(|world| match fault {
+            Fault::Cut { process, notice, mend } => world.cut_all(*process, *notice, *mend),
+            Fault::Trap { process, trap } => world.set_trap(*process, *trap),
+            Fault::Stop { process, lasts } => world.stop(*process, now + *lasts),
+            Fault::Down { notice, lasts } => world.go_down(*notice, now + *lasts),
+            Fault::Stall { server, lasts } => world.stall(*server, now + *lasts),
+            Fault::Murder { process } => world.murder(*process),
+            _ => {}
+        });
+    }
+
+    /// A stranger leaves something below any node that can have children.
+    fn litter(&self, schedule: &Schedule, contends: bool, deep: bool, lasts: Duration) {
+        let mut parents = self.world.look(|world| world.possible_parents());
+        parents.retain(|path| !LITTER.iter().any(|name| path.contains(name)));
+        let Some(parent) = parents.get(schedule.below(parents.len())) else { return };
+        let kind = if contends { NodeKind::PersistentSequential } else { NodeKind::Persistent };
+        let path = path::join(parent, LITTER[usize::from(contends)]);
+        let made = self.world.act(|world| world.litter(&path, kind, deep));
+        let world = Arc::clone(&self.world);
+        schedule.after(lasts, move || {
+            for path in made {
+                world.act(|world| world.delete(&path));
+            }
+        });
+    }
+
+    fn run(&self, schedule: &Schedule, play: &dyn Play) -> Result<(), String> {
+        let patience = self.calm + self.habits.session_timeout * 400;
+        for step in 1.. {
+            match schedule.step() {
+                Ok(()) => {}
+                Err(Stuck::Panicked { task, why }) => {
+                    return Err(format!("{task} panicked: {why}"));
+                }
+                Err(Stuck::Quiet) => break,
+            }
+            play.look(self);
+            let mut state = self.state.lock();
+            state.tally.steps = step;
+            if let Some(violation) = state.violation.take() {
+                return Err(violation);
+            }
+            if step > MOST_STEPS || (schedule.time() > patience && !state.over) {
+                let (time, names) = (schedule.time(), schedule.names());
+                return Err(format!("not done after {step} steps and {time:?}: {names:?}"));
+            }
+        }
+        if schedule.alive() > 0 {
+            return Err(format!("these would wait for ever: {:?}", schedule.names()));
+        }
+        let left = self.world.look(|world| world.ephemerals());
+        if !left.is_empty() {
+            return Err(format!("left for ever: {left:?}"));
+        }
+        Ok(())
+    }
+
+    fn finish(&self, play: &dyn Play, clients: Vec<Client>) {
+        let Some(schedule) = current() else { return };
+        while self.state.lock().busy > 0 {
+            schedule.pause(Duration::from_millis(50));
+        }
+        let settled = schedule.time().max(self.calm) + self.habits.session_timeout * 4;
+        schedule.pause(settled - schedule.time());
+        let client = self.client();
+        play.end(self, &client);
+        drop(client);
+        schedule.pause(self.habits.session_timeout * 2);
+        let left = self.world.look(|world| world.ephemerals());
+        if !left.is_empty() {
+            self.accuse(format!("left behind: {left:?}"));
+        }
+        for client in &clients {
+            let stats = client.stats();
+            if (stats.watches, stats.pending_deletes) != (0, 0) {
+                self.accuse(format!("a client is still busy: {stats:?}"));
+            }
+        }
+        for (process, client) in clients.into_iter().enumerate() {
+            schedule.within(process, || drop(client));
+        }
+        self.state.lock().over = true;
+    }
+}

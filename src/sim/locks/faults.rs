@@ -1,0 +1,134 @@
+//! What goes wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::plan::{Fault, Plan, Recipe};
+use super::lock_users::NODE;
+use super::rule::Mark;
+use super::{DROP_LIMIT, Trial};
+use crate::Client;
+use crate::acl::Permissions;
+use crate::path;
+use crate::rt::schedule::{Schedule, current};
+use crate::session::connection::NodeKind;
+
+impl Trial {
+    pub(super) fn harm(self: &Arc<Self>, fault: &Fault, clients: &[Client]) {
+        let Some(schedule) = current() else { return };
+        let now = schedule.time();
+        if schedule.verbose {
+            schedule.say(&format!("{fault:?}"));
+        }
+        self.state.lock().tally.faults += 1;
+        match fault {
+            Fault::Cut { process, notice, mend } => {
+                self.world.act(|world| world.cut_all(*process, *notice, *mend));
+            }
+            Fault::Trap { process, trap } => {
+                self.world.act(|world| world.set_trap(*process, *trap));
+            }
+            Fault::Stop { process, lasts } => {
+                self.world.act(|world| world.stop(*process, now + *lasts));
+            }
+            Fault::Down { notice, lasts } => {
+                self.world.act(|world| world.go_down(*notice, now + *lasts));
+            }
+            Fault::Stall { server, lasts } => {
+                self.world.act(|world| world.stall(*server, now + *lasts));
+            }
+            Fault::Delete { first } => self.delete_one(&schedule, *first),
+            Fault::DeleteLockNode => {
+                self.world.act(|world| world.delete(NODE));
+            }
+            Fault::Murder { process } => self.world.act(|world| world.murder(*process)),
+            Fault::Close { process } => {
+                let (trial, client, process) =
+                    (Arc::clone(self), clients[*process].clone(), *process);
+                let close = move || {
+                    client.close();
+                    trial.state.lock().closed.push(process);
+                    if let Some(schedule) = current() {
+                        trial.check_on_time(&schedule, process, now, DROP_LIMIT * 2);
+                    }
+                };
+                let _ = schedule.within(process, || schedule.start("closer", close));
+            }
+            Fault::Peer { lasts } => {
+                let prefix = self.peer_prefix(&schedule);
+                let made = self.world.act(|world| world.contend(&prefix));
+                self.take_away(&schedule, made.into_iter().collect(), *lasts);
+            }
+            Fault::Litter { contends, deep, lasts } => {
+                let (path, kind) = match contends {
+                    true => (self.peer_prefix(&schedule), NodeKind::PersistentSequential),
+                    false => (path::join(self.node(&schedule), "litter"), NodeKind::Persistent),
+                };
+                let made = self.world.act(|world| world.litter(&path, kind, *deep));
+                self.take_away(&schedule, made, *lasts);
+            }
+            Fault::Poverty { percent, lasts } => self.be_poor(&schedule, *percent, *lasts),
+            Fault::Forbid { left, lasts } => {
+                if self.world.look(|world| world.contains(NODE)) {
+                    self.world.act(|world| world.set_acl(NODE, &Plan::acl(*left)));
+                    let world = Arc::clone(&self.world);
+                    let all = Plan::acl(Some(Permissions::ALL));
+                    schedule.after(*lasts, move || world.act(|world| world.set_acl(NODE, &all)));
+                }
+            }
+        }
+    }
+
+    /// Any of the lock nodes.
+    fn node(&self, schedule: &Schedule) -> &str {
+        &self.nodes[schedule.below(self.nodes.len())]
+    }
+
+    /// How a contender of another kind of client begins, at one of the lock nodes.
+    fn peer_prefix(&self, schedule: &Schedule) -> String {
+        let permits = match self.plan.recipe {
+            Recipe::Semaphore { permits, .. } => permits,
+            _ => 1,
+        };
+        let lease = format!("a-lease-1-of-{permits}-");
+        let names = match self.plan.recipe {
+            Recipe::ReadWrite => ["a1b2__rlock__", "a1b2__lock__", "_c_b2-__READ__"],
+            Recipe::Semaphore { .. } => [&*lease, &*lease, "a1b2__lock__"],
+            _ => ["a1b2__lock__", "x-99-", "_c_00000000-0000-0000-0000-000000000000-lock-"],
+        };
+        path::join(self.node(schedule), names[schedule.below(names.len())])
+    }
+
+    /// Deletes what was made, in this order, after so long.
+    fn take_away(&self, schedule: &Schedule, made: Vec<String>, lasts: Duration) {
+        let world = Arc::clone(&self.world);
+        schedule.after(lasts, move || {
+            for path in made {
+                world.act(|world| world.delete(&path));
+            }
+        });
+    }
+
+    fn be_poor(self: &Arc<Self>, schedule: &Schedule, percent: u64, lasts: Duration) {
+        self.state.lock().poor += 1;
+        schedule.set_poverty(percent);
+        let trial = Arc::clone(self);
+        schedule.after(lasts, move || {
+            trial.state.lock().poor -= 1;
+            if let (0, Some(schedule)) = (trial.state.lock().poor, current()) {
+                schedule.set_poverty(0);
+            }
+        });
+    }
+
+    fn delete_one(&self, schedule: &Schedule, first: bool) {
+        let node = self.node(schedule);
+        let children = self.world.look(|world| world.children(node));
+        let marks = Mark::all(&children);
+        let chosen = if first { 0 } else { schedule.below(marks.len()) };
+        let Some(mark) = marks.get(chosen) else { return };
+        let path = path::join(node, &mark.name);
+        self.state.lock().deleted.insert(path.clone(), schedule.time());
+        self.world.act(|world| world.delete(&path));
+    }
+}

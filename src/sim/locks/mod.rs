@@ -1,0 +1,334 @@
+//! One run from one seed: clients contend for a lock while things go wrong, and after
+//! every step it is checked that nothing is so that must not be.
+
+mod checks;
+mod contend;
+mod faults;
+mod lock_users;
+mod questions;
+mod rule;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::connection::SimulatedEnsemble;
+use super::plan::{Fault, Plan, Recipe};
+use super::world::{Operation, World};
+use crate::acl::Permissions;
+use crate::rt::Mutex;
+use crate::rt::schedule::{Process, Schedule, Stuck, current};
+use crate::session::client::ClientCore;
+use crate::{Client, FencingToken};
+use lock_users::{BASE, Guard, Locks, Patience, Wanted};
+
+/// Beyond a deadline, for a request that is under way.
+const GRACE: Duration = Duration::from_millis(50);
+/// The most that dropping a guard, or cleaning up after a cancel, may take.
+const DROP_LIMIT: Duration = Duration::from_millis(500);
+/// What no trial needs.
+const MOST_STEPS: u64 = 400_000;
+
+/// What happened in a trial.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) steps: u64,
+    pub(super) granted: u64,
+    pub(super) lost: u64,
+    pub(super) refused: u64,
+    pub(super) downgraded: u64,
+    pub(super) asked: u64,
+    pub(super) faults: u64,
+}
+
+/// What went wrong.
+pub(super) type Violation = String;
+
+struct Trial {
+    world: Arc<World>,
+    plan: Plan,
+    nodes: Vec<String>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By lock node.
+    granted: HashMap<String, Granted>,
+    /// Those who may hold, as of so many transactions.
+    entitled: (usize, Vec<Entitled>),
+    /// Those of them who do not hold, and since when.
+    idle: HashMap<Entitled, Duration>,
+    /// Nodes that somebody else has deleted, and when.
+    deleted: HashMap<String, Duration>,
+    /// Nodes that somebody has asked to be released, and when.
+    asked: HashMap<String, Duration>,
+    /// How much of the log was searched for that.
+    searched: usize,
+    /// Who holds the first node's lock, and since when.
+    truth: Option<(Vec<String>, Duration)>,
+    /// Since when the contenders of the first node have been there.
+    since: HashMap<String, Duration>,
+    /// When a node was granted that its process had held before: its path.
+    handed: Vec<(String, Duration)>,
+    observed: Observed,
+    /// Whose client was closed.
+    closed: Vec<Process>,
+    cores: Vec<Weak<ClientCore>>,
+    /// How many reasons there are for threads not to be had.
+    poor: usize,
+    /// Threads that have not done their rounds.
+    busy: usize,
+    clean: bool,
+    violation: Option<Violation>,
+    tally: Tally,
+}
+
+/// What was granted at a lock node so far.
+#[derive(Clone, Copy, Default)]
+struct Granted {
+    /// The latest to anybody, and to one who excludes all others.
+    token: Option<FencingToken>,
+    alone: Option<FencingToken>,
+    /// How many of the latter.
+    writers: u64,
+}
+
+/// A contender that may hold; of one that contends at several nodes, at how many it does.
+type Entitled = (String, usize);
+
+/// What somebody who looks on has seen.
+#[derive(Default)]
+struct Observed {
+    at_work: bool,
+    /// He is to end.
+    over: bool,
+    latest: Option<Vec<String>>,
+}
+
+struct Held {
+    guard: Rc<Guard>,
+    paths: Vec<String>,
+    session: i64,
+    process: Process,
+    /// When it was granted.
+    since: Duration,
+    /// When its loss was known.
+    lost_at: Option<Duration>,
+    /// Once a writer's, who was the last of so many then.
+    downgraded: Option<u64>,
+}
+
+thread_local! {
+    /// Of this thread's trial. A multi-lock's guard cannot be shared with other threads, and so
+    /// not be part of what tasks share.
+    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs the trial that the seed draws.
+pub(super) fn run(seed: u64, verbose: bool) -> Result<Tally, Violation> {
+    run_as(seed, verbose, |plan| plan)
+}
+
+/// Runs a trial that is what the seed draws only as far as `plan` leaves it so.
+pub(super) fn run_as(
+    seed: u64,
+    verbose: bool,
+    plan: impl FnOnce(Plan) -> Plan,
+) -> Result<Tally, Violation> {
+    let (schedule, running) = Schedule::begin(seed, verbose);
+    let plan = plan(Plan::draw(&schedule));
+    if verbose {
+        schedule.say(&format!("{plan:#?}"));
+    }
+    schedule.set_lag(plan.lag);
+    let (world, nodes) = (World::new(plan.habits), lock_users::nodes(plan.recipe));
+    let trial = Arc::new(Trial { world, plan, nodes, state: Mutex::default() });
+    trial.prepare(&schedule);
+    let result = trial.run(&schedule);
+    let tally = trial.state.lock().tally;
+    if let Err(violation) = result {
+        // Whoever stands in the middle of something does not go on.
+        std::mem::forget((HELD.take(), trial));
+        drop(running);
+        return Err(violation);
+    }
+    drop(running);
+    Ok(tally)
+}
+
+impl Trial {
+    fn prepare(self: &Arc<Self>, schedule: &Schedule) {
+        if self.plan.first_number != 0 || self.plan.hidden {
+            let all = Plan::acl(Some(Permissions::ALL));
+            self.world.act(|world| {
+                world.make(BASE, &all, 0);
+                self.nodes.iter().for_each(|node| world.make(node, &all, self.plan.first_number));
+            });
+        }
+        let mut clients = Vec::new();
+        let mut onlookers = Vec::new();
+        for (process, threads) in self.plan.threads.iter().enumerate() {
+            let client = self.client();
+            let acl = match process {
+                0 if self.plan.hidden => Permissions::CREATE | Permissions::DELETE,
+                _ => Permissions::ALL,
+            };
+            let acl = Plan::acl(Some(acl));
+            for index in 0..*threads {
+                self.state.lock().busy += 1;
+                let thread = if self.plan.sharing.is_some() { "any" } else { &index.to_string() };
+                let name = format!("contender-{process}-{thread}");
+                let odd = (process, index) == (0, 0);
+                let locks = |name: &str| Locks::new(&client, &self.plan, name, &acl, odd);
+                let data = self.plan.data(process, &name);
+                let (trial, lock, spare) = (Arc::clone(self), locks(&data), locks(""));
+                let title = name.clone();
+                let body = move || trial.contend(process, &name, &lock, &spare);
+                let _ = schedule.within(process, || schedule.start(&title, body));
+            }
+            onlookers.push(Locks::new(&client, &self.plan, "", &acl, false));
+            self.state.lock().cores.push(Arc::downgrade(client.core()));
+            clients.push(client);
+        }
+        for (time, fault) in &self.plan.faults {
+            let (trial, clients, fault) = (Arc::clone(self), clients.clone(), fault.clone());
+            schedule.at(*time, move || trial.harm(&fault, &clients));
+        }
+        self.look_on(schedule, &onlookers);
+        let trial = Arc::clone(self);
+        let end = move || trial.finish(clients);
+        let _ = schedule.within(usize::MAX, || schedule.start("end", end));
+    }
+
+    fn client(&self) -> Client {
+        let servers = Box::new(SimulatedEnsemble(Arc::clone(&self.world)));
+        Client::with(servers, "simulated".to_owned(), String::new())
+    }
+
+    fn run(&self, schedule: &Schedule) -> Result<(), Violation> {
+        let timeout = self.plan.habits.session_timeout;
+        // Who waits longest waits for everybody else's every round.
+        let rounds = self.plan.rounds * self.plan.threads.iter().sum::<usize>();
+        let patience =
+            self.plan.calm + timeout * 20 + (self.plan.hold + timeout) * rounds as u32 * 4;
+        for step in 1.. {
+            match schedule.step() {
+                Ok(()) => {}
+                Err(Stuck::Panicked { task, why }) => {
+                    return Err(format!("{task} panicked: {why}"));
+                }
+                Err(Stuck::Quiet) => break,
+            }
+            let mut state = self.state.lock();
+            state.tally.steps = step;
+            if let Some(violation) = state.violation.take() {
+                return Err(violation);
+            }
+            drop(state);
+            self.check(schedule)?;
+            if step > MOST_STEPS {
+                return Err(format!("still going on after {step} steps: {:?}", schedule.names()));
+            }
+            if schedule.time() > patience && !self.state.lock().clean {
+                return Err(format!("not done after {patience:?}: {:?}", schedule.names()));
+            }
+        }
+        if schedule.alive() > 0 {
+            return Err(format!("these would wait for ever: {:?}", schedule.names()));
+        }
+        let left = self.world.look(|world| world.ephemerals());
+        if !left.is_empty() {
+            return Err(format!("left for ever: {left:?}"));
+        }
+        Ok(())
+    }
+
+    fn accuse(&self, violation: String) {
+        let mut state = self.state.lock();
+        state.violation.get_or_insert(violation);
+    }
+
+    // ----- the end
+
+    /// When all is calm and everybody has finished, nothing is left.
+    fn finish(&self, clients: Vec<Client>) {
+        let Some(schedule) = current() else { return };
+        while self.state.lock().busy > 0 {
+            schedule.pause(Duration::from_millis(50));
+        }
+        let timeout = self.plan.habits.session_timeout;
+        let settled = schedule.time().max(self.plan.calm) + timeout * 4;
+        schedule.pause(settled - schedule.time());
+        let left: Vec<_> = self.children().into_values().flatten().collect();
+        if !left.is_empty() {
+            self.accuse(format!("left behind: {left:?}"));
+        }
+        self.end_observation(&schedule);
+        for client in &clients {
+            let stats = client.stats();
+            if (stats.watches, stats.pending_deletes) != (0, 0) {
+                self.accuse(format!("a client is still busy: {stats:?}"));
+            }
+        }
+        let closed = self.state.lock().closed.clone();
+        for process in closed {
+            if self.world.look(|world| world.has_session(process)) {
+                self.accuse(format!("process {process} has closed its client, not its session"));
+            }
+        }
+        for (process, client) in clients.into_iter().enumerate() {
+            schedule.within(process, || drop(client));
+        }
+        let looked_on = self.plan.observer.is_some() || !self.plan.asks.is_empty();
+        if self.plan.faults.is_empty() && !self.plan.hidden && !looked_on {
+            self.check_costs();
+        }
+        if self.plan.first_number != 0 {
+            self.check_begun_anew();
+        }
+        self.state.lock().clean = true;
+    }
+
+    /// The contenders' names, by lock node.
+    fn children(&self) -> BTreeMap<&str, Vec<String>> {
+        let of = |node: &str| self.world.look(|world| world.children(node));
+        self.nodes.iter().map(|node| (node.as_str(), of(node))).collect()
+    }
+
+    /// A release wakes those who may go: what is asked does not grow with the number of others.
+    fn check_costs(&self) {
+        let asked = |operation| self.world.look(|world| world.asked(operation));
+        let places = asked(Operation::Create);
+        let (lists, reads) = (asked(Operation::Children), asked(Operation::Read));
+        // Whoever of a semaphore's holders goes may be the wrong one.
+        let each = match self.plan.recipe {
+            Recipe::Semaphore { permits, .. } => u64::from(permits + 2).pow(2),
+            _ => 3,
+        };
+        if lists.max(reads) > places * each + 6 {
+            self.accuse(format!("{places} places took {lists} lists and {reads} reads"));
+        }
+    }
+
+    /// Used-up numbers do not stay so.
+    fn check_begun_anew(&self) {
+        let acl = Plan::acl(Some(Permissions::ALL));
+        let locks = Locks::new(&self.client(), &self.plan, "", &acl, false);
+        let wanted = match self.plan.recipe {
+            Recipe::ReadWrite => Wanted::Writing,
+            Recipe::Semaphore { .. } => Wanted::Permits(1),
+            Recipe::Mutex | Recipe::Multi { .. } => Wanted::Alone,
+        };
+        let patience = Patience::For(Duration::from_secs(60));
+        if !(0..3).any(|_| matches!(locks.take(&wanted, patience), Ok(Some(_)))) {
+            self.accuse("the numbers are used up for ever".to_owned());
+        }
+    }
+
+    fn is_poor(&self) -> bool {
+        self.plan.has(|fault| matches!(fault, Fault::Poverty { .. }))
+    }
+}

@@ -1,0 +1,106 @@
+//! Who may hold: the rule of every recipe, written once more and in another way, for those who
+//! check. It reads the names for itself, too.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeKind {
+    Alone,
+    Reader,
+    Permits { weight: u64, of: u64 },
+}
+
+/// What a contender's name says.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) name: String,
+    pub(super) number: i64,
+    pub(super) kind: NodeKind,
+}
+
+impl Mark {
+    pub(super) fn read(name: &str) -> Option<Mark> {
+        let at = name.len().checked_sub(10)?;
+        let (head, number) = (name.get(..at)?, name.get(at..)?.parse().ok()?);
+        let kind = if head.contains("READ") || head.contains("rlock") {
+            NodeKind::Reader
+        } else if let Some((front, of)) = head.rsplit_once("-of-") {
+            let weight = front.rsplit('-').next()?.parse().ok()?;
+            NodeKind::Permits { weight, of: of.trim_end_matches('-').parse().ok()? }
+        } else {
+            NodeKind::Alone
+        };
+        Some(Mark { name: name.to_owned(), number, kind })
+    }
+
+    /// All of them, the first in the order first.
+    pub(super) fn all(names: &[String]) -> Vec<Mark> {
+        let mut marks: Vec<_> = names.iter().filter_map(|name| Mark::read(name)).collect();
+        marks.sort_by_key(|mark| mark.number);
+        marks
+    }
+
+    /// Whether this one may hold while those are before it, in their order.
+    pub(super) fn may_hold(&self, before: &[&Mark]) -> bool {
+        match self.kind {
+            NodeKind::Alone => before.is_empty(),
+            NodeKind::Reader => before.iter().all(|other| other.kind == NodeKind::Reader),
+            NodeKind::Permits { weight, of } => {
+                let mut left = of;
+                let leaves = |other: &&Mark| match other.kind {
+                    NodeKind::Permits { weight, of: theirs } if theirs == of && weight <= left => {
+                        left -= weight;
+                        true
+                    }
+                    _ => false,
+                };
+                before.iter().all(leaves) && weight <= left
+            }
+        }
+    }
+}
+
+/// Those of one node's contenders that may hold.
+pub(super) fn entitled(marks: &[Mark]) -> impl Iterator<Item = &Mark> {
+    marks.iter().filter(|own| {
+        let before: Vec<_> = marks.iter().filter(|other| other.number < own.number).collect();
+        own.may_hold(&before)
+    })
+}
+
+/// Whether these may hold at once.
+pub(super) fn may_share(holders: &[Mark]) -> bool {
+    let Some(first) = holders.first() else { return true };
+    match first.kind {
+        NodeKind::Alone => holders.len() == 1,
+        NodeKind::Reader => holders.iter().all(|one| one.kind == NodeKind::Reader),
+        NodeKind::Permits { of, .. } => {
+            let weight = |one: &Mark| match one.kind {
+                NodeKind::Permits { weight, of: theirs } if theirs == of => Some(weight),
+                _ => None,
+            };
+            let weights: Option<Vec<u64>> = holders.iter().map(weight).collect();
+            weights.is_some_and(|weights| weights.iter().sum::<u64>() <= of)
+        }
+    }
+}
+
+#[test]
+fn the_rule_for_checking_is_as_it_is_written_down() {
+    let marks = |names: &[&str]| -> Vec<Mark> {
+        let names: Vec<_> = (1..).zip(names).map(|(i, name)| format!("{name}{i:010}")).collect();
+        Mark::all(&names)
+    };
+    let entitled =
+        |names: &[&str]| -> Vec<i64> { entitled(&marks(names)).map(|mark| mark.number).collect() };
+    let (read, write, mutex) = ("a-__READ__", "_c_b-__WRIT__", "x-99-");
+    let (one, two, other) = ("a-lease-1-of-3-", "a-lease-2-of-3-", "a-lease-1-of-4-");
+    assert_eq!(entitled(&[read, "c__rlock__", write, read]), [1, 2]);
+    assert_eq!(entitled(&[write, read]), [1]);
+    assert_eq!(entitled(&[mutex, one]), [1]);
+    assert_eq!(entitled(&[one, two, one]), [1, 2]);
+    assert_eq!(entitled(&[two, two, one]), [1]);
+    assert_eq!(entitled(&[one, other, one]), [1]);
+    assert!(may_share(&marks(&[read, read])) && may_share(&marks(&[one, two])));
+    for many in [[read, write], [write, read], [mutex, mutex], [two, two], [one, other]] {
+        assert!(!may_share(&marks(&many)), "{many:?}");
+    }
+}

@@ -1,0 +1,285 @@
+//! A program's handle of the `zookeeper` crate in the simulation: none of what a link promises. A call
+//! hangs or fails, also now and then on a connection that goes on; watches are lost with the
+//! connection; and when the session has expired the handle takes another one. That handles close
+//! themselves, or are closed, is not in it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use super::world::{LinkId, World, schedule};
+use crate::acl::Acl;
+use crate::link::core::Notice;
+use crate::rt::schedule::Process;
+use crate::rt::{self, Mutex};
+use crate::session::adopted::handle::{Handle, HandleEvent, Unlisten, Watcher};
+use crate::session::connection::{
+    Answer, Answered, Fault, Found, Names, NodeKind, Reply, Reports, Request, Stat, Submission,
+    or_none,
+};
+use crate::session::notify::{Subscription, Watches};
+use crate::session::oneshot::PendingReply;
+use crate::session::verbs;
+
+/// See the module.
+pub(super) struct Simulated {
+    me: Weak<Simulated>,
+    world: Arc<World>,
+    process: Process,
+    state: Mutex<State>,
+}
+
+struct State {
+    link: Option<LinkId>,
+    /// Events reach all who are registered, whatever connection they were set on.
+    events: Arc<Watches>,
+    line: HandleEvent,
+    /// How many sessions it has had.
+    sessions: u64,
+    /// The number of the next listener.
+    next: u64,
+    listeners: BTreeMap<u64, Arc<dyn Fn(HandleEvent) + Send + Sync>>,
+    watchers: HashMap<String, Vec<(Watcher, Subscription)>>,
+}
+
+impl Simulated {
+    /// In the process that is running.
+    pub(super) fn new(world: &Arc<World>) -> Arc<Simulated> {
+        let process = schedule().process();
+        let handle = Arc::new_cyclic(|me| Simulated {
+            me: Weak::clone(me),
+            world: Arc::clone(world),
+            process,
+            state: Mutex::new(State {
+                link: None,
+                events: Arc::default(),
+                line: HandleEvent::Lost,
+                sessions: 0,
+                next: 0,
+                listeners: BTreeMap::new(),
+                watchers: HashMap::new(),
+            }),
+        });
+        handle.open();
+        handle
+    }
+
+    /// How many sessions it has had so far.
+    pub(super) fn sessions(&self) -> u64 {
+        self.state.lock().sessions
+    }
+
+    /// Takes another session.
+    fn open(&self) {
+        let (me, events) = (Weak::clone(&self.me), Arc::<Watches>::default());
+        let mut state = self.state.lock();
+        state.events = Arc::clone(&events);
+        state.sessions += 1;
+        drop(state);
+        let on_notice = move |notice| {
+            if let Some(handle) = me.upgrade() {
+                handle.heard(notice);
+            }
+        };
+        let reports =
+            Reports { status: Arc::default(), watches: events, on_notice: Box::new(on_notice) };
+        let link = self.world.act(|world| world.open(reports));
+        self.state.lock().link = Some(link);
+    }
+
+    fn heard(&self, notice: Notice) {
+        match notice {
+            Notice::Attached => self.tell(HandleEvent::Connected),
+            Notice::Suspended => self.tell(HandleEvent::Lost),
+            // It learns of the session's end when a server says so.
+            Notice::Ended(_) => {
+                self.tell(HandleEvent::Lost);
+                self.renew();
+            }
+            _ => {}
+        }
+    }
+
+    fn tell(&self, line: HandleEvent) {
+        let mut state = self.state.lock();
+        if state.line == line {
+            return;
+        }
+        state.line = line;
+        let listeners: Vec<_> = state.listeners.values().cloned().collect();
+        drop(state);
+        for tell in listeners {
+            tell(line);
+        }
+    }
+
+    /// As soon as a server can be reached.
+    fn renew(&self) {
+        let schedule = schedule();
+        let reachable = self.world.look(|world| world.reachable_at(self.process));
+        let latency = self.world.look(|world| world.habits.latency);
+        let going_on = schedule.stopped(self.process).unwrap_or_default();
+        let at = reachable.max(going_on).max(schedule.time()) + schedule.some(latency);
+        let me = Weak::clone(&self.me);
+        schedule.at(at, move || {
+            let (Some(handle), schedule) = (me.upgrade(), self::schedule()) else { return };
+            let reachable = handle.world.look(|world| world.reachable_at(handle.process));
+            if schedule.stopped(handle.process).is_some() || reachable > schedule.time() {
+                return handle.renew();
+            }
+            schedule.within(handle.process, || {
+                handle.tell(HandleEvent::Expired);
+                handle.open();
+            });
+        });
+    }
+
+    fn call(&self, request: Request) -> Answer<Reply> {
+        self.call_with(request, None)
+    }
+
+    /// A watcher is kept with the answer, if one comes.
+    fn call_with(&self, request: Request, watcher: Option<(&str, Watcher)>) -> Answer<Reply> {
+        let schedule = schedule();
+        // Even what is refused at once takes a look at the clock, lest somebody asks for ever.
+        let _ = rt::now();
+        let timeout = self.world.look(|world| world.habits.session_timeout);
+        // What has not been sent when the connection is lost may wait for the next one, of whatever
+        // session.
+        if schedule.chance(10) {
+            schedule.pause(schedule.some(timeout));
+        }
+        let waits = schedule.chance(50);
+        let end = schedule.time() + timeout * 2;
+        while waits && self.state.lock().line != HandleEvent::Connected && schedule.time() < end {
+            schedule.pause(timeout / 20);
+        }
+        let Some(link) = self.state.lock().link else { return Err(Fault::ConnectionLoss) };
+        let pending = PendingReply::new(1, None);
+        let (on_reply, me) = (pending.on_reply(0), Weak::clone(&self.me));
+        let watcher = watcher.map(|(path, watcher)| (path.to_owned(), watcher));
+        let on_reply = Box::new(move |answered: Answered| {
+            if let (Some(_), Some((path, watcher))) = (answered.finds(), watcher)
+                && let Some(handle) = me.upgrade()
+            {
+                handle.watch(&path, watcher);
+            }
+            on_reply(answered);
+        });
+        self.world.act(|world| world.send(link, Submission { request, on_reply }));
+        let [answer, _] = pending.wait(&mut None);
+        match answer {
+            // Some calls end when the connection is lost, some only long after.
+            Err(fault @ (Fault::ConnectionLoss | Fault::SessionEnded)) => {
+                if schedule.chance(30) {
+                    schedule.pause(schedule.some(timeout * 3));
+                }
+                Err(if schedule.chance(50) { fault } else { Fault::ConnectionLoss })
+            }
+            // The crate loses answers on connections that go on, too.
+            answer if schedule.chance(99) => answer,
+            _ => Err(Fault::ConnectionLoss),
+        }
+    }
+
+    fn watch(&self, path: &str, watcher: Watcher) {
+        let (me, node) = (Weak::clone(&self.me), path.to_owned());
+        let fired = Arc::new(move || {
+            if let Some(handle) = me.upgrade() {
+                let watchers = handle.state.lock().watchers.remove(&node);
+                watchers.iter().flatten().for_each(|(watcher, _)| watcher());
+            }
+        });
+        let events = Arc::clone(&self.state.lock().events);
+        let subscription = events.subscribe(path, fired);
+        let mut state = self.state.lock();
+        state.watchers.entry(path.to_owned()).or_default().push((watcher, subscription));
+    }
+}
+
+impl Handle for Simulated {
+    fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Answer<String> {
+        let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
+        let made = self.call(Request::Create { path, data, acl, kind }).and_then(verbs::created)?;
+        Ok(made.path)
+    }
+
+    fn delete(&self, path: &str) -> Answer<()> {
+        self.call(Request::Delete { path: path.to_owned() }).map(drop)
+    }
+
+    fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<()> {
+        let (path, data) = (path.to_owned(), data.to_vec());
+        self.call(Request::Write { path, data, version }).map(drop)
+    }
+
+    fn read(&self, path: &str) -> Answer<Found> {
+        or_none(
+            self.call(Request::Data { path: path.to_owned(), watch: false }).and_then(verbs::data),
+        )
+    }
+
+    fn exists(&self, path: &str) -> Answer<Option<Stat>> {
+        or_none(
+            self.call(Request::Exists { path: path.to_owned(), watch: false })
+                .and_then(verbs::stat),
+        )
+    }
+
+    fn children(&self, path: &str) -> Answer<Option<Names>> {
+        or_none(
+            self.call(Request::Children { path: path.to_owned(), watch: false })
+                .and_then(verbs::names),
+        )
+    }
+
+    fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)> {
+        let read = Request::Data { path: path.to_owned(), watch: true };
+        self.call_with(read, Some((path, watcher))).and_then(verbs::data)
+    }
+
+    fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
+        let list = Request::Children { path: path.to_owned(), watch: true };
+        self.call_with(list, Some((path, watcher))).and_then(verbs::names)
+    }
+
+    fn forget(&self, path: &str) -> Answer<()> {
+        // Whatever it is: that there is no such watch is what servers say.
+        self.call(Request::Exists { path: path.to_owned(), watch: false })?;
+        let forgotten = self.state.lock().watchers.remove(path);
+        drop(forgotten);
+        Ok(())
+    }
+
+    fn listen(&self, tell: Box<dyn Fn(HandleEvent) + Send>) -> Option<Unlisten> {
+        let mut state = self.state.lock();
+        state.next += 1;
+        let (number, tell) = (state.next, Mutex::new(tell));
+        state.listeners.insert(number, Arc::new(move |line| (tell.lock())(line)));
+        let me = Weak::clone(&self.me);
+        Some(Box::new(move || {
+            if let Some(handle) = me.upgrade() {
+                let listener = handle.state.lock().listeners.remove(&number);
+                drop(listener);
+            }
+        }))
+    }
+
+    fn is_dead(&self, _path: &str) -> bool {
+        false
+    }
+
+    fn is_orphan(&self) -> bool {
+        false
+    }
+
+    fn address(&self) -> Option<usize> {
+        Some(self.me.as_ptr().addr())
+    }
+}
+
+impl fmt::Debug for Simulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Simulated").field(&self.process).finish()
+    }
+}

@@ -1,0 +1,197 @@
+//! A mutex over handles of the programs' own: one holder at a time for as long as its node is there,
+//! grants in order, losses told, calls with a limit on time, and nothing left while the handles live.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::super::harness::{Play, Role, Stage, Tally};
+use super::super::program_handle::Simulated;
+use crate::rt::schedule::{Schedule, current};
+use crate::rt::{AtomicU64, Mutex};
+use crate::session::adopted::Adopted;
+use crate::{Client, DistributedLock, Error, ErrorKind, FencingToken, LockGuard};
+
+/// How long letting go and closing may take.
+const DROP_LIMIT: Duration = Duration::from_millis(500);
+const CLOSING: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Holding {
+    /// By process. They live to the end, as programs do.
+    handles: Mutex<BTreeMap<usize, Arc<Simulated>>>,
+    /// Whether clients are closed while they are at work.
+    closes: bool,
+    /// What was granted last.
+    highest: Mutex<Option<FencingToken>>,
+    /// The nodes of those who hold it.
+    held: Mutex<BTreeMap<FencingToken, String>>,
+}
+
+pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
+    super::perform(seed, verbose, |chance| {
+        let actors = (0..1 + chance.below(3)).map(|_| 1 + chance.below(3)).collect();
+        let closes = chance.chance(30);
+        (actors, Arc::new(Holding { closes, ..Holding::default() }))
+    })
+}
+
+fn lock(client: &Client) -> DistributedLock {
+    DistributedLock::new(client, "/locks", "one")
+}
+
+fn client_of(handle: &Arc<Simulated>) -> Client {
+    let handle = Adopted::new(Arc::<Simulated>::clone(handle));
+    Client::with(Box::new(handle), "a handle".to_owned(), String::new())
+}
+
+impl Holding {
+    /// `None` where it was not to be had.
+    fn acquire(
+        &self,
+        stage: &Stage,
+        schedule: &Schedule,
+        role: Role<'_>,
+    ) -> Result<Option<LockGuard>, Error> {
+        if schedule.below(4) == 0 {
+            return lock(role.client).lock().map(Some);
+        }
+        let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout));
+        let got = lock(role.client).try_lock_for(limit);
+        stage.check_on_time(role.process, began, limit);
+        got
+    }
+
+    /// Whoever is granted the lock has come later than all who were before, unless its session is over
+    /// and the handle does not know.
+    fn check_order(&self, stage: &Stage, guard: &LockGuard) {
+        let (mut highest, token) = (self.highest.lock(), Some(guard.fencing_token()));
+        let is_there = stage.world.look(|world| world.contains(guard.path()));
+        if token <= *highest && is_there {
+            stage.accuse(format!("{token:?} was granted after {highest:?}"));
+        }
+        *highest = token.max(*highest);
+    }
+
+    fn hold(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>, guard: LockGuard) {
+        let handle = self.handles.lock().get(&role.process).cloned();
+        let sessions = || handle.as_ref().map(|handle| handle.sessions());
+        let (token, before) = (guard.fencing_token(), sessions());
+        self.held.lock().insert(token, guard.path().to_owned());
+        let (told, heard) = (Arc::new(AtomicU64::new(0)), guard.lost());
+        let counted = Arc::clone(&told);
+        guard.on_lost(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        schedule.pause(schedule.some(stage.habits.session_timeout / 2));
+        if sessions() != before && guard.is_held() {
+            stage.accuse(format!("{:?} is held, and the handle has another session", guard.path()));
+        }
+        let was = stage.world.look(|world| world.contains(guard.path()));
+        let is_confirmed = schedule.chance(50) && guard.ensure_held().is_ok();
+        if is_confirmed && !was {
+            stage.accuse(format!("{:?} was gone, and is said to be held", guard.path()));
+        }
+        let is_lost = !guard.is_held();
+        if is_lost && heard.recorded().is_none() {
+            stage.accuse(format!("{:?} is lost without a reason", guard.path()));
+        }
+        self.held.lock().remove(&token);
+        let began = schedule.time();
+        match schedule.below(2) {
+            0 => {
+                drop(guard);
+                stage.check_on_time(role.process, began, DROP_LIMIT);
+            }
+            _ => drop(guard.unlock()),
+        }
+        if is_lost && told.load(Ordering::SeqCst) != 1 {
+            stage.accuse(format!("told {} times of a loss", told.load(Ordering::SeqCst)));
+        }
+    }
+
+    /// What befalls handles most, more often than by the stage.
+    fn harm(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>) {
+        if schedule.time() > stage.calm {
+            return;
+        }
+        let timeout = stage.habits.session_timeout;
+        match schedule.below(10) {
+            0 => stage.world.act(|world| world.murder(role.process)),
+            1 => stage.world.act(|world| {
+                world.cut_all(role.process, Duration::ZERO, schedule.some(timeout * 2));
+            }),
+            _ => {}
+        }
+    }
+}
+
+impl Play for Holding {
+    fn client(&self, stage: &Stage) -> Client {
+        let handle = Simulated::new(&stage.world);
+        let client = client_of(&handle);
+        let mut handles = self.handles.lock();
+        let process = handles.len();
+        handles.insert(process, handle);
+        client
+    }
+
+    fn act(&self, stage: &Stage, role: Role<'_>) {
+        let Some(schedule) = current() else { return };
+        for _ in 0..4 {
+            schedule.pause(schedule.some(stage.habits.session_timeout / 2));
+            self.harm(stage, &schedule, role);
+            match self.acquire(stage, &schedule, role) {
+                Ok(Some(guard)) => {
+                    stage.count(true);
+                    self.check_order(stage, &guard);
+                    self.hold(stage, &schedule, role, guard);
+                }
+                Ok(None) => stage.count(false),
+                Err(error) => {
+                    stage.count(false);
+                    if error.kind() != ErrorKind::Closed || !self.closes {
+                        stage.accuse(format!("{error:?}"));
+                    }
+                }
+            }
+            if self.closes && schedule.chance(5) {
+                let began = schedule.time();
+                role.client.close();
+                stage.check_on_time(role.process, began, CLOSING);
+            }
+        }
+    }
+
+    fn look(&self, stage: &Stage) {
+        let held = self.held.lock();
+        let there = held.values().filter(|path| stage.world.look(|world| world.contains(path)));
+        if there.count() > 1 {
+            stage.accuse(format!("several hold it: {held:?}"));
+        }
+    }
+
+    fn end(&self, stage: &Stage, client: &Client) {
+        let Some(schedule) = current() else { return };
+        // What has hung comes to an end.
+        schedule.pause(stage.habits.session_timeout * 20);
+        let limit = Duration::from_secs(60);
+        let handles: Vec<Arc<Simulated>> = self.handles.lock().values().cloned().collect();
+        for handle in &handles {
+            let client = client_of(handle);
+            match lock(&client).try_lock_for(limit) {
+                Ok(Some(guard)) => {
+                    let heard = guard.lost();
+                    stage.world.act(|world| world.delete(guard.path()));
+                    stage.eventually("a loss to be told", || heard.recorded().is_some());
+                }
+                other => stage.accuse(format!("nobody is at work, and yet {other:?}")),
+            }
+        }
+        match lock(client).try_lock_for(limit) {
+            Ok(Some(_)) => {}
+            other => stage.accuse(format!("nobody is at work, and yet {other:?}")),
+        }
+    }
+}

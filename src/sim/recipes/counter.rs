@@ -1,0 +1,63 @@
+//! A counter loses no count, and counts none twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::harness::{Play, Role, Stage, Tally};
+use crate::rt::Mutex;
+use crate::rt::schedule::current;
+use crate::{Client, ErrorKind, SharedCounter};
+
+#[derive(Default)]
+struct Counting {
+    sums: Mutex<BTreeSet<i64>>,
+    unsure: Mutex<i64>,
+}
+
+pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
+    super::perform(seed, verbose, |chance| {
+        let actors = (0..1 + chance.below(3)).map(|_| 1 + chance.below(3)).collect();
+        (actors, Arc::new(Counting::default()))
+    })
+}
+
+fn counter(client: &Client) -> SharedCounter {
+    SharedCounter::new(client, "/counters", "one")
+}
+
+impl Play for Counting {
+    fn act(&self, stage: &Stage, role: Role<'_>) {
+        let Some(schedule) = current() else { return };
+        for _ in 0..4 {
+            schedule.pause(schedule.some(stage.habits.session_timeout / 4));
+            let (began, limit) = (schedule.time(), stage.habits.connect_timeout);
+            match counter(role.client).add(1) {
+                Ok(sum) => {
+                    stage.count(true);
+                    if !self.sums.lock().insert(sum) {
+                        stage.accuse(format!("two have counted to {sum}"));
+                    }
+                }
+                Err(error) => {
+                    stage.count(false);
+                    *self.unsure.lock() += 1;
+                    use ErrorKind::{Connect, ConnectionLoss, SessionLost};
+                    if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
+                        stage.accuse(format!("{error}"));
+                    }
+                    // Of several questions, each has its time.
+                    stage.check_on_time(role.process, began, limit * 60 + Duration::from_secs(1));
+                }
+            }
+        }
+    }
+
+    fn end(&self, stage: &Stage, client: &Client) {
+        let (counted, unsure) = (self.sums.lock().len() as i64, *self.unsure.lock());
+        match counter(client).get() {
+            Ok(sum) if (counted..=counted + unsure).contains(&sum) => {}
+            other => stage.accuse(format!("{counted} and perhaps {unsure}: {other:?}")),
+        }
+    }
+}

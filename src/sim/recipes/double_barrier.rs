@@ -1,0 +1,93 @@
+//! All enter or none; who has given up does not count; and nobody is held up by the dead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::super::harness::{Play, Role, Stage, Tally};
+use crate::rt::Mutex;
+use crate::rt::schedule::current;
+use crate::{Client, DoubleBarrier, ErrorKind};
+
+const NODE: &str = "/barriers/two";
+
+struct Gathering {
+    participants: u32,
+    /// By the data that decided them: who has entered.
+    rounds: Mutex<BTreeMap<Vec<u8>, BTreeSet<String>>>,
+}
+
+pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
+    super::perform(seed, verbose, |chance| {
+        let actors: Vec<usize> = (0..1 + chance.below(3)).map(|_| 1 + chance.below(2)).collect();
+        let all = actors.iter().sum::<usize>();
+        // Sometimes one too few, or too many.
+        let participants = (all + chance.below(3)).saturating_sub(1).max(1) as u32;
+        (actors, Arc::new(Gathering { participants, rounds: Mutex::default() }))
+    })
+}
+
+impl Gathering {
+    fn barrier(&self, client: &Client) -> DoubleBarrier {
+        DoubleBarrier::new(client, "/barriers", "two", self.participants)
+    }
+}
+
+impl Play for Gathering {
+    fn act(&self, stage: &Stage, role: Role<'_>) {
+        let Some(schedule) = current() else { return };
+        let (barrier, timeout) = (self.barrier(role.client), stage.habits.session_timeout);
+        for _ in 0..4 {
+            schedule.pause(schedule.some(timeout / 4));
+            let (began, limit) = (schedule.time(), schedule.some(timeout * 2));
+            let entered = barrier.enter_for(limit);
+            stage.check_on_time(role.process, began, limit);
+            stage.count(matches!(entered, Ok(Some(_))));
+            match entered {
+                Ok(Some(entered)) => {
+                    let own = entered.path().to_owned();
+                    let own = crate::path::last(&own).to_owned();
+                    let round = stage.world.look(|world| world.written_with(NODE, &own));
+                    match round {
+                        Some(round) => {
+                            self.rounds.lock().entry(round).or_default().insert(own);
+                        }
+                        None => stage.accuse(format!("{own} has entered, and no round names it")),
+                    }
+                    schedule.pause(schedule.some(timeout / 4));
+                    let began = schedule.time();
+                    match schedule.below(4) {
+                        0 => drop(entered),
+                        1 => {
+                            let _ = entered.leave_for(limit);
+                            stage.check_on_time(role.process, began, limit);
+                        }
+                        _ => {
+                            // A lost place is told; else it ends when all have gone.
+                            if let Err(error) = entered.leave() {
+                                let kinds = [ErrorKind::SessionLost, ErrorKind::LockLost];
+                                if !kinds.contains(&error.kind()) {
+                                    stage.accuse(format!("leaving: {error}"));
+                                }
+                            }
+                        }
+                    }
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::Full => {}
+                Err(error) => stage.accuse(format!("entering: {error}")),
+            }
+        }
+    }
+
+    /// A round names as many as there are to be, and nobody else has entered in it.
+    fn end(&self, stage: &Stage, _client: &Client) {
+        for (round, entered) in self.rounds.lock().iter() {
+            let text = String::from_utf8_lossy(round);
+            let named: BTreeSet<&str> = text.lines().collect();
+            let strangers = entered.iter().any(|one| !named.contains(one.as_str()));
+            if named.len() != self.participants as usize || strangers {
+                stage.accuse(format!("{entered:?} have entered in {named:?}"));
+            }
+        }
+    }
+}

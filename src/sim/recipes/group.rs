@@ -1,0 +1,124 @@
+//! Members are seen, come back, and leave nothing.
+
+use std::sync::Arc;
+
+use super::super::harness::{Play, Role, Stage, Tally};
+use crate::rt::Mutex;
+use crate::rt::schedule::{Process, current};
+use crate::{Client, ErrorKind, Group, Member, Membership};
+
+#[derive(Default)]
+struct Gathering {
+    /// Of which process.
+    memberships: Mutex<Vec<(Process, Arc<Membership>)>>,
+}
+
+pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
+    super::perform(seed, verbose, |chance| {
+        let actors = (0..1 + chance.below(3)).map(|_| 1 + chance.below(2)).collect();
+        (actors, Arc::new(Gathering::default()))
+    })
+}
+
+fn group(client: &Client) -> Group {
+    Group::new(client, "/groups", "one")
+}
+
+impl Gathering {
+    /// Ends a membership, of which nobody else has anything.
+    fn end_of(&self, membership: &Arc<Membership>) {
+        self.memberships.lock().retain(|(_, one)| !Arc::ptr_eq(one, membership));
+    }
+
+    fn leave(&self, stage: &Stage, role: Role<'_>, membership: Arc<Membership>) {
+        let (path, id) = (membership.path().to_owned(), membership.id().to_owned());
+        self.end_of(&membership);
+        let Some(membership) = Arc::into_inner(membership) else { return };
+        if let Err(error) = membership.leave() {
+            stage.accuse(format!("leaving: {error}"));
+        }
+        // Of a session that has ended here, a node may stand for a while.
+        let is_left =
+            |owner| stage.world.look(|world| world.has_ended(owner) || world.has_lapsed(owner));
+        let owner = stage.world.look(|world| world.contains(&path).then(|| world.owner(&path)));
+        if let Some(Some(owner)) = owner
+            && id == own_id(role)
+            && !is_left(owner)
+        {
+            stage.accuse(format!("{id} has left, and its node is there"));
+        }
+    }
+}
+
+fn own_id(role: Role<'_>) -> String {
+    format!("member-{}", role.number)
+}
+
+impl Play for Gathering {
+    fn act(&self, stage: &Stage, role: Role<'_>) {
+        let Some(schedule) = current() else { return };
+        let (group, timeout) = (group(role.client), stage.habits.session_timeout);
+        for _ in 0..2 {
+            schedule.pause(schedule.some(timeout / 4));
+            // Sometimes the one that others want, too.
+            let id = if schedule.chance(25) { "any".to_owned() } else { own_id(role) };
+            let began = schedule.time();
+            let joined = group.join(&id, id.as_bytes());
+            stage.count(joined.is_ok());
+            stage.check_on_time(role.process, began, stage.habits.connect_timeout);
+            match joined {
+                Ok(membership) => {
+                    let membership = Arc::new(membership);
+                    self.memberships.lock().push((role.process, Arc::clone(&membership)));
+                    schedule.pause(schedule.some(timeout));
+                    if schedule.chance(50) {
+                        self.end_of(&membership);
+                        drop(membership);
+                        continue;
+                    }
+                    if schedule.chance(50) {
+                        self.leave(stage, role, membership);
+                        continue;
+                    }
+                    // Once all is calm, and lost sessions have ended, it is there.
+                    let settled = stage.calm + timeout * 4;
+                    schedule.pause(settled.saturating_sub(schedule.time()) + timeout);
+                    if id == own_id(role) {
+                        stage.eventually(&format!("{id} among the members"), || {
+                            let members = group.members().unwrap_or_default();
+                            let is_there = members.iter().any(|one: &Member| one.id == id);
+                            membership.is_member() && is_there
+                        });
+                    }
+                    self.leave(stage, role, membership);
+                }
+                Err(error) => {
+                    let kinds = [ErrorKind::ConnectionLoss, ErrorKind::Connect, ErrorKind::Taken];
+                    if !kinds.contains(&error.kind()) {
+                        stage.accuse(format!("joining: {error}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// One session has an id once.
+    fn look(&self, stage: &Stage) {
+        let memberships = self.memberships.lock();
+        for (place, (process, one)) in memberships.iter().enumerate() {
+            let is_twin = |(other, two): &(Process, Arc<Membership>)| {
+                other == process && two.id() == one.id() && two.is_member()
+            };
+            if one.is_member() && memberships[..place].iter().any(is_twin) {
+                stage.accuse(format!("two of one client are {:?}", one.id()));
+            }
+        }
+    }
+
+    fn end(&self, stage: &Stage, client: &Client) {
+        match group(client).members() {
+            Ok(members) if members.is_empty() => {}
+            other => stage.accuse(format!("{other:?} in the end")),
+        }
+    }
+}

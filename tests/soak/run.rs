@@ -1,0 +1,239 @@
+//! A whole run: servers, workers, nemesis, and what is left when they are gone.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::history::Journal;
+use super::leftovers;
+use super::nemesis::Nemesis;
+use super::network::{self, Ground};
+use super::options::{Options, Plan};
+use super::parse::{NEMESIS, REGISTER, SAMPLES, SETTINGS};
+use super::plan;
+use super::register;
+use super::support::proxy::Proxy;
+use super::support::raw::{self, Raw};
+use super::work::NODES;
+use super::worker::{BASE, SOCKET};
+use super::workers::Crew;
+
+/// How long all workers may take to finish what they are at.
+const FINISH: Duration = Duration::from_secs(60);
+/// How long it may take until the servers have forgotten the workers.
+const FORGET: Duration = Duration::from_secs(30);
+/// Quiet time before the end, long enough to see whether the lock moves on.
+const LAST_QUIET: Duration = Duration::from_secs(8);
+const SAMPLE: Duration = Duration::from_secs(2);
+
+/// Goes through with it, and returns where the histories are.
+pub(crate) fn whole(options: &Options, stop: &Arc<AtomicBool>) -> Result<PathBuf, Box<dyn Error>> {
+    let out = directory(options)?;
+    println!("seed {}; histories in {}", options.seed, out.display());
+    // Enters a namespace, so it comes before any thread.
+    let ground = Ground::start(options.nodes, options.namespaces)?;
+    println!("{} servers; network: {}", options.nodes, ground.describe());
+    fs::write(out.join(SETTINGS), settings(options, ground.describe()))?;
+    register::start(&out.join(SOCKET), &out.join(REGISTER))?;
+    let journal = Journal::create(&out.join(NEMESIS))?;
+    {
+        let servers = ground.ensemble.nodes();
+        let proxies: Vec<Vec<Proxy>> = (0..options.workers)
+            .map(|_| servers.iter().map(|server| Proxy::start(server.addr())).collect())
+            .collect();
+        let hosts = proxies
+            .iter()
+            .map(|ways| ways.iter().map(Proxy::hosts).collect::<Vec<_>>().join(","))
+            .collect();
+        journal.note("-", "begin");
+        let crew = Crew::start(hosts, out.clone(), options)?;
+        let nemesis = Nemesis {
+            ground: &ground,
+            proxies: &proxies,
+            crew: &crew,
+            journal: &journal,
+            stop,
+            end: Instant::now() + options.length.saturating_sub(LAST_QUIET),
+        };
+        run(&nemesis, options, &out)?;
+    }
+    for what in forgotten(&ground) {
+        journal.note("-", format_args!("left {what}"));
+    }
+    for what in leftovers::collect(&ground.ensemble.hosts(), &out)? {
+        journal.note("-", format_args!("left {what}"));
+    }
+    for what in forgotten(&ground) {
+        journal.note("-", format_args!("left {what}"));
+    }
+    drop(ground);
+    for what in network::leftovers().into_iter().chain(servers_left()) {
+        journal.note("-", format_args!("left {what}"));
+    }
+    let _ = fs::remove_file(out.join(SOCKET));
+    Ok(out)
+}
+
+fn directory(options: &Options) -> Result<PathBuf, Box<dyn Error>> {
+    let out = match &options.out {
+        Some(out) => out.clone(),
+        None => Path::new("target/soak").join(format!("{}-{}", options.seed, std::process::id())),
+    };
+    fs::create_dir_all(&out)?;
+    if out.join(SETTINGS).exists() {
+        return Err(format!("{} has the histories of an earlier run", out.display()).into());
+    }
+    Ok(fs::canonicalize(out)?)
+}
+
+fn settings(options: &Options, network: &str) -> String {
+    let plan = match options.plan {
+        Plan::All => "all",
+        Plan::Rolling => "rolling",
+    };
+    format!(
+        "seed={}\nplan={plan}\nnodes={}\nnetwork={network}\nworkers={}\nthreads={}\nsession_ms={}\n",
+        options.seed,
+        options.nodes,
+        options.workers,
+        options.threads,
+        options.session.as_millis()
+    )
+}
+
+fn run(nemesis: &Nemesis<'_>, options: &Options, out: &Path) -> Result<(), Box<dyn Error>> {
+    let Nemesis { crew, journal, ground, stop, .. } = *nemesis;
+    let samples = Journal::create(&out.join(SAMPLES))?;
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                crew.sample(&samples);
+                thread::park_timeout(SAMPLE);
+            }
+        });
+        // Also if it panics.
+        let _end = Raise(&over);
+        match options.plan {
+            Plan::All => {
+                nemesis.rage(plan::Plan::new(options.seed, options.nodes, ground.has_namespaces()));
+            }
+            Plan::Rolling => nemesis.roll(),
+        }
+        let quiet = Instant::now() + LAST_QUIET;
+        while Instant::now() < quiet && !stop.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        journal.note("-", "ending");
+        crew.end(FINISH, journal);
+    });
+    Ok(())
+}
+
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What the servers still know of the workers when they should not.
+fn forgotten(ground: &Ground) -> Vec<String> {
+    let limit = Instant::now() + FORGET;
+    loop {
+        let left = remembered(ground);
+        if left.is_empty() || Instant::now() > limit {
+            return left;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn remembered(ground: &Ground) -> Vec<String> {
+    let mut left = Vec::new();
+    let hosts = ground.ensemble.hosts();
+    match Raw::connect(&hosts, Duration::from_secs(5)) {
+        Ok(mut raw) => {
+            for lock in NODES {
+                let node = format!("{BASE}/{lock}");
+                left.extend(children_left("contender", &node, raw.get_children(&node)));
+            }
+            if let Err(failure) = raw.close() {
+                left.push(format!("no session could be closed: {failure}"));
+            }
+        }
+        Err(failure) => left.push(format!("no server answers: {failure}")),
+    }
+    for (index, server) in ground.ensemble.nodes().iter().enumerate() {
+        for counter in ["zk_ephemerals_count", "zk_watch_count"] {
+            match server.counter(counter) {
+                0 => {}
+                count => left.push(format!("server {index} has {counter} {count}")),
+            }
+        }
+        // The word is asked by a connection of its own.
+        match server.four_letter("cons") {
+            Ok(answer) => left.extend(
+                answer
+                    .lines()
+                    .filter(|line| line.contains("sid=0x") && !line.contains("sid=0x0,"))
+                    .map(|line| format!("connection at server {index}: {}", line.trim())),
+            ),
+            Err(error) => left.push(format!("server {index} does not answer: {error}")),
+        }
+    }
+    if let Ok(dump) = ground.ensemble.node(ground.ensemble.leader()).four_letter("dump") {
+        left.extend(
+            dump.lines()
+                .map(str::trim)
+                .filter(|line| line.starts_with("0x"))
+                .map(|line| format!("session {line}")),
+        );
+    }
+    left
+}
+
+/// `what` they are, in a word.
+pub(crate) fn children_left(
+    what: &str,
+    node: &str,
+    answer: raw::Result<Vec<String>>,
+) -> Vec<String> {
+    match answer {
+        Ok(names) => names.iter().map(|name| format!("{what} {node}/{name}")).collect(),
+        // The node itself may be a container, and gone.
+        Err(failure) if failure.code() == Some(raw::NO_NODE) => Vec::new(),
+        Err(failure) => vec![format!("whatever is in {node}: {failure}")],
+    }
+}
+
+/// Server processes of this one, by the names of their directories.
+fn servers_left() -> Vec<String> {
+    let own = format!("zklock-server-{}-", std::process::id());
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|process| fs::read_to_string(process.path().join("cmdline")).ok())
+        .filter(|command| command.contains(&own))
+        .map(|command| format!("process {}", command.replace('\0', " ")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lock_node_that_is_gone_is_known_to_be_empty() {
+        let left = |answer| children_left("contender", "/a", answer);
+        let failed = |code| left(Err(raw::Failure::Server(code)));
+        assert!(failed(raw::NO_NODE).is_empty());
+        assert!(left(Ok(Vec::new())).is_empty());
+        assert_eq!(left(Ok(vec!["x".to_owned()])), ["contender /a/x"]);
+        assert_eq!(failed(-4).len(), 1);
+    }
+}
