@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::link::core::{End, Notice};
 use crate::path;
 use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::connection::{
-    Answer, Answered, Both, Connection, Created, Ensemble, Fault, Info, Names, Reply, Reports,
+    Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, OneOrTwo, Reply, Reports,
     Request, Stat, Submission,
 };
 use crate::session::notify::Waiter;
+use crate::session_notice::{End, Notice};
 
 /// A client to which nobody else ever contends.
 pub fn client() -> Client {
@@ -59,7 +59,7 @@ fn stat() -> Stat {
 }
 
 impl Connection for Nobody {
-    fn submit(&self, requests: Both<Submission>) -> bool {
+    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
         for Submission { request, on_reply } in requests.into_iter().flatten() {
             on_reply(Answered::Read(self.answer(request)));
         }

@@ -160,11 +160,13 @@ pub mod testing;
 
 // The ground: errors, names, and where threads, channels, locks and time come from.
 mod acl;
+mod connect_string;
 mod error;
-mod hosts;
 mod logging;
 mod path;
 mod rt;
+mod session_notice;
+mod wire_values;
 
 // Tests: all of the above but the link, in virtual time, on an ensemble in memory.
 #[cfg(test)]
@@ -182,17 +184,20 @@ mod models;
 pub mod bench_only;
 
 pub use acl::{Acl, Permissions};
-pub use contend::contenders::Contender;
-pub use contend::handover::HandOver;
-pub use contend::hold::{FencingToken, LossReason, Lost};
-pub use contend::observe::Observer;
+pub use contend::fencing::FencingToken;
+pub use contend::handover_policy::HandOver;
+pub use contend::list_contenders::Contender;
+pub use contend::loss_reason::LossReason;
+pub use contend::observer::Observer;
 pub use contend::ticket::{Class, NodeNaming};
+pub use contend::watchdog::Lost;
 pub use error::{Error, ErrorKind, Result};
 pub use recipes::barrier::{Barrier, BarrierBuilder};
 pub use recipes::changes::Changes;
 pub use recipes::double_barrier::{DoubleBarrier, DoubleBarrierBuilder, Entered};
 pub use recipes::election::candidates::{Candidate, LeaderObserver};
-pub use recipes::election::supervisor::{ElectionPhase, ElectionProgress, TermResult};
+pub use recipes::election::lead_loop::TermResult;
+pub use recipes::election::progress::{ElectionPhase, ElectionProgress};
 pub use recipes::election::{LeaderElection, LeaderElectionBuilder, Leadership};
 pub use recipes::group::{Group, GroupBuilder, Member, Membership};
 pub use recipes::multi::{MultiGuard, MultiLock};
@@ -209,8 +214,9 @@ pub use recipes::two_phase_commit::coordinator::Coordinator;
 pub use recipes::two_phase_commit::participant::Participant;
 pub use recipes::two_phase_commit::round::{Decision, ParticipantState, RoundState};
 pub use recipes::two_phase_commit::{TwoPhaseCommit, TwoPhaseCommitBuilder};
-pub use session::client::{Client, ClientBuilder, ClientStats, SessionState};
-pub use session::notify::Cancel;
+pub use session::cancel::Cancel;
+pub use session::client::{Client, ClientBuilder, ClientStats};
 pub use session::retry::Retry;
+pub use session::status::SessionState;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;

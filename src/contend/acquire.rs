@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::hold::Hold;
-use super::interop_warning;
-use super::protocol::{
-    Acquisition, Action, Event, Inspection, Leftovers, Listing, Made, OnConnection, Trouble,
+use super::cleanup::{CLEANUP_LIMIT, put_away};
+use super::core::{
+    Acquisition, Action, ConnectionNumber, Event, Inspection, Leftovers, Listing, Made, Trouble,
     Watched,
 };
+use super::errors::{cancelled, refusal};
+use super::hold::Hold;
+use super::interop_warning;
 use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
 use crate::acl::Acl;
@@ -19,16 +21,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, AtomicBool, Deadline};
-use crate::session::client::{Client, ClientCore, Interrupted, Patience};
-use crate::session::connection::{Answer, Created, Entered, Fault, NodeKind};
+use crate::session::cancel::Cancel;
+use crate::session::client::Client;
+use crate::session::client_core::{ClientCore, Interrupted, Patience};
+use crate::session::connection::{Answer, Created, Enqueued, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
-use crate::session::notify::{Cancel, Signal, Subscription, Waiter};
+use crate::session::notify::{Signal, Subscription, Waiter};
 use crate::session::retry::Retry;
 use crate::session::session::Session;
 use crate::session::watch_loop::{GRACE, worth_asking};
-
-/// How long cleaning up may take where there is no deadline to keep.
-const CLEANUP_LIMIT: Duration = Duration::from_millis(500);
 
 /// What to contend for, and how to appear.
 #[derive(Debug)]
@@ -402,7 +403,7 @@ impl Attempt<'_> {
         let (data, acl) = (self.contention.data.clone(), self.contention.acl.clone());
         let (core, owner) = (Arc::clone(self.core), Arc::clone(session));
         let node = self.node.clone();
-        let late = move |answer: Answer<Entered>| match answer {
+        let late = move |answer: Answer<Enqueued>| match answer {
             Ok(entered) => core.reaper().delete(&owner, entered.made.path),
             // It may take effect after the withdrawal has looked for it.
             Err(Fault::ConnectionLoss) if !owner.may_adopt() => {
@@ -424,14 +425,18 @@ impl Attempt<'_> {
             self.ask(session, move |store| store.enter(&path, &data, &acl, made_late), late)?;
         let after = session.status().now().connection;
         let entered = self.sort(entered, "create a contender under it", "CREATE on it");
-        Ok(entered.map(|Entered { made, siblings }| {
+        Ok(entered.map(|Enqueued { made, siblings }| {
             // As any list, it counts on one connection only.
             let siblings = siblings.filter(|_| before == after);
             if let Some(siblings) = &siblings {
                 self.look_round(siblings);
             }
-            let listing =
-                |children| Listing { on: OnConnection(after), children, watched: false, leaving };
+            let listing = |children| Listing {
+                on: ConnectionNumber(after),
+                children,
+                watched: false,
+                leaving,
+            };
             Made {
                 name: path::last(&made.path).to_owned(),
                 czxid: made.czxid,
@@ -492,13 +497,13 @@ impl Attempt<'_> {
         &mut self,
         session: &Arc<Session>,
         job: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
-    ) -> Result<(Answer<T>, OnConnection), Stop> {
+    ) -> Result<(Answer<T>, ConnectionNumber), Stop> {
         self.until_usable(session)?;
         let before = session.status().now().connection;
         let answer = self.ask(session, job, drop)?;
         let after = session.status().now().connection;
         let answer = if before == after { answer } else { Err(Fault::ConnectionLoss) };
-        Ok((answer, OnConnection(after)))
+        Ok((answer, ConnectionNumber(after)))
     }
 
     /// Sorts answers into those that trying again may mend, and errors that say what was
@@ -615,7 +620,7 @@ impl Attempt<'_> {
         if !phase.is_some_and(|phase| phase.is_usable()) {
             logging::warning!(
                 target: "zklock::contend",
-                "gave up on {:?} in time, without a connection to the ensemble",
+                "{:?}: timed out, no connection to the ensemble",
                 self.contention.node
             );
         }
@@ -649,84 +654,4 @@ impl Attempt<'_> {
             }
         }
     }
-}
-
-/// The error of a call that was cancelled.
-pub(crate) fn cancelled(node: &str) -> Error {
-    Error::new(ErrorKind::Cancelled, "the wait was cancelled").on(node)
-}
-
-/// As `delete_within`; what is not done by then is left to the reaper.
-fn put_away(
-    core: &ClientCore,
-    session: &Arc<Session>,
-    path: String,
-    until: Deadline,
-    then: Option<String>,
-) -> Answer<()> {
-    let deleted = delete_within(session, &path, until, then);
-    match &deleted {
-        Ok(()) => {}
-        Err(Fault::ConnectionLoss) => core.reaper().delete(session, path),
-        Err(_) => core.reaper().insist(session, path),
-    }
-    deleted
-}
-
-/// Success is that the node is certain to be gone; a lost connection is also what there
-/// was no time for. With `then`, the lock node is deleted as well if it is empty, so that
-/// its numbers start anew.
-fn delete_within(
-    session: &Arc<Session>,
-    path: &str,
-    until: Deadline,
-    then: Option<String>,
-) -> Answer<()> {
-    if !session.status().now().is_usable() {
-        return Err(Fault::ConnectionLoss);
-    }
-    let path = path.to_owned();
-    let delete = move |session: &Session| {
-        let deleted = session.delete(&path);
-        if let Some(node) = then
-            && matches!(deleted, Ok(()) | Err(Fault::NoNode))
-        {
-            // Not empty: whoever is refused next will try again.
-            let _ = session.delete(&node);
-        }
-        deleted
-    };
-    match session.ask(until, None, delete, drop) {
-        Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))) => Ok(()),
-        Ok(Some(Err(fault))) => Err(fault),
-        Ok(None) | Err(_) => Err(Fault::ConnectionLoss),
-    }
-}
-
-/// The error for a request that the server will not have.
-pub(crate) fn refusal(fault: &Fault, tried: &str, needs: &str, node: &str) -> Error {
-    match fault {
-        Fault::NoAuth => Error::new(
-            ErrorKind::NotAuthorized,
-            format!("the node's ACL forbids to {tried}; that needs {needs}"),
-        ),
-        Fault::InvalidAcl => Error::new(
-            ErrorKind::InvalidData,
-            format!(
-                "could not {tried}: the server does not accept the ACL; an entry for the \
-                 creator needs a client with credentials"
-            ),
-        ),
-        Fault::TooLarge(why) => {
-            Error::new(ErrorKind::TooLarge, format!("could not {tried}: {why}"))
-        }
-        Fault::ConnectionLoss => {
-            Error::new(ErrorKind::ConnectionLoss, format!("could not {tried}: {fault}"))
-        }
-        Fault::SessionEnded => {
-            Error::new(ErrorKind::SessionLost, format!("could not {tried}: {fault}"))
-        }
-        fault => Error::new(ErrorKind::Server, format!("could not {tried}: {fault}")),
-    }
-    .on(node)
 }

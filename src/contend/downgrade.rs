@@ -4,8 +4,9 @@
 //! As Curator does it: a reader's node that is ephemeral, but not sequential, and carries the
 //! writer's number. Whoever waits behind the writer meets one of the two at any time.
 
-use super::acquire::refusal;
-use super::hold::{Hold, LossReason};
+use super::errors::refusal;
+use super::hold::Hold;
+use super::loss_reason::LossReason;
 use super::ticket::{Form, Guid, Ticket};
 use crate::acl::Acl;
 use crate::error::Result;

@@ -1,148 +1,41 @@
 //! What a guard owns: a node, its token, and the knowledge of whether it is still held.
 
-use std::fmt;
-use std::mem;
-use std::str::FromStr;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use std::{fmt, mem};
 
 use uuid::Uuid;
 
-use super::acquire::refusal;
-use super::handover::{Baton, Passed, SharedNode, Sharer};
-use super::protocol::{GrantedNode, others};
-use super::revoke::is_request;
+use super::core::GrantedNode;
+use super::errors::refusal;
+use super::fencing::FencingToken;
+use super::loss_reason::LossReason;
 use super::ticket::Ticket;
+use super::watchdog::{
+    HolderCallbacks, Lost, NodeListener, OnLost, OnRequest, ReleasedParts, Watchdog,
+};
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::core::End;
-use crate::logging;
 use crate::path;
-use crate::rt::{self, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
-use crate::session::callbacks::Callbacks;
-use crate::session::client::{Client, ClientCore};
-use crate::session::connection::{Answer, Fault, Names, Stat};
-use crate::session::notify::{Signal, Subscription, Waiter};
-use crate::session::reaper::Reaper;
+use crate::rt::{Deadline, Mutex};
+use crate::session::client::Client;
+use crate::session::client_core::ClientCore;
+use crate::session::connection::{Answer, Fault};
+use crate::session::notify::{Subscription, Waiter};
 use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
+use crate::session_notice::End;
 
 /// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
 /// have to be over.
 pub(crate) const DROP_LIMIT: Duration = Duration::from_millis(500);
-/// After so long a request about the node is repeated that the server has refused.
-const PAUSE: Duration = Duration::from_millis(200);
-
-/// A number that grows from holder to holder of one lock, for stores to refuse what a
-/// former holder sends late.
-///
-/// It is the `czxid` of the holder's node: the number of the transaction that made it, in
-/// the order of the whole ensemble. So it goes on growing when the lock node is deleted
-/// and made anew, where sequence numbers start again. The second part, the turn, tells
-/// apart successive holders that share one node; it is 0 otherwise.
-///
-/// Its text form is of fixed width and sorts as the tokens do:
-///
-/// ```
-/// use zklock::FencingToken;
-///
-/// let token: FencingToken = "00000001000000a7-00000000".parse().unwrap();
-/// assert_eq!(token.zxid(), 0x1_0000_00a7);
-/// assert_eq!(token.to_string(), "00000001000000a7-00000000");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FencingToken {
-    zxid: u64,
-    turn: u32,
-}
-
-impl FencingToken {
-    /// The transaction that made the holder's node. Between processes it alone is enough.
-    pub fn zxid(&self) -> u64 {
-        self.zxid
-    }
-
-    /// Which of the successive holders that share the node this is, from 0.
-    pub fn turn(&self) -> u32 {
-        self.turn
-    }
-}
-
-impl fmt::Display for FencingToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}-{:08x}", self.zxid, self.turn)
-    }
-}
-
-impl FromStr for FencingToken {
-    type Err = Error;
-
-    /// # Errors
-    ///
-    /// [`InvalidData`](ErrorKind::InvalidData) for anything that `Display` does not write.
-    fn from_str(text: &str) -> Result<FencingToken> {
-        let parse = || {
-            let (zxid, turn) = text.split_once('-')?;
-            let hex = |part: &str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-            if zxid.len() != 16 || turn.len() != 8 || !hex(zxid) || !hex(turn) {
-                return None;
-            }
-            let zxid = u64::from_str_radix(zxid, 16).ok()?;
-            Some(FencingToken { zxid, turn: u32::from_str_radix(turn, 16).ok()? })
-        };
-        parse().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidData, format!("{text:?} is not a fencing token"))
-        })
-    }
-}
-
-/// Why a lock is no longer held though its guard was not released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LossReason {
-    /// The server expired the session.
-    SessionExpired,
-    /// No server could confirm the session before its lease ran out by this machine's
-    /// clock; the ensemble may or may not have expired it yet.
-    LeaseExpired,
-    /// Somebody deleted the contender's node.
-    NodeDeleted,
-    /// The client was closed.
-    ClientClosed,
-    /// The server rejected the client's credentials on reconnecting.
-    AuthFailed,
-}
-
-impl fmt::Display for LossReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LossReason::SessionExpired => "the session expired",
-            LossReason::LeaseExpired => "the session's lease ran out by the local clock",
-            LossReason::NodeDeleted => "the contender's node was deleted",
-            LossReason::ClientClosed => "the client was closed",
-            LossReason::AuthFailed => "the credentials were rejected",
-        })
-    }
-}
-
-impl From<End> for LossReason {
-    fn from(end: End) -> LossReason {
-        match end {
-            End::Expired => LossReason::SessionExpired,
-            End::Lapsed => LossReason::LeaseExpired,
-            End::AuthFailed => LossReason::AuthFailed,
-            End::Closed => LossReason::ClientClosed,
-        }
-    }
-}
 
 /// See the module. Dropped, it goes to the next of those who share the node, or is released.
 pub(crate) struct Hold {
     client: Client,
     held_node: Arc<HeldNode>,
     turn: u32,
-    /// With whom the node is shared, and which tenure of theirs it is.
-    shared: Option<(Arc<Sharer>, u64)>,
+    /// The threads that share the node, and the number of its present holder among them.
+    shared: Option<(Arc<dyn Sharing>, u64)>,
     contested: bool,
     over: bool,
 }
@@ -156,78 +49,6 @@ pub(crate) struct HeldNode {
     path: String,
     zxid: u64,
     subscriptions: Mutex<Vec<Subscription>>,
-}
-
-/// What is known of the tenure. The guard's user may keep it longer than the guard.
-struct Watchdog {
-    /// Whoever waits for the loss of the lock is not to keep its session.
-    session: Weak<Session>,
-    /// The node as the server knows it.
-    node: String,
-    /// What the node says, where a request to let go is to be written over with it.
-    data: Option<Vec<u8>>,
-    /// The transaction that made the node, where other sessions may take its name: only that very
-    /// node is deleted.
-    named: Option<i64>,
-    /// The connection that the node was last watched on.
-    watched_on: AtomicU64,
-    events: Callbacks,
-    reaper: Reaper,
-    state: Mutex<WatchdogState>,
-    changed: Condvar,
-}
-
-type OnLost = Box<dyn FnOnce(LossReason) + Send>;
-type OnRequest = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
-struct WatchdogState {
-    /// Whose time it is: it counts those who have had the node.
-    turn: u32,
-    /// It is nobody's time: the node is kept.
-    idle: bool,
-    lost: Option<LossReason>,
-    released: bool,
-    callbacks: Vec<OnLost>,
-    /// Somebody asks to let go.
-    requested: bool,
-    request_callbacks: Vec<OnRequest>,
-    /// How many callbacks have to be over before a release is, and which threads run some of them.
-    due: usize,
-    running: Vec<ThreadId>,
-    node_watch: OneAtATime,
-    /// The server has refused to set the last watch on the node.
-    unwatched: bool,
-    /// That was logged.
-    complained: bool,
-    /// Only where the node itself may not be read.
-    siblings: Option<Subscription>,
-    sibling_watch: OneAtATime,
-    /// Only where the node is shared, and none was seen yet: for others who contend.
-    arrivals: Option<Subscription>,
-    arrival_watch: OneAtATime,
-    group: Option<(Weak<SharedNode>, u64)>,
-}
-
-/// Keeps requests of one kind to one at a time, however many events ask for them.
-#[derive(Debug, Default)]
-struct OneAtATime {
-    under_way: bool,
-    again: bool,
-}
-
-impl OneAtATime {
-    /// Whether to ask now; otherwise the request that is under way will be followed by another.
-    fn begin(&mut self) -> bool {
-        self.again = self.under_way;
-        !mem::replace(&mut self.under_way, true)
-    }
-
-    /// The request was answered. Whether another is to follow.
-    fn end(&mut self) -> bool {
-        self.under_way = false;
-        mem::take(&mut self.again)
-    }
 }
 
 impl Hold {
@@ -280,17 +101,7 @@ impl Hold {
     ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
-        let watchdog = Arc::new(Watchdog {
-            session: Arc::downgrade(&session),
-            node: core.whole(&path),
-            data,
-            named,
-            watched_on: AtomicU64::new(0),
-            events: core.events().clone(),
-            reaper: core.reaper().clone(),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        });
+        let watchdog = Arc::new(Watchdog::new(&core, &session, core.whole(&path), data, named));
         let subscriptions = vec![
             session.watches().subscribe(&watchdog.node, watchdog.signal(Watchdog::watch)),
             session.status().subscribe(watchdog.signal(Watchdog::look)),
@@ -313,7 +124,7 @@ impl Hold {
     }
 
     pub(crate) fn token(&self) -> FencingToken {
-        FencingToken { zxid: self.held_node.zxid, turn: self.turn }
+        FencingToken::new(self.held_node.zxid, self.turn)
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -329,12 +140,17 @@ impl Hold {
         self.contested
     }
 
-    /// Has the node shared with a group, as a tenure of that number; and says whether it is lost
-    /// already, of which the group would not be told any more.
-    pub(crate) fn share(&mut self, member: &Arc<Sharer>, number: u64) -> bool {
-        self.shared = Some((Arc::clone(member), number));
+    /// Has the node shared by threads, as the holder of that number; and says whether it is lost
+    /// already, of which `told` would not hear any more.
+    pub(crate) fn share(
+        &mut self,
+        sharer: Arc<dyn Sharing>,
+        told: Weak<dyn NodeListener>,
+        number: u64,
+    ) -> bool {
+        self.shared = Some((sharer, number));
         let mut state = self.held_node.watchdog.state.lock();
-        state.group = Some((Arc::downgrade(member.group()), number));
+        state.listener = Some((told, number));
         state.lost.is_some()
     }
 
@@ -343,10 +159,10 @@ impl Hold {
         client: &Client,
         held_node: Arc<HeldNode>,
         turn: u32,
-        member: Arc<Sharer>,
+        sharer: Arc<dyn Sharing>,
         number: u64,
     ) -> Hold {
-        let shared = Some((member, number));
+        let shared = Some((sharer, number));
         Hold { client: client.clone(), held_node, turn, shared, contested: false, over: false }
     }
 
@@ -405,7 +221,7 @@ impl Hold {
     }
 
     pub(crate) fn lost(&self) -> Lost {
-        Lost { watchdog: Arc::clone(&self.held_node.watchdog), turn: self.turn }
+        Lost::of(&self.held_node.watchdog, self.turn)
     }
 
     pub(crate) fn on_lost(&self, callback: OnLost) {
@@ -540,8 +356,8 @@ impl Hold {
     fn part(&mut self) -> ReleaseOutcome {
         self.over = true;
         let mut baton = None;
-        if let Some((member, number)) = self.shared.take() {
-            match member.group().pass(&self.client, &member, &self.held_node, number) {
+        if let Some((sharer, number)) = self.shared.take() {
+            match sharer.pass(&self.client, &self.held_node, number) {
                 Passed::On => return ReleaseOutcome::Passed,
                 Passed::Nowhere(next) => baton = Some(next),
                 Passed::Lost => {}
@@ -595,46 +411,7 @@ enum ReleaseOutcome {
     Passed,
     Lost(LossReason, ReleasedParts),
     /// It is to be deleted; then the next one here may contend.
-    Ours(Option<Baton>, ReleasedParts),
-}
-
-/// A wait for callbacks is cut into so many parts: a process that is stopped meanwhile loses one of
-/// them, and when it goes on, so do its callbacks.
-const WAIT_PARTS: u32 = 10;
-
-/// What a holder that lets go leaves behind: to be dropped when its node's deletion is under way and
-/// no lock is held, as what callbacks own may do whatever its user likes when it is dropped.
-#[must_use = "callbacks that it owns may take this very lock when they are dropped"]
-pub(crate) struct ReleasedParts {
-    watchdog: Arc<Watchdog>,
-    lost: Option<LossReason>,
-    callbacks: HolderCallbacks,
-}
-
-impl ReleasedParts {
-    /// Waits for the callbacks that have begun, and for those that tell of a loss before the
-    /// release: none runs after it. One that lets go itself waits for the others only.
-    fn settle(self, until: Deadline) {
-        let own = rt::thread_id();
-        let is_due = |state: &WatchdogState| {
-            state.due > state.running.iter().filter(|thread| **thread == own).count()
-        };
-        let mut state = self.watchdog.state.lock();
-        if is_due(&state)
-            && let Some(until) = until.instant()
-        {
-            let part = until.saturating_duration_since(rt::now()) / WAIT_PARTS;
-            for _ in 0..WAIT_PARTS {
-                let end = rt::now() + part;
-                while is_due(&state)
-                    && !self.watchdog.changed.wait_until(&mut state, end).timed_out()
-                {
-                }
-            }
-        }
-        drop(state);
-        drop(self.callbacks);
-    }
+    Ours(Option<NextInLine>, ReleasedParts),
 }
 
 impl HeldNode {
@@ -801,449 +578,21 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// What a holder wants to have called.
-pub(crate) struct HolderCallbacks {
-    _lost: Vec<OnLost>,
-    _requested: Vec<OnRequest>,
+/// The threads that share a node.
+pub(crate) trait Sharing: Send + Sync {
+    /// Decides what becomes of the node, now that its holder lets go.
+    fn pass(self: Arc<Self>, client: &Client, held_node: &Arc<HeldNode>, number: u64) -> Passed;
 }
 
-impl WatchdogState {
-    fn take_callbacks(&mut self) -> HolderCallbacks {
-        HolderCallbacks {
-            _lost: mem::take(&mut self.callbacks),
-            _requested: mem::take(&mut self.request_callbacks),
-        }
-    }
+/// Dropped when the node's deletion is on its way: the next thread here may contend then.
+pub(crate) type NextInLine = Box<dyn Send>;
 
-    /// Whether this holder has let go.
-    fn is_over(&self, turn: u32) -> bool {
-        self.released || self.turn != turn
-    }
-
-    /// What this holder has lost it by.
-    fn loss(&self, turn: u32) -> Option<LossReason> {
-        self.lost.filter(|_| self.turn == turn)
-    }
-}
-
-impl Watchdog {
-    fn signal(self: &Arc<Self>, act: fn(&Arc<Watchdog>)) -> Signal {
-        let watchdog = Arc::downgrade(self);
-        Arc::new(move || {
-            if let Some(watchdog) = watchdog.upgrade() {
-                act(&watchdog);
-            }
-        })
-    }
-
-    /// After any change of the session.
-    fn look(self: &Arc<Self>) {
-        let Some(session) = self.session.upgrade() else { return };
-        let phase = session.status().now();
-        if let Some(end) = phase.ended {
-            self.lose(end.into());
-        } else if phase.attached
-            && let before = self.watched_on.swap(phase.connection, Ordering::SeqCst)
-            && before != phase.connection
-        {
-            let mut state = self.state.lock();
-            // What was under way went with its connection.
-            (state.node_watch, state.sibling_watch, state.arrival_watch) = Default::default();
-            let arrivals = state.arrivals.is_some();
-            drop(state);
-            self.have_watched(before == 0);
-            if arrivals {
-                self.watch_for_others();
-            }
-        } else if phase.is_usable() {
-            // A watch on the children is spent for nothing while the lock node is hidden.
-            let state = self.state.lock();
-            let (siblings, arrivals) = (state.siblings.is_some(), state.arrivals.is_some());
-            let unwatched = state.unwatched;
-            drop(state);
-            if unwatched {
-                self.watch();
-            }
-            if siblings {
-                self.watch_siblings();
-            }
-            if arrivals {
-                self.watch_for_others();
-            }
-        }
-    }
-
-    /// Looks whether the node is still there, and has that watched.
-    fn watch(self: &Arc<Self>) {
-        self.have_watched(false);
-    }
-
-    /// A lock that is held for a moment only needs no watch, so the first can wait for one.
-    fn have_watched(self: &Arc<Self>, can_wait: bool) {
-        let Some(session) = self.session.upgrade() else { return };
-        let mut state = self.state.lock();
-        if state.released || !state.node_watch.begin() {
-            return;
-        }
-        drop(state);
-        let watchdog = Arc::downgrade(self);
-        let on_answer = move |answer: Answer<Vec<u8>>| {
-            let Some(watchdog) = watchdog.upgrade() else { return };
-            let mut state = watchdog.state.lock();
-            let again = state.node_watch.end();
-            // Of data that are too large nothing is known, but they are watched.
-            if matches!(answer, Ok(_) | Err(Fault::TooLarge(_))) {
-                state.unwatched = false;
-            }
-            drop(state);
-            match answer {
-                Ok(data) if is_request(&data) => watchdog.request(),
-                Ok(_) | Err(Fault::TooLarge(_)) => {}
-                Err(Fault::NoNode) => watchdog.lose(LossReason::NodeDeleted),
-                Err(Fault::NoAuth) => watchdog.watch_siblings(),
-                Err(fault) => watchdog.not_watched(&fault, Watchdog::watch),
-            }
-            if again {
-                watchdog.watch();
-            }
-        };
-        let named = self.named;
-        let on_answer = move |answer: Answer<(Vec<u8>, Stat)>| {
-            on_answer(answer.and_then(|(data, stat)| own_only(named, &stat).map(|()| data)));
-        };
-        if !can_wait {
-            return session.watch_soon(&self.node, Box::new(on_answer));
-        }
-        let watchdog = Arc::downgrade(self);
-        let is_wanted = move || watchdog.upgrade().is_some_and(|one| !one.state.lock().released);
-        session.watch_later(&self.node, Box::new(is_wanted), Box::new(on_answer));
-    }
-
-    /// The server has not set a watch: it is asked again in a moment, and at each review.
-    fn not_watched(self: &Arc<Self>, fault: &Fault, ask: fn(&Arc<Watchdog>)) {
-        // After a lost connection there will be another one.
-        if matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded) {
-            return;
-        }
-        let Some(session) = self.session.upgrade() else { return };
-        let mut state = self.state.lock();
-        state.unwatched = true;
-        let is_first = !mem::replace(&mut state.complained, true);
-        drop(state);
-        self.later(&session, PAUSE, move |watchdog, _| {
-            ask(watchdog);
-            None
-        });
-        if is_first {
-            logging::warning!(
-                target: "zklock::hold",
-                "the server does not watch the holder's node {:?} ({fault}); asking again, and \
-                 until then nothing tells of its deletion or of a request to let go",
-                self.node
-            );
-        }
-    }
-
-    /// Has something done in the background, unless the lock was released before; it says when to
-    /// do it again.
-    fn later(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        pause: Duration,
-        mut job: impl FnMut(&Arc<Watchdog>, &Session) -> Option<Duration> + Send + 'static,
-    ) {
-        let (watchdog, owner) = (Arc::downgrade(self), Arc::downgrade(session));
-        let chore = move || {
-            let (watchdog, session) = (watchdog.upgrade()?, owner.upgrade()?);
-            if watchdog.state.lock().released {
-                return None;
-            }
-            rt::now().checked_add(job(&watchdog, &session)?)
-        };
-        if let Some(due) = rt::now().checked_add(pause) {
-            self.reaper.later(session, due, Box::new(chore));
-        }
-    }
-
-    /// Who may not read his own node is told of its siblings' changes, and looks each time.
-    fn watch_siblings(self: &Arc<Self>) {
-        let Some(session) = self.session.upgrade() else { return };
-        let mut state = self.state.lock();
-        if state.released || !state.sibling_watch.begin() {
-            return;
-        }
-        if state.siblings.is_none() {
-            let parent = path::parent(&self.node);
-            let look = self.signal(Watchdog::watch_siblings);
-            state.siblings = Some(session.watches().subscribe(parent, look));
-        }
-        drop(state);
-        let watchdog = Arc::downgrade(self);
-        let on_answer = move |answer: Answer<()>| {
-            let Some(watchdog) = watchdog.upgrade() else { return };
-            let again = watchdog.state.lock().sibling_watch.end();
-            match answer {
-                Err(Fault::NoNode) => watchdog.lose(LossReason::NodeDeleted),
-                Err(fault @ (Fault::Busy | Fault::Refused(_))) => {
-                    watchdog.not_watched(&fault, Watchdog::watch_siblings);
-                }
-                Ok(()) | Err(_) => {}
-            }
-            if again {
-                watchdog.watch_siblings();
-            }
-        };
-        let named = self.named;
-        let on_answer =
-            move |answer: Answer<Stat>| on_answer(answer.and_then(|stat| own_only(named, &stat)));
-        session.watch_siblings_soon(&self.node, Box::new(on_answer));
-    }
-
-    /// Somebody came or went. Who only tries would be gone again before a look: what is kept is
-    /// let go for him as well.
-    fn others_may_be_there(self: &Arc<Self>) {
-        if self.state.lock().idle {
-            self.contest();
-        } else {
-            self.watch_for_others();
-        }
-    }
-
-    /// Has the group told when others contend; looks each time that the children change, until
-    /// there is one.
-    fn watch_for_others(self: &Arc<Self>) {
-        let Some(session) = self.session.upgrade() else { return };
-        let mut state = self.state.lock();
-        if state.released || !state.arrival_watch.begin() {
-            return;
-        }
-        let lock_node = path::parent(&self.node);
-        if state.arrivals.is_none() {
-            let look = self.signal(Watchdog::others_may_be_there);
-            state.arrivals = Some(session.watches().subscribe(lock_node, look));
-        }
-        drop(state);
-        let watchdog = Arc::downgrade(self);
-        let on_answer = move |answer: Answer<Names>| {
-            let Some(watchdog) = watchdog.upgrade() else { return };
-            let again = watchdog.state.lock().arrival_watch.end();
-            let contested = match &answer {
-                Ok(names) => others(path::last(&watchdog.node), names),
-                // There will be another connection.
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => false,
-                // Who cannot look does not go on as if there were nobody.
-                Err(_) => true,
-            };
-            if contested {
-                watchdog.contest();
-            } else if again {
-                watchdog.watch_for_others();
-            }
-        };
-        session.watch_children_soon(lock_node, Box::new(on_answer));
-    }
-
-    /// Others want the lock: the group is told, once.
-    fn contest(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        let (arrivals, group) = (state.arrivals.take(), state.group.clone());
-        drop(state);
-        drop(arrivals);
-        if let Some((group, number)) = group
-            && let Some(group) = group.upgrade()
-        {
-            group.contested(number);
-        }
-    }
-
-    /// Calls back about a loss, which counts as due already: it came before a release, if there has
-    /// been one since.
-    fn tell_of_loss(self: &Arc<Self>, callback: OnLost, why: LossReason) {
-        let call = DueCallback::new(Arc::clone(self));
-        self.events.dispatch(move || call.run(move || callback(why)));
-    }
-
-    /// Calls back about a request to let go, unless this holder has done so.
-    fn tell_of_request(self: &Arc<Self>, turn: u32, callback: OnRequest) {
-        let watchdog = Arc::clone(self);
-        self.events.dispatch(move || {
-            let mut state = watchdog.state.lock();
-            if state.is_over(turn) {
-                return;
-            }
-            state.due += 1;
-            drop(state);
-            DueCallback::new(watchdog).run(callback);
-        });
-    }
-
-    /// Somebody asks to let go.
-    fn request(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        if state.released {
-            return;
-        }
-        let is_first = !mem::replace(&mut state.requested, true);
-        let callbacks = mem::take(&mut state.request_callbacks);
-        let turn = state.turn;
-        drop(state);
-        self.write_data_back();
-        if !is_first {
-            return;
-        }
-        for callback in callbacks {
-            self.tell_of_request(turn, callback);
-        }
-        // The request is for the node: none of ours is to have it after this holder.
-        self.contest();
-        logging::info!(target: "zklock::hold", "somebody asks the holder {:?} to let go", self.node);
-    }
-
-    /// The request stands where the holder had said something of itself, which others look for.
-    fn write_data_back(self: &Arc<Self>) {
-        let Some(session) = self.session.upgrade().filter(|_| self.data.is_some()) else { return };
-        self.later(&session, Duration::ZERO, |watchdog, session| {
-            let data = watchdog.data.as_deref().unwrap_or_default();
-            let written = session.write(&watchdog.node, data);
-            (written == Err(Fault::ConnectionLoss)).then_some(PAUSE)
-        });
-    }
-
-    /// Records that the lease is over, if it is, and says why.
-    fn look_at_lease(self: &Arc<Self>, session: &Session) -> Option<LossReason> {
-        let end = session.trusted().err()?;
-        self.lose(end.into());
-        // Another loss may have come first; after a release none is recorded.
-        Some(self.state.lock().lost.unwrap_or(end.into()))
-    }
-
-    fn lose(self: &Arc<Self>, why: LossReason) {
-        let mut state = self.state.lock();
-        if state.released || state.lost.is_some() {
-            return;
-        }
-        state.lost = Some(why);
-        let callbacks = mem::take(&mut state.callbacks);
-        state.due += callbacks.len();
-        let (idle, group) = (state.idle, state.group.clone());
-        self.changed.notify_all();
-        drop(state);
-        for callback in callbacks {
-            self.tell_of_loss(callback, why);
-        }
-        if let Some((group, number)) = group
-            && let Some(group) = group.upgrade()
-        {
-            group.lost(number);
-        }
-        if !idle {
-            logging::warning!(target: "zklock::hold", "the lock held by {:?} is lost: {why}", self.node);
-        }
-    }
-}
-
-/// A callback that is due, until this is dropped: also when it panics, or never runs.
-struct DueCallback {
-    watchdog: Arc<Watchdog>,
-    thread: Option<ThreadId>,
-}
-
-impl DueCallback {
-    fn new(watchdog: Arc<Watchdog>) -> DueCallback {
-        DueCallback { watchdog, thread: None }
-    }
-
-    fn run(mut self, callback: impl FnOnce()) {
-        let thread = rt::thread_id();
-        self.thread = Some(thread);
-        self.watchdog.state.lock().running.push(thread);
-        callback();
-    }
-}
-
-impl Drop for DueCallback {
-    fn drop(&mut self) {
-        let mut state = self.watchdog.state.lock();
-        state.due = state.due.saturating_sub(1);
-        let ran = state.running.iter().position(|thread| Some(*thread) == self.thread);
-        if let Some(place) = ran {
-            state.running.swap_remove(place);
-        }
-        self.watchdog.changed.notify_all();
-    }
-}
-
-/// The node of a name that others may take is gone if it is another one.
-fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
-    if named.is_none_or(|czxid| czxid == stat.czxid) { Ok(()) } else { Err(Fault::NoNode) }
-}
-
-/// Waits for the loss of a lock: see [`LockGuard::lost`](crate::LockGuard::lost).
-#[derive(Clone)]
-pub struct Lost {
-    watchdog: Arc<Watchdog>,
-    /// Whose loss: the node may have others as holders later.
-    turn: u32,
-}
-
-impl Lost {
-    /// Blocks until the lock is lost, and says why; or until it is released: `None`.
-    pub fn wait(&self) -> Option<LossReason> {
-        self.wait_until(Deadline::NEVER)
-    }
-
-    /// As [`wait`](Lost::wait), for so long at the most: `None` also when the time is over.
-    pub fn wait_for(&self, limit: Duration) -> Option<LossReason> {
-        self.wait_until(Deadline::after(limit))
-    }
-
-    fn wait_until(&self, deadline: Deadline) -> Option<LossReason> {
-        self.look();
-        let mut state = self.watchdog.state.lock();
-        while state.lost.is_none() && !state.is_over(self.turn) {
-            match deadline.instant() {
-                None => self.watchdog.changed.wait(&mut state),
-                Some(end) => {
-                    if self.watchdog.changed.wait_until(&mut state, end).timed_out() {
-                        break;
-                    }
-                }
-            }
-        }
-        state.loss(self.turn)
-    }
-
-    /// Why the lock was lost, if it was.
-    pub fn reason(&self) -> Option<LossReason> {
-        self.look();
-        self.watchdog.state.lock().loss(self.turn)
-    }
-
-    /// As `reason`, without looking for a loss that nobody has found yet: for those who check.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn recorded(&self) -> Option<LossReason> {
-        self.watchdog.state.lock().loss(self.turn)
-    }
-
-    /// Records a loss that nobody has found yet.
-    fn look(&self) {
-        if let Some(session) = self.watchdog.session.upgrade() {
-            self.watchdog.look_at_lease(&session);
-        }
-    }
-
-    /// Whether the guard was dropped or unlocked.
-    pub fn is_released(&self) -> bool {
-        self.watchdog.state.lock().is_over(self.turn)
-    }
-}
-
-impl fmt::Debug for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.watchdog.state.lock();
-        f.debug_struct("Lost")
-            .field("lost", &state.loss(self.turn))
-            .field("released", &state.is_over(self.turn))
-            .finish_non_exhaustive()
-    }
+/// What becomes of a node whose holder lets go.
+pub(crate) enum Passed {
+    /// Another has it, or it is kept.
+    On,
+    /// It is to be released; then the next one may contend.
+    Nowhere(NextInLine),
+    /// It was lost before; others see to that.
+    Lost,
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::request::{Question, ask};
+use super::ask_until_answered::{Purpose, ask};
 use super::rule::{holds, in_grant_order};
 use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,12 +27,11 @@ pub(crate) fn is_request(data: &[u8]) -> bool {
 /// Asks all who hold; how many there were.
 pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
     let whole = client.core().whole(node);
-    let about = Question {
-        node,
+    let purpose = Purpose {
         tried: "ask the holders to let go",
         needs: "READ on the lock node and WRITE on the contenders",
     };
-    ask(client, about, move |session| {
+    ask(client, node, purpose, move |session| {
         let children = session.children(&whole, false)?.unwrap_or_default();
         let mut asked = 0;
         for ticket in in_grant_order(&children) {
@@ -51,8 +50,8 @@ pub(crate) fn ask_contender(client: &Client, node: &str, contender: &str) -> Res
     check_place(node, contender)?;
     let path = client.core().whole(contender);
     let needs = "WRITE on the contender";
-    let about = Question { node: contender, tried: "ask a contender to let go", needs };
-    ask(client, about, move |session| write(session, &path))
+    let purpose = Purpose { tried: "ask a contender to let go", needs };
+    ask(client, contender, purpose, move |session| write(session, &path))
 }
 
 fn write(session: &Session, path: &str) -> Answer<bool> {
@@ -68,9 +67,9 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
     check_place(node, contender)?;
     let path = client.core().whole(contender);
     let needs = "DELETE on the lock node";
-    let about = Question { node: contender, tried: "delete a contender", needs };
+    let purpose = Purpose { tried: "delete a contender", needs };
     let unanswered = Arc::new(AtomicBool::new(false));
-    let broken = ask(client, about, move |session| match session.delete(&path) {
+    let broken = ask(client, contender, purpose, move |session| match session.delete(&path) {
         Ok(()) => Ok(true),
         // An earlier attempt may have taken effect.
         Err(Fault::NoNode) => Ok(unanswered.load(Ordering::SeqCst)),

@@ -5,26 +5,16 @@ use std::fmt;
 use std::time::Duration;
 
 use super::frame::{
-    Fields, Frame, MAX_REQUEST, Malformed, Piece, REPLY_HEADER, REQUEST_HEADER, ReplyHeader,
-    SYNC_ROOT, Splitter, check_event, check_reply, code, op, xid,
+    Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_event, check_reply,
 };
 use super::lease::{Lease, heartbeat_interval};
-use super::size::Sizes;
+use super::request_limit::Sizes;
 use crate::logging;
 use crate::rt::{Moment, Sender};
-
-/// Why a session is over for its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The server said that the session has expired.
-    Expired,
-    /// The lease ran out by this machine's own clock.
-    Lapsed,
-    /// The server refused the credentials.
-    AuthFailed,
-    /// The client was closed.
-    Closed,
-}
+use crate::session_notice::{End, Notice};
+use crate::wire_values::{
+    MAX_REQUEST, REPLY_HEADER, REQUEST_HEADER, RawReply, SYNC_ROOT, code, op, xid,
+};
 
 /// How many requests may wait for their answers; more are refused with [`code::THROTTLED`]. A server
 /// that answers nothing is given up before long, but until then must not fill the memory.
@@ -32,41 +22,16 @@ const MOST_OUTSTANDING: usize = 1 << 16;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
 
-/// What the client must learn of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
-    /// A connection serves the session: the first one, or again.
-    Attached,
-    /// It still does. Said every now and then, by the link.
-    Alive,
-    /// The connection is lost; the session may live on.
-    Suspended,
-    /// The session is over for the client. Said once.
-    Ended(End),
-    /// The server has said so too, or there is nobody left to care.
-    Over,
-}
-
-/// What a request is answered with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) zxid: i64,
-    /// The server's code, or [`code::CONNECTION_LOSS`], [`code::SESSION_EXPIRED`],
-    /// [`code::MARSHALLING`] or [`code::THROTTLED`].
-    pub(crate) error: i32,
-    pub(crate) body: Vec<u8>,
-}
-
 /// Dropped when all that was asked before has been written to the server's socket, or there is no
 /// connection for it.
 pub(crate) type FlushMark = Sender<()>;
 
 /// Runs on the link's thread; may do no more than signal.
-pub(crate) type OnAnswer = Box<dyn FnOnce(Answer) + Send>;
+pub(crate) type OnAnswer = Box<dyn FnOnce(RawReply) + Send>;
 
 /// What is to be passed on, in the order in which the server has said it.
 pub(crate) enum Incoming {
-    Answer(OnAnswer, Answer),
+    Answer(OnAnswer, RawReply),
     /// A watch on this node has fired.
     Event(String),
 }
@@ -332,7 +297,7 @@ impl LinkCore {
             if let Recipient::Outgoing(on_answer) =
                 std::mem::replace(&mut sent.to, Recipient::Nobody)
             {
-                let answer = Answer { zxid: 0, error, body: Vec::new() };
+                let answer = RawReply { zxid: 0, error, body: Vec::new() };
                 self.said.push(Incoming::Answer(on_answer, answer));
             }
         }
@@ -369,7 +334,7 @@ impl LinkCore {
         } else {
             return self.send(operation, body, Recipient::Outgoing(on_answer), now);
         };
-        let answer = Answer { zxid: 0, error, body };
+        let answer = RawReply { zxid: 0, error, body };
         self.said.push(Incoming::Answer(on_answer, answer));
     }
 
@@ -503,7 +468,7 @@ impl LinkCore {
         match sent.to {
             Recipient::Outgoing(on_answer) => {
                 let body = body.to_vec();
-                let answer = Answer { zxid: header.zxid, error, body };
+                let answer = RawReply { zxid: header.zxid, error, body };
                 self.said.push(Incoming::Answer(on_answer, answer));
             }
             Recipient::Closing => self.finish(),
@@ -548,7 +513,7 @@ impl LinkCore {
         Some(since.plus(timeout / 3).min(hasty.max(oldest.plus(hurry))))
     }
 
-    /// When [`tick`](Core::tick) has something to do.
+    /// When [`tick`](LinkCore::tick) has something to do.
     pub(crate) fn next_tick(&self) -> Moment {
         let mut next = Moment::NEVER;
         if self.over || self.granted.is_none() {
@@ -640,7 +605,7 @@ mod tests;
 mod properties;
 
 #[cfg(test)]
-#[path = "core_lives.rs"]
+#[path = "core_session_properties.rs"]
 mod lives;
 
 #[cfg(test)]

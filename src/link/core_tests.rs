@@ -115,7 +115,7 @@ pub(super) fn text(text: &str) -> Vec<u8> {
 
 pub(super) fn ask(rig: &mut Rig, number: i32, operation: i32, body: &[u8], now: Moment) {
     let log = Arc::clone(&rig.told);
-    let on_answer = move |Answer { zxid, error, body }| {
+    let on_answer = move |RawReply { zxid, error, body }| {
         log.lock().push(Told { number, zxid, error, body });
     };
     rig.core.verb(operation, body, Box::new(on_answer), now);

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::core::Granted;
-use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader, code, op, xid};
+use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
+use crate::connect_string::Host;
 use crate::error::Result;
-use crate::hosts::Host;
 use crate::logging;
 use crate::rt::{self, Deadline, Moment, Mutex, Receiver, RecvTimeoutError, Sender, bounded};
+use crate::wire_values::{code, op, xid};
 
 /// Credentials to present on every connection.
 #[derive(Clone)]
@@ -296,7 +297,7 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         if round.is_power_of_two() {
             logging::warning!(
                 target: "zklock::link",
-                "no server could be reached in {round} rounds, going on; last: {why}"
+                "no server reached after trying all of them {round} times, still trying; last: {why}"
             );
         }
         pause = (pause * 2).min(longest_pause);

@@ -3,12 +3,16 @@ use std::time::Duration;
 
 use super::connection::Servers;
 use super::ensemble::{Troubles, World};
-use super::{explore, join, threads};
+use super::explore;
+use super::join;
+use super::threads;
 use crate::error::ErrorKind;
 use crate::rt::shuttled::set_poverty;
 use crate::rt::{Deadline, Mutex};
-use crate::session::client::{Client, Interrupted, Patience, SessionState};
+use crate::session::client::Client;
+use crate::session::client_core::{Interrupted, Patience};
 use crate::session::notify::Waiter;
+use crate::session::status::SessionState;
 
 fn client(world: &Arc<World>) -> Client {
     Client::with(Box::new(Servers(Arc::clone(world))), "test".to_owned(), String::new())

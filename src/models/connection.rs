@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use super::ensemble::{Server, Task, World};
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::core::End;
 use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
 use crate::session::connection::{
-    Answer, Both, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Reports, Request,
-    Submission,
+    Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, OneOrTwo, Reply, Reports,
+    Request, Submission,
 };
 use crate::session::notify::Waiter;
 use crate::session::session::{ended, until_attached};
+use crate::session_notice::End;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -77,7 +77,7 @@ struct Wire {
 }
 
 impl Connection for Wire {
-    fn submit(&self, requests: Both<Submission>) -> bool {
+    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
         for Submission { request, on_reply } in requests.into_iter().flatten() {
             self.world.ask(self.session, on_reply, |server| answer(server, self.session, request));
         }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use shuttle::thread::yield_now;
 
 use crate::error::Result;
-use crate::link::core::{End, Notice};
 use crate::path;
 use crate::rt::shuttled::{one_in, start_always};
 use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Answered, Fault, OnReply, Reply, Reports, Stat};
+use crate::session_notice::{End, Notice};
 
 /// How opening a session may go wrong, one time in so many; 0 is never.
 #[derive(Clone, Copy, Default)]

@@ -1,17 +1,21 @@
 //! Threads that share a contender's node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use super::explore;
+use super::join;
 use super::lock::{Holders, NODE, assert_no_contender_is_left, client, world};
-use super::{explore, join, threads, until};
-use crate::contend::handover::HandOver;
+use super::threads;
+use super::until;
+use crate::contend::handover_policy::HandOver;
 use crate::error::ErrorKind;
 use crate::recipes::mutex::{DistributedLock, DistributedLockBuilder};
 use crate::rt::shuttled::one_in;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(3600);

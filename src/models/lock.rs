@@ -1,18 +1,22 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::connection::Servers;
 use super::ensemble::{Troubles, World};
-use super::{explore, join, threads, until};
-use crate::contend::handover::HandOver;
-use crate::contend::hold::FencingToken;
+use super::explore;
+use super::join;
+use super::threads;
+use super::until;
+use crate::contend::fencing::FencingToken;
+use crate::contend::handover_policy::HandOver;
 use crate::error::ErrorKind;
 use crate::recipes::mutex::{DistributedLock, LockGuard};
 use crate::rt::Mutex;
 use crate::rt::shuttled::one_in;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 
 pub(super) const NODE: &str = "/locks/one";
 

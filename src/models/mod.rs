@@ -15,8 +15,8 @@ mod handover;
 mod lock;
 mod notify;
 mod reaper;
-mod requests;
 mod single_flight;
+mod workers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -2,9 +2,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::{explore, join, threads};
+use super::explore;
+use super::join;
+use super::threads;
 use crate::rt::{AtomicBool, AtomicU64, Deadline, Mutex};
-use crate::session::notify::{Cancel, Signal, Signals, Waiter, Watches};
+use crate::session::cancel::Cancel;
+use crate::session::notify::{Signal, Signals, Waiter};
+use crate::session::watches::Watches;
 
 #[test]
 fn who_subscribes_before_looking_misses_nothing() {

@@ -3,7 +3,10 @@ use std::time::Duration;
 
 use super::connection::Servers;
 use super::ensemble::{Troubles, World};
-use super::{explore, join, threads, until};
+use super::explore;
+use super::join;
+use super::threads;
+use super::until;
 use crate::rt::shuttled::set_poverty;
 use crate::session::notify::Waiter;
 use crate::session::reaper::Reaper;

@@ -3,10 +3,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use super::{explore, join, threads};
+use super::explore;
+use super::join;
+use super::threads;
 use crate::rt::shuttled::{give_way, one_in};
 use crate::rt::{AtomicU64, Deadline};
-use crate::session::notify::Cancel;
+use crate::session::cancel::Cancel;
 use crate::session::single_flight::SingleFlight;
 use crate::session::time_limit::TimeLimit;
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::node::{Node, Purpose, Wait, placed};
+use super::node_config::{NodeConfig, Purpose, Wait, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline, Mutex};
+use crate::session::cancel::Cancel;
 use crate::session::connection::{Answer, Fault};
 use crate::session::create_parents::{Stamp, make_once};
-use crate::session::notify::Cancel;
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
@@ -43,7 +43,7 @@ use crate::session::watch_loop::View;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Barrier {
-    place: Node,
+    target: NodeConfig,
 }
 
 /// Waiting means to read the node.
@@ -76,10 +76,10 @@ impl Barrier {
     /// been in the meantime. [`InvalidName`](ErrorKind::InvalidName),
     /// [`NotAuthorized`](ErrorKind::NotAuthorized), and what waiting cannot mend else.
     pub fn raise(&self) -> Result<bool> {
-        let (acl, mark) = (self.place.acl.clone(), Guid::from_u128(rt::random()).to_string());
+        let (acl, mark) = (self.target.acl.clone(), Guid::from_u128(rt::random()).to_string());
         let before = Arc::<Mutex<Option<Stamp>>>::default();
-        let until = Deadline::after(self.place.client.core().connect_timeout());
-        let raised = self.place.ask(RAISE, move |session, whole| {
+        let until = Deadline::after(self.target.client.core().connect_timeout());
+        let raised = self.target.ask(RAISE, move |session, whole| {
             let is_ours = |data: &[u8]| data == mark.as_bytes();
             make_once(session, whole, mark.as_bytes(), &acl, is_ours, &before, until)
         })?;
@@ -87,7 +87,7 @@ impl Barrier {
             let message = "the answer to raising the barrier was lost; it is not up, but may have \
                            been raised and lifted again by others";
             let error = Error::new(ErrorKind::ConnectionLoss, message);
-            error.on(self.place.node().unwrap_or_default())
+            error.on(self.target.node().unwrap_or_default())
         })
     }
 
@@ -101,8 +101,8 @@ impl Barrier {
     /// As [`raise`](Barrier::raise): without an answer it may be up or not.
     pub fn lift(&self) -> Result<bool> {
         let meant = Arc::<Mutex<Option<i64>>>::default();
-        let until = Deadline::after(self.place.client.core().connect_timeout());
-        self.place.ask(LIFT, move |session, whole| lift(session, whole, &meant, until))
+        let until = Deadline::after(self.target.client.core().connect_timeout());
+        self.target.ask(LIFT, move |session, whole| lift(session, whole, &meant, until))
     }
 
     /// Whether the barrier is up: asked through the ensemble's leader.
@@ -111,7 +111,7 @@ impl Barrier {
     ///
     /// As [`raise`](Barrier::raise).
     pub fn is_raised(&self) -> Result<bool> {
-        self.place.ask(WAIT, |session, whole| match session.confirm(whole) {
+        self.target.ask(WAIT, |session, whole| match session.confirm(whole) {
             // An ACL hides what is there.
             Err(Fault::NoAuth) => Ok(true),
             found => Ok(found?.is_some()),
@@ -155,7 +155,7 @@ impl Barrier {
             let passes = view.confirm(whole)?.is_none() || view.node(whole)?.is_none();
             Ok(passes.then_some(()))
         };
-        Ok(self.place.find(WAIT, wait, look)?.is_some())
+        Ok(self.target.find(WAIT, wait, look)?.is_some())
     }
 }
 

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::node::{Node, Purpose};
+use super::node_config::{NodeConfig, Purpose};
 use crate::error::Result;
 use crate::rt::Deadline;
-use crate::session::connection::{Answer, Fault};
-use crate::session::watch_loop::{View, WatchLoop, worth_asking};
+use crate::session::connection::Answer;
+use crate::session::watch_loop::View;
+use crate::session::watched_changes::WatchedChanges;
 
 type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 
@@ -18,30 +19,25 @@ type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 /// waiting cannot mend. It has no thread: what happens between two calls is looked up by the next
 /// one, and of several changes only the last is seen.
 pub struct Changes<T> {
-    place: Node,
+    target: NodeConfig,
     purpose: Purpose,
     look: Look<T>,
-    watch_loop: WatchLoop,
-    /// In which it was looked at last.
-    session: i64,
-    told: Option<T>,
+    observation: WatchedChanges<T>,
     over: bool,
 }
 
 impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
     /// `look` says what there is, and has it watched.
     pub(crate) fn new(
-        place: &Node,
+        target: &NodeConfig,
         purpose: Purpose,
         look: impl Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync + 'static,
     ) -> Changes<T> {
         Changes {
-            place: place.clone(),
+            target: target.clone(),
             purpose,
             look: Arc::new(look),
-            watch_loop: WatchLoop::new(&place.client, None),
-            session: 0,
-            told: None,
+            observation: WatchedChanges::new(&target.client, true, T::eq),
             over: false,
         }
     }
@@ -64,35 +60,10 @@ impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
     }
 
     fn next_until(&mut self, deadline: Deadline) -> Result<Option<T>> {
-        let (whole, ask_until) = (self.place.whole()?, worth_asking(deadline));
-        loop {
-            let Some(session) = self.watch_loop.session(ask_until)? else { return Ok(None) };
-            if self.watch_loop.is_up_to_date(&session) && !self.watch_loop.changed(deadline)? {
-                return Ok(None);
-            }
-            let (look, whole) = (Arc::clone(&self.look), whole.clone());
-            // Another session's server may lag behind the one that was asked last.
-            let is_new = self.session != session.id();
-            let look = move |view: &mut View<'_>| {
-                if is_new {
-                    view.sync()?;
-                }
-                look(view, &whole)
-            };
-            match self.watch_loop.look(&session, ask_until, look)? {
-                None => return Ok(None),
-                Some(Ok(found)) => {
-                    self.session = session.id();
-                    if self.told.as_ref() != Some(&found) {
-                        self.told = Some(found.clone());
-                        return Ok(Some(found));
-                    }
-                }
-                // Something has vanished just now, or the connection has.
-                Some(Err(Fault::NoNode | Fault::ConnectionLoss | Fault::SessionEnded)) => {}
-                Some(Err(fault)) => return Err(self.place.refused(&fault, self.purpose)),
-            }
-        }
+        let (whole, look) = (self.target.whole()?, Arc::clone(&self.look));
+        let look = move |view: &mut View<'_>| look(view, &whole);
+        let next = self.observation.next_until(deadline, look)?;
+        next.transpose().map_err(|fault| self.target.refused(&fault, self.purpose))
     }
 }
 
@@ -112,6 +83,6 @@ impl<T: Clone + PartialEq + Send + 'static> Iterator for Changes<T> {
 
 impl<T> fmt::Debug for Changes<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Changes").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Changes").field("target", &self.target).finish_non_exhaustive()
     }
 }

@@ -5,18 +5,21 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use super::changes::Changes;
-use super::node::{Node, Purpose, Wait, placed};
-use crate::contend::contenders::HIDDEN;
-use crate::contend::hold::{DROP_LIMIT, Hold, LossReason, Lost};
+use super::node_config::{NodeConfig, Purpose, Wait, placed};
+use crate::contend::hold::{DROP_LIMIT, Hold};
+use crate::contend::list_contenders::HIDDEN;
+use crate::contend::loss_reason::LossReason;
+use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Condvar, Deadline, Mutex};
 use crate::session::callbacks::InOrder;
-use crate::session::client::{ClaimedName, ClientCore};
+use crate::session::cancel::Cancel;
+use crate::session::client_core::{ClaimedName, ClientCore};
 use crate::session::connection::{Answer, Fault, NodeKind, Stat};
 use crate::session::create_parents::make_parents;
-use crate::session::notify::{Cancel, Waiter};
+use crate::session::notify::Waiter;
 use crate::session::session::Session;
 use crate::session::status::Usable;
 use crate::session::watch_loop::{View, WatchLoop, worth_asking};
@@ -46,7 +49,7 @@ const REST: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Group {
-    place: Node,
+    target: NodeConfig,
 }
 
 /// One of a [`Group`].
@@ -103,16 +106,16 @@ impl Group {
     /// [`Connect`](ErrorKind::Connect) when the ensemble does not answer within the connect
     /// time-out; [`System`](ErrorKind::System) without a thread; what waiting cannot mend else.
     pub fn join(&self, id: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Result<Membership> {
-        let path = path::lock_path(self.place.node()?, id.as_ref())?;
-        let core = self.place.client.core();
+        let path = path::lock_path(self.target.node()?, id.as_ref())?;
+        let core = self.target.client.core();
         let until = Deadline::after(core.connect_timeout());
         let whole = core.whole(&path);
-        let mut watch_loop = self.place.watch_loop(Wait::FOREVER);
+        let mut watch_loop = self.target.watch_loop(Wait::FOREVER);
         let Some(claim) = claim(core, &whole, &watch_loop, until) else {
             return Err(taken(core, &path));
         };
-        let (place, claim) = (self.place.clone(), Arc::new(claim));
-        let node = Arc::new(MemberNode { place, path, whole, data: data.into(), claim });
+        let (target, claim) = (self.target.clone(), Arc::new(claim));
+        let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
         let mut unsure = None;
         let settled = node.settle(&mut watch_loop, until, &mut unsure);
         if !matches!(settled, Ok(JoinOutcome::Standing(_)))
@@ -123,7 +126,9 @@ impl Group {
         let hold = match settled? {
             JoinOutcome::Standing(hold) => hold,
             JoinOutcome::Taken => return Err(taken(core, &node.path)),
-            JoinOutcome::NotInTime => return Err(self.place.refused(&Fault::ConnectionLoss, JOIN)),
+            JoinOutcome::NotInTime => {
+                return Err(self.target.refused(&Fault::ConnectionLoss, JOIN));
+            }
         };
         let seat = Arc::new(SharedMembership {
             node,
@@ -171,8 +176,8 @@ impl Group {
     }
 
     fn look(&self, synced: bool) -> Result<Vec<Member>> {
-        let core = Arc::downgrade(self.place.client.core());
-        self.place.ask(LOOK, move |session, node| {
+        let core = Arc::downgrade(self.target.client.core());
+        self.target.ask(LOOK, move |session, node| {
             if synced {
                 session.sync()?;
             }
@@ -184,8 +189,8 @@ impl Group {
     /// Who is there, whenever that changes, and at first as it is. Who comes or goes costs each
     /// observer what [`members`](Group::members) does.
     pub fn observe(&self) -> Changes<Vec<Member>> {
-        let core = Arc::downgrade(self.place.client.core());
-        Changes::new(&self.place, LOOK, move |view: &mut View<'_>, node: &str| {
+        let core = Arc::downgrade(self.target.client.core());
+        Changes::new(&self.target, LOOK, move |view: &mut View<'_>, node: &str| {
             let ids = view.list_or_making(node)?.unwrap_or_default();
             members(&core, view, node, &ids)
         })
@@ -289,7 +294,7 @@ impl Membership {
     /// Whether others can see it, for all that is known here: false from the loss of its session or
     /// its node until it is back. Asks nobody.
     pub fn is_member(&self) -> bool {
-        !self.seat.node.place.client.core().is_elsewhere()
+        !self.seat.node.target.client.core().is_elsewhere()
             && self.seat.part.lock().hold.as_ref().is_some_and(Hold::is_held)
     }
 
@@ -350,7 +355,7 @@ impl fmt::Debug for Membership {
 
 /// How a member appears.
 struct MemberNode {
-    place: Node,
+    target: NodeConfig,
     path: String,
     /// The node as the server knows it.
     whole: String,
@@ -423,7 +428,7 @@ impl MemberNode {
                 }
                 Some(Ok(None)) => {}
                 Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => continue,
-                Some(Err(fault)) => return Err(self.place.refused(&fault, JOIN)),
+                Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
                 None => return Ok(JoinOutcome::NotInTime),
             }
             match self.ask_for_node(watch_loop, &session, ask_until)? {
@@ -432,7 +437,7 @@ impl MemberNode {
                 }
                 Some(Ok(None) | Err(Fault::ConnectionLoss)) => *unsure = Some(session),
                 Some(Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded)) => {}
-                Some(Err(fault)) => return Err(self.place.refused(&fault, JOIN)),
+                Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
                 None => return Ok(JoinOutcome::NotInTime),
             }
         }
@@ -461,11 +466,11 @@ impl MemberNode {
 
     /// The transaction that has made the node, where that is known.
     fn make(&self, session: &Session) -> Answer<Option<i64>> {
-        let create = || session.create(&self.whole, &self.data, &self.place.acl, NodeKind::Named);
+        let create = || session.create(&self.whole, &self.data, &self.target.acl, NodeKind::Named);
         let made = match create() {
             Err(Fault::NoNode) => {
                 let group = path::parent(&self.whole);
-                make_parents(session, group, NodeKind::Container, &self.place.acl)?;
+                make_parents(session, group, NodeKind::Container, &self.target.acl)?;
                 create()
             }
             made => made,
@@ -475,12 +480,12 @@ impl MemberNode {
 
     fn stand(&self, session: Arc<Session>, czxid: i64) -> Hold {
         let (group, id) = (path::parent(&self.path), path::last(&self.path));
-        Hold::on_named(&self.place.client, session, group, id, czxid)
+        Hold::on_named(&self.target.client, session, group, id, czxid)
     }
 
     /// Deletes in the background what a request without an answer may have made.
     fn withdraw(&self, session: &Arc<Session>) {
-        let (reaper, claim) = (self.place.client.core().reaper(), Arc::clone(&self.claim));
+        let (reaper, claim) = (self.target.client.core().reaper(), Arc::clone(&self.claim));
         reaper.disown(session, self.whole.clone(), move |session, _, stat| {
             // Until then, nobody else of this client makes one.
             let _ = &claim;
@@ -505,7 +510,7 @@ impl MemberNode {
                 Err(fault) => {
                     let purpose =
                         Purpose { tried: "leave the group", needs: "READ on the group's node" };
-                    return Err(self.place.refused(&fault, purpose));
+                    return Err(self.target.refused(&fault, purpose));
                 }
             }
         }
@@ -537,7 +542,7 @@ impl MembershipState {
 impl SharedMembership {
     /// The life of the thread: whenever the node has gone, it is made again.
     fn keep(&self) {
-        let mut watch_loop = WatchLoop::new(&self.node.place.client, Some(&self.leaving));
+        let mut watch_loop = WatchLoop::new(&self.node.target.client, Some(&self.leaving));
         let mut unsure = None;
         let left = loop {
             let lost = self.part.lock().lost.clone();
@@ -562,7 +567,7 @@ impl SharedMembership {
         watch_loop: &mut WatchLoop,
         unsure: &mut Option<Arc<Session>>,
     ) -> Option<Hold> {
-        let group = self.node.place.node().unwrap_or_default();
+        let group = self.node.target.node().unwrap_or_default();
         let mut complained = false;
         while !watch_loop.is_cancelled() {
             match self.node.settle(watch_loop, Deadline::NEVER, unsure) {
@@ -623,7 +628,7 @@ impl SharedMembership {
     }
 
     fn leave(&self, until: Deadline) -> Result<()> {
-        self.node.place.client.core().check_process()?;
+        self.node.target.client.core().check_process()?;
         self.leaving.cancel();
         let mut part = self.part.lock();
         if let Some(hold) = part.hold.take() {

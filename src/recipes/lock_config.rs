@@ -6,16 +6,16 @@ use std::sync::LazyLock;
 
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire, insist};
-use crate::contend::contenders::{self, Contender};
 use crate::contend::hold::Hold;
-use crate::contend::observe::Observer;
+use crate::contend::list_contenders::{self, Contender};
+use crate::contend::observer::Observer;
 use crate::contend::revoke;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::Deadline;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 
 /// See the module.
 #[derive(Clone)]
@@ -96,12 +96,12 @@ impl LockConfig {
     // ----- looking on
 
     pub(crate) fn contenders(&self, synced: bool) -> Result<Vec<Contender>> {
-        contenders::contenders(&self.client, self.node()?, synced)
+        list_contenders::contenders(&self.client, self.node()?, synced)
     }
 
     /// The first of them.
     pub(crate) fn first_contender(&self, synced: bool) -> Result<Option<Contender>> {
-        contenders::first(&self.client, self.node()?, synced)
+        list_contenders::first(&self.client, self.node()?, synced)
     }
 
     pub(crate) fn observe(&self, form: Form) -> Observer {

@@ -10,11 +10,13 @@ use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
 use super::semaphore::DistributedSemaphore;
 use crate::contend::acquire::{Limits, insist};
-use crate::contend::hold::{DROP_LIMIT, FencingToken, Hold, LossReason};
+use crate::contend::fencing::FencingToken;
+use crate::contend::hold::{DROP_LIMIT, Hold};
+use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::{Class, Form};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{AtomicBool, Deadline, Mutex};
-use crate::session::notify::Cancel;
+use crate::session::cancel::Cancel;
 use crate::session::watch_loop::worth_asking;
 
 /// Several locks, taken all or none.

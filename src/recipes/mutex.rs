@@ -4,19 +4,23 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::guard::guard;
+use super::guard_macro::guard;
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist};
-use crate::contend::contenders::Contender;
-use crate::contend::handover::{HandOver, Key, Policy, Sharer};
-use crate::contend::hold::{FencingToken, Hold, LossReason, Lost};
-use crate::contend::observe::Observer;
+use crate::contend::fencing::FencingToken;
+use crate::contend::handover::{Key, Sharer};
+use crate::contend::handover_policy::{HandOver, Policy};
+use crate::contend::hold::Hold;
+use crate::contend::list_contenders::Contender;
+use crate::contend::loss_reason::LossReason;
+use crate::contend::observer::Observer;
 use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::contend::watchdog::Lost;
 use crate::error::Result;
 use crate::rt::Deadline;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 
 /// A lock of which there is one in the whole ensemble.
 ///
@@ -65,13 +69,13 @@ pub struct DistributedLock {
     pub(crate) config: LockConfig,
     policy: Policy,
     /// Found at the first use; unless nothing is shared.
-    member: OnceLock<Arc<Sharer>>,
+    sharer: OnceLock<Arc<Sharer>>,
 }
 
 impl fmt::Debug for DistributedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DistributedLock")
-            .field("site", &self.config)
+            .field("config", &self.config)
             .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
@@ -100,7 +104,7 @@ impl DistributedLock {
     ) -> DistributedLockBuilder {
         let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
         let policy = Policy { hand_over: HandOver::default(), keep: None };
-        DistributedLockBuilder { lock: DistributedLock { config, policy, member: OnceLock::new() } }
+        DistributedLockBuilder { lock: DistributedLock { config, policy, sharer: OnceLock::new() } }
     }
 
     /// Blocks until the lock is held.
@@ -203,21 +207,21 @@ impl DistributedLock {
 
     pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
         self.config.client.core().check_process()?;
-        let hold = match self.member()? {
+        let hold = match self.sharer()? {
             None => self.config.acquire(self.form(), limits)?,
-            Some(member) => {
-                let node = &member.key().node;
+            Some(sharer) => {
+                let node = &sharer.key().node;
                 let contention = || self.config.contention(node, self.form());
-                member.acquire(&self.config.client, limits, contention)?
+                sharer.acquire(&self.config.client, limits, contention)?
             }
         };
         Ok(hold.map(LockGuard::new))
     }
 
     /// This lock's part in a group that shares a node, if it is to.
-    fn member(&self) -> Result<Option<&Arc<Sharer>>> {
-        if let Some(member) = self.member.get() {
-            return Ok(Some(member));
+    fn sharer(&self) -> Result<Option<&Arc<Sharer>>> {
+        if let Some(sharer) = self.sharer.get() {
+            return Ok(Some(sharer));
         }
         if !self.policy.shares() {
             return Ok(None);
@@ -227,7 +231,7 @@ impl DistributedLock {
         let LockConfig { client, naming, acl, data, .. } = &self.config;
         let (node, policy) = (self.config.node()?.to_owned(), self.policy);
         let key = Key { node, naming: *naming, acl: acl.clone(), data: data.clone(), policy };
-        Ok(Some(self.member.get_or_init(|| Sharer::of(client, key))))
+        Ok(Some(self.sharer.get_or_init(|| Sharer::of(client, key))))
     }
 
     pub(crate) fn form(&self) -> Form {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::node::Wait;
+use super::node_config::Wait;
 use super::queue::{Items, Layout, Search};
 use crate::acl::Acl;
 use crate::error::Result;
 use crate::rt::Deadline;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 
 /// A queue of items with a priority: the lowest number is taken first, and among equal ones the item
 /// that was offered first.
@@ -157,7 +157,7 @@ impl PriorityQueueBuilder {
     ///
     /// To take an item takes DELETE on the queue's node.
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> PriorityQueueBuilder {
-        self.queue.items.place.acl = acl.into();
+        self.queue.items.target.acl = acl.into();
         self
     }
 

@@ -12,8 +12,8 @@ use super::mutex::{DistributedLock, LockGuard};
 use crate::contend::acquire::Limits;
 use crate::error::Result;
 use crate::rt::Deadline;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 
 /// A [`DistributedLock`] that the thread which holds it can take again.
 ///

@@ -3,17 +3,20 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::guard::guard;
+use super::guard_macro::guard;
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
-use crate::contend::contenders::Contender;
-use crate::contend::hold::{FencingToken, Hold, LossReason, Lost};
-use crate::contend::observe::Observer;
+use crate::contend::fencing::FencingToken;
+use crate::contend::hold::Hold;
+use crate::contend::list_contenders::Contender;
+use crate::contend::loss_reason::LossReason;
+use crate::contend::observer::Observer;
 use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::contend::watchdog::Lost;
 use crate::error::Result;
 use crate::rt::Deadline;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 
 /// A lock that many may hold for reading, or one for writing.
 ///

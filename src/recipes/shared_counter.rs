@@ -1,6 +1,6 @@
 //! A number that all see, and count up and down.
 
-use super::node::{Node, placed};
+use super::node_config::{NodeConfig, placed};
 use super::shared_value::{SharedValue, Versioned};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedCounter {
-    place: Node,
+    target: NodeConfig,
 }
 
 placed!(SharedCounter, SharedCounterBuilder, "The counter at the node `base/name`");
@@ -79,7 +79,7 @@ impl SharedCounter {
 
     /// The value that it stands on: to observe it.
     pub fn value(&self) -> SharedValue {
-        SharedValue::at(&self.place)
+        SharedValue::at(&self.target)
     }
 
     fn number(&self, data: Option<&[u8]>) -> Result<i64> {

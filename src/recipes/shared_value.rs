@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::changes::Changes;
-use super::node::{Node, Purpose, Wait, placed};
+use super::node_config::{NodeConfig, Purpose, Wait, placed};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
@@ -40,7 +40,7 @@ use crate::session::watch_loop::View;
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedValue {
-    place: Node,
+    target: NodeConfig,
 }
 
 /// A value, and which one it is.
@@ -127,8 +127,8 @@ enum Change {
 placed!(SharedValue, SharedValueBuilder, "The value of the node `base/name`");
 
 impl SharedValue {
-    pub(crate) fn at(place: &Node) -> SharedValue {
-        SharedValue { place: place.clone() }
+    pub(crate) fn at(target: &NodeConfig) -> SharedValue {
+        SharedValue { target: target.clone() }
     }
 
     /// The value as this client's server knows it; `None` if it was never set.
@@ -144,7 +144,7 @@ impl SharedValue {
     /// the ensemble does not answer within the
     /// [connect time-out](crate::ClientBuilder::connect_timeout); what waiting cannot mend else.
     pub fn get(&self) -> Result<Option<Versioned>> {
-        self.place.ask(GET, read)
+        self.target.ask(GET, read)
     }
 
     /// As [`get`](SharedValue::get), of all that was set before this call, by whomever: asks the
@@ -154,7 +154,7 @@ impl SharedValue {
     ///
     /// As [`get`](SharedValue::get).
     pub fn latest(&self) -> Result<Option<Versioned>> {
-        self.place.ask(GET, |session, node| {
+        self.target.ask(GET, |session, node| {
             session.sync()?;
             read(session, node)
         })
@@ -172,9 +172,9 @@ impl SharedValue {
     /// parent; else as [`get`](SharedValue::get). Where the ensemble has not answered in time, it may
     /// be set all the same.
     pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<()> {
-        let (data, acl) = (data.into(), self.place.acl.clone());
-        let until = Deadline::after(self.place.client.core().connect_timeout());
-        self.place.ask(SET, move |session, node| {
+        let (data, acl) = (data.into(), self.target.acl.clone());
+        let until = Deadline::after(self.target.client.core().connect_timeout());
+        self.target.ask(SET, move |session, node| {
             loop {
                 // Nobody waits for it any more, and may set something else meanwhile.
                 if until.has_passed() {
@@ -199,7 +199,7 @@ impl SharedValue {
     /// same that this call wanted to set: it cannot be known whose it is. Else as
     /// [`set`](SharedValue::set).
     pub fn set_if_absent(&self, data: impl Into<Vec<u8>>) -> Result<bool> {
-        let (data, acl) = (data.into(), self.place.acl.clone());
+        let (data, acl) = (data.into(), self.target.acl.clone());
         let wanted = data.clone();
         let change = self.change(MAKE, move |session, node| make(session, node, &data, &acl))?;
         match change {
@@ -301,7 +301,7 @@ impl SharedValue {
     /// changes in a row the last is seen. Each change costs one read, and the node is all that is
     /// watched.
     pub fn observe(&self) -> Changes<Option<Versioned>> {
-        Changes::new(&self.place, GET, |view: &mut View<'_>, node: &str| {
+        Changes::new(&self.target, GET, |view: &mut View<'_>, node: &str| {
             let found = view.node_or_making(node)?;
             Ok(found.map(|(data, stat)| Versioned { data, version: Version::of(&stat) }))
         })
@@ -313,9 +313,9 @@ impl SharedValue {
         purpose: Purpose,
         change: impl Fn(&Session, &str) -> Answer<()> + Clone + Send + 'static,
     ) -> Result<Change> {
-        let whole = self.place.whole()?;
-        let until = Deadline::after(self.place.client.core().connect_timeout());
-        let mut watch_loop = self.place.watch_loop(Wait::FOREVER);
+        let whole = self.target.whole()?;
+        let until = Deadline::after(self.target.client.core().connect_timeout());
+        let mut watch_loop = self.target.watch_loop(Wait::FOREVER);
         let mut lost = false;
         loop {
             let session = watch_loop.session(until);
@@ -328,7 +328,7 @@ impl SharedValue {
                 return Err(if lost {
                     self.unknown()
                 } else {
-                    self.place.refused(&fault, purpose)
+                    self.target.refused(&fault, purpose)
                 });
             };
             let (change, whole) = (change.clone(), whole.clone());
@@ -344,7 +344,7 @@ impl SharedValue {
                     }
                 }
                 Some(Err(fault)) => {
-                    let error = self.place.refused(&fault, purpose);
+                    let error = self.target.refused(&fault, purpose);
                     return if lost { Ok(Change::Refused(error)) } else { Err(error) };
                 }
             }
@@ -353,7 +353,7 @@ impl SharedValue {
 
     /// The node, as the client names it; empty for one that cannot be.
     pub(crate) fn path(&self) -> &str {
-        self.place.node().unwrap_or_default()
+        self.target.node().unwrap_or_default()
     }
 
     fn unknown(&self) -> Error {

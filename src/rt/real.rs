@@ -1,11 +1,16 @@
 //! The machine's own threads and clocks.
 
 use std::io;
-#[cfg_attr(test, expect(unused_imports, reason = "tests name them elsewhere"))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
-use super::{Deadline, Receiver, Sender, bounded};
+use super::Deadline;
+use super::Receiver;
+use super::Sender;
+use super::bounded;
+
+#[cfg_attr(test, expect(unused_imports, reason = "tests name them elsewhere"))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
+
 #[cfg_attr(test, expect(unused_imports, reason = "tests have a condvar of their own"))]
 pub(crate) use parking_lot::{Condvar, Mutex};
 

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
+use super::Deadline;
+use super::real;
 use super::schedule::{self, Sleeper};
-use super::{Deadline, real};
+
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 

@@ -52,7 +52,7 @@ impl Callbacks {
             waiting.extend(stranded);
             drop(waiting);
             if first {
-                logging::error!(target: "zklock::events", "a callback has to wait: {error}");
+                logging::error!(target: "zklock::events", "no thread for a callback, trying again later: {error}");
             }
         } else {
             self.short.store(false, Ordering::SeqCst);

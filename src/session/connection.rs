@@ -5,16 +5,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::notify::{Waiter, Watches};
+use super::notify::Waiter;
 use super::status::Status;
+use super::watches::Watches;
 use super::workers::Workers;
 use crate::acl::Acl;
 use crate::error::Result;
-pub(crate) use crate::link::Info;
-use crate::link::core::{Answer as Raw, End, Notice};
-pub(crate) use crate::link::frame::Stat;
-use crate::link::frame::{MAX_REQUEST, REQUEST_HEADER, code};
 use crate::rt::Deadline;
+use crate::session_notice::{End, Notice};
+use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
+
+pub(crate) use crate::session_notice::Info;
+pub(crate) use crate::wire_values::Stat;
 
 /// With how many bytes of data a node can be made at this path: a server takes no longer requests.
 pub(crate) fn room(path: &str, acl: &[Acl]) -> usize {
@@ -73,7 +75,7 @@ pub(crate) struct Created {
 
 /// A contender that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entered {
+pub(crate) struct Enqueued {
     pub(crate) made: Created,
     /// The children of its parent, asked for behind it on the same connection; `None` where no
     /// answer has come to that.
@@ -210,7 +212,7 @@ pub(crate) enum Reply {
 }
 
 /// How an answer's bytes are read.
-pub(crate) type ReadRaw = fn(&Raw) -> Answer<Reply>;
+pub(crate) type ReadRaw = fn(&RawReply) -> Answer<Reply>;
 
 /// An answer as it has come, to be read by whoever waits for it rather than on the thread that
 /// brings it.
@@ -221,7 +223,7 @@ pub(crate) enum Answered {
         expect(dead_code, reason = "of connections other than the link")
     )]
     Read(Answer<Reply>),
-    Unread(Raw, ReadRaw),
+    Unread(RawReply, ReadRaw),
 }
 
 impl Answered {
@@ -262,7 +264,7 @@ pub(crate) struct Submission {
 }
 
 /// One or two, back to back.
-pub(crate) type Both<T> = [Option<T>; 2];
+pub(crate) type OneOrTwo<T> = [Option<T>; 2];
 
 /// One session's connection with the ensemble: a link, a handle of the program's, or a simulated one.
 /// All that a session can be asked for is written upon this, in [`Verbs`](super::verbs::Verbs).
@@ -272,7 +274,7 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// in the order of all requests and events; with a lost connection or session; or at once, where
     /// it is too large or there are too many. Whether all that was asked so far is certain to reach
     /// the server if the connection lasts.
-    fn submit(&self, requests: Both<Submission>) -> bool;
+    fn submit(&self, requests: OneOrTwo<Submission>) -> bool;
 
     /// As `submit` of one, but may be a few milliseconds late, and does nothing if it is not wanted
     /// any more then. Of a connection that is lost before, nothing may be heard.

@@ -4,20 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{
-    Answer, Answered, Both, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind,
+    Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, OneOrTwo,
     ReadRaw, Reply, Reports, Request, Step, Submission,
 };
 use super::notify::Waiter;
 use super::session::until_attached;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::core::{Answer as Raw, End};
-use crate::link::frame::{
-    FLAG_CONTAINER, FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, FLAG_SEQUENTIAL, Fields, Frame,
-    Malformed, SYNC_ROOT, code, op,
-};
-use crate::link::{DeferredRequest, Link, LinkConfig, Outgoing};
+use crate::link::frame::{Fields, Frame, Malformed};
+use crate::link::handle::Link;
+use crate::link::messages::{DeferredRequest, LinkConfig, Outgoing};
 use crate::rt::Deadline;
+use crate::session_notice::End;
+use crate::wire_values::{
+    FLAG_CONTAINER, FLAG_EPHEMERAL, FLAG_EPHEMERAL_SEQUENTIAL, FLAG_SEQUENTIAL, RawReply,
+    SYNC_ROOT, code, op,
+};
 
 /// The servers of a connect string, and how to talk to them.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ impl Ensemble for LinkEnsemble {
 struct LinkedConnection(Link);
 
 impl Connection for LinkedConnection {
-    fn submit(&self, requests: Both<Submission>) -> bool {
+    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
         self.0.send(requests.map(|asked| asked.map(verb)))
     }
 
@@ -186,7 +188,7 @@ fn flags(kind: NodeKind) -> i32 {
 
 // ----- and what comes back
 
-fn told<T>(raw: &Raw, read: fn(&Raw) -> Result<T, Malformed>) -> Answer<T> {
+fn told<T>(raw: &RawReply, read: fn(&RawReply) -> Result<T, Malformed>) -> Answer<T> {
     if raw.error == code::MARSHALLING && !raw.body.is_empty() {
         // The link says why; a server never says more than the code.
         return Err(Fault::TooLarge(String::from_utf8_lossy(&raw.body).into_owned()));
@@ -218,7 +220,7 @@ fn outcome(error: i32) -> Answer<()> {
 
 /// Of the steps of a transaction: what ended it, or `OK`. The steps before that one have no error,
 /// and those behind it one that says nothing.
-fn first_error(raw: &Raw) -> Result<i32, Malformed> {
+fn first_error(raw: &RawReply) -> Result<i32, Malformed> {
     let mut fields = Fields(&raw.body);
     loop {
         let (operation, is_end, _) = (fields.int()?, fields.flag()?, fields.int()?);
@@ -236,30 +238,30 @@ fn first_error(raw: &Raw) -> Result<i32, Malformed> {
     }
 }
 
-fn done(_: &Raw) -> Result<Reply, Malformed> {
+fn done(_: &RawReply) -> Result<Reply, Malformed> {
     Ok(Reply::Done)
 }
 
 /// The answer's own number is that of the transaction which has made the node.
-fn created(raw: &Raw) -> Result<Reply, Malformed> {
+fn created(raw: &RawReply) -> Result<Reply, Malformed> {
     let path = Fields(&raw.body).string()?.to_owned();
     Ok(Reply::Created(Created { path, czxid: Some(raw.zxid) }))
 }
 
-fn data_and_stat(raw: &Raw) -> Result<Reply, Malformed> {
+fn data_and_stat(raw: &RawReply) -> Result<Reply, Malformed> {
     let mut fields = Fields(&raw.body);
     Ok(Reply::Data(fields.buffer()?.to_vec(), fields.stat()?))
 }
 
-fn stat(raw: &Raw) -> Result<Reply, Malformed> {
+fn stat(raw: &RawReply) -> Result<Reply, Malformed> {
     Fields(&raw.body).stat().map(Reply::Stat)
 }
 
-fn names(raw: &Raw) -> Result<Reply, Malformed> {
+fn names(raw: &RawReply) -> Result<Reply, Malformed> {
     Fields(&raw.body).strings().map(|names| Reply::Names(Arc::new(names)))
 }
 
-fn names_and_stat(raw: &Raw) -> Result<Reply, Malformed> {
+fn names_and_stat(raw: &RawReply) -> Result<Reply, Malformed> {
     let mut fields = Fields(&raw.body);
     Ok(Reply::NamesAndStat(Arc::new(fields.strings()?), fields.stat()?))
 }

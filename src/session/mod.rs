@@ -1,23 +1,29 @@
-//! Sessions: [`client`] is the public face, [`retry`] its patience, [`session`] one session,
-//! [`verbs`] what it can be asked for, by a connection as [`connection`] describes it, with threads that
-//! wait by [`oneshot`], for as long as a [`time_limit`] allows; [`linked`] is that of a real ensemble;
-//! `adopted` how one is asked by a handle of the program's; [`status`] and [`notify`] how others learn
-//! of changes, [`single_flight`] how they share an answer; [`deadline_pool`], on a handle of the program's, and
-//! [`callbacks`], both on [`workers`], and [`reaper`] the threads that work on behalf of others;
-//! [`late_items`] keeps what came too late for who had asked; [`create_parents`] how nodes are made together with those above,
-//! [`watch_loop`] how a caller asks and looks, over lost connections and sessions.
+//! Sessions with the ensemble, and what works on behalf of those who have one.
+//!
+//! - [`client`] is public; its clones share a [`client_core`], which has one live [`session`] at a time and opens
+//!   another on demand, with as much patience as [`retry`] says. [`status`]: what state a session is in.
+//! - [`verbs`]: what a session can be asked for, upon a [`connection`]; [`linked`] is one of our own, `adopted` that
+//!   of a program's handle.
+//! - Waiting: [`notify`] (bells and subscriptions), [`watches`], [`cancel`], [`time_limit`], [`pending_reply`] (the answer
+//!   to a request), [`single_flight`] (one request for all who ask the same), [`watch_loop`] (look again whenever
+//!   something changes, over lost connections and sessions), [`watched_changes`] (the changes of something).
+//! - In the background: [`reaper`] (deletes), [`callbacks`], and [`abandonable_call`] (calls that cannot be given up, on
+//!   a program's handle), on [`workers`]. [`late_queue_items`]: what came too late for the call that had asked.
+//! - [`create_parents`]: nodes together with those above them.
 
+pub(crate) mod abandonable_call;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod adopted;
 pub(crate) mod callbacks;
+pub(crate) mod cancel;
 pub(crate) mod client;
+pub(crate) mod client_core;
 pub(crate) mod connection;
 pub(crate) mod create_parents;
-pub(crate) mod deadline_pool;
-pub(crate) mod late_items;
+pub(crate) mod late_queue_items;
 mod linked;
 pub(crate) mod notify;
-pub(crate) mod oneshot;
+pub(crate) mod pending_reply;
 pub(crate) mod reaper;
 pub(crate) mod retry;
 #[expect(clippy::module_inception, reason = "the one session among what serves sessions")]
@@ -27,4 +33,6 @@ pub(crate) mod status;
 pub(crate) mod time_limit;
 pub(crate) mod verbs;
 pub(crate) mod watch_loop;
+pub(crate) mod watched_changes;
+pub(crate) mod watches;
 pub(crate) mod workers;

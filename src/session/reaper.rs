@@ -195,7 +195,7 @@ impl Reaper {
         self.shared.work.notify_one();
         drop(state);
         if let Err(error) = self.retry() {
-            logging::error!(target: "zklock::reaper", "a node may stay for now: {error}");
+            logging::error!(target: "zklock::reaper", "could not start the cleanup thread, deleting nodes later: {error}");
             // Nobody sees to it before the next change; this takes no thread.
             if let Some(path) = node {
                 session.delete_soon(&path);

@@ -5,17 +5,19 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::abandonable_call;
+use super::cancel::Cancel;
 use super::connection::{Answer, Ensemble, Fault, Names, Reports, Stat};
-use super::deadline_pool;
-use super::notify::{Cancel, Waiter, Watches};
+use super::notify::Waiter;
 use super::single_flight::SingleFlight;
 use super::status::Status;
 use super::time_limit::TimeLimit;
 use super::verbs::Verbs;
+use super::watches::Watches;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::core::{End, Notice};
 use crate::path;
 use crate::rt::{Deadline, Mutex};
+use crate::session_notice::{End, Notice};
 
 /// See the module. It never comes back once it has ended.
 #[derive(Debug)]
@@ -90,7 +92,7 @@ impl Session {
         let limit = TimeLimit::new(until, cancel);
         if let Some(handle) = self.verbs.blocking() {
             let asked = Arc::clone(self);
-            return deadline_pool::run(handle.workers(), &limit, move || question(&asked), late);
+            return abandonable_call::run(handle.workers(), &limit, move || question(&asked), late);
         }
         let session = self.within(limit);
         let answer = question(&session);
@@ -116,7 +118,12 @@ impl Session {
         let limit = TimeLimit::new(until, cancel);
         if let Some(handle) = self.verbs.blocking() {
             let (asked, path) = (Arc::clone(self), path.to_owned());
-            return deadline_pool::run(handle.workers(), &limit, move || asked.delete(&path), late);
+            return abandonable_call::run(
+                handle.workers(),
+                &limit,
+                move || asked.delete(&path),
+                late,
+            );
         }
         let session = self.within(limit);
         let answer = session.verbs.delete_or(path, Box::new(late));
@@ -262,7 +269,7 @@ mod tests {
     use super::*;
     use crate::rt::{Receiver, Sender, unbounded};
     use crate::session::connection::{
-        Answered, Both, Connection, Created, Info, OnReply, Reply, Request, Submission,
+        Answered, Connection, Created, Info, OnReply, OneOrTwo, Reply, Request, Submission,
     };
     use std::thread;
     use std::time::Duration;
@@ -274,7 +281,7 @@ mod tests {
     struct Passes(Sender<(Request, OnReply)>);
 
     impl Connection for Passes {
-        fn submit(&self, requests: Both<Submission>) -> bool {
+        fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
             for Submission { request, on_reply } in requests.into_iter().flatten() {
                 self.0.send((request, on_reply)).unwrap();
             }

@@ -184,7 +184,7 @@ impl<T> std::fmt::Debug for SingleFlight<T> {
 mod tests {
     use super::*;
     use crate::rt::{Deadline, Sender, bounded, unbounded};
-    use crate::session::notify::Cancel;
+    use crate::session::cancel::Cancel;
     use std::thread::{JoinHandle, spawn, yield_now};
     use std::time::Duration;
 

@@ -1,10 +1,11 @@
 //! What state a session is in, and who wants to know.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::notify::{Signal, Signals, Subscription, Waiter};
-use crate::link::core::{End, Notice};
 use crate::rt::{Deadline, Mutex};
+use crate::session_notice::{End, Notice};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -102,5 +103,32 @@ impl Status {
         }
         drop(phase);
         self.signals.tell();
+    }
+}
+
+/// The state of a client's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SessionState {
+    /// A server serves the session.
+    Connected,
+    /// The connection is lost, the session is not: locks are still held, and nothing is
+    /// asked of the ensemble until a server takes the session up again, or it is lost.
+    Suspended,
+    /// The session is over: it expired, or its lease ran out by this machine's clock. All
+    /// locks that were held in it are lost. The next call opens a new session.
+    Lost,
+    /// The client was closed.
+    Closed,
+}
+
+impl fmt::Display for SessionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SessionState::Connected => "connected",
+            SessionState::Suspended => "suspended",
+            SessionState::Lost => "lost",
+            SessionState::Closed => "closed",
+        })
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::notify::{Cancel, Signal, Subscription, Waiter};
+use super::cancel::Cancel;
+use super::notify::{Signal, Subscription, Waiter};
 use crate::rt::{AtomicBool, Deadline};
 
 /// By when a caller wants its answers, and what ends its waiting earlier.

@@ -10,17 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::connection::{
-    Answer, Answered, Blocking, Both, Connection, Created, Entered, Fault, Found, Info, IsWanted,
-    Names, NodeKind, OnAnswer, OnReply, Reply, Request, Stat, Step, Submission, or_none,
+    Answer, Answered, Blocking, Connection, Created, Enqueued, Fault, Found, IsWanted, Names,
+    NodeKind, OnAnswer, OnReply, OneOrTwo, Reply, Request, Stat, Step, Submission, or_none,
 };
-use super::notify::{Waiter, Watches};
-use super::oneshot::PendingReply;
+use super::notify::Waiter;
+use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
+use super::watches::Watches;
 use crate::acl::Acl;
-use crate::link::core::End;
 use crate::logging;
 use crate::path;
 use crate::rt::Deadline;
+use crate::session_notice::{End, Info};
 
 /// So many requests of one caller may be under way at once.
 const WINDOW: usize = 100;
@@ -218,7 +219,7 @@ impl Verbs {
         #[cfg(test)]
         self.connection.hesitate();
         let pending = PendingReply::new(2, self.limit());
-        let both: Both<Submission> = [
+        let both: OneOrTwo<Submission> = [
             Some(self.asked(first, pending.on_reply(0))),
             Some(self.asked(second, pending.on_reply(1))),
         ];
@@ -301,7 +302,7 @@ impl Verbs {
         data: &[u8],
         acl: &[Acl],
         late: impl FnOnce(Created) + Send + 'static,
-    ) -> Answer<Entered> {
+    ) -> Answer<Enqueued> {
         let tell = move |reply: Answer<Reply>| {
             let _ = reply.and_then(created).map(late);
         };
@@ -311,7 +312,7 @@ impl Verbs {
             let list = Request::children(path::parent(path), false);
             let [made, siblings] = self.ask_both(create, list, &mut late);
             let made = made.and_then(created)?;
-            Ok(Entered { made, siblings: siblings.and_then(names).ok() })
+            Ok(Enqueued { made, siblings: siblings.and_then(names).ok() })
         })
     }
 
@@ -549,7 +550,7 @@ mod tests {
     }
 
     impl Connection for Notes {
-        fn submit(&self, _requests: Both<Submission>) -> bool {
+        fn submit(&self, _requests: OneOrTwo<Submission>) -> bool {
             self.said.lock().push("submit");
             self.is_certain
         }

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::client::{Client, Interrupted, Patience};
+use super::cancel::Cancel;
+use super::client::Client;
+use super::client_core::{Interrupted, Patience};
 use super::connection::{Answer, Fault, Names, Stat};
-use super::notify::{Cancel, Signal, Subscription, Waiter};
+use super::notify::{Signal, Subscription, Waiter};
 use super::session::Session;
 use super::status::Usable;
 use crate::error::Result;
@@ -62,6 +64,11 @@ impl WatchLoop {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel().is_some_and(Cancel::is_cancelled)
+    }
+
+    /// Whether there has been a session, served or not, that has not ended.
+    pub(crate) fn has_session(&self) -> bool {
+        self.session.is_some()
     }
 
     /// A session that a server serves.
@@ -208,7 +215,7 @@ impl WatchLoop {
 
 impl fmt::Debug for WatchLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Follower")
+        f.write_str("WatchLoop")
     }
 }
 

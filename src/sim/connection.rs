@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use super::world::{LinkId, World};
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::core::End;
 use crate::rt::schedule::current;
 use crate::rt::{self, Deadline};
-use crate::session::connection::{Both, Connection, Ensemble, Info, IsWanted, Reports, Submission};
+use crate::session::connection::{
+    Connection, Ensemble, Info, IsWanted, OneOrTwo, Reports, Submission,
+};
 use crate::session::notify::Waiter;
 use crate::session::session::ended;
+use crate::session_notice::End;
 
 /// The simulated ensemble, as one client's.
 pub(super) struct SimulatedEnsemble(pub(super) Arc<World>);
@@ -68,7 +70,7 @@ pub(super) struct SimulatedConnection {
 }
 
 impl Connection for SimulatedConnection {
-    fn submit(&self, requests: Both<Submission>) -> bool {
+    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
         self.world.act(|world| {
             requests.into_iter().flatten().for_each(|asked| world.send(self.link, asked));
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::SimulatedEnsemble;
-use super::plan::{Fault, Plan};
+use super::plan::{Plan, PlannedFault};
 use super::world::{Habits, World};
 use crate::Client;
 use crate::path;
@@ -111,7 +111,7 @@ fn perform_with(
         world: World::new(habits),
         habits,
         calm: plan.calm,
-        littered: faults.iter().any(|(_, fault)| matches!(fault, Fault::Litter { .. })),
+        littered: faults.iter().any(|(_, fault)| matches!(fault, PlannedFault::Litter { .. })),
         state: Mutex::default(),
     });
     let mut clients = Vec::new();
@@ -152,16 +152,18 @@ fn perform_with(
 }
 
 /// Whether a fault is none of a lock's only; it is made one of these processes.
-fn suits(fault: &mut Fault, processes: usize) -> bool {
+fn suits(fault: &mut PlannedFault, processes: usize) -> bool {
     match fault {
-        Fault::Cut { process, .. }
-        | Fault::Trap { process, .. }
-        | Fault::Stop { process, .. }
-        | Fault::Murder { process } => {
+        PlannedFault::Cut { process, .. }
+        | PlannedFault::Trap { process, .. }
+        | PlannedFault::Stop { process, .. }
+        | PlannedFault::Murder { process } => {
             *process %= processes;
             true
         }
-        Fault::Down { .. } | Fault::Stall { .. } | Fault::Litter { .. } => true,
+        PlannedFault::Down { .. } | PlannedFault::Stall { .. } | PlannedFault::Litter { .. } => {
+            true
+        }
         _ => false,
     }
 }
@@ -206,23 +208,23 @@ impl Stage {
         }
     }
 
-    fn harm(&self, fault: &Fault) {
+    fn harm(&self, fault: &PlannedFault) {
         let Some(schedule) = current() else { return };
         let now = schedule.time();
         if schedule.verbose {
             schedule.say(&format!("{fault:?}"));
         }
         self.state.lock().tally.faults += 1;
-        if let Fault::Litter { contends, deep, lasts } = fault {
+        if let PlannedFault::Litter { contends, deep, lasts } = fault {
             return self.litter(&schedule, *contends, *deep, *lasts);
         }
         self.world.act(|world| match fault {
-            Fault::Cut { process, notice, mend } => world.cut_all(*process, *notice, *mend),
-            Fault::Trap { process, trap } => world.set_trap(*process, *trap),
-            Fault::Stop { process, lasts } => world.stop(*process, now + *lasts),
-            Fault::Down { notice, lasts } => world.go_down(*notice, now + *lasts),
-            Fault::Stall { server, lasts } => world.stall(*server, now + *lasts),
-            Fault::Murder { process } => world.murder(*process),
+            PlannedFault::Cut { process, notice, mend } => world.cut_all(*process, *notice, *mend),
+            PlannedFault::Trap { process, trap } => world.set_trap(*process, *trap),
+            PlannedFault::Stop { process, lasts } => world.stop(*process, now + *lasts),
+            PlannedFault::Down { notice, lasts } => world.go_down(*notice, now + *lasts),
+            PlannedFault::Stall { server, lasts } => world.stall(*server, now + *lasts),
+            PlannedFault::Murder { process } => world.murder(*process),
             _ => {}
         });
     }

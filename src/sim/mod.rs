@@ -7,13 +7,13 @@
 //! scripts/simulate --play queue        # only this recipe; adopted: programs' own handles
 //! ```
 
+#[cfg(feature = "zookeeper")]
+mod adopted_handle;
 mod conform;
 mod connection;
 mod harness;
 mod locks;
 mod plan;
-#[cfg(feature = "zookeeper")]
-mod program_handle;
 mod recipes;
 mod tree;
 mod world;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Play, Role, Stage};
-use plan::{Fault, Recipe};
+use plan::{PlannedFault, Recipe};
 use world::Operation;
 
 use crate::DistributedLock;
@@ -130,8 +130,8 @@ fn a_long_lack_of_threads_leaves_no_node() {
     for seed in 0..300 {
         let result = locks::run_as(seed, false, |plan| {
             let timeout = plan.habits.session_timeout;
-            let lacking = Fault::Poverty { percent: 100, lasts: timeout * 3 };
-            let down = Fault::Down { notice: timeout / 10, lasts: timeout / 5 };
+            let lacking = PlannedFault::Poverty { percent: 100, lasts: timeout * 3 };
+            let down = PlannedFault::Down { notice: timeout / 10, lasts: timeout / 5 };
             plan.with(vec![(timeout / 20, lacking), (timeout / 4, down)])
         });
         assert_eq!(result.map(drop), Ok(()), "seed {seed}");

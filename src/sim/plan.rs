@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{Habits, Moment, Operation, Trap};
+use super::world::{Habits, Operation, RequestStage, Trap};
 use crate::acl::{Acl, Permissions};
 use crate::rt::schedule::{Process, Schedule};
 
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) rounds: usize,
     /// The longest that a lock is held without a reason.
     pub(super) hold: Duration,
-    pub(super) faults: Vec<(Duration, Fault)>,
+    pub(super) faults: Vec<(Duration, PlannedFault)>,
     /// When the last of them is over.
     pub(super) calm: Duration,
     /// What the lock node's numbers begin with.
@@ -75,7 +75,7 @@ pub(super) enum Whom {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Fault {
+pub(super) enum PlannedFault {
     /// A connection is lost, which is noticed and mended so much later.
     Cut {
         process: Process,
@@ -132,17 +132,17 @@ pub(super) enum Fault {
     },
 }
 
-impl Fault {
+impl PlannedFault {
     fn lasts(&self) -> Duration {
         match self {
-            Fault::Cut { notice, mend, .. } => (*notice).max(*mend),
-            Fault::Stop { lasts, .. }
-            | Fault::Down { lasts, .. }
-            | Fault::Stall { lasts, .. }
-            | Fault::Forbid { lasts, .. }
-            | Fault::Peer { lasts }
-            | Fault::Litter { lasts, .. }
-            | Fault::Poverty { lasts, .. } => *lasts,
+            PlannedFault::Cut { notice, mend, .. } => (*notice).max(*mend),
+            PlannedFault::Stop { lasts, .. }
+            | PlannedFault::Down { lasts, .. }
+            | PlannedFault::Stall { lasts, .. }
+            | PlannedFault::Forbid { lasts, .. }
+            | PlannedFault::Peer { lasts }
+            | PlannedFault::Litter { lasts, .. }
+            | PlannedFault::Poverty { lasts, .. } => *lasts,
             _ => Duration::ZERO,
         }
     }
@@ -200,7 +200,7 @@ impl Plan {
         };
         // Who hides his contenders is not to make the lock node: the others could not list it.
         let hidden = first_number == 0 && chance.chance(10);
-        faults.retain(|(_, fault)| !hidden || !matches!(fault, Fault::DeleteLockNode));
+        faults.retain(|(_, fault)| !hidden || !matches!(fault, PlannedFault::DeleteLockNode));
         let recipe = Plan::recipe(chance);
         let asks = [0, 0, 0, 1, 2, 4][chance.below(6)];
         let whom = [Whom::Holders, Whom::Holders, Whom::One, Whom::OneByPeer];
@@ -244,7 +244,7 @@ impl Plan {
         }
     }
 
-    fn fault(chance: &Schedule, processes: usize, habits: &Habits) -> Fault {
+    fn fault(chance: &Schedule, processes: usize, habits: &Habits) -> PlannedFault {
         let timeout = habits.session_timeout;
         let process = chance.below(processes);
         // Hardly any time, part of the session's, or more than that.
@@ -254,7 +254,7 @@ impl Plan {
             _ => timeout * 3 / 4 + chance.some(timeout),
         };
         match chance.below(20) {
-            0..=3 => Fault::Cut {
+            0..=3 => PlannedFault::Cut {
                 process,
                 notice: if chance.chance(50) { ms(0) } else { chance.some(timeout / 3) },
                 mend: some(),
@@ -262,29 +262,34 @@ impl Plan {
             4..=7 => {
                 use Operation::{Children, Create, Delete, Read, Sync};
                 let (when, on) = match chance.below(10) {
-                    0..=2 => (Moment::Arrived, [Create, Create, Delete, Children, Read, Sync]),
-                    3..=5 => (Moment::Done, [Create, Create, Create, Create, Delete, Sync]),
-                    6 | 7 => (Moment::Answered, [Create, Delete, Children, Read, Read, Sync]),
-                    _ => (Moment::Unseen(some()), [Create, Delete, Children, Children, Read, Sync]),
+                    0..=2 => {
+                        (RequestStage::Arrived, [Create, Create, Delete, Children, Read, Sync])
+                    }
+                    3..=5 => (RequestStage::Done, [Create, Create, Create, Create, Delete, Sync]),
+                    6 | 7 => (RequestStage::Answered, [Create, Delete, Children, Read, Read, Sync]),
+                    _ => (
+                        RequestStage::Unseen(some()),
+                        [Create, Delete, Children, Children, Read, Sync],
+                    ),
                 };
                 let on = on[chance.below(6)];
                 let mend = if chance.chance(70) { habits.latency * 4 } else { timeout * 4 / 3 };
                 let times = 1 + chance.below(3);
-                Fault::Trap { process, trap: Trap { on, when, mend, times } }
+                PlannedFault::Trap { process, trap: Trap { on, when, mend, times } }
             }
-            8 | 9 => Fault::Stop { process, lasts: some() },
-            10 => Fault::Down { notice: chance.some(timeout / 3), lasts: some() },
-            11 => Fault::Stall { server: chance.below(habits.servers), lasts: some() },
-            12 | 13 => Fault::Delete { first: chance.chance(50) },
+            8 | 9 => PlannedFault::Stop { process, lasts: some() },
+            10 => PlannedFault::Down { notice: chance.some(timeout / 3), lasts: some() },
+            11 => PlannedFault::Stall { server: chance.below(habits.servers), lasts: some() },
+            12 | 13 => PlannedFault::Delete { first: chance.chance(50) },
             14 => match chance.below(2) {
-                0 => Fault::DeleteLockNode,
-                _ => Fault::Murder { process },
+                0 => PlannedFault::DeleteLockNode,
+                _ => PlannedFault::Murder { process },
             },
-            15 if chance.chance(40) => Fault::Close { process },
-            15 => Fault::Murder { process },
-            16 => Fault::Peer { lasts: some() },
-            17 => Fault::Poverty { percent: [30, 100][chance.below(2)], lasts: some() },
-            18 => Fault::Litter {
+            15 if chance.chance(40) => PlannedFault::Close { process },
+            15 => PlannedFault::Murder { process },
+            16 => PlannedFault::Peer { lasts: some() },
+            17 => PlannedFault::Poverty { percent: [30, 100][chance.below(2)], lasts: some() },
+            18 => PlannedFault::Litter {
                 contends: chance.chance(50),
                 deep: chance.chance(70),
                 lasts: some(),
@@ -296,13 +301,13 @@ impl Plan {
                     Some(Permissions::READ | Permissions::CREATE),
                     Some(Permissions::CREATE | Permissions::DELETE),
                 ];
-                Fault::Forbid { left: left[chance.below(4)], lasts: some() }
+                PlannedFault::Forbid { left: left[chance.below(4)], lasts: some() }
             }
         }
     }
 
     /// The same, but for what goes wrong.
-    pub(super) fn with(self, faults: Vec<(Duration, Fault)>) -> Plan {
+    pub(super) fn with(self, faults: Vec<(Duration, PlannedFault)>) -> Plan {
         let reminds = Plan::needs_reminders(&faults, self.hidden || self.observer.is_some());
         let habits = Habits { reminds, ..self.habits };
         Plan { calm: Plan::end_of(&faults), habits, faults, ..self }
@@ -310,15 +315,15 @@ impl Plan {
 
     /// Whether something may be left undone that only a reminder mends: what finds no thread,
     /// and a watch that is spent while the lock node may not be read.
-    fn needs_reminders(faults: &[(Duration, Fault)], lists_watched: bool) -> bool {
+    fn needs_reminders(faults: &[(Duration, PlannedFault)], lists_watched: bool) -> bool {
         faults.iter().any(|(_, fault)| match fault {
-            Fault::Poverty { .. } => true,
-            Fault::Forbid { .. } => lists_watched,
+            PlannedFault::Poverty { .. } => true,
+            PlannedFault::Forbid { .. } => lists_watched,
             _ => false,
         })
     }
 
-    fn end_of(faults: &[(Duration, Fault)]) -> Duration {
+    fn end_of(faults: &[(Duration, PlannedFault)]) -> Duration {
         let ends = faults.iter().map(|(time, fault)| *time + fault.lasts());
         ends.max().unwrap_or_default()
     }
@@ -340,7 +345,7 @@ impl Plan {
         self.sharing.and_then(|sharing| sharing.keep).unwrap_or_default()
     }
 
-    pub(super) fn has(&self, kind: impl Fn(&Fault) -> bool) -> bool {
+    pub(super) fn has(&self, kind: impl Fn(&PlannedFault) -> bool) -> bool {
         self.faults.iter().any(|(_, fault)| kind(fault))
     }
 }

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use super::tree::{Change, On, Transaction, Tree, Trigger};
 use crate::acl::{Acl, Permissions};
-use crate::link::core::{End, Notice};
-use crate::link::size::Sizes;
+use crate::link::request_limit::Sizes;
 use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{self, Mutex};
@@ -23,6 +22,7 @@ use crate::session::connection::{
     Answer, Answered, Created, Fault, IsWanted, NodeKind, OnReply, Reply, Reports, Request,
     Submission,
 };
+use crate::session_notice::{End, Notice};
 
 /// The most that the link takes to go on after its process was stopped.
 const RESUMPTION: Duration = Duration::from_millis(5);
@@ -72,7 +72,7 @@ pub(super) struct Inner {
     servers: Vec<Server>,
     leader: Tree,
     log: Vec<Transaction>,
-    tenures: BTreeMap<i64, Tenure>,
+    tenures: BTreeMap<i64, ServerSession>,
     links: Vec<Link>,
     connections: u64,
     requests: u64,
@@ -99,7 +99,7 @@ struct Server {
 }
 
 /// A session, as the ensemble knows it.
-struct Tenure {
+struct ServerSession {
     closed: bool,
 }
 
@@ -180,7 +180,7 @@ const OPERATIONS: usize = 8;
 
 /// Of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(super) enum RequestStage {
     /// It has not taken effect yet.
     Arrived,
     /// It has taken effect, and nobody knows.
@@ -195,7 +195,7 @@ pub(super) enum Moment {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trap {
     pub(super) on: Operation,
-    pub(super) when: Moment,
+    pub(super) when: RequestStage,
     /// The most that mending takes.
     pub(super) mend: Duration,
     pub(super) times: usize,
@@ -484,7 +484,7 @@ impl Inner {
                 self.links[link].sizes.answered(sent.size);
                 self.answer(link, sent, answer);
                 match self.spring(link, operation, true) {
-                    Some(Moment::Unseen(lasts)) => {
+                    Some(RequestStage::Unseen(lasts)) => {
                         self.stop(self.links[link].process, schedule().time() + lasts);
                     }
                     Some(_) => {
@@ -580,7 +580,7 @@ impl Inner {
             return self.hang_up(link, self.habits.latency);
         }
         if let Some(when) = self.spring(link, operation(&request), false) {
-            if when == Moment::Done {
+            if when == RequestStage::Done {
                 let _ = self.process(link, server, &request);
             }
             let mend = self.links[link].trap.map_or(Duration::ZERO, |trap| trap.mend);
@@ -602,9 +602,9 @@ impl Inner {
     }
 
     /// Whether a trap was set for this, of those that wait for the answer or the others.
-    fn spring(&mut self, link: LinkId, on: Operation, answered: bool) -> Option<Moment> {
+    fn spring(&mut self, link: LinkId, on: Operation, answered: bool) -> Option<RequestStage> {
         let trap = self.links[link].trap.as_mut()?;
-        let early = matches!(trap.when, Moment::Arrived | Moment::Done);
+        let early = matches!(trap.when, RequestStage::Arrived | RequestStage::Done);
         if trap.on != on || trap.times == 0 || early == answered {
             return None;
         }
@@ -738,7 +738,7 @@ impl Inner {
     pub(super) fn open(&mut self, reports: Reports) -> LinkId {
         let process = schedule().process();
         let session = self.links.len() as i64 + 1000;
-        self.tenures.insert(session, Tenure { closed: false });
+        self.tenures.insert(session, ServerSession { closed: false });
         self.links.push(Link {
             session,
             process,

@@ -1,13 +1,11 @@
 //! A server in a container, by the `testcontainers` crate: the one file that names it.
 
-use std::env;
-use std::fmt;
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fmt, thread};
 
 use log::warn;
 use testcontainers::core::IntoContainerPort;
@@ -16,9 +14,11 @@ use testcontainers::runners::SyncRunner;
 use testcontainers::{Container, GenericImage, ImageExt};
 use uuid::Uuid;
 
+use super::POLL;
 use super::child;
-use super::settings::Settings;
-use super::{POLL, end_after, system};
+use super::end_after;
+use super::system;
+use super::testcontainers_toml::Settings;
 use crate::error::Result;
 use crate::rt::{self, bounded};
 

@@ -1,16 +1,16 @@
 //! A server from a local installation, as a child process.
 
 use std::fmt::Write;
-use std::fs;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Instant;
+use std::{fs, io, thread};
 
+use super::POLL;
 use super::child::{self, Installation, Keeper};
-use super::settings::Settings;
-use super::{POLL, end_after, system};
+use super::end_after;
+use super::system;
+use super::testcontainers_toml::Settings;
 use crate::error::Result;
 
 /// How often a port that somebody else was quicker to take is replaced.

@@ -62,7 +62,7 @@
 mod child;
 mod docker;
 mod local;
-mod settings;
+mod testcontainers_toml;
 
 use std::env;
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ use log::info;
 
 use self::docker::Docker;
 use self::local::Local;
-use self::settings::Settings;
+use self::testcontainers_toml::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::client::Client;
 

@@ -9,17 +9,19 @@ use std::time::Duration;
 use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
 
 use super::lock_config::default_data;
-use super::node::{Node, Purpose, Wait};
+use super::node_config::{NodeConfig, Purpose, Wait};
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire, insist};
-use crate::contend::hold::{DROP_LIMIT, Hold, LossReason, Lost};
+use crate::contend::hold::{DROP_LIMIT, Hold};
+use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::{Form, Guid, NodeNaming};
+use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 use crate::session::watch_loop::View;
 
 /// Lets so many participants begin together, and end together.
@@ -72,7 +74,7 @@ use crate::session::watch_loop::View;
 /// ```
 #[derive(Clone, Debug)]
 pub struct DoubleBarrier {
-    place: Node,
+    target: NodeConfig,
     participants: u32,
 }
 
@@ -116,8 +118,8 @@ impl DoubleBarrier {
         name: impl AsRef<str>,
         participants: u32,
     ) -> DoubleBarrierBuilder {
-        let place = Node::new(zk.into(), base.as_ref(), name.as_ref());
-        DoubleBarrierBuilder { barrier: DoubleBarrier { place, participants } }
+        let target = NodeConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        DoubleBarrierBuilder { barrier: DoubleBarrier { target, participants } }
     }
 
     /// How many it is for.
@@ -201,7 +203,7 @@ impl DoubleBarrier {
     }
 
     fn contention(&self) -> Result<Contention> {
-        let (node, participants) = (self.place.node()?.to_owned(), self.participants);
+        let (node, participants) = (self.target.node()?.to_owned(), self.participants);
         if participants == 0 || participants > MOST {
             let message = format!("a double barrier is for 1 to {MOST}, not {participants}");
             return Err(Error::new(ErrorKind::InvalidData, message).on(node));
@@ -211,10 +213,10 @@ impl DoubleBarrier {
         let mut data = default_data();
         data.extend(format!(" entry={guid}").bytes());
         Ok(Contention {
-            client: self.place.client.clone(),
+            client: self.target.client.clone(),
             node,
             data,
-            acl: self.place.acl.clone(),
+            acl: self.target.acl.clone(),
             form: Form::of_permits(NodeNaming::Curator, 1, participants),
             must_exist: false,
         })
@@ -231,7 +233,7 @@ impl DoubleBarrier {
             if wait.until.has_passed() {
                 return Ok(None);
             }
-            let patience = Deadline::after(self.place.client.core().connect_timeout());
+            let patience = Deadline::after(self.target.client.core().connect_timeout());
             let seen = Arc::new(Mutex::new(Capacity::Room));
             let sees = Arc::clone(&seen);
             let look = move |view: &mut View<'_>, whole: &str| {
@@ -240,7 +242,7 @@ impl DoubleBarrier {
                 Ok((now == Capacity::Room).then_some(()))
             };
             let limited = Wait { until: wait.until.earlier(patience), ..wait };
-            if self.place.find(ENTER, limited, look)?.is_some() {
+            if self.target.find(ENTER, limited, look)?.is_some() {
                 continue;
             }
             let crowd = *seen.lock();
@@ -263,7 +265,7 @@ impl DoubleBarrier {
 
     fn await_round(&self, hold: &Hold, data: &[u8], wait: Wait<'_>) -> Result<Option<WaitOutcome>> {
         let waiting = Waiting::new(hold, data, self.count());
-        self.place.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
+        self.target.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
     }
 
     /// Goes, unless a round has been decided with this participant; in whichever session.
@@ -279,7 +281,7 @@ impl DoubleBarrier {
             drop(held_node.leave());
             withdraw(view, whole, &own).map(Some)
         };
-        match self.place.find(ENTER, wait, look) {
+        match self.target.find(ENTER, wait, look) {
             Ok(Some(Some(round))) => Ok(Withdrawn::Entered(self.entered(hold.again(), round))),
             Ok(Some(None)) => {
                 hold.has_gone();
@@ -288,9 +290,9 @@ impl DoubleBarrier {
             Ok(None) => {
                 logging::warning!(
                     target: "zklock::contend",
-                    "gave up at the double barrier {:?} without an answer in time; its node is \
-                     deleted in the background",
-                    self.place.node().unwrap_or_default()
+                    "double barrier {:?}: timed out without an answer, deleting the node in the \
+                     background",
+                    self.target.node().unwrap_or_default()
                 );
                 hold.let_go(Deadline::after(Duration::ZERO));
                 Ok(Withdrawn::Unknown)
@@ -305,9 +307,9 @@ impl DoubleBarrier {
     fn entered(&self, hold: Hold, mut round: Vec<String>) -> Entered {
         // Each waits for the next one first, so that not all wait for the same.
         let own = path::last(hold.path());
-        let place = round.iter().position(|name| name == own).unwrap_or_default();
-        round.rotate_left(place);
-        Entered { place: self.place.clone(), hold, round }
+        let target = round.iter().position(|name| name == own).unwrap_or_default();
+        round.rotate_left(target);
+        Entered { target: self.target.clone(), hold, round }
     }
 
     fn count(&self) -> usize {
@@ -319,7 +321,7 @@ impl DoubleBarrier {
 #[must_use = "if unused the participant leaves immediately"]
 #[clippy::has_significant_drop]
 pub struct Entered {
-    place: Node,
+    target: NodeConfig,
     hold: Hold,
     /// All of the round, this one first.
     round: Vec<String>,
@@ -335,10 +337,10 @@ impl Entered {
     /// for. [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the barrier's node, and
     /// what waiting cannot mend else.
     pub fn leave(self) -> Result<()> {
-        let Entered { place, hold, round } = self;
+        let Entered { target, hold, round } = self;
         hold.release()?;
         let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
-        place.find(LEAVE, Wait::FOREVER, look).map(drop)
+        target.find(LEAVE, Wait::FOREVER, look).map(drop)
     }
 
     /// As [`leave`](Entered::leave), for so long at the most: false when others are still inside, or
@@ -350,11 +352,11 @@ impl Entered {
     /// As [`leave`](Entered::leave).
     pub fn leave_for(self, limit: Duration) -> Result<bool> {
         let until = Deadline::after(limit);
-        let Entered { place, hold, round } = self;
+        let Entered { target, hold, round } = self;
         hold.check()?;
         hold.let_go(Deadline::after(DROP_LIMIT).earlier(until));
         let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
-        Ok(place.find(LEAVE, Wait::until(until), look)?.is_some())
+        Ok(target.find(LEAVE, Wait::until(until), look)?.is_some())
     }
 
     /// How many have entered together.
@@ -409,7 +411,7 @@ impl DoubleBarrierBuilder {
     /// Whoever takes part needs READ, WRITE, CREATE and DELETE on the barrier's node, and READ
     /// and WRITE on the participants'.
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DoubleBarrierBuilder {
-        self.barrier.place.acl = acl.into();
+        self.barrier.target.acl = acl.into();
         self
     }
 

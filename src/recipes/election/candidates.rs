@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::contend::contenders::Contender;
-use crate::contend::observe::Observer;
+use crate::contend::list_contenders::Contender;
+use crate::contend::observer::Observer;
 use crate::error::Result;
 
 /// One of those who lead or campaign: see

@@ -1,23 +1,27 @@
 //! The election of a leader.
 
 pub(crate) mod candidates;
-pub(crate) mod supervisor;
+pub(crate) mod lead_loop;
+pub(crate) mod progress;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::candidates::{Candidate, LeaderObserver};
-use self::supervisor::{BackOff, ProgressBoard};
-use super::guard::guard;
+use self::progress::{BackOff, ProgressBoard};
+use super::guard_macro::guard;
 use super::lock_config::{LockConfig, node_settings};
 use crate::acl::Acl;
-use crate::contend::hold::{FencingToken, Hold, LossReason, Lost};
+use crate::contend::fencing::FencingToken;
+use crate::contend::hold::Hold;
+use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::contend::watchdog::Lost;
 use crate::error::Result;
 use crate::rt::Deadline;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
 
 /// Has one of many candidates lead, and the next one when it resigns or its session ends.
 ///

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::layout::{Item, Layout};
+use super::item_names::{Item, Layout};
 use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::connection::Stat;
 use crate::session::notify::{Signal, Signals, Subscription};
@@ -120,7 +120,7 @@ impl ItemCache {
         Arc::new(ItemCache { layout, news: Arc::default(), kept: Mutex::default() })
     }
 
-    /// Has a bell rung whenever [`has_news`](Stock::has_news) may have become true.
+    /// Has a bell rung whenever [`has_news`](ItemCache::has_news) may have become true.
     pub(crate) fn subscribe(&self, bell: Signal) -> Subscription {
         self.news.subscribe(bell)
     }
@@ -166,7 +166,7 @@ impl ItemCache {
         kept.due.is_some_and(|due| due <= rt::now())
     }
 
-    /// Whether all items of this edition are known, but for those that are gone.
+    /// Whether all items of this generation are known, but for those that are gone.
     pub(crate) fn has(&self, edition: Generation) -> bool {
         self.kept.lock().edition == Some(edition)
     }
@@ -337,7 +337,7 @@ impl CachedItems {
 impl fmt::Debug for ItemCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.kept.lock();
-        f.debug_struct("Stock")
+        f.debug_struct("ItemCache")
             .field("waiting", &kept.waiting.len())
             .field("claimed", &kept.claimed.len())
             .field("leased", &kept.leased.len())
@@ -349,7 +349,7 @@ impl fmt::Debug for ItemCache {
 pub(crate) struct Reservation {
     cache: Arc<ItemCache>,
     item: Item,
-    /// As the stock's, when it was claimed.
+    /// As the cache's, when it was reserved.
     listed_at: i64,
     over: AtomicBool,
 }

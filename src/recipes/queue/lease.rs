@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::item_cache::Reservation;
-use crate::contend::acquire::refusal;
-use crate::contend::hold::{Hold, LossReason, Lost};
+use crate::contend::errors::refusal;
+use crate::contend::hold::Hold;
+use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::Ticket;
+use crate::contend::watchdog::Lost;
 use crate::error::{Error, Result};
 use crate::path;
 use crate::session::connection::{Answer, Fault, Step};

@@ -1,22 +1,23 @@
 //! The queue: first in, first out.
 
 mod item_cache;
-mod items;
-mod layout;
+mod item_names;
 pub(crate) mod lease;
+mod offer_and_take;
 
 use std::time::Duration;
 
-pub(crate) use items::{Items, Search};
-pub(crate) use layout::Layout;
 use lease::LeasedItem;
 
-use super::node::Wait;
+use super::node_config::Wait;
 use crate::acl::Acl;
 use crate::error::Result;
 use crate::rt::Deadline;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
-use crate::session::notify::Cancel;
+
+pub(crate) use item_names::Layout;
+pub(crate) use offer_and_take::{Items, Search};
 
 /// A queue of items, each of a few bytes up to nearly 1 MiB: what is offered first is taken first.
 ///
@@ -267,7 +268,7 @@ impl DistributedQueueBuilder {
     /// To take an item takes DELETE on the queue's node, to lease one CREATE on the item and to let
     /// go of it DELETE on the item.
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DistributedQueueBuilder {
-        self.queue.items.place.acl = acl.into();
+        self.queue.items.target.acl = acl.into();
         self
     }
 

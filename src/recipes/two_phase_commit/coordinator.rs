@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::no_round;
-use super::round::{Decision, ParticipantState, Round, RoundState, here, vote};
+use super::round::{
+    Decision, ParticipantState, Round, RoundState, find_round, here, no_round, vote,
+};
 use crate::acl::Acl;
 use crate::contend::acquire::insist;
 use crate::error::Result;
 use crate::path;
-use crate::recipes::node::{Node, Purpose, Wait};
+use crate::recipes::node_config::{NodeConfig, Purpose, Wait};
 use crate::rt::{Deadline, Mutex};
+use crate::session::cancel::Cancel;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
-use crate::session::notify::Cancel;
 use crate::session::watch_loop::View;
 
 /// Who decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit): who has begun it, or has
@@ -23,7 +24,7 @@ use crate::session::watch_loop::View;
 /// it.
 #[derive(Debug)]
 pub struct Coordinator {
-    place: Node,
+    target: NodeConfig,
     round: Round,
     /// The participants that have been here: who is not any more has died.
     seen: Arc<Mutex<BTreeSet<String>>>,
@@ -40,8 +41,8 @@ enum Plan {
 }
 
 impl Coordinator {
-    pub(super) fn new(place: Node, round: Round) -> Coordinator {
-        Coordinator { place, round, seen: Arc::default() }
+    pub(super) fn new(target: NodeConfig, round: Round) -> Coordinator {
+        Coordinator { target, round, seen: Arc::default() }
     }
 
     /// The names of the participants.
@@ -93,20 +94,20 @@ impl Coordinator {
     ///
     /// As [`decide_for`](Coordinator::decide_for).
     pub fn abort(&self) -> Result<Decision> {
-        let limit = self.place.client.core().connect_timeout();
+        let limit = self.target.client.core().connect_timeout();
         let decision = self.settle(Plan::Abort, Wait::until(Deadline::after(limit)))?;
-        decision.ok_or_else(|| self.place.refused(&Fault::ConnectionLoss, DECIDE))
+        decision.ok_or_else(|| self.target.refused(&Fault::ConnectionLoss, DECIDE))
     }
 
     fn settle(&self, plan: Plan, wait: Wait<'_>) -> Result<Option<Decision>> {
         let (id, seen) = (self.round.id.clone(), Arc::clone(&self.seen));
-        let acl = self.place.acl.clone();
+        let acl = self.target.acl.clone();
         let look =
             move |view: &mut View<'_>, whole: &str| settle(view, whole, &id, plan, &seen, &acl);
-        match self.place.find(DECIDE, wait, look)? {
+        match self.target.find(DECIDE, wait, look)? {
             None => Ok(None),
             Some(Some(decision)) => Ok(Some(decision)),
-            Some(None) => Err(no_round(&self.place)),
+            Some(None) => Err(no_round(&self.target)),
         }
     }
 }
@@ -157,21 +158,6 @@ fn settle(
             Err(fault) => return Err(fault),
         }
     }
-}
-
-/// The round as it is now, and news of it; `None` if it is not this one any more.
-pub(super) fn find_round(
-    view: &mut View<'_>,
-    whole: &str,
-    id: &str,
-) -> Answer<Option<(Round, i32)>> {
-    let mut found = view.node(whole)?;
-    if found.is_none() {
-        // A new session's server may not have heard of it.
-        view.sync()?;
-        found = view.node(whole)?;
-    }
-    Ok(Round::of(found)?.filter(|(round, _)| round.id == id))
 }
 
 /// What the votes come to; `None` as long as some are missing.

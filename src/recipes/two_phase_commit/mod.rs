@@ -10,7 +10,8 @@ use coordinator::Coordinator;
 use participant::Participant;
 use round::{Decision, Round, RoundState, read, size};
 
-use super::node::{Node, Purpose, placed};
+use self::round::no_round;
+use super::node_config::{NodeConfig, Purpose, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -79,7 +80,7 @@ use crate::session::session::Session;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TwoPhaseCommit {
-    place: Node,
+    target: NodeConfig,
 }
 
 /// What the largest request of a round may take, of the 1 MiB that servers accept.
@@ -110,26 +111,26 @@ impl TwoPhaseCommit {
     /// [connect time-out](crate::ClientBuilder::connect_timeout): it may have begun. `ConnectionLoss`
     /// also when an answer was lost and there is no such round now, but may have been in the meantime.
     pub fn begin<S: AsRef<str>>(&self, participants: &[S]) -> Result<Coordinator> {
-        let node = self.place.node()?;
+        let node = self.target.node()?;
         let id = Guid::from_u128(rt::random()).to_string();
         let round = Round::new(id, participants.iter().map(S::as_ref));
         round.check(node)?;
-        let bytes = size(&round, &self.place.whole()?);
+        let bytes = size(&round, &self.target.whole()?);
         if bytes > MOST_BYTES {
             let message = format!(
                 "so many participants take requests of {bytes} bytes, and {MOST_BYTES} are allowed"
             );
             return Err(Error::new(ErrorKind::InvalidData, message).on(node));
         }
-        let (begins, acl) = (round.clone(), self.place.acl.clone());
+        let (begins, acl) = (round.clone(), self.target.acl.clone());
         let before = Arc::<Mutex<Option<Stamp>>>::default();
-        let until = Deadline::after(self.place.client.core().connect_timeout());
-        let begun = self.place.ask(BEGIN, move |session, whole| {
+        let until = Deadline::after(self.target.client.core().connect_timeout());
+        let begun = self.target.ask(BEGIN, move |session, whole| {
             let is_ours = |data: &[u8]| Round::parse(data).is_some_and(|one| one.id == begins.id);
             make_once(session, whole, &begins.write(), &acl, is_ours, &before, until)
         })?;
         match begun {
-            Some(true) => Ok(Coordinator::new(self.place.clone(), round)),
+            Some(true) => Ok(Coordinator::new(self.target.clone(), round)),
             Some(false) => {
                 let message = "there is such a round; recover it, or forget it if it has ended";
                 Err(Error::new(ErrorKind::AlreadyExists, message).on(node))
@@ -149,9 +150,9 @@ impl TwoPhaseCommit {
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn recover(&self) -> Result<Coordinator> {
-        let found = self.place.ask(READ, read)?;
-        let (round, _) = found.ok_or_else(|| no_round(&self.place))?;
-        Ok(Coordinator::new(self.place.clone(), round))
+        let found = self.target.ask(READ, read)?;
+        let (round, _) = found.ok_or_else(|| no_round(&self.target))?;
+        Ok(Coordinator::new(self.target.clone(), round))
     }
 
     /// Takes part under one of the names that the coordinator has given; as long as the
@@ -170,7 +171,7 @@ impl TwoPhaseCommit {
     /// [`Taken`](ErrorKind::Taken) if another takes part under it all that time; else as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn join(&self, participant: impl AsRef<str>) -> Result<Participant> {
-        Participant::join(&self.place, participant.as_ref())
+        Participant::join(&self.target, participant.as_ref())
     }
 
     /// Who is here, who has voted what, and the decision, all as at one moment: by one listing, after
@@ -180,7 +181,7 @@ impl TwoPhaseCommit {
     ///
     /// As [`begin`](TwoPhaseCommit::begin).
     pub fn state(&self) -> Result<Option<RoundState>> {
-        self.place.ask(READ, |session, whole| {
+        self.target.ask(READ, |session, whole| {
             loop {
                 let Some(before) = session.confirm(whole)? else { return Ok(None) };
                 let Some(children) = session.children(whole, false)? else { return Ok(None) };
@@ -204,8 +205,8 @@ impl TwoPhaseCommit {
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn decision(&self) -> Result<Option<Decision>> {
-        let found = self.place.ask(READ, read)?;
-        found.map(|(round, _)| round.decision).ok_or_else(|| no_round(&self.place))
+        let found = self.target.ask(READ, read)?;
+        found.map(|(round, _)| round.decision).ok_or_else(|| no_round(&self.target))
     }
 
     /// Removes a round that has ended, with its votes and its decision; false if it is not decided
@@ -218,11 +219,11 @@ impl TwoPhaseCommit {
     /// answer was lost; [`Server`](ErrorKind::Server), naming it, for a child that has children, which
     /// somebody else has made; else as [`begin`](TwoPhaseCommit::begin).
     pub fn forget(&self) -> Result<bool> {
-        let until = Deadline::after(self.place.client.core().connect_timeout());
+        let until = Deadline::after(self.target.client.core().connect_timeout());
         let meant = Arc::<Mutex<Option<String>>>::default();
         let forgotten =
-            self.place.ask(FORGET, move |session, whole| forget(session, whole, &meant, until))?;
-        forgotten.ok_or_else(|| no_round(&self.place))
+            self.target.ask(FORGET, move |session, whole| forget(session, whole, &meant, until))?;
+        forgotten.ok_or_else(|| no_round(&self.target))
     }
 }
 
@@ -282,9 +283,4 @@ fn parent_among(session: &Session, whole: &str, children: &[String]) -> Answer<O
         }
     }
     Ok(None)
-}
-
-fn no_round(place: &Node) -> Error {
-    let message = "there is no such round: nobody has begun it, or it is forgotten already";
-    Error::new(ErrorKind::NotFound, message).on(place.node().unwrap_or_default())
 }

@@ -4,21 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::coordinator::find_round;
-use super::no_round;
-use super::round::{Decision, Round, RoundState, here, read, vote};
+use super::round::{Decision, Round, RoundState, find_round, here, no_round, read, vote};
 use crate::acl::Acl;
 use crate::contend::acquire::insist;
-use crate::contend::hold::{Hold, LossReason, Lost};
+use crate::contend::hold::Hold;
+use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::Guid;
+use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::lock_config::default_data;
-use crate::recipes::node::{Node, Purpose, Wait};
+use crate::recipes::node_config::{NodeConfig, Purpose, Wait};
 use crate::rt::{self, Deadline};
-use crate::session::client::ClientCore;
+use crate::session::cancel::Cancel;
+use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
-use crate::session::notify::Cancel;
 use crate::session::session::Session;
 use crate::session::watch_loop::{View, worth_asking};
 
@@ -27,7 +27,7 @@ use crate::session::watch_loop::{View, worth_asking};
 #[must_use = "if unused the participant is gone immediately"]
 #[clippy::has_significant_drop]
 pub struct Participant {
-    place: Node,
+    target: NodeConfig,
     hold: Hold,
     name: String,
     round: String,
@@ -59,31 +59,31 @@ enum CastOutcome {
 }
 
 impl Participant {
-    pub(super) fn join(place: &Node, name: &str) -> Result<Participant> {
+    pub(super) fn join(target: &NodeConfig, name: &str) -> Result<Participant> {
         let mut unsure = None;
-        let joined = Participant::try_to_join(place, name, &mut unsure);
+        let joined = Participant::try_to_join(target, name, &mut unsure);
         if let (Err(_), Some((session, own, data))) = (&joined, unsure) {
-            discard(place.client.core(), &session, own, data);
+            discard(target.client.core(), &session, own, data);
         }
         joined
     }
 
     /// `unsure` is where the node may have been made, and was not found.
     fn try_to_join(
-        place: &Node,
+        target: &NodeConfig,
         name: &str,
         unsure: &mut Option<(Arc<Session>, String, Vec<u8>)>,
     ) -> Result<Participant> {
-        let node = place.node()?;
+        let node = target.node()?;
         path::lock_path(node, name)?;
         let own = path::lock_path(node, &here(name))?;
-        let core = place.client.core();
-        let (whole, own, acl) = (place.whole()?, core.whole(&own), place.acl.clone());
+        let core = target.client.core();
+        let (whole, own, acl) = (target.whole()?, core.whole(&own), target.acl.clone());
         // Nobody else writes this.
         let mut data = default_data();
         data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
         let until = Deadline::after(core.connect_timeout());
-        let mut watch_loop = place.watch_loop(Wait::until(until));
+        let mut watch_loop = target.watch_loop(Wait::until(until));
         loop {
             let Some(session) = watch_loop.session(until)? else {
                 let message = format!("no server could be reached in {:?}", core.connect_timeout());
@@ -101,11 +101,11 @@ impl Participant {
             };
             match watch_loop.ask(&session, until, question, late)? {
                 Some(Ok(Joined::Here { round, czxid })) => {
-                    let hold = Hold::on_named(&place.client, session, node, &here(name), czxid);
-                    let (place, name) = (place.clone(), name.to_owned());
-                    return Ok(Participant { place, hold, name, round });
+                    let hold = Hold::on_named(&target.client, session, node, &here(name), czxid);
+                    let (target, name) = (target.clone(), name.to_owned());
+                    return Ok(Participant { target, hold, name, round });
                 }
-                Some(Ok(Joined::NoRound)) => return Err(no_round(place)),
+                Some(Ok(Joined::NoRound)) => return Err(no_round(target)),
                 Some(Ok(Joined::Stranger)) => {
                     let message = format!("{name:?} is no participant of this round");
                     return Err(Error::new(ErrorKind::InvalidName, message).on(node));
@@ -121,7 +121,7 @@ impl Participant {
                         Some(Ok(false) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                             until.has_passed()
                         }
-                        Some(Err(fault)) => return Err(place.refused(&fault, JOIN)),
+                        Some(Err(fault)) => return Err(target.refused(&fault, JOIN)),
                         None => true,
                     };
                     if !is_taken {
@@ -138,10 +138,10 @@ impl Participant {
                     *unsure = Some((session, own.clone(), data.clone()));
                     let may_go_on = matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded);
                     if !may_go_on || until.has_passed() {
-                        return Err(place.refused(&fault, JOIN));
+                        return Err(target.refused(&fault, JOIN));
                     }
                 }
-                None => return Err(place.refused(&Fault::ConnectionLoss, JOIN)),
+                None => return Err(target.refused(&Fault::ConnectionLoss, JOIN)),
             }
         }
     }
@@ -162,30 +162,30 @@ impl Participant {
     pub fn vote(&self, yes: bool) -> Result<bool> {
         self.cast(yes).map_err(|error| match error.kind() {
             // Its node goes with the round's.
-            ErrorKind::LockLost if self.is_forgotten() => no_round(&self.place),
+            ErrorKind::LockLost if self.is_forgotten() => no_round(&self.target),
             _ => error,
         })
     }
 
     fn is_forgotten(&self) -> bool {
-        let found = self.place.ask(LEARN, read);
+        let found = self.target.ask(LEARN, read);
         found.is_ok_and(|found| found.is_none_or(|(round, _)| round.id != self.round))
     }
 
     fn cast(&self, yes: bool) -> Result<bool> {
         self.hold.check()?;
-        let node = self.place.node()?;
+        let node = self.target.node()?;
         let answer = self.hold.persist(|session, whole| {
-            cast(session, &whole(node), &self.round, &self.name, yes, &self.place.acl)
+            cast(session, &whole(node), &self.round, &self.name, yes, &self.target.acl)
         })?;
-        match answer.map_err(|fault| self.place.refused(&fault, VOTE))? {
+        match answer.map_err(|fault| self.target.refused(&fault, VOTE))? {
             CastOutcome::Counts => Ok(true),
             CastOutcome::TooLate => Ok(false),
             CastOutcome::Otherwise => {
                 let message = format!("{:?} has voted otherwise before", self.name);
                 Err(Error::new(ErrorKind::AlreadyExists, message).on(node))
             }
-            CastOutcome::NoRound => Err(no_round(&self.place)),
+            CastOutcome::NoRound => Err(no_round(&self.target)),
             CastOutcome::NotHere => Err(self.hold.lost_error(LossReason::NodeDeleted)),
         }
     }
@@ -240,7 +240,7 @@ impl Participant {
 
     fn decided(&self, wait: Wait<'_>) -> Result<Option<Decision>> {
         let id = self.round.clone();
-        let decision = self.place.find(LEARN, wait, move |view, whole| {
+        let decision = self.target.find(LEARN, wait, move |view, whole| {
             // That it is not there is an answer, too.
             Ok(match find_round(view, whole, &id)? {
                 None => Some(None),
@@ -250,7 +250,7 @@ impl Participant {
         match decision {
             None => Ok(None),
             Some(Some(decision)) => Ok(Some(decision)),
-            Some(None) => Err(no_round(&self.place)),
+            Some(None) => Err(no_round(&self.target)),
         }
     }
 

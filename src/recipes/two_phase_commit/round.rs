@@ -5,8 +5,10 @@ use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::recipes::node_config::NodeConfig;
 use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::session::Session;
+use crate::session::watch_loop::View;
 
 /// What a two-phase commit comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -175,6 +177,26 @@ pub(super) fn read(session: &Session, whole: &str) -> Answer<Option<(Round, i32)
         session.children(whole, false)?;
     }
     Round::of(found)
+}
+
+pub(super) fn no_round(target: &NodeConfig) -> Error {
+    let message = "there is no such round: nobody has begun it, or it is forgotten already";
+    Error::new(ErrorKind::NotFound, message).on(target.node().unwrap_or_default())
+}
+
+/// The round as it is now, and news of it; `None` if it is not this one any more.
+pub(super) fn find_round(
+    view: &mut View<'_>,
+    whole: &str,
+    id: &str,
+) -> Answer<Option<(Round, i32)>> {
+    let mut found = view.node(whole)?;
+    if found.is_none() {
+        // A new session's server may not have heard of it.
+        view.sync()?;
+        found = view.node(whole)?;
+    }
+    Ok(Round::of(found)?.filter(|(round, _)| round.id == id))
 }
 
 #[cfg(test)]

@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::monitor::Monitor;
 use super::watchers::WatchKind;
 use crate::acl::Acl;
-use crate::link::core::End;
 use crate::rt::Deadline;
 use crate::session::connection::{
-    Answer, Answered, Blocking, Both, Connection, Created, Fault, Info, Names, NodeKind, Reply,
+    Answer, Answered, Blocking, Connection, Created, Fault, Info, Names, NodeKind, OneOrTwo, Reply,
     Request, Stat, Step, Submission, or_none,
 };
 use crate::session::notify::Waiter;
 use crate::session::workers::Workers;
+use crate::session_notice::End;
 
 /// One session, for as long as the handle keeps it.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Drop for HandleConnection {
 
 impl Connection for HandleConnection {
     /// By the session's own thread, one after the other.
-    fn submit(&self, requests: Both<Submission>) -> bool {
+    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
         let monitor = Arc::clone(&self.monitor);
         self.monitor.later(move || {
             for Submission { request, on_reply } in requests.into_iter().flatten() {

@@ -1,10 +1,10 @@
 //! Sessions of a handle of the `zookeeper` crate that belongs to the program: no link, and so none of
 //! what it knows. [`connection`] is how such a session is asked, [`monitor`] which session the handle is in,
-//! [`watchers`] its watches, [`handle`] what it can be asked for, and [`zookeeper_crate`] the one file that names the
+//! [`watchers`] its watches, [`handle_trait`] what it can be asked for, and [`zookeeper_crate`] the one file that names the
 //! crate.
 
 mod connection;
-pub(crate) mod handle;
+pub(crate) mod handle_trait;
 mod monitor;
 mod watchers;
 mod zookeeper_crate;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use self::connection::HandleConnection;
-use self::handle::Handle;
+use self::handle_trait::Handle;
 use self::monitor::Monitor;
 use self::zookeeper_crate::{CrateHandle, ZooKeeper};
 use super::client::Client;

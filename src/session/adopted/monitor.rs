@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::handle::{Handle, HandleEvent};
+use super::handle_trait::{Handle, HandleEvent};
 use super::watchers::WatcherTable;
-use crate::link::core::{End, Notice};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::connection::{Answer, Fault, Reports, Stat};
 use crate::session::notify::{Signal, Waiter};
 use crate::session::status::Status;
+use crate::session_notice::{End, Notice};
 
 /// After so many requests without an answer, ask whether the handle is good for any.
 const DOUBTS: u32 = 3;
@@ -441,7 +441,7 @@ fn pause(tries: u32) -> Duration {
 impl std::fmt::Debug for Monitor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.lock();
-        f.debug_struct("Lookout")
+        f.debug_struct("Monitor")
             .field("attached", &state.attached)
             .field("ended", &state.ended)
             .field("mine", &state.mine)
@@ -452,7 +452,7 @@ impl std::fmt::Debug for Monitor {
 #[cfg(test)]
 #[cfg(not(shuttle))]
 mod tests {
-    use super::super::handle::{Unlisten, Watcher};
+    use super::super::handle_trait::{Unlisten, Watcher};
     use super::*;
     use crate::acl::Acl;
     use crate::session::connection::{Found, Names, NodeKind};

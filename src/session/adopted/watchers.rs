@@ -7,10 +7,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
-use super::handle::Handle;
+use super::handle_trait::Handle;
 use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Fault};
-use crate::session::notify::Watches;
+use crate::session::watches::Watches;
 
 /// So many watchers that may never be called are left with the crate.
 const LITTER: usize = if cfg!(test) { 4 } else { 256 };

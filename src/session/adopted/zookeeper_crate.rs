@@ -9,7 +9,7 @@ use zookeeper::{CreateMode, Permission, WatchedEvent, WatcherType, ZkError, ZkRe
 
 pub(super) use zookeeper::ZooKeeper;
 
-use super::handle::{Handle, HandleEvent, Unlisten, Watcher};
+use super::handle_trait::{Handle, HandleEvent, Unlisten, Watcher};
 use crate::acl::{Acl, Permissions};
 use crate::rt::{self, Mutex};
 use crate::session::connection::{Answer, Fault, Found, Names, NodeKind, Stat, or_none};

@@ -1,7 +1,7 @@
 //! The ensemble in memory answers as a real one does: the same scripts are played on both,
 //! by the same code, and what each step brings is compared.
 
-mod order;
+mod event_order;
 mod player;
 mod scripts;
 mod servers;

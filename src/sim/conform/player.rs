@@ -376,7 +376,7 @@ impl<G: Ground> Player<G> {
         self.ground.open(who);
         let core = Arc::clone(self.ground.client(who).core());
         let deadline = Deadline::after(Duration::from_secs(30));
-        let patience = crate::session::client::Patience::OneAttempt;
+        let patience = crate::session::client_core::Patience::OneAttempt;
         let Ok(session) = core.session(&Waiter::new(), deadline, || false, patience) else {
             panic!("client {who} gets no session")
         };

@@ -5,19 +5,22 @@ use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::connection::SimulatedEnsemble;
-use super::super::world::{Habits, Moment, Operation, Trap, World};
 use super::player::{CLIENTS, Ground, Outcome, Player};
 use super::scripts::{self, SEQUENCES, Script};
+use super::servers::proxy::{Proxy, opcode};
+use super::servers::raw::{Kind, Raw};
+use super::servers::server::Server;
 use crate::Client;
 use crate::acl::Acl;
 use crate::path;
 use crate::rt::schedule::{Schedule, Stuck, current};
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::client::Patience::OneAttempt;
+use crate::session::client_core::Patience::OneAttempt;
 use crate::session::connection::{Fault, NodeKind};
 use crate::session::notify::Waiter;
 use crate::session::session::Session;
+use crate::sim::connection::SimulatedEnsemble;
+use crate::sim::world::{Habits, Operation, RequestStage, Trap, World};
 
 // What the integration tests stand on.
 #[allow(dead_code, reason = "a part of it is used here")]
@@ -28,10 +31,6 @@ mod proxy;
 mod raw;
 #[path = "../../../tests/it/support/server.rs"]
 mod server;
-
-use self::proxy::{Proxy, opcode};
-use self::raw::{Kind, Raw};
-use self::server::Server;
 
 /// Changed, by any player, to find out whether all earlier events have arrived.
 const BEACON: &str = "/beacon";
@@ -353,7 +352,7 @@ impl Ground for Simulated {
             "check" | "write_at" => Operation::Transact,
             _ => Operation::Sync,
         };
-        let when = if after { Moment::Done } else { Moment::Arrived };
+        let when = if after { RequestStage::Done } else { RequestStage::Arrived };
         self.world
             .act(|world| world.set_trap(who, Trap { on, when, mend: Duration::ZERO, times: 1 }));
     }

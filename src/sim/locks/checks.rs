@@ -3,14 +3,21 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use super::super::plan::{Recipe, Sharing};
-use super::lock_users::{Guard, NODE};
-use super::rule::{Mark, NodeKind, entitled, may_share};
-use super::{DROP_LIMIT, GRACE, HELD, Held, State, Trial, Violation};
-use crate::contend::hold::LossReason;
+use super::DROP_LIMIT;
+use super::GRACE;
+use super::HELD;
+use super::Held;
+use super::State;
+use super::Trial;
+use super::Violation;
+use super::any_lock::{Guard, NODE};
+use super::reference_rule::{ContenderKind, Mark, entitled, may_share};
+use crate::FencingToken;
+use crate::LockGuard;
+use crate::contend::loss_reason::LossReason;
 use crate::path;
 use crate::rt::schedule::{Schedule, current};
-use crate::{FencingToken, LockGuard};
+use crate::sim::plan::{Recipe, Sharing};
 
 /// The longest pause of the reaper.
 const REAPER: Duration = Duration::from_secs(6);
@@ -341,11 +348,11 @@ impl Trial {
         let mut state = self.state.lock();
         let granted = state.granted.entry(node.to_owned()).or_default();
         let below = match mine.kind {
-            NodeKind::Reader => granted.alone,
-            NodeKind::Alone | NodeKind::Permits { .. } => granted.token,
+            ContenderKind::Reader => granted.alone,
+            ContenderKind::Alone | ContenderKind::Permits { .. } => granted.token,
         };
         granted.token = granted.token.max(Some(token));
-        if mine.kind == NodeKind::Alone {
+        if mine.kind == ContenderKind::Alone {
             granted.alone = Some(token);
             granted.writers += 1;
         }

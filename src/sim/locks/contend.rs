@@ -6,14 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::super::plan::{Fault, Recipe};
-use super::lock_users::{Guard, Locks, Patience, Wanted};
-use super::rule::{Mark, NodeKind};
-use super::{DROP_LIMIT, GRACE, HELD, Held, Trial};
-use crate::contend::hold::LossReason;
+use super::DROP_LIMIT;
+use super::GRACE;
+use super::HELD;
+use super::Held;
+use super::Trial;
+use super::any_lock::{Guard, Locks, Patience, Wanted};
+use super::reference_rule::{ContenderKind, Mark};
+use crate::Cancel;
+use crate::Error;
+use crate::ErrorKind;
+use crate::WriteGuard;
+use crate::contend::loss_reason::LossReason;
+use crate::path;
 use crate::rt;
 use crate::rt::schedule::{Process, Schedule, current};
-use crate::{Cancel, Error, ErrorKind, WriteGuard, path};
+use crate::sim::plan::{PlannedFault, Recipe};
 
 /// What a holder was told by callbacks.
 #[derive(Clone, Default)]
@@ -181,9 +189,9 @@ impl Trial {
     pub(super) fn expected(&self, error: &Error, cancelled: bool) -> bool {
         match error.kind() {
             ErrorKind::Cancelled => cancelled,
-            ErrorKind::Closed => self.plan.has(|fault| matches!(fault, Fault::Close { .. })),
+            ErrorKind::Closed => self.plan.has(|fault| matches!(fault, PlannedFault::Close { .. })),
             ErrorKind::NotAuthorized => {
-                self.plan.has(|fault| matches!(fault, Fault::Forbid { .. }))
+                self.plan.has(|fault| matches!(fault, PlannedFault::Forbid { .. }))
             }
             ErrorKind::TooLarge => self.plan.habits.largest.is_some(),
             ErrorKind::System => self.is_poor(),
@@ -329,7 +337,7 @@ impl Trial {
     }
 
     fn lacks_threads(&self) -> bool {
-        self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Poverty { .. }))
+        self.plan.faults.iter().any(|(_, fault)| matches!(fault, PlannedFault::Poverty { .. }))
     }
 
     fn listen(self: &Arc<Self>, schedule: &Schedule, guard: &Guard, spare: &Locks, told: &Told) {
@@ -381,7 +389,7 @@ impl Trial {
             Ok(reader) => {
                 self.state.lock().tally.downgraded += 1;
                 let kind = Mark::read(path::last(reader.path())).map(|mark| mark.kind);
-                if kind != Some(NodeKind::Reader) || number(reader.path()) != number(&path) {
+                if kind != Some(ContenderKind::Reader) || number(reader.path()) != number(&path) {
                     self.accuse(format!("{path} has become {}", reader.path()));
                 }
                 if reader.fencing_token() != token {

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::plan::{Fault, Plan, Recipe};
-use super::lock_users::NODE;
-use super::rule::Mark;
-use super::{DROP_LIMIT, Trial};
+use super::DROP_LIMIT;
+use super::Trial;
+use super::any_lock::NODE;
+use super::reference_rule::Mark;
 use crate::Client;
 use crate::acl::Permissions;
 use crate::path;
 use crate::rt::schedule::{Schedule, current};
 use crate::session::connection::NodeKind;
+use crate::sim::plan::{Plan, PlannedFault, Recipe};
 
 impl Trial {
-    pub(super) fn harm(self: &Arc<Self>, fault: &Fault, clients: &[Client]) {
+    pub(super) fn harm(self: &Arc<Self>, fault: &PlannedFault, clients: &[Client]) {
         let Some(schedule) = current() else { return };
         let now = schedule.time();
         if schedule.verbose {
@@ -22,27 +23,27 @@ impl Trial {
         }
         self.state.lock().tally.faults += 1;
         match fault {
-            Fault::Cut { process, notice, mend } => {
+            PlannedFault::Cut { process, notice, mend } => {
                 self.world.act(|world| world.cut_all(*process, *notice, *mend));
             }
-            Fault::Trap { process, trap } => {
+            PlannedFault::Trap { process, trap } => {
                 self.world.act(|world| world.set_trap(*process, *trap));
             }
-            Fault::Stop { process, lasts } => {
+            PlannedFault::Stop { process, lasts } => {
                 self.world.act(|world| world.stop(*process, now + *lasts));
             }
-            Fault::Down { notice, lasts } => {
+            PlannedFault::Down { notice, lasts } => {
                 self.world.act(|world| world.go_down(*notice, now + *lasts));
             }
-            Fault::Stall { server, lasts } => {
+            PlannedFault::Stall { server, lasts } => {
                 self.world.act(|world| world.stall(*server, now + *lasts));
             }
-            Fault::Delete { first } => self.delete_one(&schedule, *first),
-            Fault::DeleteLockNode => {
+            PlannedFault::Delete { first } => self.delete_one(&schedule, *first),
+            PlannedFault::DeleteLockNode => {
                 self.world.act(|world| world.delete(NODE));
             }
-            Fault::Murder { process } => self.world.act(|world| world.murder(*process)),
-            Fault::Close { process } => {
+            PlannedFault::Murder { process } => self.world.act(|world| world.murder(*process)),
+            PlannedFault::Close { process } => {
                 let (trial, client, process) =
                     (Arc::clone(self), clients[*process].clone(), *process);
                 let close = move || {
@@ -54,12 +55,12 @@ impl Trial {
                 };
                 let _ = schedule.within(process, || schedule.start("closer", close));
             }
-            Fault::Peer { lasts } => {
+            PlannedFault::Peer { lasts } => {
                 let prefix = self.peer_prefix(&schedule);
                 let made = self.world.act(|world| world.contend(&prefix));
                 self.take_away(&schedule, made.into_iter().collect(), *lasts);
             }
-            Fault::Litter { contends, deep, lasts } => {
+            PlannedFault::Litter { contends, deep, lasts } => {
                 let (path, kind) = match contends {
                     true => (self.peer_prefix(&schedule), NodeKind::PersistentSequential),
                     false => (path::join(self.node(&schedule), "litter"), NodeKind::Persistent),
@@ -67,8 +68,8 @@ impl Trial {
                 let made = self.world.act(|world| world.litter(&path, kind, *deep));
                 self.take_away(&schedule, made, *lasts);
             }
-            Fault::Poverty { percent, lasts } => self.be_poor(&schedule, *percent, *lasts),
-            Fault::Forbid { left, lasts } => {
+            PlannedFault::Poverty { percent, lasts } => self.be_poor(&schedule, *percent, *lasts),
+            PlannedFault::Forbid { left, lasts } => {
                 if self.world.look(|world| world.contains(NODE)) {
                     self.world.act(|world| world.set_acl(NODE, &Plan::acl(*left)));
                     let world = Arc::clone(&self.world);

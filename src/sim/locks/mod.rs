@@ -1,12 +1,12 @@
 //! One run from one seed: clients contend for a lock while things go wrong, and after
 //! every step it is checked that nothing is so that must not be.
 
+mod any_lock;
 mod checks;
 mod contend;
 mod faults;
-mod lock_users;
-mod questions;
-mod rule;
+mod reference_rule;
+mod revoke_and_observe;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -14,15 +14,17 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use any_lock::{BASE, Guard, Locks, Patience, Wanted};
+
 use super::connection::SimulatedEnsemble;
-use super::plan::{Fault, Plan, Recipe};
+use super::plan::{Plan, PlannedFault, Recipe};
 use super::world::{Operation, World};
+use crate::Client;
+use crate::FencingToken;
 use crate::acl::Permissions;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
-use crate::session::client::ClientCore;
-use crate::{Client, FencingToken};
-use lock_users::{BASE, Guard, Locks, Patience, Wanted};
+use crate::session::client_core::ClientCore;
 
 /// Beyond a deadline, for a request that is under way.
 const GRACE: Duration = Duration::from_millis(50);
@@ -144,7 +146,7 @@ pub(super) fn run_as(
         schedule.say(&format!("{plan:#?}"));
     }
     schedule.set_lag(plan.lag);
-    let (world, nodes) = (World::new(plan.habits), lock_users::nodes(plan.recipe));
+    let (world, nodes) = (World::new(plan.habits), any_lock::nodes(plan.recipe));
     let trial = Arc::new(Trial { world, plan, nodes, state: Mutex::default() });
     trial.prepare(&schedule);
     let result = trial.run(&schedule);
@@ -329,6 +331,6 @@ impl Trial {
     }
 
     fn is_poor(&self) -> bool {
-        self.plan.has(|fault| matches!(fault, Fault::Poverty { .. }))
+        self.plan.has(|fault| matches!(fault, PlannedFault::Poverty { .. }))
     }
 }

@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::harness::{Play, Role, Stage, Tally};
-use super::super::program_handle::Simulated;
+use crate::Client;
+use crate::DistributedLock;
+use crate::Error;
+use crate::ErrorKind;
+use crate::FencingToken;
+use crate::LockGuard;
 use crate::rt::schedule::{Schedule, current};
 use crate::rt::{AtomicU64, Mutex};
 use crate::session::adopted::Adopted;
-use crate::{Client, DistributedLock, Error, ErrorKind, FencingToken, LockGuard};
+use crate::sim::adopted_handle::Simulated;
+use crate::sim::harness::{Play, Role, Stage, Tally};
 
 /// How long letting go and closing may take.
 const DROP_LIMIT: Duration = Duration::from_millis(500);

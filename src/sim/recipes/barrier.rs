@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::harness::{Play, Role, Stage, Tally};
+use crate::Barrier;
+use crate::Client;
+use crate::ErrorKind;
+use crate::Result;
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
-use crate::{Barrier, Client, ErrorKind, Result};
+use crate::sim::harness::{Play, Role, Stage, Tally};
 
 const NODE: &str = "/barriers/one";
 

@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::harness::{Play, Role, Stage, Tally};
-use super::super::world::Operation;
+use crate::Client;
+use crate::Decision;
+use crate::Error;
+use crate::ErrorKind;
+use crate::TwoPhaseCommit;
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
 use crate::session::connection::NodeKind;
-use crate::{Client, Decision, Error, ErrorKind, TwoPhaseCommit};
+use crate::sim::harness::{Play, Role, Stage, Tally};
+use crate::sim::world::Operation;
 
 const ROUNDS: usize = 2;
 /// How often it is worth trying what fails for the same reason again.

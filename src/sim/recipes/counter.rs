@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::harness::{Play, Role, Stage, Tally};
+use crate::Client;
+use crate::ErrorKind;
+use crate::SharedCounter;
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
-use crate::{Client, ErrorKind, SharedCounter};
+use crate::sim::harness::{Play, Role, Stage, Tally};
 
 #[derive(Default)]
 struct Counting {

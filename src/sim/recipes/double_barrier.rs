@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::harness::{Play, Role, Stage, Tally};
+use crate::Client;
+use crate::DoubleBarrier;
+use crate::ErrorKind;
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
-use crate::{Client, DoubleBarrier, ErrorKind};
+use crate::sim::harness::{Play, Role, Stage, Tally};
 
 const NODE: &str = "/barriers/two";
 

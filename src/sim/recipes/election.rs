@@ -5,10 +5,15 @@ use std::ops::ControlFlow::{Break, Continue};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::super::harness::{Play, Role, Stage, Tally};
+use crate::Client;
+use crate::ElectionPhase;
+use crate::ErrorKind;
+use crate::FencingToken;
+use crate::LeaderElection;
+use crate::Leadership;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Schedule, current};
-use crate::{Client, ElectionPhase, ErrorKind, FencingToken, LeaderElection, Leadership};
+use crate::sim::harness::{Play, Role, Stage, Tally};
 
 thread_local! {
     /// Of this thread's play. Who leads by `lead` is not among them.

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use super::super::harness::{Play, Role, Stage, Tally};
+use crate::Client;
+use crate::ErrorKind;
+use crate::Group;
+use crate::Member;
+use crate::Membership;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, current};
-use crate::{Client, ErrorKind, Group, Member, Membership};
+use crate::sim::harness::{Play, Role, Stage, Tally};
 
 #[derive(Default)]
 struct Gathering {

@@ -13,7 +13,8 @@ mod priority;
 mod queue;
 
 use super::harness::{Tally, perform};
-use super::{setting, try_seeds};
+use super::setting;
+use super::try_seeds;
 
 /// How many seeds of each a plain test run tries.
 const SEEDS: u64 = 1_000;

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::harness::{Play, Role, Stage, Tally};
+use crate::Client;
+use crate::ErrorKind;
+use crate::PriorityQueue;
+use crate::path;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, current};
-use crate::{Client, ErrorKind, PriorityQueue, path};
+use crate::sim::harness::{Play, Role, Stage, Tally};
 
 const NODE: &str = "/queues/urgent";
 

@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::harness::{Play, Role, Stage, Tally};
-use super::super::world::Operation;
+use crate::Client;
+use crate::DistributedQueue;
+use crate::Error;
+use crate::ErrorKind;
+use crate::path;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Schedule, current};
 use crate::session::connection::NodeKind;
-use crate::{Client, DistributedQueue, Error, ErrorKind, path};
+use crate::sim::harness::{Play, Role, Stage, Tally};
+use crate::sim::world::Operation;
 
 const NODE: &str = "/queues/one";
 /// More transactions than there are while one item is acknowledged, by all who acknowledge.

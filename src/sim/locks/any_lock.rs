@@ -2,17 +2,29 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::plan::{Plan, Recipe, Sharing};
+use crate::Cancel;
+use crate::Client;
+use crate::Contender;
+use crate::DistributedLock;
+use crate::DistributedLockBuilder;
+use crate::DistributedRwLock;
+use crate::DistributedSemaphore;
+use crate::FencingToken;
+use crate::HandOver;
+use crate::LockGuard;
+use crate::MultiGuard;
+use crate::MultiLock;
+use crate::Observer;
+use crate::Permit;
+use crate::ReadGuard;
+use crate::WriteGuard;
 use crate::acl::Acl;
-use crate::contend::hold::{LossReason, Lost};
+use crate::contend::loss_reason::LossReason;
+use crate::contend::watchdog::Lost;
 use crate::error::Result;
 use crate::path;
 use crate::rt::schedule::Schedule;
-use crate::{
-    Cancel, Client, Contender, DistributedLock, DistributedLockBuilder, DistributedRwLock,
-    DistributedSemaphore, FencingToken, HandOver, LockGuard, MultiGuard, MultiLock, Observer,
-    Permit, ReadGuard, WriteGuard,
-};
+use crate::sim::plan::{Plan, Recipe, Sharing};
 
 pub(super) const BASE: &str = "/locks";
 /// Where all recipes contend; a multi-lock also at the others.

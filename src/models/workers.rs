@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use shuttle::thread::spawn;
 
-use super::{explore, join, threads};
+use super::explore;
+use super::join;
+use super::threads;
 use crate::error::ErrorKind;
 use crate::rt::shuttled::{give_way, one_in, set_poverty};
 use crate::rt::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex};
+use crate::session::abandonable_call::run;
 use crate::session::callbacks::Callbacks;
+use crate::session::cancel::Cancel;
 use crate::session::connection::{Answered, Fault, OnAnswer, Reply};
-use crate::session::deadline_pool::run;
-use crate::session::notify::Cancel;
-use crate::session::oneshot::PendingReply;
+use crate::session::pending_reply::PendingReply;
 use crate::session::time_limit::TimeLimit;
 use crate::session::workers::Workers;
 

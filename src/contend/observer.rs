@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::acquire::refusal;
-use super::contenders::Contender;
+use super::ask_until_answered::Purpose;
+use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
 use super::ticket::{Class, Form};
 use crate::error::Result;
@@ -12,7 +12,8 @@ use crate::path;
 use crate::rt::Deadline;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
-use crate::session::watch_loop::{View, WatchLoop, worth_asking};
+use crate::session::watch_loop::View;
+use crate::session::watched_changes::WatchedChanges;
 
 /// The changes of who holds a lock: see
 /// [`DistributedLock::observe`](crate::DistributedLock::observe).
@@ -21,17 +22,27 @@ use crate::session::watch_loop::{View, WatchLoop, worth_asking};
 /// waiting cannot mend. It has no thread: what happens between two calls is looked up by the next
 /// one, and of several changes only the last is seen.
 pub struct Observer {
-    watch_loop: WatchLoop,
+    observation: WatchedChanges<Vec<Contender>>,
     node: Result<String>,
     form: Form,
-    /// Who held when that was last told.
-    told: Option<Vec<String>>,
     over: bool,
+}
+
+const LOOK: Purpose = Purpose { tried: "look who holds the lock", needs: "READ on the lock node" };
+
+#[expect(clippy::ptr_arg, reason = "as the observation has it compared")]
+fn are_same(some: &Vec<Contender>, others: &Vec<Contender>) -> bool {
+    some.iter().map(|one| &one.path).eq(others.iter().map(|one| &one.path))
 }
 
 impl Observer {
     pub(crate) fn new(client: &Client, node: Result<String>, form: Form) -> Observer {
-        Observer { watch_loop: WatchLoop::new(client, None), node, form, told: None, over: false }
+        Observer {
+            observation: WatchedChanges::new(client, false, are_same),
+            node,
+            form,
+            over: false,
+        }
     }
 
     /// Those who hold now, in the order of their numbers, as soon as they are not those of the
@@ -51,38 +62,11 @@ impl Observer {
     }
 
     fn next_until(&mut self, deadline: Deadline) -> Result<Option<Vec<Contender>>> {
-        let (node, ask_until) = (self.node.clone()?, worth_asking(deadline));
-        let (whole, form) = (self.watch_loop.client().core().whole(&node), self.form);
-        loop {
-            let Some(session) = self.watch_loop.session(ask_until)? else { return Ok(None) };
-            if self.watch_loop.is_up_to_date(&session) && !self.watch_loop.changed(deadline)? {
-                return Ok(None);
-            }
-            let (whole, node) = (whole.clone(), node.clone());
-            let look = move |view: &mut View<'_>| look(view, &whole, &node, form);
-            match self.watch_loop.look(&session, ask_until, look)? {
-                None if ask_until.has_passed() => return Ok(None),
-                None => {}
-                Some(Ok(holders)) => {
-                    let paths = holders.iter().map(|one| one.path.clone()).collect();
-                    if self.told.as_ref() != Some(&paths) {
-                        self.told = Some(paths);
-                        return Ok(Some(holders));
-                    }
-                }
-                // Something has vanished just now, or the connection has.
-                Some(Err(Fault::NoNode | Fault::ConnectionLoss | Fault::SessionEnded)) => {}
-                Some(Err(fault)) => {
-                    let needs = "READ on the lock node";
-                    return Err(refusal(
-                        &fault,
-                        "look who holds the lock",
-                        needs,
-                        &self.node.clone()?,
-                    ));
-                }
-            }
-        }
+        let (node, form) = (self.node.clone()?, self.form);
+        let (whole, shown) = (self.observation.client().core().whole(&node), node.clone());
+        let look = move |view: &mut View<'_>| look(view, &whole, &shown, form);
+        let next = self.observation.next_until(deadline, look)?;
+        next.transpose().map_err(|fault| LOOK.refused(&fault, &node))
     }
 }
 

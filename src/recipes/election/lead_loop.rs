@@ -3,14 +3,16 @@
 use std::error::Error as StdError;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{LeaderElection, Leadership};
-use crate::contend::acquire::cancelled;
+use super::LeaderElection;
+use super::Leadership;
+use super::progress::{ElectionPhase, ElectionProgress, Failure, ProgressBoard};
+use crate::contend::errors::cancelled;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
-use crate::rt::{self, Deadline, Mutex};
-use crate::session::notify::{Cancel, Waiter};
+use crate::rt::{self, Deadline};
+use crate::session::cancel::Cancel;
+use crate::session::notify::Waiter;
 
 /// How a term ends: see [`LeaderElection::lead`]. Any error will do for `?`.
 pub type TermResult<T> = Result<ControlFlow<T>, Box<dyn StdError + Send + Sync>>;
@@ -143,7 +145,7 @@ impl LeaderElection {
     ) -> Result<()> {
         let (node, limit) = (self.config.node()?, self.back_off.after(part.errors));
         part.errors = part.errors.saturating_add(1);
-        logging::warning!(target: "zklock::election", "stands again for {node:?} in {limit:?}: {error}");
+        logging::warning!(target: "zklock::election", "election {node:?}: campaigning again in {limit:?}: {error}");
         let (waiter, core) = (Waiter::new(), self.config.client.core());
         let _changes = core.changes().subscribe(waiter.bell());
         let _cancel = cancel.map(|cancel| cancel.subscribe(waiter.bell()));
@@ -158,69 +160,6 @@ impl LeaderElection {
         Ok(())
     }
 }
-
-/// What [`LeaderElection::lead`] is about: see [`LeaderElection::progress`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ElectionProgress {
-    /// Where it is just now.
-    pub phase: ElectionPhase,
-    /// How often it has come to lead.
-    pub terms: u64,
-    /// The last error of a term or of campaigning, also if it was what ended it; not that it was
-    /// cancelled. Errors of campaigning are [`Error`](crate::Error)s.
-    pub last_error: Option<Arc<dyn StdError + Send + Sync>>,
-}
-
-/// Where [`LeaderElection::lead`] is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ElectionPhase {
-    /// Nobody has called it, or it has ended.
-    Idle,
-    /// It waits a moment after an error.
-    Resting,
-    /// It waits to lead, or for a connection.
-    Campaigning,
-    /// A term runs. Whether it still leads is for its [`Leadership`] to say.
-    Leading,
-}
-
-/// How long to rest after errors.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BackOff {
-    pub(super) first: Duration,
-    pub(super) longest: Duration,
-}
-
-impl Default for BackOff {
-    fn default() -> BackOff {
-        BackOff { first: Duration::from_millis(100), longest: Duration::from_secs(10) }
-    }
-}
-
-impl BackOff {
-    /// After one more error than that many in a row.
-    fn after(self, errors: u32) -> Duration {
-        let whole = self.first.saturating_mul(1 << errors.min(30)).min(self.longest);
-        let part = (rt::random() % 1024) as f64 / 1024.0;
-        (whole / 2).saturating_add((whole / 2).mul_f64(part))
-    }
-}
-
-/// What those who look see.
-#[derive(Debug, Default)]
-pub(super) struct ProgressBoard(Mutex<ProgressState>);
-
-#[derive(Debug, Default)]
-struct ProgressState {
-    /// Of each that is at it.
-    phases: Vec<ElectionPhase>,
-    terms: u64,
-    last_error: Option<Failure>,
-}
-
-type Failure = Arc<dyn StdError + Send + Sync>;
 
 /// One that is at it, until dropped.
 struct Candidacy<'a> {
@@ -241,8 +180,8 @@ impl Candidacy<'_> {
 
     fn go_to(&mut self, phase: Option<ElectionPhase>) {
         let mut state = self.progress.0.lock();
-        if let Some(place) = state.phases.iter().position(|one| Some(*one) == self.phase) {
-            state.phases.swap_remove(place);
+        if let Some(target) = state.phases.iter().position(|one| Some(*one) == self.phase) {
+            state.phases.swap_remove(target);
         }
         state.phases.extend(phase);
         state.terms += u64::from(phase == Some(ElectionPhase::Leading));
@@ -259,25 +198,5 @@ impl Candidacy<'_> {
 impl Drop for Candidacy<'_> {
     fn drop(&mut self) {
         self.go_to(None);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rests_grow_up_to_the_longest_and_differ() {
-        let ms = Duration::from_millis;
-        let back_off = BackOff { first: ms(100), longest: ms(1_000) };
-        for (errors, whole) in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1_000), (40, 1_000)] {
-            let rests: Vec<_> = (0..64).map(|_| back_off.after(errors)).collect();
-            assert!(rests.iter().all(|rest| (ms(whole / 2)..=ms(whole)).contains(rest)));
-            assert!(rests.iter().any(|rest| *rest != rests[0]), "{rests:?}");
-        }
-        let most = BackOff { first: Duration::MAX, longest: Duration::MAX };
-        assert!(most.after(u32::MAX) >= Duration::MAX / 2);
-        let none = BackOff { first: Duration::ZERO, longest: Duration::ZERO };
-        assert_eq!(none.after(3), Duration::ZERO);
     }
 }

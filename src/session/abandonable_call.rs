@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Mutex;
 
 enum ResultSlot<T> {
-    PendingReply,
+    Pending,
     Done(T),
     /// It will never be done: there was no thread for it, or it panicked.
     Failed,
@@ -32,7 +32,7 @@ pub(crate) fn run<T: Send + 'static>(
     job: impl FnOnce() -> T + Send + 'static,
     late: impl FnOnce(T) + Send + 'static,
 ) -> Result<Option<T>> {
-    let slot = Arc::new(Mutex::new(ResultSlot::PendingReply));
+    let slot = Arc::new(Mutex::new(ResultSlot::Pending));
     let promise = ResultPromise { slot: Arc::clone(&slot), bell: limit.bell() };
     let job = move || {
         if promise.is_wanted()
@@ -46,7 +46,7 @@ pub(crate) fn run<T: Send + 'static>(
     let refused = workers.submit(Box::new(job)).err().map(|(error, _stranded)| error);
     loop {
         let mut state = slot.lock();
-        if !matches!(*state, ResultSlot::PendingReply) || limit.is_over() {
+        if !matches!(*state, ResultSlot::Pending) || limit.is_over() {
             return match mem::replace(&mut *state, ResultSlot::Abandoned) {
                 ResultSlot::Done(result) => Ok(Some(result)),
                 ResultSlot::Failed => Err(refused.unwrap_or_else(|| {
@@ -55,7 +55,7 @@ pub(crate) fn run<T: Send + 'static>(
                         "a thread for the call could not be started, or ended early",
                     )
                 })),
-                ResultSlot::PendingReply | ResultSlot::Abandoned => Ok(None),
+                ResultSlot::Pending | ResultSlot::Abandoned => Ok(None),
             };
         }
         drop(state);
@@ -65,13 +65,13 @@ pub(crate) fn run<T: Send + 'static>(
 
 impl<T> ResultPromise<T> {
     fn is_wanted(&self) -> bool {
-        matches!(*self.slot.lock(), ResultSlot::PendingReply)
+        matches!(*self.slot.lock(), ResultSlot::Pending)
     }
 
     /// Gives the result back if nobody wants it any more.
     fn keep(&self, result: T) -> Option<T> {
         let mut slot = self.slot.lock();
-        if !matches!(*slot, ResultSlot::PendingReply) {
+        if !matches!(*slot, ResultSlot::Pending) {
             return Some(result);
         }
         *slot = ResultSlot::Done(result);
@@ -84,7 +84,7 @@ impl<T> ResultPromise<T> {
 impl<T> Drop for ResultPromise<T> {
     fn drop(&mut self) {
         let mut slot = self.slot.lock();
-        if matches!(*slot, ResultSlot::PendingReply) {
+        if matches!(*slot, ResultSlot::Pending) {
             *slot = ResultSlot::Failed;
             drop(slot);
             (self.bell)();
@@ -96,7 +96,7 @@ impl<T> Drop for ResultPromise<T> {
 mod tests {
     use super::*;
     use crate::rt::{Deadline, bounded};
-    use crate::session::notify::Cancel;
+    use crate::session::cancel::Cancel;
     use std::time::Duration;
 
     const MOST: usize = 3;

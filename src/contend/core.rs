@@ -58,7 +58,7 @@ pub(crate) enum Event {
     },
     Created(Outcome<Made>),
     ParentsMade(Outcome<()>),
-    Synced(Outcome<OnConnection>),
+    Synced(Outcome<ConnectionNumber>),
     Listed(Outcome<Listing>),
     Inspected(Outcome<Option<Inspection>>),
     Watched(Outcome<Watched>),
@@ -91,7 +91,7 @@ pub(crate) type Outcome<T> = Result<T, Trouble>;
 
 /// The connection on which a request was both sent and answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OnConnection(pub(crate) u64);
+pub(crate) struct ConnectionNumber(pub(crate) u64);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
@@ -103,7 +103,7 @@ pub(crate) struct Made {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Listing {
-    pub(crate) on: OnConnection,
+    pub(crate) on: ConnectionNumber,
     pub(crate) children: Arc<Vec<String>>,
     /// Whether changes of the children are watched since.
     pub(crate) watched: bool,
@@ -153,7 +153,7 @@ pub(crate) struct Acquisition {
     /// Whether so many were to be watched when it was last looked that the children were instead.
     crowded: bool,
     /// The connection whose server has caught up since the last doubt arose.
-    synced: Option<OnConnection>,
+    synced: Option<ConnectionNumber>,
     asked: Awaited,
 }
 
@@ -468,7 +468,7 @@ mod tests {
 
     fn listing(on: u64, children: &[String]) -> Listing {
         let children = Arc::new(children.to_vec());
-        Listing { on: OnConnection(on), children, watched: false, leaving: Vec::new() }
+        Listing { on: ConnectionNumber(on), children, watched: false, leaving: Vec::new() }
     }
 
     fn listed(on: u64, children: &[String]) -> Event {
@@ -507,7 +507,7 @@ mod tests {
         let mut doubtful = queue(true);
         begin(&mut doubtful);
         doubtful.step(Event::Created(Err(UNANSWERED)));
-        doubtful.step(Event::Synced(Ok(OnConnection(2))));
+        doubtful.step(Event::Synced(Ok(ConnectionNumber(2))));
         doubtful.step(listed(2, &[]));
         let late = [name(1, 4), name(2, 5)];
         let Action::Delete { name: found } = doubtful.step(made_among(2, 5, 2, &late)) else {
@@ -567,7 +567,7 @@ mod tests {
         let mut queue = queue(true);
         begin(&mut queue);
         queue.step(Event::Created(Err(UNANSWERED)));
-        queue.step(Event::Synced(Ok(OnConnection(2))));
+        queue.step(Event::Synced(Ok(ConnectionNumber(2))));
         let found = Listing { leaving: vec![name(1, 4)], ..listing(2, &[name(1, 4)]) };
         let found = queue.step(Event::Listed(Ok(found)));
         assert!(matches!(found, Action::Inspect { .. }), "{found:?}");
@@ -578,7 +578,7 @@ mod tests {
         let mut queue = queue(true);
         begin(&mut queue);
         assert!(matches!(queue.step(Event::Created(Err(UNANSWERED))), Action::Sync));
-        assert!(matches!(queue.step(Event::Synced(Ok(OnConnection(2)))), Action::List));
+        assert!(matches!(queue.step(Event::Synced(Ok(ConnectionNumber(2)))), Action::List));
         let Action::Inspect { name: found } = queue.step(listed(2, &[name(1, 3)])) else {
             panic!()
         };
@@ -595,7 +595,7 @@ mod tests {
         let mut queue = queue(true);
         begin(&mut queue);
         queue.step(Event::Created(Err(UNANSWERED)));
-        queue.step(Event::Synced(Ok(OnConnection(2))));
+        queue.step(Event::Synced(Ok(ConnectionNumber(2))));
         queue.step(listed(2, &[name(1, 3)]));
         let hidden = Trouble::Refused(Error::new(ErrorKind::NotAuthorized, "needs READ"));
         let next = queue.step(Event::Inspected(Err(hidden)));
@@ -611,7 +611,7 @@ mod tests {
         let mut queue = queue(true);
         begin(&mut queue);
         queue.step(Event::Created(Err(UNANSWERED)));
-        queue.step(Event::Synced(Ok(OnConnection(2))));
+        queue.step(Event::Synced(Ok(ConnectionNumber(2))));
         queue.step(listed(2, &[name(1, 3)]));
         let foreign = Inspection { owner: 6, czxid: 55 };
         let Action::Delete { .. } = queue.step(Event::Inspected(Ok(Some(foreign)))) else {
@@ -624,9 +624,9 @@ mod tests {
         let mut queue = queue(true);
         begin(&mut queue);
         queue.step(Event::Created(Err(UNANSWERED)));
-        queue.step(Event::Synced(Ok(OnConnection(2))));
+        queue.step(Event::Synced(Ok(ConnectionNumber(2))));
         assert!(matches!(queue.step(listed(3, &[])), Action::Sync), "a third server may lag");
-        queue.step(Event::Synced(Ok(OnConnection(3))));
+        queue.step(Event::Synced(Ok(ConnectionNumber(3))));
         assert!(matches!(queue.step(listed(3, &[])), Action::Create { .. }));
     }
 

@@ -2,7 +2,7 @@
 //! check. It reads the names for itself, too.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeKind {
+pub(super) enum ContenderKind {
     Alone,
     Reader,
     Permits { weight: u64, of: u64 },
@@ -13,7 +13,7 @@ pub(super) enum NodeKind {
 pub(super) struct Mark {
     pub(super) name: String,
     pub(super) number: i64,
-    pub(super) kind: NodeKind,
+    pub(super) kind: ContenderKind,
 }
 
 impl Mark {
@@ -21,12 +21,12 @@ impl Mark {
         let at = name.len().checked_sub(10)?;
         let (head, number) = (name.get(..at)?, name.get(at..)?.parse().ok()?);
         let kind = if head.contains("READ") || head.contains("rlock") {
-            NodeKind::Reader
+            ContenderKind::Reader
         } else if let Some((front, of)) = head.rsplit_once("-of-") {
             let weight = front.rsplit('-').next()?.parse().ok()?;
-            NodeKind::Permits { weight, of: of.trim_end_matches('-').parse().ok()? }
+            ContenderKind::Permits { weight, of: of.trim_end_matches('-').parse().ok()? }
         } else {
-            NodeKind::Alone
+            ContenderKind::Alone
         };
         Some(Mark { name: name.to_owned(), number, kind })
     }
@@ -41,12 +41,14 @@ impl Mark {
     /// Whether this one may hold while those are before it, in their order.
     pub(super) fn may_hold(&self, before: &[&Mark]) -> bool {
         match self.kind {
-            NodeKind::Alone => before.is_empty(),
-            NodeKind::Reader => before.iter().all(|other| other.kind == NodeKind::Reader),
-            NodeKind::Permits { weight, of } => {
+            ContenderKind::Alone => before.is_empty(),
+            ContenderKind::Reader => before.iter().all(|other| other.kind == ContenderKind::Reader),
+            ContenderKind::Permits { weight, of } => {
                 let mut left = of;
                 let leaves = |other: &&Mark| match other.kind {
-                    NodeKind::Permits { weight, of: theirs } if theirs == of && weight <= left => {
+                    ContenderKind::Permits { weight, of: theirs }
+                        if theirs == of && weight <= left =>
+                    {
                         left -= weight;
                         true
                     }
@@ -70,11 +72,11 @@ pub(super) fn entitled(marks: &[Mark]) -> impl Iterator<Item = &Mark> {
 pub(super) fn may_share(holders: &[Mark]) -> bool {
     let Some(first) = holders.first() else { return true };
     match first.kind {
-        NodeKind::Alone => holders.len() == 1,
-        NodeKind::Reader => holders.iter().all(|one| one.kind == NodeKind::Reader),
-        NodeKind::Permits { of, .. } => {
+        ContenderKind::Alone => holders.len() == 1,
+        ContenderKind::Reader => holders.iter().all(|one| one.kind == ContenderKind::Reader),
+        ContenderKind::Permits { of, .. } => {
             let weight = |one: &Mark| match one.kind {
-                NodeKind::Permits { weight, of: theirs } if theirs == of => Some(weight),
+                ContenderKind::Permits { weight, of: theirs } if theirs == of => Some(weight),
                 _ => None,
             };
             let weights: Option<Vec<u64>> = holders.iter().map(weight).collect();

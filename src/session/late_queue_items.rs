@@ -51,8 +51,8 @@ impl Drop for LateItems {
             if lost > 0 {
                 logging::warning!(
                     target: "zklock::queue",
-                    "queue {:?}: {lost} items are lost, which were taken too late for the calls \
-                     that had waited for them; this client has not taken from the queue since",
+                    "queue {:?}: {lost} items are lost: they were taken after their calls had timed \
+                     out, and this client has not taken from the queue since",
                     path::parent(&prefix)
                 );
             }

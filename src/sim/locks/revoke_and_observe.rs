@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::plan::{Ask, Whom};
 use super::Trial;
-use super::lock_users::{Locks, NODE};
-use super::rule::Mark;
+use super::any_lock::{Locks, NODE};
+use super::reference_rule::Mark;
+use crate::Error;
+use crate::ErrorKind;
+use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
-use crate::{Error, ErrorKind, path};
+use crate::sim::plan::{Ask, Whom};
 
 impl Trial {
     pub(super) fn look_on(self: &Arc<Self>, schedule: &Schedule, onlookers: &[Locks]) {

@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::connection::{Answer, Answered, Both, Fault, OnAnswer, OnReply, Reply};
+use super::connection::{Answer, Answered, Fault, OnAnswer, OnReply, OneOrTwo, Reply};
 use super::notify::Signal;
 use super::time_limit::TimeLimit;
 use crate::rt::{Condvar, Mutex};
@@ -22,7 +22,7 @@ struct ReplySlot {
 }
 
 struct ReplyState {
-    answers: Both<Answered>,
+    answers: OneOrTwo<Answered>,
     missing: usize,
     /// Who is told of the first answer when nobody waits for it any more.
     late: Option<OnAnswer<Reply>>,

@@ -1,10 +1,16 @@
 //! What becomes of those who ask when the link's thread panics.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use super::*;
-use crate::link::core::End;
-use crate::link::frame::{SYNC_ROOT, op};
+use super::dial::Resolver;
+use super::handle::Link;
+use super::messages::{DeferredRequest, LinkConfig, Outgoing};
+use crate::rt::{self, Deadline, Receiver, bounded, unbounded};
+use crate::session_notice::{End, Notice};
+use crate::wire_values::code::SESSION_EXPIRED;
+use crate::wire_values::{RawReply, SYNC_ROOT, op};
 
 /// To no server at all.
 fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
@@ -21,7 +27,7 @@ fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
 /// A verb, and the code that it is answered with; disconnected if it is dropped.
 fn verb() -> (Outgoing, Receiver<i32>) {
     let (tell, told) = bounded(1);
-    let on_answer = Box::new(move |answer: core::Answer| tell.send(answer.error).unwrap());
+    let on_answer = Box::new(move |answer: RawReply| tell.send(answer.error).unwrap());
     (Outgoing { operation: op::SYNC, body: SYNC_ROOT.to_vec(), on_answer }, told)
 }
 

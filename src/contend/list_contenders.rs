@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::request::{Question, ask};
+use super::ask_until_answered::{Purpose, ask};
 use super::revoke::is_request;
 use super::rule::in_grant_order;
 use super::ticket::{Class, Ticket};
@@ -111,8 +111,8 @@ impl fmt::Debug for Contender {
 /// `synced`, the client's server has caught up with the leader first.
 pub(crate) fn contenders(client: &Client, node: &str, synced: bool) -> Result<Vec<Contender>> {
     let (whole, shown) = (client.core().whole(node), node.to_owned());
-    let about = Question { node, tried: "list the contenders", needs: "READ on the lock node" };
-    ask(client, about, move |session| {
+    let purpose = Purpose { tried: "list the contenders", needs: "READ on the lock node" };
+    ask(client, node, purpose, move |session| {
         catch_up(session, synced)?;
         list(session, &whole, &shown)
     })
@@ -132,9 +132,8 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
 /// The first of the contenders, the others unread.
 pub(crate) fn first(client: &Client, node: &str, synced: bool) -> Result<Option<Contender>> {
     let (whole, shown) = (client.core().whole(node), node.to_owned());
-    let about =
-        Question { node, tried: "look for the first contender", needs: "READ on the lock node" };
-    ask(client, about, move |session| {
+    let purpose = Purpose { tried: "look for the first contender", needs: "READ on the lock node" };
+    ask(client, node, purpose, move |session| {
         catch_up(session, synced)?;
         look_for_first(session, &whole, &shown)
     })

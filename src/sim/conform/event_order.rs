@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use super::servers::Rig;
 use crate::link::dial::Resolver;
-use crate::link::frame::{Frame, code, op};
-use crate::link::{Link, LinkConfig, Outgoing};
+use crate::link::frame::Frame;
+use crate::link::handle::Link;
+use crate::link::messages::{LinkConfig, Outgoing};
 use crate::rt::{Receiver, Sender, bounded, unbounded};
+use crate::wire_values::{code, op};
 
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
@@ -24,7 +26,7 @@ impl Listener {
     fn connect(hosts: &str) -> Listener {
         let (attach, attached) = bounded(1);
         let (tell, heard) = unbounded();
-        let hosts: crate::hosts::ConnectString = hosts.parse().expect("an address");
+        let hosts: crate::connect_string::ConnectString = hosts.parse().expect("an address");
         let config = LinkConfig {
             resolver: Resolver::new(hosts.hosts),
             auth: Vec::new(),
@@ -47,7 +49,7 @@ impl Listener {
     fn ask(&self, number: i32, operation: i32, path: &str, end: Frame) {
         let body = Frame::new().buffer(path.as_bytes()).raw(&end.body()).body();
         let tell = self.tell.clone();
-        let on_answer = move |answer: crate::link::core::Answer| {
+        let on_answer = move |answer: crate::wire_values::RawReply| {
             let _ = tell.send(Heard::Answer(number, answer.error));
         };
         self.link.send([Some(Outgoing { operation, body, on_answer: Box::new(on_answer) }), None]);

@@ -5,32 +5,26 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::acl::Acl;
-use crate::contend::acquire::{cancelled, refusal};
+pub(crate) use crate::contend::ask_until_answered::Purpose;
+use crate::contend::ask_until_answered::ask;
+use crate::contend::errors::cancelled;
 use crate::contend::hold::DROP_LIMIT;
-use crate::contend::request::{Question, ask};
 use crate::error::{Error, Result};
 use crate::path;
 use crate::rt::Deadline;
+use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
-use crate::session::notify::Cancel;
 use crate::session::session::Session;
 use crate::session::watch_loop::{GRACE, View, WatchLoop, worth_asking};
 
 /// See the module.
 #[derive(Clone)]
-pub(crate) struct Node {
+pub(crate) struct NodeConfig {
     pub(crate) client: Client,
     /// As the client names it; a bad name is reported by the first call that needs it.
     node: Result<String>,
     pub(crate) acl: Vec<Acl>,
-}
-
-/// What a request is, for people who read errors, and which permission it takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Purpose {
-    pub(crate) tried: &'static str,
-    pub(crate) needs: &'static str,
 }
 
 /// How long to wait.
@@ -70,9 +64,9 @@ impl<'a> Wait<'a> {
     }
 }
 
-impl Node {
-    pub(crate) fn new(client: Client, base: &str, name: &str) -> Node {
-        Node { client, node: path::lock_path(base, name), acl: vec![Acl::open()] }
+impl NodeConfig {
+    pub(crate) fn new(client: Client, base: &str, name: &str) -> NodeConfig {
+        NodeConfig { client, node: path::lock_path(base, name), acl: vec![Acl::open()] }
     }
 
     pub(crate) fn node(&self) -> Result<&str> {
@@ -92,8 +86,7 @@ impl Node {
         question: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
     ) -> Result<T> {
         let whole = self.whole()?;
-        let about = Question { node: self.node()?, tried: purpose.tried, needs: purpose.needs };
-        ask(&self.client, about, move |session| question(session, &whole))
+        ask(&self.client, self.node()?, purpose, move |session| question(session, &whole))
     }
 
     /// Looks, again after each change of what it watches thereby, until it finds something.
@@ -117,13 +110,13 @@ impl Node {
 
     /// The error for a request that the server will not have, or that had no answer.
     pub(crate) fn refused(&self, fault: &Fault, purpose: Purpose) -> Error {
-        refusal(fault, purpose.tried, purpose.needs, self.node.as_deref().unwrap_or_default())
+        purpose.refused(fault, self.node.as_deref().unwrap_or_default())
     }
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for NodeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place")
+        f.debug_struct("Node")
             .field("node", &self.node)
             .field("acl", &self.acl)
             .field("client", &self.client)
@@ -131,7 +124,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// How a recipe that stands on a place, its field `place`, is made.
+/// How a recipe that stands on a place, its field `target`, is made.
 macro_rules! placed {
     ($recipe:ident, $builder:ident, $what:literal $(, $needs:literal)?) => {
         impl $recipe {
@@ -154,9 +147,9 @@ macro_rules! placed {
                 base: impl AsRef<str>,
                 name: impl AsRef<str>,
             ) -> $builder {
-                let place =
-                    $crate::recipes::node::Node::new(zk.into(), base.as_ref(), name.as_ref());
-                $builder { recipe: $recipe { place } }
+                let target =
+                    $crate::recipes::node_config::NodeConfig::new(zk.into(), base.as_ref(), name.as_ref());
+                $builder { recipe: $recipe { target } }
             }
         }
 
@@ -175,7 +168,7 @@ macro_rules! placed {
                 #[doc = $needs]
             )?
             pub fn acl(mut self, acl: impl Into<Vec<crate::Acl>>) -> $builder {
-                self.recipe.place.acl = acl.into();
+                self.recipe.target.acl = acl.into();
                 self
             }
 

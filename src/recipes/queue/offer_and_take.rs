@@ -4,20 +4,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::item_cache::{Generation, ItemCache, ItemStatus, ItemWatch, Reservation, SeenOn};
-use super::layout::Item;
-use super::layout::Layout;
+use super::item_names::Item;
+use super::item_names::Layout;
 use super::lease::LeasedItem;
 use crate::contend::acquire::{Contention, Limits, acquire, insist};
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::lock_config::default_data;
-use crate::recipes::node::{Node, Purpose, Wait};
+use crate::recipes::node_config::{NodeConfig, Purpose, Wait};
 use crate::rt::Deadline;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, Stat, room};
 use crate::session::create_parents::make_parents;
-use crate::session::late_items::LateItems;
+use crate::session::late_queue_items::LateItems;
 use crate::session::session::Session;
 use crate::session::watch_loop::{WatchLoop, worth_asking};
 
@@ -36,7 +36,7 @@ const MANY: usize = 100;
 /// A queue's node, and what is known of the items there.
 #[derive(Clone)]
 pub(crate) struct Items {
-    pub(crate) place: Node,
+    pub(crate) target: NodeConfig,
     cache: Arc<ItemCache>,
 }
 
@@ -77,7 +77,7 @@ struct ReadItem {
 
 impl Items {
     pub(crate) fn new(client: Client, base: &str, name: &str, layout: Layout) -> Items {
-        Items { place: Node::new(client, base, name), cache: ItemCache::new(layout) }
+        Items { target: NodeConfig::new(client, base, name), cache: ItemCache::new(layout) }
     }
 
     fn layout(&self) -> Layout {
@@ -87,21 +87,21 @@ impl Items {
     // ----- into the queue
 
     pub(crate) fn offer(&self, priority: u32, data: &[u8]) -> Result<()> {
-        let node = self.place.whole()?;
+        let node = self.target.whole()?;
         let path = path::join(&node, &self.layout().prefix(priority));
-        let most = room(&path, &self.place.acl);
+        let most = room(&path, &self.target.acl);
         if data.len() > most {
             let message = format!(
                 "an item of {} bytes was not put into the queue: there a server takes {most}",
                 data.len()
             );
-            return Err(Error::new(ErrorKind::TooLarge, message).on(self.place.node()?));
+            return Err(Error::new(ErrorKind::TooLarge, message).on(self.target.node()?));
         }
-        let until = Deadline::after(self.place.client.core().connect_timeout());
-        let mut watch_loop = self.place.watch_loop(Wait::until(until));
+        let until = Deadline::after(self.target.client.core().connect_timeout());
+        let mut watch_loop = self.target.watch_loop(Wait::until(until));
         loop {
             let session = watch_loop.session(until)?.ok_or_else(|| self.unreachable())?;
-            let (path, data, acl) = (path.clone(), data.to_vec(), self.place.acl.clone());
+            let (path, data, acl) = (path.clone(), data.to_vec(), self.target.acl.clone());
             let create =
                 move |s: &Session| s.create(&path, &data, &acl, NodeKind::PersistentSequential);
             match watch_loop.ask(&session, until, create, drop)? {
@@ -112,9 +112,9 @@ impl Items {
                 None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                     return Err(self.unanswered_offer());
                 }
-                Some(Err(fault)) => return Err(self.place.refused(&fault, OFFER)),
+                Some(Err(fault)) => return Err(self.target.refused(&fault, OFFER)),
             }
-            let (whole, acl) = (node.clone(), self.place.acl.clone());
+            let (whole, acl) = (node.clone(), self.target.acl.clone());
             // No container: once that were removed, names would come again, and who has read an
             // item would delete another of the same name.
             let make = move |s: &Session| make_parents(s, &whole, NodeKind::Persistent, &acl);
@@ -122,7 +122,7 @@ impl Items {
                 None | Some(Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
                 // It was removed again.
                 Some(Err(Fault::NoNode)) => {}
-                Some(Err(fault)) => return Err(self.place.refused(&fault, MAKE)),
+                Some(Err(fault)) => return Err(self.target.refused(&fault, MAKE)),
             }
         }
     }
@@ -139,7 +139,7 @@ impl Items {
         if item.is_some_and(|item| !item.is_at_the_end()) {
             return Ok(());
         }
-        let node = self.place.whole()?;
+        let node = self.target.whole()?;
         let take_back = move |s: &Session| {
             s.delete(&made.path)?;
             // Its numbers start anew with the next item, unless there are others.
@@ -153,7 +153,7 @@ impl Items {
             None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                 Err(self.unanswered_offer())
             }
-            Some(Err(fault)) => Err(self.place.refused(&fault, TAKE)),
+            Some(Err(fault)) => Err(self.target.refused(&fault, TAKE)),
         }
     }
 
@@ -184,7 +184,7 @@ impl Items {
 
     /// If there is one now; asked within the connect time-out.
     pub(crate) fn at_once(&self) -> Search<'static> {
-        let until = Deadline::after(self.place.client.core().connect_timeout());
+        let until = Deadline::after(self.target.client.core().connect_timeout());
         Search { wait: Wait::until(until), patient: false }
     }
 
@@ -195,10 +195,10 @@ impl Items {
         delivered: Option<Delivered<T>>,
         attempt: impl Fn(&mut WatchLoop, &Arc<Session>, &Arc<Reservation>, ReadItem) -> Result<Tried<T>>,
     ) -> Result<Option<T>> {
-        self.place.node()?;
-        let mut watch_loop = self.place.watch_loop(search.wait);
+        self.target.node()?;
+        let mut watch_loop = self.target.watch_loop(search.wait);
         let _news = self.cache.subscribe(watch_loop.bell());
-        let (late, prefix) = (self.place.client.core().late(), self.item_prefix()?);
+        let (late, prefix) = (self.target.client.core().late(), self.item_prefix()?);
         let _late = delivered.map(|_| late.subscribe(watch_loop.bell()));
         let has_news = || self.cache.has_news() || (delivered.is_some() && late.has(&prefix));
         let until = search.wait.ask_until;
@@ -288,7 +288,7 @@ impl Items {
         until: Deadline,
     ) -> Result<Tried<()>> {
         let cache = Arc::clone(&self.cache);
-        let node = self.place.whole()?;
+        let node = self.target.whole()?;
         let look = move |s: &Session| {
             let edition = s.confirm(&node)?.map(|stat| Generation::of(&stat));
             if edition.is_some_and(|edition| cache.has(edition)) {
@@ -311,7 +311,7 @@ impl Items {
         on: &SeenOn,
         until: Deadline,
     ) -> Result<Tried<()>> {
-        let node = self.place.whole()?;
+        let node = self.target.whole()?;
         let watch = self.cache.watch(session, &node);
         let look = move |s: &Session| {
             loop {
@@ -388,7 +388,7 @@ impl Items {
 
     /// As the server knows them.
     fn paths(&self, items: &[Item]) -> Result<Vec<String>> {
-        let node = self.place.whole()?;
+        let node = self.target.whole()?;
         Ok(items.iter().map(|item| path::join(&node, item.name())).collect())
     }
 
@@ -400,7 +400,7 @@ impl Items {
         claim: &Reservation,
         until: Deadline,
     ) -> Result<Tried<T>> {
-        let path = path::join(&self.place.whole()?, claim.item().name());
+        let path = path::join(&self.target.whole()?, claim.item().name());
         match watch_loop.ask(session, until, move |s| s.confirm(&path), drop)? {
             None => Ok(Tried::NoTime),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
@@ -409,7 +409,7 @@ impl Items {
                 Ok(Tried::Another)
             }
             Some(Ok(Some(_))) => Err(self.exhausted().on(self.item_node(claim)?)),
-            Some(Err(fault)) => Err(self.place.refused(&fault, READ)),
+            Some(Err(fault)) => Err(self.target.refused(&fault, READ)),
         }
     }
 
@@ -421,7 +421,7 @@ impl Items {
         claim: &Reservation,
         until: Deadline,
     ) -> Result<Tried<ReadItem>> {
-        let path = path::join(&self.place.whole()?, claim.item().name());
+        let path = path::join(&self.target.whole()?, claim.item().name());
         Ok(match watch_loop.ask(session, until, move |s| s.data(&path, false), drop)? {
             None => Tried::NoTime,
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
@@ -433,12 +433,12 @@ impl Items {
             Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
             Some(Ok(Some((data, stat)))) => Tried::Got(ReadItem { data, czxid: stat.czxid }),
             Some(Err(Fault::NoAuth)) => {
-                warn_of_hidden(&self.place.client, &self.item_node(claim)?);
+                warn_of_hidden(&self.target.client, &self.item_node(claim)?);
                 claim.is_hidden();
                 Tried::Another
             }
             Some(Err(fault)) => {
-                return Err(self.place.refused(&fault, READ).on(self.item_node(claim)?));
+                return Err(self.target.refused(&fault, READ).on(self.item_node(claim)?));
             }
         })
     }
@@ -458,9 +458,9 @@ impl Items {
         }
         let until = worth_asking(search.wait.until);
         let item = self.item_node(claim)?;
-        let path = path::join(&self.place.whole()?, claim.item().name());
+        let path = path::join(&self.target.whole()?, claim.item().name());
         let doubt = || unanswered_take(&item);
-        let refused = |fault: &Fault| self.place.refused(fault, TAKE).on(&item);
+        let refused = |fault: &Fault| self.target.refused(fault, TAKE).on(&item);
         let (mut session, data) = (Arc::clone(session), Arc::new(found.data));
         // Whether a deletion had no answer.
         let mut is_unknown = false;
@@ -483,7 +483,7 @@ impl Items {
                 let late = {
                     let (claim, data, doubt) = (Arc::clone(claim), Arc::clone(&data), doubt());
                     let (prefix, kept) =
-                        (self.item_prefix()?, Arc::clone(self.place.client.core().late()));
+                        (self.item_prefix()?, Arc::clone(self.target.client.core().late()));
                     move |answer| {
                         if let Some(came) = came_late(&claim, answer, data, is_unknown, doubt) {
                             kept.put(&prefix, came);
@@ -525,10 +525,10 @@ impl Items {
     ) -> Result<Tried<LeasedItem>> {
         let node = self.item_node(claim)?;
         let contention = Contention {
-            client: self.place.client.clone(),
+            client: self.target.client.clone(),
             node: node.clone(),
             data: default_data(),
-            acl: self.place.acl.clone(),
+            acl: self.target.acl.clone(),
             form: Form::new(NodeNaming::Curator, Class::Mutex),
             must_exist: true,
         };
@@ -548,11 +548,11 @@ impl Items {
     /// The data of the first item that is not leased.
     pub(crate) fn peek(&self) -> Result<Option<Vec<u8>>> {
         let layout = self.layout();
-        let (client, own_node) = (self.place.client.clone(), self.place.node()?.to_owned());
+        let (client, own_node) = (self.target.client.clone(), self.target.node()?.to_owned());
         let warn = move |path: &str| {
             warn_of_hidden(&client, &path::join(&own_node, path::last(path)));
         };
-        self.place.ask(READ, move |s, node| {
+        self.target.ask(READ, move |s, node| {
             s.sync()?;
             let Some(children) = s.children(node, false)? else { return Ok(None) };
             let (items, _) = layout.sort(&children);
@@ -578,7 +578,7 @@ impl Items {
 
     pub(crate) fn len(&self) -> Result<usize> {
         let layout = self.layout();
-        self.place.ask(LIST, move |s, node| {
+        self.target.ask(LIST, move |s, node| {
             s.sync()?;
             let children = s.children(node, false)?.unwrap_or_default();
             Ok(children.iter().filter(|name| layout.parse(name).is_some()).count())
@@ -600,43 +600,43 @@ impl Items {
                 Ok(Tried::Got(()))
             }
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
-            Some(Err(fault)) => Err(self.place.refused(&fault, purpose)),
+            Some(Err(fault)) => Err(self.target.refused(&fault, purpose)),
         }
     }
 
     /// What a call gives that has found nothing in its time.
     fn over<T>(&self, search: Search<'_>) -> Result<Option<T>> {
         if search.patient {
-            return search.wait.over(self.place.node()?);
+            return search.wait.over(self.target.node()?);
         }
-        let limit = self.place.client.core().connect_timeout();
+        let limit = self.target.client.core().connect_timeout();
         let message = format!("there was no answer within {limit:?}; try again");
-        Err(Error::new(ErrorKind::Connect, message).on(self.place.node()?))
+        Err(Error::new(ErrorKind::Connect, message).on(self.target.node()?))
     }
 
     /// What the items' nodes begin with, as the client names them.
     fn item_prefix(&self) -> Result<String> {
-        Ok(path::join(self.place.node()?, &self.layout().prefix(0)))
+        Ok(path::join(self.target.node()?, &self.layout().prefix(0)))
     }
 
     /// The item's node, as the client names it.
     fn item_node(&self, claim: &Reservation) -> Result<String> {
-        Ok(path::join(self.place.node()?, claim.item().name()))
+        Ok(path::join(self.target.node()?, claim.item().name()))
     }
 
     fn warn_of(&self, others: usize) {
         if others > 0 {
-            let node = self.place.node().unwrap_or_default();
-            self.place.client.core().warn_once(node, || {
+            let node = self.target.node().unwrap_or_default();
+            self.target.client.core().warn_once(node, || {
                 Some(format!("there are {others} children that are no items; they are ignored"))
             });
         }
     }
 
     fn unreachable(&self) -> Error {
-        let limit = self.place.client.core().connect_timeout();
+        let limit = self.target.client.core().connect_timeout();
         let message = format!("no server answered within {limit:?}; nothing was done");
-        Error::new(ErrorKind::Connect, message).on(self.place.node().unwrap_or_default())
+        Error::new(ErrorKind::Connect, message).on(self.target.node().unwrap_or_default())
     }
 
     fn unanswered_offer(&self) -> Error {
@@ -644,7 +644,7 @@ impl Items {
             ErrorKind::ConnectionLoss,
             "there was no answer to the item that was put into the queue: it may be there, or not",
         )
-        .on(self.place.node().unwrap_or_default())
+        .on(self.target.node().unwrap_or_default())
     }
 
     fn exhausted(&self) -> Error {
@@ -653,7 +653,7 @@ impl Items {
             "the sequence numbers of the queue's node are used up; they start anew when it is \
              empty: have all items taken, and try again",
         )
-        .on(self.place.node().unwrap_or_default())
+        .on(self.target.node().unwrap_or_default())
     }
 }
 
@@ -724,6 +724,6 @@ fn unanswered_take(item: &str) -> Error {
 
 impl fmt::Debug for Items {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Items").field("place", &self.place).field("stock", &self.cache).finish()
+        f.debug_struct("Items").field("target", &self.target).field("cache", &self.cache).finish()
     }
 }

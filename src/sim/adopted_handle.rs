@@ -9,17 +9,18 @@ use std::sync::{Arc, Weak};
 
 use super::world::{LinkId, World, schedule};
 use crate::acl::Acl;
-use crate::link::core::Notice;
 use crate::rt::schedule::Process;
 use crate::rt::{self, Mutex};
-use crate::session::adopted::handle::{Handle, HandleEvent, Unlisten, Watcher};
+use crate::session::adopted::handle_trait::{Handle, HandleEvent, Unlisten, Watcher};
 use crate::session::connection::{
     Answer, Answered, Fault, Found, Names, NodeKind, Reply, Reports, Request, Stat, Submission,
     or_none,
 };
-use crate::session::notify::{Subscription, Watches};
-use crate::session::oneshot::PendingReply;
+use crate::session::notify::Subscription;
+use crate::session::pending_reply::PendingReply;
 use crate::session::verbs;
+use crate::session::watches::Watches;
+use crate::session_notice::Notice;
 
 /// See the module.
 pub(super) struct Simulated {

@@ -1,0 +1,45 @@
+//! Why a lock is no longer held.
+
+use std::fmt;
+
+use crate::session_notice::End;
+
+/// Why a lock is no longer held though its guard was not released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The server expired the session.
+    SessionExpired,
+    /// No server could confirm the session before its lease ran out by this machine's
+    /// clock; the ensemble may or may not have expired it yet.
+    LeaseExpired,
+    /// Somebody deleted the contender's node.
+    NodeDeleted,
+    /// The client was closed.
+    ClientClosed,
+    /// The server rejected the client's credentials on reconnecting.
+    AuthFailed,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LossReason::SessionExpired => "the session expired",
+            LossReason::LeaseExpired => "the session's lease ran out by the local clock",
+            LossReason::NodeDeleted => "the contender's node was deleted",
+            LossReason::ClientClosed => "the client was closed",
+            LossReason::AuthFailed => "the credentials were rejected",
+        })
+    }
+}
+
+impl From<End> for LossReason {
+    fn from(end: End) -> LossReason {
+        match end {
+            End::Expired => LossReason::SessionExpired,
+            End::Lapsed => LossReason::LeaseExpired,
+            End::AuthFailed => LossReason::AuthFailed,
+            End::Closed => LossReason::ClientClosed,
+        }
+    }
+}

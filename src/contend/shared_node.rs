@@ -1,0 +1,315 @@
+//! A contender's node that threads of one process share: who of them has it, who waits for it, and who is
+//! to contend next.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::acquire::PausedAcquisition;
+use super::handover_policy::{HandOver, Policy};
+use super::hold::{HeldNode, Hold, Passed, Sharing};
+use super::watchdog::NodeListener;
+use crate::error::Error;
+use crate::rt::{self, Mutex};
+use crate::session::client::Client;
+use crate::session::notify::Signal;
+
+/// See the module. It owns no client, so that it can end on any thread.
+pub(crate) struct SharedNode {
+    pub(super) policy: Policy,
+    pub(super) state: Mutex<SharedNodeState>,
+}
+
+pub(super) struct SharedNodeState {
+    pub(super) phase: NodePhase,
+    /// Those who wait here, in the order in which they came.
+    pub(super) waiting: VecDeque<Arc<WaitingThread>>,
+    /// Counts the threads that have ever waited here.
+    arrivals: u64,
+    /// Counts the nodes that were held.
+    pub(super) nodes_held: u64,
+    pub(super) contest: Option<Contest>,
+    /// The session in which the end of keeping is going to be looked after, as long as it lasts.
+    timed: Option<i64>,
+}
+
+pub(super) enum NodePhase {
+    /// Nobody wants it.
+    Free,
+    /// One of us is about to get it, or to let it go, and sees to it that others follow.
+    Sought,
+    /// One of us has it.
+    Held(u64, Weak<HeldNode>),
+    /// None of us has it, and the node is there.
+    Kept { number: u64, held_node: Arc<HeldNode>, turn: u32, since: Instant },
+}
+
+/// Somebody else wants the lock.
+#[derive(Clone, Copy)]
+pub(super) struct Contest {
+    /// The last of those who were waiting here when that was seen.
+    last: u64,
+    /// How many of them may have their turn yet, and until when.
+    left: u32,
+    until: Instant,
+}
+
+/// One who waits here.
+pub(super) struct WaitingThread {
+    number: u64,
+    pub(super) offer: Mutex<Option<Offer>>,
+    bell: Signal,
+}
+
+/// What is offered to one who waits.
+pub(super) enum Offer {
+    /// It is his.
+    Hold(Hold),
+    /// It is up to him to contend; with a place in the ensemble's queue, if there is one.
+    Lead(Option<Box<PausedAcquisition>>),
+    /// The one who contended for all has failed, and so would he.
+    Failed(Error),
+}
+
+/// Whose task it is that the next one follows. However it ends, one does.
+pub(crate) struct Baton(pub(super) Option<Arc<SharedNode>>);
+
+impl SharedNode {
+    pub(super) fn new(policy: Policy) -> SharedNode {
+        let state = SharedNodeState {
+            phase: NodePhase::Free,
+            waiting: VecDeque::new(),
+            arrivals: 0,
+            nodes_held: 0,
+            contest: None,
+            timed: None,
+        };
+        SharedNode { policy, state: Mutex::new(state) }
+    }
+
+    /// What becomes of the node, now that its holder lets go.
+    pub(crate) fn pass(
+        self: &Arc<Self>,
+        client: &Client,
+        sharer: Arc<dyn Sharing>,
+        held_node: &Arc<HeldNode>,
+        number: u64,
+    ) -> Passed {
+        let mut state = self.state.lock();
+        if !matches!(state.phase, NodePhase::Held(current, _) if current == number) {
+            return Passed::Lost;
+        }
+        if !held_node.may_go_on() || !state.may_pass() {
+            state.phase = NodePhase::Sought;
+            return Passed::Nowhere(Box::new(Baton(Some(Arc::clone(self)))));
+        }
+        if let Some(queued) = state.waiting.pop_front() {
+            if let Some(contest) = &mut state.contest {
+                contest.left = contest.left.saturating_sub(1);
+            }
+            let (turn, left) = held_node.next_turn(false);
+            let hold = Hold::shared(client, Arc::clone(held_node), turn, sharer, number);
+            // Under the lock, so that who stands up finds what was offered.
+            queued.offer(Offer::Hold(hold));
+            drop(state);
+            // It may take the lock that another has now.
+            drop(left);
+            return Passed::On;
+        }
+        let Some(keep) = self.policy.keep else {
+            state.phase = NodePhase::Sought;
+            return Passed::Nowhere(Box::new(Baton(Some(Arc::clone(self)))));
+        };
+        let (turn, left) = held_node.next_turn(true);
+        let since = rt::now();
+        state.phase = NodePhase::Kept { number, held_node: Arc::clone(held_node), turn, since };
+        let session = held_node.session_id();
+        let untimed = state.timed.replace(session) != Some(session);
+        drop(state);
+        if untimed && let Some(end) = since.checked_add(keep) {
+            let node = Arc::downgrade(self);
+            held_node.later(end, move || node.upgrade()?.expire(session));
+        }
+        held_node.watch_for_others();
+        // It may take what is kept.
+        drop(left);
+        Passed::On
+    }
+
+    /// Others want the lock, as is known from this moment.
+    pub(super) fn contest(&self, state: &SharedNodeState) -> Contest {
+        let (left, time) = match self.policy.hand_over {
+            HandOver::Off => (0, Duration::ZERO),
+            HandOver::Within { turns, time } => (turns, time),
+        };
+        let now = rt::now();
+        // A time too long for the clock: by then there are no turns left.
+        let until = now.checked_add(time).unwrap_or(now + Duration::from_secs(1 << 30));
+        Contest { last: state.arrivals, left, until }
+    }
+
+    /// Lets go what was kept for long enough; or says when to look again.
+    fn expire(self: &Arc<Self>, session: i64) -> Option<Instant> {
+        let keep = self.policy.keep?;
+        let mut state = self.state.lock();
+        if state.timed != Some(session) {
+            // There is a later session.
+            return None;
+        }
+        let now = rt::now();
+        let since = match &state.phase {
+            NodePhase::Kept { since, .. } => *since,
+            NodePhase::Held(..) => now,
+            NodePhase::Free | NodePhase::Sought => {
+                state.timed = None;
+                return None;
+            }
+        };
+        match since.checked_add(keep) {
+            Some(end) if end > now => Some(end),
+            _ => {
+                state.timed = None;
+                // It may have been taken meanwhile.
+                let held_node = state.take_kept()?;
+                // From here on nobody holds it, nor waits for it.
+                held_node.announce_release();
+                state.phase = NodePhase::Free;
+                drop(state);
+                held_node.release_soon();
+                None
+            }
+        }
+    }
+
+    /// The thread waits no longer; what was offered to it and not taken is its own.
+    pub(super) fn leave_queue(&self, queued: &Arc<WaitingThread>) -> Option<Offer> {
+        self.state.lock().waiting.retain(|other| !Arc::ptr_eq(other, queued));
+        queued.offer.lock().take()
+    }
+
+    /// Nobody is left who could take what is kept.
+    pub(super) fn dissolve(self: &Arc<Self>) {
+        let Some(held_node) = self.state.lock().take_kept() else { return };
+        held_node.release();
+    }
+}
+
+impl NodeListener for SharedNode {
+    fn contested(self: Arc<Self>, number: u64) {
+        let mut state = self.state.lock();
+        match &state.phase {
+            NodePhase::Held(current, _) if *current == number && state.contest.is_none() => {
+                state.contest = Some(self.contest(&state));
+            }
+            NodePhase::Kept { number: current, .. } if *current == number => {
+                if let Some(held_node) = state.take_kept() {
+                    drop(state);
+                    let _baton = Baton(Some(Arc::clone(&self)));
+                    held_node.release_soon();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn lost(self: Arc<Self>, number: u64) {
+        let mut state = self.state.lock();
+        let held_node = match &state.phase {
+            NodePhase::Held(current, _) if *current == number => {
+                state.phase = NodePhase::Sought;
+                None
+            }
+            NodePhase::Kept { number: current, .. } if *current == number => state.take_kept(),
+            _ => return,
+        };
+        drop(state);
+        drop(Baton(Some(Arc::clone(&self))));
+        if let Some(held_node) = held_node {
+            drop(held_node.leave());
+        }
+    }
+}
+
+impl SharedNodeState {
+    pub(super) fn enqueue(&mut self, bell: Signal) -> Arc<WaitingThread> {
+        self.arrivals += 1;
+        let queued =
+            Arc::new(WaitingThread { number: self.arrivals, offer: Mutex::new(None), bell });
+        self.waiting.push_back(Arc::clone(&queued));
+        queued
+    }
+
+    /// Whether the first of those who wait may have it, or it may be kept.
+    fn may_pass(&self) -> bool {
+        let Some(contest) = &self.contest else { return true };
+        let Some(first) = self.waiting.front() else { return false };
+        first.number <= contest.last && contest.left > 0 && rt::now() < contest.until
+    }
+
+    /// The held node, if it matters whether other clients contend, now that a thread waits here.
+    pub(super) fn others_matter(&self) -> Option<Arc<HeldNode>> {
+        match &self.phase {
+            NodePhase::Held(_, held_node) if self.contest.is_none() => held_node.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// The node that is kept, which is then nobody's.
+    fn take_kept(&mut self) -> Option<Arc<HeldNode>> {
+        match std::mem::replace(&mut self.phase, NodePhase::Sought) {
+            NodePhase::Kept { held_node, .. } => Some(held_node),
+            phase => {
+                self.phase = phase;
+                None
+            }
+        }
+    }
+}
+
+impl WaitingThread {
+    fn offer(&self, offer: Offer) {
+        *self.offer.lock() = Some(offer);
+        (self.bell)();
+    }
+}
+
+impl Baton {
+    /// The next one's, with the place in the ensemble's queue, which comes back if there is none.
+    pub(super) fn pass(
+        mut self,
+        paused: impl Into<Option<Box<PausedAcquisition>>>,
+    ) -> Option<Box<PausedAcquisition>> {
+        self.relay(paused.into())
+    }
+
+    fn relay(&mut self, paused: Option<Box<PausedAcquisition>>) -> Option<Box<PausedAcquisition>> {
+        let Some(node) = self.0.take() else { return paused };
+        let mut state = node.state.lock();
+        match state.waiting.pop_front() {
+            Some(queued) => {
+                queued.offer(Offer::Lead(paused));
+                None
+            }
+            None => {
+                state.phase = NodePhase::Free;
+                paused
+            }
+        }
+    }
+
+    /// Nobody's: all who wait fail with this error.
+    pub(super) fn fail(mut self, error: &Error) {
+        let Some(node) = self.0.take() else { return };
+        let mut state = node.state.lock();
+        state.phase = NodePhase::Free;
+        for queued in std::mem::take(&mut state.waiting) {
+            queued.offer(Offer::Failed(error.clone()));
+        }
+    }
+}
+
+impl Drop for Baton {
+    fn drop(&mut self) {
+        let _ = self.relay(None);
+    }
+}

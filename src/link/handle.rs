@@ -1,0 +1,171 @@
+//! What callers have of a link.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use std::{fmt, io};
+
+use parking_lot::Mutex as Lock;
+
+use super::core::LinkCore;
+use super::locked_connection::{LAPSED, LinkShared, LockedConnection, end_of};
+use super::messages::{
+    Command, DeferredRequest, LinkConfig, MOMENT, NAP, OnEvent, OnNotice, OneOrTwo, Waker,
+};
+use super::runner::Runner;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rt::{self, Deadline, Moment, Mutex, Sender, bounded, unbounded};
+use crate::session_notice::{End, Info};
+
+/// A session with the ensemble. Dropped, the session is closed in the background.
+pub(crate) struct Link {
+    /// The process that has opened it, and has its thread. In a forked one nothing is done: the
+    /// connection is not its own, and locks and channels may be left as another thread had them.
+    pub(super) process: u32,
+    pub(super) shared: Arc<LinkShared>,
+    pub(super) commands: Sender<Command>,
+    waker: Arc<Waker>,
+}
+
+impl Link {
+    /// Starts to connect; the notices tell how it goes.
+    pub(crate) fn open(config: LinkConfig, on_notice: OnNotice, on_event: OnEvent) -> Result<Link> {
+        let system = |cause: io::Error| {
+            Error::new(ErrorKind::System, format!("could not make a socket pair: {cause}"))
+                .caused_by(cause)
+        };
+        let (near, far) = UnixStream::pair().map_err(system)?;
+        near.set_nonblocking(true).map_err(system)?;
+        far.set_nonblocking(true).map_err(system)?;
+        let waker = Arc::new(Waker { stream: near, pending: AtomicBool::new(false) });
+        let (commands, received) = unbounded();
+        let shared = Arc::new(LinkShared {
+            lease_end: AtomicU64::new(LAPSED),
+            info: Mutex::new(Info::default()),
+            put_off: Lock::default(),
+            stopped: AtomicBool::new(false),
+            line: Lock::new(LockedConnection {
+                core: LinkCore::new(config.max_reply),
+                server: None,
+                broken: None,
+                asleep_until: Moment::ZERO,
+            }),
+        });
+        let on = (on_notice, on_event);
+        let runner = Runner::new(config, &shared, on, (&commands, received), (&waker, far));
+        rt::spawn("zklock-link", move || runner.run())?;
+        Ok(Link { process: std::process::id(), shared, commands, waker })
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    fn tell(&self, command: Command) {
+        if !self.is_elsewhere() && self.commands.send(command).is_ok() {
+            self.waker.wake();
+        }
+    }
+
+    /// Sends one or two requests, back to back: by the caller itself, if nobody else is at it, as
+    /// that takes no other thread's wake-up. What comes after something that is queued is queued behind
+    /// it. Whether all is written.
+    pub(crate) fn send(&self, verbs: OneOrTwo) -> bool {
+        if self.is_elsewhere() {
+            return true;
+        }
+        let is_free = || self.commands.is_empty() && !self.shared.stopped.load(Ordering::SeqCst);
+        let Some(mut line) = self.shared.line.try_lock().filter(|_| is_free()) else {
+            self.tell(Command::Verbs(verbs));
+            return false;
+        };
+        line.ask(verbs);
+        let written = line.write();
+        let needs_the_thread = line.needs_the_thread();
+        drop(line);
+        if needs_the_thread {
+            self.waker.wake();
+        }
+        written
+    }
+
+    /// Sends one a few milliseconds from now, if it is still wanted then.
+    pub(crate) fn later(&self, later: DeferredRequest) {
+        if self.is_elsewhere() {
+            return;
+        }
+        let now = Moment::now();
+        let mut put_off = self.shared.put_off.lock();
+        if self.shared.stopped.load(Ordering::SeqCst) {
+            return self.tell(Command::Verbs([Some(later.verb), None]));
+        }
+        put_off.all.push_back((now.plus(MOMENT), later));
+        let is_asleep = Moment::from_nanos(put_off.asleep_until) > now.plus(NAP);
+        drop(put_off);
+        if is_asleep {
+            self.waker.wake();
+        }
+    }
+
+    /// Returns when the system has on the way to the server what was asked so far, when there is no
+    /// connection, or at the deadline.
+    pub(crate) fn flushed_by(&self, until: Deadline) {
+        let (mark, written) = bounded(0);
+        self.tell(Command::FlushMark(mark));
+        // The mark is dropped.
+        let _ = match until.instant() {
+            Some(end) => written.recv_deadline(end).is_ok(),
+            None => written.recv().is_ok(),
+        };
+    }
+
+    /// Ends the session; without a server for so long, without the server's word.
+    pub(crate) fn close(&self, give_up_after: Duration) {
+        self.tell(Command::Close { give_up_after });
+    }
+
+    /// Whether the lease runs, or how the session has ended. Once an error, always one: who finds
+    /// the lease run out ends it for all, also if a renewal is on its way.
+    pub(crate) fn lease(&self) -> Result<(), End> {
+        if self.is_elsewhere() {
+            return Err(End::Closed);
+        }
+        let lease_end = &self.shared.lease_end;
+        let mut end = lease_end.load(Ordering::Acquire);
+        loop {
+            if let Some(why) = end_of(end) {
+                return Err(why);
+            }
+            if Moment::now() < Moment::from_nanos(end) {
+                return Ok(());
+            }
+            match lease_end.compare_exchange(end, LAPSED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.waker.wake();
+                    return Err(End::Lapsed);
+                }
+                Err(renewed) => end = renewed,
+            }
+        }
+    }
+
+    pub(crate) fn info(&self) -> Info {
+        if self.is_elsewhere() {
+            return Info::default();
+        }
+        self.shared.info.lock().clone()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.tell(Command::Dropped);
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("info", &self.info()).finish_non_exhaustive()
+    }
+}

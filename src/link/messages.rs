@@ -1,0 +1,72 @@
+//! What callers and the link's thread tell each other.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::core::{FlushMark, OnAnswer};
+use super::dial::{Auth, Dialed, Resolver};
+use crate::session_notice::Notice;
+
+/// What a link needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkConfig {
+    pub(crate) resolver: Arc<Resolver>,
+    pub(crate) auth: Vec<Auth>,
+    pub(crate) session_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) max_reply: usize,
+}
+
+/// Told of the session's fate on the link's thread; may do no more than signal.
+pub(crate) type OnNotice = Box<dyn Fn(Notice) + Send>;
+
+/// Told, on the link's thread, which node a watch has fired on; may do no more than signal.
+pub(crate) type OnEvent = Box<dyn Fn(&str) + Send>;
+
+/// A request, and who is to have its answer.
+pub(crate) struct Outgoing {
+    pub(crate) operation: i32,
+    pub(crate) body: Vec<u8>,
+    pub(crate) on_answer: OnAnswer,
+}
+
+/// A request that can wait for a moment, and may not be needed then.
+pub(crate) struct DeferredRequest {
+    pub(crate) verb: Outgoing,
+    pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
+}
+
+/// How long such a request waits at the least.
+pub(super) const MOMENT: Duration = Duration::from_millis(3);
+
+/// How long the link's thread sleeps at the most after it has passed something on: what is put off
+/// by those who have heard it needs no wake-up of the thread then.
+pub(super) const NAP: Duration = Duration::from_millis(5);
+
+/// One or two, which go out back to back.
+pub(super) type OneOrTwo = [Option<Outgoing>; 2];
+
+pub(super) enum Command {
+    Verbs(OneOrTwo),
+    FlushMark(FlushMark),
+    Dialed { dial: u64, found: Dialed },
+    Close { give_up_after: Duration },
+    Dropped,
+}
+
+pub(super) struct Waker {
+    pub(super) stream: UnixStream,
+    pub(super) pending: AtomicBool,
+}
+
+impl Waker {
+    pub(super) fn wake(&self) {
+        if !self.pending.swap(true, Ordering::AcqRel) {
+            // A full pipe wakes as well as one more byte would.
+            let _ = (&self.stream).write(&[1]);
+        }
+    }
+}

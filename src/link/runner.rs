@@ -1,0 +1,492 @@
+//! The link's thread: finds a server, reads what comes in, and keeps the lease.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+use rustix::event::{PollFd, PollFlags};
+
+use super::core::Incoming;
+use super::dial::{Dial, Dialed, Wanted};
+use super::lease;
+use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
+use super::messages::{
+    Command, DeferredRequest, LinkConfig, NAP, OnEvent, OnNotice, Outgoing, Waker,
+};
+use crate::logging;
+use crate::rt::{Moment, Receiver, Sender};
+use crate::session_notice::{End, Info, Notice};
+use crate::wire_values::RawReply;
+use crate::wire_values::code::SESSION_EXPIRED;
+
+/// Whether this process was warned of a short session timeout.
+static WARNED: AtomicBool = AtomicBool::new(false);
+
+/// How long a session that nobody owns any more may take to be closed.
+const ORPHAN_CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+pub(super) struct Runner {
+    config: LinkConfig,
+    shared: Arc<LinkShared>,
+    on_notice: OnNotice,
+    on_event: OnEvent,
+    commands: Receiver<Command>,
+    to_self: (Sender<Command>, Arc<Waker>),
+    waker: Arc<Waker>,
+    woken: UnixStream,
+    server: Option<(Arc<TcpStream>, SocketAddr)>,
+    dial: Option<Dial>,
+    dials: u64,
+    /// What the servers that are dialled must have seen.
+    dialled_zxid: i64,
+    redial_at: Moment,
+    futile: u32,
+    rounds: Arc<AtomicU32>,
+    attached_at: Moment,
+    /// When it was last said that the connection stands.
+    alive_at: Moment,
+    /// What was last made known of it.
+    lease_end: u64,
+    avoid: Option<SocketAddr>,
+    give_up_at: Moment,
+    /// Until when something may be put off by those who were told something last.
+    nap_until: Moment,
+    dropped: bool,
+}
+
+impl Runner {
+    pub(super) fn new(
+        config: LinkConfig,
+        shared: &Arc<LinkShared>,
+        (on_notice, on_event): (OnNotice, OnEvent),
+        (to_self, commands): (&Sender<Command>, Receiver<Command>),
+        (waker, woken): (&Arc<Waker>, UnixStream),
+    ) -> Runner {
+        Runner {
+            config,
+            shared: Arc::clone(shared),
+            on_notice,
+            on_event,
+            commands,
+            to_self: (to_self.clone(), Arc::clone(waker)),
+            waker: Arc::clone(waker),
+            woken,
+            server: None,
+            dial: None,
+            dials: 0,
+            dialled_zxid: 0,
+            redial_at: Moment::ZERO,
+            futile: 0,
+            rounds: Arc::default(),
+            attached_at: Moment::ZERO,
+            alive_at: Moment::ZERO,
+            lease_end: LAPSED,
+            avoid: None,
+            give_up_at: Moment::NEVER,
+            nap_until: Moment::ZERO,
+            dropped: false,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        // Nothing here panics, but what is called might: a logger, for one. After a panic the session
+        // is over, and what is asked is answered; after another one, by as little as that takes.
+        for _ in 0..2 {
+            if catch_unwind(AssertUnwindSafe(|| self.serve())).is_ok() {
+                return;
+            }
+            self.shared.line.lock().core.collapse();
+        }
+        self.answer_the_rest();
+    }
+
+    /// Tells everybody who asks that the session is over, until the link is dropped. Nothing in here
+    /// can panic, and it only runs when it is told something.
+    fn answer_the_rest(mut self) {
+        let shared = Arc::clone(&self.shared);
+        shared.lease_end.store(LAPSED, Ordering::Release);
+        shared.stopped.store(true, Ordering::SeqCst);
+        let mut line = shared.line.lock();
+        (line.server, self.server, self.dial) = (None, None, None);
+        let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
+        line.core.pass_marks();
+        drop(line);
+        self.tell(&notices, all_said);
+        let put_off = std::mem::take(&mut shared.put_off.lock().all);
+        let expired = |verb: Outgoing| {
+            let answer = RawReply { zxid: 0, error: SESSION_EXPIRED, body: Vec::new() };
+            survive(|| (verb.on_answer)(answer));
+        };
+        put_off.into_iter().for_each(|(_, later)| expired(later.verb));
+        for command in &self.commands {
+            match command {
+                Command::Verbs(verbs) => verbs.into_iter().flatten().for_each(expired),
+                Command::Dropped => return,
+                _ => {}
+            }
+        }
+    }
+
+    fn serve(&mut self) {
+        let mut buffer = vec![0; 64 * 1024];
+        let shared = Arc::clone(&self.shared);
+        let mut line = shared.line.lock();
+        loop {
+            self.keep_connected(&mut line);
+            self.publish(&mut line);
+            self.remind(&mut line);
+            self.catch_up(&mut line);
+            self.write(&mut line);
+            self.publish(&mut line);
+            if self.dropped && line.core.is_over() {
+                return;
+            }
+            let [woken, from_server] = self.wait(&mut line);
+            if woken {
+                self.obey(&mut line);
+            }
+            if from_server {
+                self.read_server(&mut line, &mut buffer);
+            }
+            if let Some(why) = line.broken.take() {
+                line.core.server_has_closed(Moment::now());
+                self.lose_server(&mut line, &why);
+            }
+            let now = Moment::now();
+            if let Err(broken) = line.core.tick(now) {
+                self.lose_server(&mut line, &broken.0);
+            }
+            if now >= self.give_up_at && !line.core.is_over() {
+                logging::debug!(target: "zklock::link", "could not close the session: no server reached");
+                line.core.give_up();
+            }
+        }
+    }
+
+    fn keep_connected(&mut self, line: &mut LockedConnection) {
+        if line.core.is_over() {
+            self.dial = None;
+            (self.server, line.server) = (None, None);
+            return;
+        }
+        let (now, last_zxid) = (Moment::now(), line.core.last_zxid());
+        if self.dialled_zxid != last_zxid {
+            // The session has ended meanwhile: any server will do from here on.
+            self.dial = None;
+        }
+        if line.core.is_attached() || self.dial.is_some() || now < self.redial_at {
+            return;
+        }
+        let wanted = Wanted {
+            resolver: Arc::clone(&self.config.resolver),
+            auth: if line.core.is_rejected() { Vec::new() } else { self.config.auth.clone() },
+            timeout: self.config.session_timeout,
+            session: line.core.granted().cloned(),
+            last_zxid,
+            avoid: self.avoid,
+            round_trip: line.core.round_trip(),
+            patience: self.config.connect_timeout,
+            futile: self.futile,
+            rounds: Arc::clone(&self.rounds),
+        };
+        self.dials += 1;
+        self.dialled_zxid = last_zxid;
+        let (id, (commands, waker)) = (self.dials, self.to_self.clone());
+        let shared = Arc::clone(&self.shared);
+        let started = Dial::start(
+            wanted,
+            move |found| {
+                if commands.send(Command::Dialed { dial: id, found }).is_ok() {
+                    waker.wake();
+                }
+            },
+            move |why| shared.info.lock().trouble = Some(why.to_owned()),
+        );
+        match started {
+            Ok(dial) => self.dial = Some(dial),
+            Err(error) => {
+                logging::error!(target: "zklock::link", "{error}");
+                self.redial_at = now.plus(Duration::from_millis(500));
+            }
+        }
+    }
+
+    /// Makes known what the core has to say, in the order that nobody is misled by:
+    /// the lease, the state, and only then the answers and events that depend on it.
+    fn publish(&mut self, line: &mut MutexGuard<'_, LockedConnection>) {
+        self.publish_lease(line);
+        if !line.core.has_news() {
+            return;
+        }
+        self.nap_until = Moment::now().plus(NAP);
+        let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
+        let session = self.session(line);
+        // Whoever hears of it may send at once.
+        MutexGuard::unlocked(line, || self.pass_on(notices, all_said, session));
+    }
+
+    fn pass_on(&mut self, notices: Vec<Notice>, all_said: Vec<Incoming>, session: i64) {
+        self.tell(&notices, all_said);
+        for notice in notices {
+            if let Notice::Ended(why) = notice {
+                logging::line!(
+                if why == End::Closed { log::Level::Debug } else { log::Level::Warn },
+                target: "zklock::link",
+                                    "session 0x{session:x} is over: {why:?}"
+                                );
+            }
+        }
+    }
+
+    /// A panic in what one of them does costs the others nothing.
+    fn tell(&mut self, notices: &[Notice], all_said: Vec<Incoming>) {
+        for notice in notices {
+            match notice {
+                Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
+                Notice::Attached => self.alive_at = Moment::now(),
+                Notice::Ended(_) | Notice::Alive => {}
+            }
+            survive(|| (self.on_notice)(*notice));
+        }
+        for said in all_said {
+            match said {
+                Incoming::Answer(on_answer, answer) => survive(|| on_answer(answer)),
+                Incoming::Event(path) => survive(|| (self.on_event)(&path)),
+            }
+        }
+    }
+
+    /// Asks what was put off, as far as it is still wanted.
+    fn catch_up(&mut self, line: &mut LockedConnection) {
+        let mut put_off = self.shared.put_off.lock();
+        if put_off.all.is_empty() {
+            return;
+        }
+        let now = Moment::now();
+        let due = put_off.all.partition_point(|(due, _)| *due <= now);
+        let due: Vec<DeferredRequest> = put_off.all.drain(..due).map(|(_, later)| later).collect();
+        drop(put_off);
+        if !due.is_empty() && !self.commands.is_empty() {
+            // What was asked for before goes before: it may remove the watch that is set here.
+            self.obey(line);
+        }
+        for DeferredRequest { verb, is_wanted } in due {
+            if is_wanted() {
+                line.core.verb(verb.operation, &verb.body, verb.on_answer, now);
+            }
+        }
+    }
+
+    /// For those who have something left to do and nobody else to remind them of it.
+    fn remind(&mut self, line: &mut MutexGuard<'_, LockedConnection>) {
+        let timeout = line.core.granted().map_or(Duration::MAX, |granted| granted.timeout);
+        let now = Moment::now();
+        if line.core.is_attached() && now.since(self.alive_at) >= timeout / 3 {
+            self.alive_at = now;
+            MutexGuard::unlocked(line, || (self.on_notice)(Notice::Alive));
+        }
+    }
+
+    fn publish_lease(&mut self, line: &mut LockedConnection) {
+        let end = line.core.ended().map_or_else(|| line.core.lease_end().as_nanos(), code_of);
+        let exchanged = self.shared.lease_end.compare_exchange(
+            self.lease_end,
+            end,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        self.lease_end = end;
+        if exchanged.is_err() {
+            // A holder was told that the lease has run out: so it has, for everybody.
+            self.lease_end = LAPSED;
+            line.core.lapse(Moment::now());
+        }
+    }
+
+    fn session(&self, line: &LockedConnection) -> i64 {
+        line.core.granted().map_or(0, |granted| granted.session)
+    }
+
+    fn wait(&mut self, line: &mut MutexGuard<'_, LockedConnection>) -> [bool; 2] {
+        let mut next = line.core.next_tick();
+        if !line.core.is_over() {
+            next = next.min(self.give_up_at);
+            if !line.core.is_attached() && self.dial.is_none() {
+                next = next.min(self.redial_at);
+            }
+        }
+        let now = Moment::now();
+        let mut put_off = self.shared.put_off.lock();
+        if let Some((due, _)) = put_off.all.front() {
+            next = next.min(*due);
+        } else if now < self.nap_until {
+            next = next.min(self.nap_until);
+        }
+        put_off.asleep_until = next.as_nanos();
+        drop(put_off);
+        let limit = (next != Moment::NEVER).then(|| next.since(now));
+        let interest = match line.core.for_server().is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::IN | PollFlags::OUT,
+        };
+        let mut sockets = Vec::with_capacity(2);
+        sockets.push(PollFd::new(&self.woken, PollFlags::IN));
+        sockets.extend(self.server.iter().map(|(server, _)| PollFd::new(server, interest)));
+        line.asleep_until = next;
+        let polled = MutexGuard::unlocked(line, || poll(&mut sockets, limit));
+        if let Err(error) = polled {
+            // Nothing that can be helped here; do not spin on it.
+            logging::error!(target: "zklock::link", "could not wait for the connection: {error}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let is_readable = |at: usize| {
+            sockets.get(at).is_some_and(|socket| {
+                socket.revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
+            })
+        };
+        [is_readable(0), is_readable(1)]
+    }
+
+    fn obey(&mut self, line: &mut LockedConnection) {
+        let mut sink = [0; 64];
+        while matches!((&self.woken).read(&mut sink), Ok(64)) {}
+        self.waker.pending.swap(false, Ordering::AcqRel);
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Verbs(verbs) => line.ask(verbs),
+                Command::FlushMark(mark) => line.core.mark(mark),
+                Command::Dialed { dial, found } => {
+                    if dial == self.dials && self.dial.take().is_some() {
+                        self.found(line, found);
+                    }
+                }
+                Command::Close { give_up_after } => self.part(line, give_up_after),
+                Command::Dropped => {
+                    self.dropped = true;
+                    self.part(line, ORPHAN_CLOSE_LIMIT);
+                }
+            }
+        }
+    }
+
+    fn part(&mut self, line: &mut LockedConnection, give_up_after: Duration) {
+        let now = Moment::now();
+        self.give_up_at = self.give_up_at.min(now.plus(give_up_after));
+        line.core.close(now);
+    }
+
+    fn found(&mut self, line: &mut LockedConnection, found: Dialed) {
+        match found {
+            Dialed::Server { stream, address, granted } => {
+                if let Err(cause) = stream.set_nonblocking(true) {
+                    logging::warning!(target: "zklock::link", "a connection was unusable: {cause}");
+                    return;
+                }
+                let now = Moment::now();
+                let (first, timeout) = (line.core.granted().is_none(), granted.timeout);
+                self.shared.info.lock().clone_from(&Info {
+                    session: granted.session,
+                    timeout: granted.by_server,
+                    server: Some(address),
+                    trouble: None,
+                });
+                let stream = Arc::new(stream);
+                (line.server, line.broken) = (Some(Arc::clone(&stream)), None);
+                self.server = Some((stream, address));
+                self.attached_at = now;
+                self.rounds.store(0, Ordering::Relaxed);
+                line.core.attach(granted, now);
+                logging::line!(
+                if first { log::Level::Debug } else { log::Level::Info },
+                target: "zklock::link",
+                                    "session 0x{:x} is served by {address}",
+                                    self.session(line)
+                                );
+                if first
+                    && let Some(warning) = lease::warning(timeout)
+                    && !WARNED.swap(true, Ordering::Relaxed)
+                {
+                    logging::warning!(target: "zklock::link", "{warning}");
+                }
+            }
+            Dialed::Expired => line.core.expired(),
+            Dialed::AuthFailed => {
+                // It is still to be closed, but that may need credentials, too.
+                let patience =
+                    line.core.granted().map_or(ORPHAN_CLOSE_LIMIT, |granted| granted.timeout);
+                self.give_up_at = self.give_up_at.min(Moment::now().plus(patience));
+                line.core.credentials_rejected();
+            }
+        }
+    }
+
+    fn lose_server(&mut self, line: &mut LockedConnection, why: &str) {
+        (line.server, line.broken) = (None, None);
+        let Some((_, address)) = self.server.take() else { return };
+        let now = Moment::now();
+        let lived = now.since(self.attached_at);
+        self.futile =
+            if lived < Duration::from_secs(1) { self.futile.saturating_add(1) } else { 0 };
+        self.avoid = Some(address);
+        if self.futile == 0 || self.futile.is_power_of_two() {
+            logging::warning!(
+                target: "zklock::link",
+                "session 0x{:x} lost its connection to {address}: {why}",
+                self.session(line)
+            );
+        }
+        line.core.detach(now);
+    }
+
+    fn read_server(&mut self, line: &mut LockedConnection, buffer: &mut [u8]) {
+        let Some((server, _)) = &self.server else { return };
+        let broken = match (&**server).read(buffer) {
+            Ok(0) => Some(("the server closed it".to_owned(), true)),
+            Ok(read) => {
+                let result = line.core.heard_server(&buffer[..read], Moment::now());
+                result.err().map(|broken| (broken.0, false))
+            }
+            Err(error) => (!is_passing(&error)).then(|| (error.to_string(), true)),
+        };
+        if let Some((why, closed)) = broken {
+            if closed {
+                line.core.server_has_closed(Moment::now());
+            }
+            self.lose_server(line, &why);
+        }
+    }
+
+    fn write(&mut self, line: &mut LockedConnection) {
+        line.write();
+        if let Some(why) = line.broken.take() {
+            line.core.server_has_closed(Moment::now());
+            self.lose_server(line, &why);
+        }
+    }
+}
+
+/// Runs what may panic; the panic itself is reported by the process's panic hook.
+fn survive(call: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(call));
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Waits until one of the sockets is ready or the time is over.
+fn poll(sockets: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
+    let limit = limit.map(|limit| rustix::event::Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    match rustix::event::poll(sockets, limit.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

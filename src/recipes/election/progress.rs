@@ -1,0 +1,90 @@
+//! How the supervised candidates of an election are doing, and how long they rest after errors.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::rt::{self, Mutex};
+
+/// What [`LeaderElection::lead`](crate::LeaderElection::lead) is about: see [`LeaderElection::progress`](crate::LeaderElection::progress).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ElectionProgress {
+    /// Where it is just now.
+    pub phase: ElectionPhase,
+    /// How often it has come to lead.
+    pub terms: u64,
+    /// The last error of a term or of campaigning, also if it was what ended it; not that it was
+    /// cancelled. Errors of campaigning are [`Error`](crate::Error)s.
+    pub last_error: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// Where [`LeaderElection::lead`](crate::LeaderElection::lead) is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ElectionPhase {
+    /// Nobody has called it, or it has ended.
+    Idle,
+    /// It waits a moment after an error.
+    Resting,
+    /// It waits to lead, or for a connection.
+    Campaigning,
+    /// A term runs. Whether it still leads is for its [`Leadership`](crate::Leadership) to say.
+    Leading,
+}
+
+/// How long to rest after errors.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BackOff {
+    pub(super) first: Duration,
+    pub(super) longest: Duration,
+}
+
+impl Default for BackOff {
+    fn default() -> BackOff {
+        BackOff { first: Duration::from_millis(100), longest: Duration::from_secs(10) }
+    }
+}
+
+impl BackOff {
+    /// After one more error than that many in a row.
+    pub(super) fn after(self, errors: u32) -> Duration {
+        let whole = self.first.saturating_mul(1 << errors.min(30)).min(self.longest);
+        let part = (rt::random() % 1024) as f64 / 1024.0;
+        (whole / 2).saturating_add((whole / 2).mul_f64(part))
+    }
+}
+
+/// What those who look see.
+#[derive(Debug, Default)]
+pub(super) struct ProgressBoard(pub(super) Mutex<ProgressState>);
+
+#[derive(Debug, Default)]
+pub(super) struct ProgressState {
+    /// Of each that is at it.
+    pub(super) phases: Vec<ElectionPhase>,
+    pub(super) terms: u64,
+    pub(super) last_error: Option<Failure>,
+}
+
+pub(super) type Failure = Arc<dyn StdError + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rests_grow_up_to_the_longest_and_differ() {
+        let ms = Duration::from_millis;
+        let back_off = BackOff { first: ms(100), longest: ms(1_000) };
+        for (errors, whole) in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1_000), (40, 1_000)] {
+            let rests: Vec<_> = (0..64).map(|_| back_off.after(errors)).collect();
+            assert!(rests.iter().all(|rest| (ms(whole / 2)..=ms(whole)).contains(rest)));
+            assert!(rests.iter().any(|rest| *rest != rests[0]), "{rests:?}");
+        }
+        let most = BackOff { first: Duration::MAX, longest: Duration::MAX };
+        assert!(most.after(u32::MAX) >= Duration::MAX / 2);
+        let none = BackOff { first: Duration::ZERO, longest: Duration::ZERO };
+        assert_eq!(none.after(3), Duration::ZERO);
+    }
+}

@@ -1,0 +1,214 @@
+//! The layout of `src`: a module uses only modules on its own floor or below, and no two modules use
+//! each other, directly or through others. `docs/architecture.md` has the drawing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// From the top. What is beside the floors, tests among it, may use everything.
+const FLOORS: [&[&str]; 5] = [
+    &["recipes"],
+    &["contend"],
+    &["session"],
+    &["link"],
+    &["wire_values", "session_notice", "error", "path", "connect_string", "acl", "logging", "rt"],
+];
+
+/// Beside them: what they must not use.
+const BESIDE: [&str; 5] = ["guide", "testing", "sim", "models", "bench_only"];
+
+type Module = Vec<String>;
+
+/// Which names each module uses of which others, by their paths from the crate's root.
+struct Uses(BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>>);
+
+/// All modules of the floors, with their texts without comments and tests.
+fn modules() -> BTreeMap<Module, String> {
+    fn visit(folder: &Path, at: &[String], into: &mut BTreeMap<Module, String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let inner: Module = at.iter().cloned().chain([stem.clone()]).collect();
+            if path.is_dir() {
+                visit(&path, &inner, into);
+                continue;
+            }
+            let name = if stem == "mod" { at.to_vec() } else { inner };
+            let is_test = ["tests", "properties", "lives"].iter().any(|end| stem.ends_with(end));
+            let on_a_floor = name.first().is_some_and(|first| floor(first).is_some());
+            if on_a_floor && !is_test && path.extension().is_some_and(|end| end == "rs") {
+                into.insert(name, code(&fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    let mut all = BTreeMap::new();
+    visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &[], &mut all);
+    all
+}
+
+fn code(text: &str) -> String {
+    let production = text.split("#[cfg(test)]\n#[cfg(not(shuttle))]\nmod tests").next().unwrap();
+    let production = production.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let lines = production.lines().map(|line| line.split("//").next().unwrap());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn floor(first: &str) -> Option<usize> {
+    FLOORS.iter().position(|floor| floor.contains(&first))
+}
+
+/// `a::{b, c::{d}}` as `a::b` and `a::c::d`.
+fn expand(tree: &str) -> Vec<String> {
+    let Some((head, rest)) = tree.split_once('{') else { return vec![tree.trim().to_owned()] };
+    let body = rest.trim_end().strip_suffix('}').unwrap_or(rest);
+    let (mut depth, mut parts) = (0, vec![String::new()]);
+    for letter in body.chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        parts.last_mut().unwrap().push(letter);
+    }
+    let parts = parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty());
+    parts.flat_map(|part| expand(&format!("{}{part}", head.trim()))).collect()
+}
+
+/// The paths that a text mentions: in its `use` items, and those that begin at the root or above.
+fn mentioned(text: &str) -> Vec<String> {
+    let items = text.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
+    let mut all: Vec<String> = items.flat_map(expand).collect();
+    let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
+    let words = text.split(|letter| !is_path(letter));
+    let roots = ["crate::", "super::", "self::"];
+    all.extend(
+        words.filter(|word| roots.iter().any(|root| word.starts_with(root))).map(str::to_owned),
+    );
+    all
+}
+
+impl Uses {
+    fn find(all: &BTreeMap<Module, String>) -> Uses {
+        let mut uses = BTreeMap::new();
+        for (module, text) in all {
+            let of_module: &mut BTreeMap<_, BTreeSet<_>> = uses.entry(module.clone()).or_default();
+            for path in mentioned(text) {
+                let path = path.split(" as ").next().unwrap().to_owned();
+                let mut rest =
+                    path.split("::").map(str::trim).filter(|part| !part.is_empty()).peekable();
+                let mut at = match rest.peek() {
+                    Some(&"crate") => Vec::new(),
+                    Some(&("self" | "super")) => module.clone(),
+                    _ => continue,
+                };
+                while let Some(step) =
+                    rest.next_if(|step| ["crate", "self", "super"].contains(step))
+                {
+                    if step == "super" {
+                        at.pop();
+                    }
+                }
+                let mut name = "";
+                for part in rest {
+                    name = part;
+                    let inner: Module = at.iter().cloned().chain([part.to_owned()]).collect();
+                    if !all.keys().any(|known| known.starts_with(&inner)) {
+                        break;
+                    }
+                    at = inner;
+                }
+                // What is public is named there by its module, but for the macros of the top floor.
+                let is_public = at.is_empty() && name.starts_with(char::is_uppercase);
+                assert!(!is_public || module[0] == "recipes", "{module:?} uses {path}");
+                let is_beside = at.is_empty() && BESIDE.contains(&name);
+                assert!(!is_beside, "{module:?} uses {name}, which is beside the floors");
+                // `rt` is made of those within it, which use its deadlines.
+                let is_own = at.starts_with(module) && module[0] == "rt";
+                if at != *module && all.contains_key(&at) && !is_own {
+                    of_module.entry(at).or_default().insert(name.to_owned());
+                }
+            }
+        }
+        Uses(uses)
+    }
+
+    /// A way from a module back to itself, if there is one.
+    fn circle(&self) -> Option<Vec<Module>> {
+        fn walk(uses: &Uses, way: &mut Vec<Module>, done: &mut BTreeSet<Module>) -> bool {
+            let last = way.last().unwrap().clone();
+            for next in uses.0.get(&last).into_iter().flat_map(BTreeMap::keys) {
+                if let Some(begin) = way.iter().position(|module| module == next) {
+                    way.drain(..begin);
+                    return true;
+                }
+                if !done.contains(next) {
+                    way.push(next.clone());
+                    if walk(uses, way, done) {
+                        return true;
+                    }
+                    way.pop();
+                }
+            }
+            done.insert(last);
+            false
+        }
+        let mut done = BTreeSet::new();
+        self.0.keys().find_map(|module| {
+            let mut way = vec![module.clone()];
+            walk(self, &mut way, &mut done).then_some(way)
+        })
+    }
+}
+
+#[test]
+fn every_module_uses_only_its_own_floor_and_those_below() {
+    for (module, used) in Uses::find(&modules()).0 {
+        for (other, names) in used {
+            assert!(
+                floor(&module[0]) <= floor(&other[0]),
+                "{} is below {}, and uses {names:?} of it",
+                module.join("::"),
+                other.join("::")
+            );
+        }
+    }
+}
+
+#[test]
+fn every_module_of_the_root_is_on_a_floor_or_beside_them() {
+    let root = include_str!("../src/lib.rs");
+    let names = root.lines().filter_map(|line| {
+        let line = line.trim_start_matches("pub ").strip_prefix("mod ")?;
+        line.strip_suffix(';')
+    });
+    let (placed, lost): (Vec<_>, Vec<_>) =
+        names.partition(|name| floor(name).is_some() || BESIDE.contains(name));
+    assert!(lost.is_empty(), "where do {lost:?} belong?");
+    assert_eq!(placed.len(), FLOORS.iter().map(|floor| floor.len()).sum::<usize>() + BESIDE.len());
+}
+
+#[test]
+fn no_modules_use_each_other() {
+    let circle = Uses::find(&modules()).circle();
+    let shown = circle.map(|way| way.iter().map(|one| one.join("::")).collect::<Vec<_>>());
+    assert_eq!(shown, None, "a circle");
+}
+
+#[test]
+fn what_is_looked_for_would_be_found() {
+    let all = [
+        ("session::a", "use super::b::{C, D};"),
+        ("session::b", "let x = crate::session::a::f();"),
+    ];
+    let all =
+        all.map(|(name, text)| (name.split("::").map(str::to_owned).collect(), text.to_owned()));
+    let uses = Uses::find(&BTreeMap::from(all));
+    assert_eq!(uses.circle().expect("a circle").len(), 2);
+    assert_eq!(expand("a::{b, c::{d, e}}"), ["a::b", "a::c::d", "a::c::e"]);
+}
