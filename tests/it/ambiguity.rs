@@ -5,7 +5,7 @@ use std::time::Duration;
 use zklock::{Cancel, Client, DistributedLock, ErrorKind, LockGuard, SessionState};
 
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::{self, Acl, Kind};
+use crate::support::raw::{self, Acl, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::skip_without_server;
 use crate::support::stopwatch::Stopwatch;
@@ -43,6 +43,32 @@ impl Rig {
         self.zk.close();
         self.zk = Client::builder(&self.proxy.hosts()).session_timeout(T).connect().unwrap();
         self.proxy.reset_counts();
+    }
+
+    /// A lock node "stuck" that lets contenders in, but not out again; and who can remove it.
+    fn make_stuck(&self) -> Raw {
+        const READ_AND_CREATE: i32 = 1 | 4;
+        let mut owner = self.site.raw();
+        owner.add_auth("digest", b"user:password").unwrap();
+        owner.create_all(&self.site.base).unwrap();
+        let acl = [Acl::new(READ_AND_CREATE, "world", "anyone"), Acl::new(raw::ALL, "auth", "")];
+        let node = format!("{}/stuck", self.site.base);
+        owner.create_with_acl(&node, b"", Kind::Persistent, &acl).unwrap();
+        owner
+    }
+
+    fn remove_stuck(&self, owner: &mut Raw) {
+        let node = format!("{}/stuck", self.site.base);
+        for child in owner.get_children(&node).unwrap() {
+            owner.delete(&format!("{node}/{child}")).unwrap();
+        }
+        owner.delete(&node).unwrap();
+    }
+
+    fn tries_to_delete(&self, what: &str) -> usize {
+        let requests = self.proxy.requests();
+        let is_it = |path: &Option<String>| path.as_ref().is_some_and(|path| path.contains(what));
+        requests.iter().filter(|r| r.opcode == opcode::DELETE && is_it(&r.path)).count()
     }
 
     fn finish(self) {
@@ -558,27 +584,16 @@ fn s43b_our_own_lost_session_does_not_block_us_after_a_restart() {
     rig.finish();
 }
 
-/// A lock node that lets contenders in, but not out again.
 #[test]
 fn a_node_that_cannot_be_deleted_is_told_of_and_delays_no_other() {
     skip_without_server!();
-    const READ_AND_CREATE: i32 = 1 | 4;
     const TRIES: usize = 9;
     let rig = Rig::new("stuck");
-    let node = format!("{}/stuck", rig.site.base);
-    let mut raw = rig.site.raw();
-    raw.add_auth("digest", b"user:password").unwrap();
-    raw.create_all(&rig.site.base).unwrap();
-    let acl = [Acl::new(READ_AND_CREATE, "world", "anyone"), Acl::new(raw::ALL, "auth", "")];
-    raw.create_with_acl(&node, b"", Kind::Persistent, &acl).unwrap();
+    let mut owner = rig.make_stuck();
     let stuck = rig.lock("stuck");
     let error = stuck.lock().unwrap().unlock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
-    let tries = || {
-        let requests = rig.proxy.requests();
-        let is_stuck = |path: &Option<String>| path.as_ref().is_some_and(|p| p.contains("/stuck/"));
-        requests.iter().filter(|r| r.opcode == opcode::DELETE && is_stuck(&r.path)).count()
-    };
+    let tries = || rig.tries_to_delete("/stuck/");
     // By now it is tried again after two seconds and a half only.
     eventually(LONG, "some tries", || tries() >= TRIES);
     drop(rig.lock("a").lock().unwrap());
@@ -592,10 +607,27 @@ fn a_node_that_cannot_be_deleted_is_told_of_and_delays_no_other() {
     let error = stuck.try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
     assert!(error.to_string().contains("DELETE"), "{error}");
-    for child in raw.get_children(&node).unwrap() {
-        raw.delete(&format!("{node}/{child}")).unwrap();
-    }
-    raw.delete(&node).unwrap();
+    rig.remove_stuck(&mut owner);
+    drop(stuck);
+    rig.finish();
+}
+
+/// What no call has is in the way of everybody, as long as the server does not have it deleted.
+#[test]
+fn a_node_that_was_made_too_late_and_cannot_be_deleted_is_a_contender() {
+    skip_without_server!();
+    let rig = Rig::new("stuck-late");
+    let mut owner = rig.make_stuck();
+    drop(rig.lock("a").lock().unwrap());
+    let stuck = rig.lock("stuck");
+    rig.proxy.delay_replies(Duration::from_millis(200));
+    assert!(stuck.try_lock_for(Duration::from_millis(20)).unwrap().is_none());
+    // When it is tried again, the first refusal is known.
+    eventually(LONG, "two tries", || rig.tries_to_delete("/stuck/") >= 2);
+    rig.proxy.pass();
+    let error = stuck.try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
+    rig.remove_stuck(&mut owner);
     drop(stuck);
     rig.finish();
 }
