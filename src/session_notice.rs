@@ -1,4 +1,4 @@
-//! What a connection tells of its session: that servers serve it, and how it ended.
+//! What a connection reports of its session: connected, suspended, or ended and why.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! ZooKeeper's wire protocol in numbers and values: what the link sends and reads, and what everything above
-//! understands.
+//! The numbers and values of ZooKeeper's wire protocol: operations, error codes, flags, a node's stat,
+//! a reply.
 
 /// Operation codes of requests.
 pub(crate) mod op {

@@ -1,4 +1,5 @@
-//! Carries out what the queue says, on a session, within a caller's limits.
+//! Acquires a lock: carries out on a session what the state machine in [`core`](super::core) decides,
+//! within the caller's limits.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

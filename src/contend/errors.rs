@@ -1,4 +1,4 @@
-//! The errors that callers are told of a request that the server refuses, or of a wait that was cancelled.
+//! The errors of requests that the server refuses, and of waits that are cancelled.
 
 use crate::error::{Error, ErrorKind};
 use crate::session::connection::Fault;

@@ -1,5 +1,5 @@
-//! Those of one process who want the same lock: they share one contender's node, which goes from
-//! thread to thread without a request.
+//! Threads of one process that want the same lock share one contender's node, which goes from thread to
+//! thread without a request.
 //!
 //! One of them contends at the ensemble, for all; the others wait here, in the order in which they
 //! came. Whoever lets go hands the node to the first of them. That ends when somebody else contends,

@@ -1,4 +1,4 @@
-//! What a guard owns: a node, its token, and the knowledge of whether it is still held.
+//! What a guard owns: its node, its token, and the knowledge of whether the lock is still held.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

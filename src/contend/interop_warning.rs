@@ -1,5 +1,5 @@
-//! Contenders that cannot respect us, though we respect them: clients in other languages that do
-//! not take our nodes for contenders.
+//! Warns of contenders that do not respect ours, though ours respect them: clients in other languages
+//! that do not recognise our node names.
 
 use super::ticket::{Class, Form, NodeNaming, Ticket};
 

@@ -1,4 +1,4 @@
-//! Looking at contention.
+//! Lists the contenders of a lock.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

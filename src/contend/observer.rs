@@ -1,4 +1,4 @@
-//! Going on looking: who holds, whenever that changes.
+//! Reports who holds a lock whenever that changes.
 
 use std::fmt;
 use std::time::Duration;

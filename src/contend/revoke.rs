@@ -1,4 +1,4 @@
-//! Asking contenders to let go, and making them.
+//! Asks holders to release a lock, or deletes their nodes.
 //!
 //! A request is a change of the data of the contender's node: Curator's `__REVOKE__`, or the
 //! `unlock` of ZooKeeper's "Recipes and Solutions". Whoever holds watches its own node.

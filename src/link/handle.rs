@@ -1,4 +1,4 @@
-//! What callers have of a link.
+//! The link as its callers have it: open, send, close.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

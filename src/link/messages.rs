@@ -1,4 +1,4 @@
-//! What callers and the link's thread tell each other.
+//! What callers and the link's thread tell each other: requests, commands, and the settings of a link.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! What becomes of those who ask when the link's thread panics.
+//! What callers see when the link's thread panics, and in a forked process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

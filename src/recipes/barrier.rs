@@ -1,4 +1,4 @@
-//! The barrier.
+//! The barrier: callers wait until somebody removes it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Going on looking at something.
+//! Reports what something is whenever that changes.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who is there.
+//! Group membership.
 
 use std::fmt;
 use std::sync::{Arc, Weak};

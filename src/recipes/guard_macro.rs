@@ -1,4 +1,4 @@
-//! What all guards have in common.
+//! The methods that all guards have in common.
 
 /// The methods of a guard over its field `hold`, and `Debug`, with what else it can tell; and what
 /// it is called that is held, where that is not the lock.

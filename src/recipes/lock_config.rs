@@ -1,5 +1,5 @@
-//! What all locks have in common: where they are, how their contenders appear, and how to
-//! contend and to look on.
+//! What all locks have in common: path, node data, ACL and naming, and the methods that list and
+//! observe contenders.
 
 use std::fmt;
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! The mutex.
+//! The mutex, `DistributedLock`.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

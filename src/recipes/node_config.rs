@@ -1,5 +1,5 @@
-//! What the recipes beside the locks have in common: the node that they are about, and how they
-//! ask about it.
+//! What the recipes that are not locks have in common: path and ACL of their node, and how they send
+//! requests about it.
 
 use std::fmt;
 use std::time::Instant;

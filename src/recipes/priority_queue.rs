@@ -1,4 +1,4 @@
-//! The queue whose items have a priority.
+//! The priority queue.
 
 use std::time::Duration;
 

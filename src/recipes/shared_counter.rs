@@ -1,4 +1,4 @@
-//! A number that all see, and count up and down.
+//! A counter that all clients share.
 
 use super::node_config::{NodeConfig, placed};
 use super::shared_value::{SharedValue, Versioned};

@@ -1,4 +1,4 @@
-//! A value that all see, and change one at a time.
+//! A value that all clients share, and change one at a time.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Calls that cannot be abandoned, on a handle of the program's: where the caller has a time limit, a
-//! worker thread makes them while it waits.
+//! Runs a call on a program's handle, which cannot be interrupted, on a worker thread, so that a caller
+//! with a timeout can stop waiting for it.
 
 use std::mem;
 use std::sync::Arc;

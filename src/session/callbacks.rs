@@ -1,5 +1,4 @@
-//! Where the user's callbacks run: off every lock and every IO thread, so that they may
-//! call the library.
+//! Runs the user's callbacks on threads of their own, so that they may block and call the library.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! The public `Client`: one live session at a time, opened anew on demand.
+//! The public `Client` and its builder.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What all clones of a client share: one live session at a time, opened again on demand, and who is told of
-//! its changes.
+//! What all clones of a client share: one live session at a time, opened again on demand, and the
+//! listeners of its state.
 
 use std::any::Any;
 use std::collections::BTreeSet;

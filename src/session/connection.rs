@@ -1,5 +1,5 @@
-//! What a connection with an ensemble can be asked for and what it answers, and who opens one: the
-//! floor that everything above stands on, be it a real ensemble or a simulated one.
+//! The connection with an ensemble, as everything above sees it: requests, replies, and who opens one.
+//! It is a real one, a program's handle, or a simulated one.
 
 use std::fmt;
 use std::sync::Arc;

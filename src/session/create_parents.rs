@@ -1,4 +1,4 @@
-//! Making a node together with what is missing above it; and once, over lost answers.
+//! Creates a node together with its missing parents, also over lost replies.
 
 use super::connection::{Answer, Fault, NodeKind};
 use super::session::Session;

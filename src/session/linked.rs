@@ -1,4 +1,5 @@
-//! Real sessions: each has a link to the ensemble.
+//! A session of our own: a [`Connection`] upon a link, with the encoding of requests and the reading of
+//! replies.
 
 use std::sync::Arc;
 use std::time::Duration;

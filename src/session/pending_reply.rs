@@ -1,4 +1,4 @@
-//! A thread that waits for the answers to its requests.
+//! Waits for the reply to one request, or to two.
 
 use std::mem;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How much trouble a call puts up with.
+//! How many lost connections and how long an outage a call puts up with.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One session with the ensemble: its verbs, and what its connection reports to.
+//! One session: its verbs, its state and watches, and what its callers share.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! What state a session is in, and who wants to know.
+//! The state of a session, and who is told of its changes.
 
 use std::fmt;
 use std::sync::Arc;

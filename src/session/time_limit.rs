@@ -1,4 +1,4 @@
-//! How long a caller waits for answers.
+//! How long a caller waits: until a deadline, or until it is cancelled.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

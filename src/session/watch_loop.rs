@@ -1,5 +1,5 @@
-//! A caller's way to the ensemble: it asks, looks, and has what it saw watched, over lost
-//! connections and sessions, for as long as it cares.
+//! Looks at nodes, watches what it saw, and looks again when something changes, over lost connections
+//! and sessions.
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,4 +1,4 @@
-//! Something that is looked at again whenever it may have changed, by one call after another.
+//! The changes of something that a caller observes, one call at a time.
 
 use super::client::Client;
 use super::connection::{Answer, Fault};

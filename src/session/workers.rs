@@ -1,5 +1,4 @@
-//! Threads that are started when there is work, and end when there has been none for a
-//! while.
+//! A pool of threads that are started when there is work and end when there has been none for a while.
 
 use std::collections::VecDeque;
 use std::fmt;

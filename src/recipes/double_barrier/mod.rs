@@ -1,4 +1,4 @@
-//! The double barrier.
+//! The double barrier: participants enter together and leave together.
 
 mod round;
 

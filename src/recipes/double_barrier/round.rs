@@ -1,4 +1,4 @@
-//! How a round is decided, and when it is over.
+//! Decides when the participants of a double barrier may enter, and when they may leave.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who stands for election, and who leads, as the ensemble sees it.
+//! The candidates of an election, and who leads.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

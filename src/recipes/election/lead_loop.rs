@@ -1,4 +1,4 @@
-//! Standing for election again and again, supervised.
+//! The loop that campaigns, runs a term, and campaigns again.
 
 use std::error::Error as StdError;
 use std::ops::ControlFlow;

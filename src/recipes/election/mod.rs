@@ -1,4 +1,4 @@
-//! The election of a leader.
+//! Leader election.
 
 pub(crate) mod candidates;
 pub(crate) mod lead_loop;

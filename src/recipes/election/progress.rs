@@ -1,4 +1,4 @@
-//! How the supervised candidates of an election are doing, and how long they rest after errors.
+//! How the candidates of the lead loop are doing, and how long they pause after errors.
 
 use std::error::Error as StdError;
 use std::sync::Arc;

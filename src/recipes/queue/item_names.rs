@@ -1,4 +1,4 @@
-//! What an item's node name says, and so which one comes first.
+//! What the name of an item's node says: its priority and number.
 
 use std::collections::BTreeSet;
 

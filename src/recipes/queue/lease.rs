@@ -1,4 +1,4 @@
-//! An item that its consumer has to acknowledge.
+//! An item that is taken out of the queue only when its consumer acknowledges it.
 
 use std::cell::Cell;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Putting items into a queue and getting them out, whatever their order.
+//! Puts items into a queue and takes them out, in any order of priority.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who decides.
+//! The coordinator of a two-phase commit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who votes.
+//! A participant of a two-phase commit.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a round's nodes say.
+//! The nodes of a round of two-phase commit: what they say, and how they are read.
 
 use std::collections::BTreeSet;
 use std::fmt;

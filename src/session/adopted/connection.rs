@@ -1,4 +1,4 @@
-//! How a session is asked on a handle of the program's.
+//! A session on a program's handle, as a [`Connection`].
 
 use std::sync::Arc;
 use std::time::Duration;

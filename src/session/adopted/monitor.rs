@@ -1,5 +1,5 @@
-//! Looks after one session of a program's handle: what the crate says of its
-//! connection, and what calls end with, becomes what a link would have said.
+//! Finds out which session a program's handle is in and whether it is connected, and reports it as a
+//! link would.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
