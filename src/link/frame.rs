@@ -413,6 +413,11 @@ mod tests {
             assert!(check_reply(operation, &huge).is_err(), "{operation}");
             assert!(check_reply(operation, &negative).is_err(), "{operation}");
         }
+        // Where all that follows is right.
+        assert!(check_reply(op::GET_DATA, &[&negative[..], &[0; 68]].concat()).is_err());
+        assert!(
+            check_reply(op::GET_CHILDREN, &[&1i32.to_be_bytes()[..], &negative].concat()).is_err()
+        );
         assert!(check_reply(op::EXISTS, &[0; 67]).is_err());
         assert!(check_reply(op::EXISTS, &[0; 68]).is_ok());
         assert!(check_reply(op::CREATE, &[0, 0, 0, 1, 0xff]).is_err());
