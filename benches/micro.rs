@@ -1,5 +1,5 @@
-//! What needs no server: reading contenders' names, the rule over many of them, and with the feature
-//! `_bench`, on an ensemble that is not there, the hand-over between threads and a kept lock.
+//! Benches that need no server: parsing contenders' names, and the rule over many of them. With the
+//! feature `_bench`, on a dummy ensemble: the hand-over between threads, and a kept lock.
 //!
 //! ```text
 //! cargo bench --bench micro --features _bench
@@ -13,7 +13,7 @@ use contend::rule::{Rule, Verdict};
 use contend::ticket::{Class, Form, Guid, NodeNaming, Ticket};
 use divan::Bencher;
 
-// Private to the library, and compiled here again, so that nothing becomes public for this.
+// Private to the library: compiled here again, so that these modules need not become public.
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "a part is used here")]
 #[path = "../src/contend"]
 mod contend {
@@ -28,8 +28,8 @@ fn main() {
     divan::main();
 }
 
-/// Names as the library gives them, in no order, as a server lists them; the last one is the
-/// last in line.
+/// Names of contenders as the library makes them, in no order, as a server lists them; and the name
+/// of the last contender.
 fn contenders(form: Form) -> (Vec<String>, String) {
     let name = |number: usize| {
         let guid = Guid::from_u128(
@@ -37,7 +37,7 @@ fn contenders(form: Form) -> (Vec<String>, String) {
         );
         format!("{}{number:010}", form.prefix(guid))
     };
-    // A prime's multiples come by all places.
+    // The multiples of a prime, modulo the count, reach all places.
     let names = (0..CONTENDERS).map(|place| name(place * 7919 % CONTENDERS)).collect();
     (names, name(CONTENDERS - 1))
 }
@@ -82,7 +82,7 @@ fn whether_the_first_of_10_000_holds(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| Rule::permits(1).decide(black_box(&first), black_box(&names)));
 }
 
-/// So many threads hand one lock on, this many times in all.
+/// `threads` threads hand one lock over, ten thousand times in total.
 #[cfg(feature = "_bench")]
 #[divan::bench(args = [2, 8, 32], sample_count = 10, sample_size = 1)]
 fn ten_thousand_hand_overs(bencher: Bencher<'_, '_>, threads: usize) {
@@ -105,7 +105,7 @@ fn ten_thousand_hand_overs(bencher: Bencher<'_, '_>, threads: usize) {
     });
 }
 
-/// A kept lock is taken again and let go.
+/// A kept lock is acquired again and released.
 #[cfg(feature = "_bench")]
 #[divan::bench]
 fn a_kept_lock_again(bencher: Bencher<'_, '_>) {

@@ -1,4 +1,4 @@
-//! A barrier that holds up workers during maintenance, and lets them go on.
+//! A barrier at which workers wait during maintenance, and go on afterwards.
 //!
 //! ```text
 //! cargo run --example barrier
@@ -30,9 +30,9 @@ fn story() -> Result<bool> {
     let mut checks = Checks::default();
 
     barrier.wait()?;
-    checks.that("who comes before the barrier is raised passes", true);
-    checks.that("raise() raises it", barrier.raise()?);
-    checks.that("raise() once more does not", !barrier.raise()?);
+    checks.that("wait() returns at once while the barrier is not up", true);
+    checks.that("raise() raises the barrier", barrier.raise()?);
+    checks.that("a second raise() returns false", !barrier.raise()?);
     let soon = Duration::from_millis(200);
     checks.that("wait_for(200 ms) gives false", !barrier.wait_for(soon)?);
 

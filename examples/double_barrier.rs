@@ -5,7 +5,7 @@
 //! ```
 //!
 //! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one. The exit code is 0 if
-//! all kept step, 1 if not, 2 if it could not run.
+//! the workers stayed together, 1 if not, 2 if it could not run.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
 
@@ -35,7 +35,7 @@ fn story() -> Result<bool> {
     let barrier = DoubleBarrier::new(&zk, "/zklock-examples", &name, WORKERS);
 
     let alone = barrier.enter_for(Duration::from_millis(200))?;
-    checks.that("enter_for(200 ms), alone of three, gives None", alone.is_none());
+    checks.that("enter_for(200 ms) by one of three gives None", alone.is_none());
 
     // How many workers have begun, and ended, a step.
     let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -51,7 +51,7 @@ fn story() -> Result<bool> {
                 ended.fetch_add(1, Ordering::SeqCst);
                 entered.leave()?;
                 in_step &= ended.load(Ordering::SeqCst) == step * WORKERS;
-                // Nobody goes on before all have looked.
+                // No worker goes on before all have read the counters.
                 barrier.enter()?.leave()?;
             }
             Ok(in_step)

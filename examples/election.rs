@@ -1,5 +1,5 @@
-//! One of three leads, and another one takes over when it resigns, when its session ends, and when
-//! its node is deleted.
+//! One of three candidates leads. Another takes over when the leader resigns, when its session
+//! ends, and when its node is deleted.
 //!
 //! ```text
 //! cargo run --example election
@@ -28,7 +28,7 @@ const IDS: [&str; 3] = ["anna", "bela", "cleo"];
 const STEP: Duration = Duration::from_millis(20);
 const SOON: Duration = Duration::from_secs(15);
 
-/// A term has begun.
+/// The beginning of a term.
 struct Term {
     id: &'static str,
     token: FencingToken,
@@ -43,7 +43,7 @@ fn story() -> Result<bool> {
     let zookeeper = ZooKeeper::find()?;
     let (name, cancel, mut checks) = (unique("scheduler"), Cancel::new(), Checks::default());
     let (tell, terms) = mpsc::channel();
-    // Three candidates, each as a process of its own would be: with a session of its own.
+    // Three candidates, each with its own session, like separate processes.
     let (mut clients, mut elections, mut resign) = (Vec::new(), Vec::new(), Vec::new());
     for id in IDS {
         let zk = Client::connect(zookeeper.hosts())?;
@@ -54,7 +54,7 @@ fn story() -> Result<bool> {
     let watched = LeaderElection::new(&watcher, BASE, &name);
 
     thread::scope(|scope| -> Result<()> {
-        // However the story ends, the candidates do, too.
+        // The candidates' threads end however this closure ends.
         let _ends = CancelWhenDropped(&cancel);
         let mut loops = Vec::new();
         for (number, election) in elections.iter().enumerate() {
@@ -62,7 +62,7 @@ fn story() -> Result<bool> {
             resign.push(ask);
             let (tell, cancel) = (tell.clone(), &cancel);
             loops.push(scope.spawn(move || stand(election, IDS[number], cancel, &tell, &asked)));
-            // So that they stand in that order.
+            // The candidates stand in the order of `IDS`.
             in_line(&watched, number + 1)?;
         }
         let mut last = terms.recv_timeout(SOON)?;
@@ -81,17 +81,17 @@ fn story() -> Result<bool> {
         in_line(&watched, 3)?; // anna, behind the others
         clients[1].close();
         next(&mut checks, "bela's session ends, and cleo takes over", "cleo")?;
-        // For operators who know what they do. An election is a mutex to those who look at it so.
+        // For operators only. A mutex with the same path sees the leader as the holder.
         let lock = DistributedLock::new(&watcher, BASE, &name);
-        let leader = lock.contenders()?.into_iter().next().ok_or("nobody leads")?;
+        let leader = lock.contenders()?.into_iter().next().ok_or("there is no leader")?;
         lock.break_lock(&leader)?;
         next(&mut checks, "cleo's node is deleted, and anna leads again", "anna")?;
         in_line(&watched, 2)?;
         resign[0].send(())?;
-        next(&mut checks, "cleo was told, stood again, and is the next", "cleo")?;
+        next(&mut checks, "cleo was told of the loss, stood again, and is next", "cleo")?;
 
         let progress = elections[2].progress();
-        checks.that("it is her second term", progress.terms == 2);
+        checks.that("it is cleo's second term", progress.terms == 2);
         checks.that("as any thread can see", progress.phase == ElectionPhase::Leading);
         cancel.cancel();
         for (id, one) in IDS.iter().zip(loops) {
@@ -106,7 +106,7 @@ fn story() -> Result<bool> {
     Ok(checks.all_passed)
 }
 
-/// Waits until there are so many candidates.
+/// Waits until there are `count` candidates.
 fn in_line(election: &LeaderElection, count: usize) -> Result<()> {
     let until = Instant::now() + SOON;
     while election.candidates()?.len() != count {
@@ -118,7 +118,7 @@ fn in_line(election: &LeaderElection, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// A candidate's whole life: it leads until it is to resign, and stands again.
+/// Runs a candidate: it leads until it is told to resign, and stands again, until it is cancelled.
 fn stand(
     election: &LeaderElection,
     id: &'static str,

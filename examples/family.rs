@@ -1,5 +1,5 @@
-//! More than a mutex: readers and writers, permits, several locks at once, and a holder that is
-//! asked to let go.
+//! The other locks: read/write lock, semaphore, reentrant lock, several locks at once, and a holder
+//! that is asked to release.
 //!
 //! ```text
 //! cargo run --example family
@@ -61,11 +61,11 @@ fn permits(zk: &Client, checks: &mut Checks) -> Result<()> {
     let name = unique("downloads");
     let downloads = DistributedSemaphore::new(zk, BASE, &name, 3);
     let permits = downloads.acquire_many(2)?;
-    checks.that("of three permits two are held, and a third", downloads.try_acquire()?.is_some());
+    checks.that("after two of three permits, a third is free", downloads.try_acquire()?.is_some());
     checks.that("but not two more", downloads.try_acquire_many(2)?.is_none());
     let mistaken = DistributedSemaphore::new(zk, BASE, &name, 4).acquire();
-    let told = mistaken.is_err_and(|error| error.kind() == ErrorKind::Disagreement);
-    checks.that("who takes them to be four is told", told);
+    let told = mistaken.is_err_and(|error| error.kind() == ErrorKind::Conflict);
+    checks.that("a client that expects four permits gets an error", told);
     permits.release()?;
     Ok(())
 }
@@ -75,7 +75,7 @@ fn again_and_several(zk: &Client, checks: &mut Checks) -> Result<()> {
     let ledger = ReentrantLock::new(zk, BASE, &name);
     let outer = ledger.lock()?;
     let inner = ledger.lock()?;
-    checks.that("a thread takes its re-entrant lock twice", inner.is_held());
+    checks.that("a thread locks its reentrant lock twice", inner.is_held());
     drop(outer);
     checks.that("and holds it until both guards are gone", inner.is_held());
     drop(inner);
@@ -93,10 +93,10 @@ fn asked_to_let_go(zk: &Client, checks: &mut Checks) -> Result<()> {
     let guard = lock.lock()?;
     let (tell, told) = mpsc::channel();
     guard.on_release_requested(move || {
-        // Here a batch job would stop after the page that it is at.
+        // A real holder would finish the present page, and release the lock.
         let _ = tell.send(());
     });
-    checks.that("one holder is asked to let go", lock.request_release()? == 1);
+    checks.that("one holder is asked to release", lock.request_release()? == 1);
     checks.that("and learns of it", told.recv_timeout(SOON).is_ok() && guard.release_requested());
     guard.unlock()?;
     Ok(())

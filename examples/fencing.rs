@@ -1,5 +1,5 @@
-//! What no lock can prevent, and what does: a holder that is paused at the wrong moment writes
-//! late, and a store that looks at fencing tokens refuses it.
+//! Fencing prevents what no lock can: a holder that is paused at the wrong moment writes late, and
+//! a store that checks fencing tokens refuses the write.
 //!
 //! ```text
 //! cargo run --example fencing
@@ -34,16 +34,16 @@ fn main() -> ExitCode {
     })
 }
 
-/// A store that is written to by whoever holds the lock, such as a database or a file server.
+/// A store to which lock holders write, such as a database or a file server.
 #[derive(Default)]
 struct Store {
     value: String,
-    /// The highest token seen. It is kept with the data, and as safely.
+    /// The highest token seen. A real store has to keep it as safely as the data.
     highest: Option<FencingToken>,
 }
 
 impl Store {
-    /// Takes a write unless a later holder's was seen: the whole of what a store has to do.
+    /// Accepts a write unless a later holder has written. A store has to do no more than this.
     fn write(&mut self, token: FencingToken, value: &str) -> Result<(), String> {
         if let Some(highest) = self.highest.filter(|highest| token < *highest) {
             return Err(format!("{token} is older than {highest}"));
@@ -53,7 +53,7 @@ impl Store {
         Ok(())
     }
 
-    /// As stores do that have not heard of tokens.
+    /// Accepts every write, as stores without fencing do.
     fn write_unfenced(&mut self, value: &str) {
         self.value = value.to_owned();
     }
@@ -96,7 +96,7 @@ fn story() -> Result<bool> {
         Err(why) => say(format!("   the store with tokens refuses it: {why}")),
     }
     let late = first.hear()?;
-    say(format!("A  asks is_held() again: {late}; too late for what was already decided"));
+    say(format!("A  asks is_held() again: {late}; too late, as it has written already"));
     guard.unlock()?;
 
     println!();
@@ -105,7 +105,7 @@ fn story() -> Result<bool> {
     Ok(refused.is_err() && plain.value == "by A" && fenced.value == "by B" && late == "false")
 }
 
-/// Holds the lock in a process of its own, which can be paused.
+/// Holds the lock, in a separate process that can be paused.
 fn holder(hosts: &str, name: &str) -> Result<()> {
     let zk = Client::builder(hosts).session_timeout(SESSION_TIMEOUT).connect()?;
     let guard = DistributedLock::new(&zk, BASE, name).lock()?;
@@ -113,7 +113,7 @@ fn holder(hosts: &str, name: &str) -> Result<()> {
     println!("{}", guard.is_held());
     let mut order = String::new();
     if io::stdin().read_line(&mut order)? == 0 {
-        return Ok(()); // whoever started this process is gone
+        return Ok(()); // the parent process is gone
     }
     println!("{}", guard.fencing_token());
     println!("{}", guard.is_held());
@@ -133,7 +133,8 @@ impl Holder {
             .args(["--holder", hosts, name])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // So that it goes on, to its end, should this process end while it is paused.
+            // In its own process group: if this process ends first, the holder still goes on, and
+            // ends.
             .process_group(0)
             .spawn()?;
         let (orders, output) = (child.stdin.take(), child.stdout.take());

@@ -1,4 +1,4 @@
-//! Who is there: members that come, are seen, and go; and come back in a new session.
+//! A group: members join, are seen by others, leave, and join again in a new session.
 //!
 //! ```text
 //! cargo run --example group
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     support::exit(story())
 }
 
-/// The ids as soon as they are so many, and a line about them.
+/// Waits until there are `count` members, prints each change, and returns their ids.
 fn seen(changes: &mut Changes<Vec<Member>>, count: usize) -> Result<Vec<String>> {
     let end = Instant::now() + SOON;
     while let Some(members) = changes.next_for(end.saturating_duration_since(Instant::now()))? {
@@ -51,13 +51,13 @@ fn story() -> Result<bool> {
     let one = first.join("worker-1", "10.0.0.1:8080")?;
     let two = second.join("worker-2", "10.0.0.2:8080")?;
     checks.that("both are seen", seen(&mut changes, 2)? == ["worker-1", "worker-2"]);
-    checks.that("and know it", one.is_member() && two.is_member());
+    checks.that("and know that they are members", one.is_member() && two.is_member());
 
     two.leave()?;
     checks.that("one leaves, and is gone", seen(&mut changes, 1)? == ["worker-1"]);
     clients[0].close();
     checks.that("one whose session ends is gone, too", seen(&mut changes, 0)?.is_empty());
-    checks.that("and knows it", !one.is_member());
+    checks.that("and knows that it is no member", !one.is_member());
     let back = second.join("worker-1", "10.0.0.2:8081")?;
     checks.that("the id is free for another", seen(&mut changes, 1)? == ["worker-1"]);
     drop(back);

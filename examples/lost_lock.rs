@@ -1,12 +1,12 @@
-//! Work that stops when its lock is lost, and the three ways to know of it: asking between steps,
-//! a callback, and a thread that waits.
+//! Work that stops when its lock is lost, and three ways to notice that: checks between steps, a
+//! callback, and a thread that waits.
 //!
 //! ```text
 //! cargo run --example lost_lock
 //! ```
 //!
-//! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one; only its own does it
-//! silence. The exit code is 0 if the work stopped each time, 1 if not, 2 if it could not run.
+//! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one. It pauses only its own
+//! server. The exit code is 0 if the work stopped each time, 1 if not, 2 if it could not run.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
 
@@ -22,7 +22,7 @@ use zklock::{Client, DistributedLock, LockGuard, LossReason};
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 const BASE: &str = "/zklock-examples";
 const STEP: Duration = Duration::from_millis(20);
-/// Work that goes on for so long was not stopped.
+/// Work that goes on for this long was not stopped.
 const FAR_TOO_LONG: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -37,13 +37,13 @@ fn story() -> Result<bool> {
     let name = unique("lost-lock");
     let lock = DistributedLock::new(&zk, BASE, &name);
 
-    say("1. Somebody deletes the holder's node");
+    say("1. Another client deletes the holder's node");
     let deleted = work(&lock, |guard| {
-        // As an operator may, by another client.
+        // As an operator might do.
         let operator = Client::connect(zookeeper.hosts())?;
         let same = DistributedLock::new(&operator, BASE, &name);
         let holder = same.contenders()?.into_iter().find(|one| one.path == guard.path());
-        same.break_lock(&holder.ok_or("nobody holds the lock")?)?;
+        same.break_lock(&holder.ok_or("the lock has no holder")?)?;
         say("         the node is deleted");
         Ok(())
     })?;
@@ -64,7 +64,7 @@ fn story() -> Result<bool> {
         server.resume();
     } else {
         println!();
-        say("2. is left out: this server is not ours to silence (ZKLOCK_HOSTS)");
+        say("2. is left out: it would pause the server that ZKLOCK_HOSTS names");
     }
     let guard = lock.lock()?;
     say(format!("         locked again, with the token {}", guard.fencing_token()));
@@ -72,8 +72,8 @@ fn story() -> Result<bool> {
     Ok(fine)
 }
 
-/// Works step by step under the lock until it is lost, and says why it was; `None` if that did
-/// not stop it.
+/// Works step by step under the lock until it is lost, and returns why; `None` if the loss did not
+/// stop the work.
 fn work(
     lock: &DistributedLock,
     provoke: impl FnOnce(&LockGuard) -> Result<()> + Send,
@@ -81,10 +81,10 @@ fn work(
     let guard = lock.lock()?;
     say(format!("         locked, with the token {}", guard.fencing_token()));
 
-    // To be called: for what can be told to stop, such as a job on another machine.
+    // The callback: for work that has to be told to stop, such as a job on another machine.
     guard.on_lost(|why| say(format!("on_lost  tells: {why}")));
 
-    // To wait for, on any thread; it ends, with `None`, when the guard is dropped, too.
+    // The wait, on any thread: it also ends, with `None`, when the guard is dropped.
     let lost = guard.lost();
     let waiter = thread::spawn(move || {
         if let Some(why) = lost.wait() {
@@ -92,24 +92,24 @@ fn work(
         }
     });
 
-    // To ask for, between steps: no request is made, it is a look at the clock.
+    // The check between steps: it sends no request, it only compares times.
     let (started, mut steps) = (Instant::now(), 0);
     thread::scope(|scope| {
         let provoked = scope.spawn(|| {
             thread::sleep(STEP * 10);
-            // A thread's panic or error must not pass for success.
+            // An error is returned, so that it does not look like success.
             provoke(&guard).map_err(|error| error.to_string())
         });
         while guard.is_held() && started.elapsed() < FAR_TOO_LONG {
             thread::sleep(STEP);
             steps += 1;
         }
-        provoked.join().map_err(|_| "the saboteur panicked")?
+        provoked.join().map_err(|_| "the thread that provokes the loss panicked")?
     })?;
     say(format!("is_held  is {}: the work stops after {steps} steps", guard.is_held()));
 
     let stopped = !guard.is_held();
-    // Before something that cannot be taken back, one may ask the ensemble itself.
+    // Before a step that cannot be undone, ask the ensemble itself.
     if let Err(error) = guard.ensure_held() {
         say(format!("         ensure_held: {error}"));
     }

@@ -1,4 +1,4 @@
-//! Locks in the session of a handle of the `zookeeper` crate that the program has already.
+//! Locks in the session of the program's own handle of the `zookeeper` crate.
 //!
 //! ```text
 //! cargo run --example own_handle
@@ -23,7 +23,7 @@ use zklock::{Client, DistributedLock};
 const BASE: &str = "/zklock-examples";
 
 fn main() -> ExitCode {
-    // To the crate it is an error that a handle is dropped which was closed.
+    // The crate logs an error when a closed handle is dropped.
     let settings = Env::default().default_filter_or("error,zookeeper=off");
     env_logger::init_from_env(settings);
     support::exit(story())
@@ -37,7 +37,7 @@ fn story() -> Result<bool> {
     let name = unique("own-handle");
     let mut checks = Checks::default();
 
-    // The handle stays the program's, and is asked for whatever else it is there for.
+    // The program goes on using the handle for other requests.
     let zk = Client::from(&handle);
     let lock = DistributedLock::new(&zk, BASE, &name);
     let guard = lock.lock()?;
@@ -48,19 +48,19 @@ fn story() -> Result<bool> {
         owner.is_some() && owner == zk.session_id(),
     );
 
-    // A client with a connection of its own shares the lock. That one has a lease: its guards know
-    // of a loss while there is no connection, which the handle's do not.
+    // A client with its own connection shares the lock. It has a lease, so its guards notice a loss
+    // even without a connection; guards on a handle do not.
     let other = DistributedLock::new(&Client::connect(found.hosts())?, BASE, &name);
     checks.that("another client is kept out", other.try_lock()?.is_none());
 
-    // Without a lease, whoever has to know asks the ensemble.
+    // Without a lease, a holder that must be sure asks the ensemble.
     guard.ensure_held()?;
     guard.unlock()?;
     let guard = other.lock()?;
-    checks.that("and this one, when the other has it", lock.try_lock()?.is_none());
+    checks.that("and this one, while the other holds it", lock.try_lock()?.is_none());
     guard.unlock()?;
 
-    // Or else it is closed when its last owner is gone, here or in `lock`.
+    // Without this, the handle is closed when its last owner is dropped, here or in `lock`.
     handle.close()?;
     Ok(checks.all_passed)
 }

@@ -42,11 +42,11 @@ fn story() -> Result<bool> {
     checks.that("the lower number comes first", first == b"build the index");
 
     jobs.offer(URGENT, "stop the leak")?;
-    checks.that("what is urgent goes before", jobs.take()? == b"stop the leak");
+    checks.that("an urgent job overtakes the others", jobs.take()? == b"stop the leak");
     let next = jobs.try_take()?;
-    checks.that("what is as urgent, in its order", next.as_deref() == Some(b"send the reports"));
+    checks.that("equal priorities keep their order", next.as_deref() == Some(b"send the reports"));
     let next = jobs.take_for(SOON)?;
-    checks.that("and the rest in the end", next.as_deref() == Some(b"tidy up"));
+    checks.that("the highest number comes last", next.as_deref() == Some(b"tidy up"));
 
     let waiting = {
         let jobs = jobs.clone();
@@ -54,7 +54,7 @@ fn story() -> Result<bool> {
     };
     jobs.offer(NORMAL, "go home")?;
     let last = waiting.join().map_err(|_| "the waiting thread panicked")??;
-    checks.that("who waits is told", last.as_deref() == Some(b"go home"));
+    checks.that("a waiting consumer gets a new job", last.as_deref() == Some(b"go home"));
     checks.that("then nothing is left", jobs.is_empty()?);
     Ok(checks.all_passed)
 }

@@ -1,4 +1,5 @@
-//! A queue: who takes an item has it alone, and who leases one has to say that it is done.
+//! A queue: each item is taken by one consumer only. A consumer that leases an item instead has to
+//! acknowledge it, or the item comes back.
 //!
 //! ```text
 //! cargo run --example queue
@@ -40,7 +41,7 @@ fn story() -> Result<bool> {
 /// At most once: four threads share the items.
 fn taken(zk: &Client, checks: &mut Checks) -> Result<()> {
     let mails = DistributedQueue::new(zk, BASE, unique("mails"));
-    checks.that("a queue that nobody has used is empty", mails.try_take()?.is_none());
+    checks.that("an unused queue is empty", mails.try_take()?.is_none());
     for number in 0..MAILS {
         mails.offer(format!("mail {number:02}"))?;
     }
@@ -94,10 +95,9 @@ fn leased(zk: &Client, hosts: &str, checks: &mut Checks) -> Result<()> {
     other.close();
     let again = waiting.join().map_err(|_| "a consumer panicked")??;
     checks.that("when a consumer dies, its payment comes back", again.is_some());
-    checks
-        .that("it knows that it is not its own any more", !first.is_held() && first.ack().is_err());
+    checks.that("the first consumer knows of that", !first.is_held() && first.ack().is_err());
     if let Some(again) = again {
-        checks.that("it is the same one, with its number", again.data() == b"to Alice");
+        checks.that("it is the same payment", again.data() == b"to Alice");
         again.ack()?;
     }
     checks.that("what was acknowledged is gone", payments.is_empty()?);

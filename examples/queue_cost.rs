@@ -1,12 +1,12 @@
-//! What it costs to take items out of a queue, by its length: one consumer takes all that is there.
+//! Measures what taking an item costs, for queues of several lengths: one consumer takes all items.
 //!
 //! ```text
 //! cargo run --release --example queue_cost [LENGTH...]
 //! ```
 //!
-//! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one; the requests are counted
-//! by the server, and so only on its own one. The exit code is 0 if all items were taken, 1 if not,
-//! 2 if it could not run.
+//! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one. Requests are counted
+//! only on its own server. The exit code is 0 if all items were taken, 1 if not, 2 if it could not
+//! run.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
 
@@ -87,7 +87,7 @@ fn measure(zookeeper: &ZooKeeper, zk: &Client, length: usize, how: &str) -> Resu
     }
     let each = begin.elapsed().as_secs_f64() * 1e3 / length as f64;
     let requests = match zookeeper.own() {
-        // The server counts its answers to us, too.
+        // All packets that the server has received since the reset.
         Some(server) => {
             format!("{:.2}", server.counter("zk_packets_received") as f64 / length as f64)
         }

@@ -1,4 +1,4 @@
-//! A setting that all see and change one at a time, and a counter that loses nothing.
+//! A setting that all clients see and change one at a time, and a counter that loses no addition.
 //!
 //! ```text
 //! cargo run --example shared_value
@@ -36,15 +36,15 @@ fn story() -> Result<bool> {
     let mut changes = seen.observe();
     checks.that("a value that was never set is none", changes.next_for(SOON)? == Some(None));
     limit.set("100")?;
-    let told = changes.next_for(SOON)?.flatten().ok_or("nobody was told")?;
-    say(format!("another client is told of {told:?}"));
-    checks.that("who observes is told when it is set", told.data() == b"100");
+    let told = changes.next_for(SOON)?.flatten().ok_or("the observer saw no value")?;
+    say(format!("another client sees {told:?}"));
+    checks.that("an observer sees the new value", told.data() == b"100");
 
-    // Of two who have read the same version, one succeeds.
+    // Of two clients that have read the same version, one succeeds.
     let new = limit.compare_and_set(told.version(), "200")?;
-    checks.that("compare_and_set with the version that was read", new.is_some());
+    checks.that("compare_and_set with the version that was read succeeds", new.is_some());
     let outdated = seen.compare_and_set(told.version(), "300")?;
-    checks.that("and again with that version, in vain", outdated.is_none());
+    checks.that("a second one with that version does not", outdated.is_none());
 
     let count = SharedCounter::new(&ours, BASE, format!("{name}-count"));
     thread::scope(|scope| -> Result<()> {
@@ -56,6 +56,6 @@ fn story() -> Result<bool> {
         Ok(())
     })?;
     let sum = count.get()?;
-    checks.that(format!("four threads have counted to {sum}, of 50 each"), sum == 200);
+    checks.that(format!("four threads have added 50 each: {sum}"), sum == 200);
     Ok(checks.all_passed)
 }

@@ -1,4 +1,4 @@
-//! Not waiting for ever: trying, time limits, and a wait that another thread cancels.
+//! Waiting with limits: trying, timeouts, and a wait that another thread cancels.
 //!
 //! ```text
 //! cargo run --example time_limits
@@ -29,7 +29,7 @@ fn story() -> Result<bool> {
     let name = unique("time-limits");
     let named =
         |who: &str| DistributedLock::builder(&zk, "/zklock-examples", &name).data(who).build();
-    let (holder, lock) = (named("the holder"), named("the one who waits"));
+    let (holder, lock) = (named("the holder"), named("the waiter"));
     let mut checks = Checks::default();
 
     let free = lock.try_lock()?;
@@ -46,12 +46,12 @@ fn story() -> Result<bool> {
     let took = began.elapsed();
     checks.that(format!("after {took:.0?}"), took >= limit && took < limit * 2);
 
-    // One end for several calls: what the first one takes, the second does not have.
+    // One deadline for several calls.
     let end = Instant::now() + limit;
     let (first, second) = (lock.try_lock_until(end)?, lock.try_lock_until(end)?);
     checks.that("try_lock_until(an instant), twice, gives None", first.or(second).is_none());
     let late = end.elapsed();
-    checks.that(format!("both by that instant, and {late:.0?}"), late < limit);
+    checks.that(format!("the second returned {late:.0?} after that instant"), late < limit);
 
     let cancel = Cancel::new();
     thread::scope(|scope| -> Result<()> {
@@ -59,7 +59,7 @@ fn story() -> Result<bool> {
         while lock.contenders()?.len() < 2 {
             thread::sleep(Duration::from_millis(10));
         }
-        say("who holds the lock, and who waits for it (contenders()):");
+        say("the holder of the lock, and the waiters (contenders()):");
         for (place, contender) in lock.contenders()?.iter().enumerate() {
             let (who, age) = (contender.label(), contender.age());
             say(format!("  {}. {who}, for {age:.0?}, number {}", place + 1, contender.sequence));
@@ -70,7 +70,7 @@ fn story() -> Result<bool> {
         checks.that("lock_with(&cancel) ends with Cancelled when cancelled", cancelled);
         Ok(())
     })?;
-    checks.that("who gave up is no contender any more", lock.contenders()?.len() == 1);
+    checks.that("the cancelled waiter is no longer a contender", lock.contenders()?.len() == 1);
 
     let soon = Duration::from_millis(200);
     let releases = thread::spawn(move || {
@@ -78,7 +78,7 @@ fn story() -> Result<bool> {
         held.unlock()
     });
     let guard = lock.try_lock_for(Duration::from_secs(10))?;
-    checks.that("try_lock_for(10 s) gives a guard as soon as the holder lets go", guard.is_some());
+    checks.that("try_lock_for(10 s) gives a guard when the holder releases", guard.is_some());
     releases.join().map_err(|_| "the releasing thread panicked")??;
     Ok(checks.all_passed)
 }

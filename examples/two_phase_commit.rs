@@ -1,4 +1,4 @@
-//! Two services that both take an order, or both refuse it; also when one of them dies.
+//! Two services that both take an order, or both refuse it, even if one of them dies.
 //!
 //! ```text
 //! cargo run --example two_phase_commit
@@ -37,11 +37,14 @@ fn story() -> Result<bool> {
     let (orders, stock) = (round.join("orders")?, round.join("stock")?);
     orders.vote_yes()?;
     stock.vote_yes()?;
-    checks.that("the coordinator commits", coordinator.decide_for(LIMIT)? == Decision::Commit);
+    checks.that(
+        "the coordinator commits",
+        coordinator.decide_or_abort_within(LIMIT)? == Decision::Commit,
+    );
     checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Commit));
     checks.that("stock learns it", stock.decision_for(LIMIT)? == Some(Decision::Commit));
     drop((orders, stock));
-    checks.that("the round is forgotten when all is done", round.forget()?);
+    checks.that("the finished round can be deleted", round.forget()?);
 
     say("2. One of them cannot");
     let round = order("refused");
@@ -49,12 +52,15 @@ fn story() -> Result<bool> {
     let (orders, stock) = (round.join("orders")?, round.join("stock")?);
     orders.vote_yes()?;
     stock.vote_no()?;
-    checks.that("the coordinator aborts", coordinator.decide_for(LIMIT)? == Decision::Abort);
+    checks.that(
+        "the coordinator aborts",
+        coordinator.decide_or_abort_within(LIMIT)? == Decision::Abort,
+    );
     checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Abort));
     drop((orders, stock));
     round.forget()?;
 
-    say("3. One of them dies when it has voted, and its coordinator, too");
+    say("3. One of them dies after its vote, and the coordinator dies, too");
     let round = order("died");
     let coordinator = round.begin(&SERVICES)?;
     let (orders, stock) = (round.join("orders")?, round.join("stock")?);
@@ -66,8 +72,8 @@ fn story() -> Result<bool> {
     for one in round.state()?.ok_or("the round is gone")?.participants {
         say(format!("         {}: here {}, vote {:?}", one.name, one.is_here, one.vote));
     }
-    let recovered = round.recover()?.decide_for(LIMIT)?;
-    checks.that("who recovers the round aborts it", recovered == Decision::Abort);
+    let recovered = round.recover()?.decide_or_abort_within(LIMIT)?;
+    checks.that("the coordinator that recovers the round aborts it", recovered == Decision::Abort);
     checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Abort));
     checks.that("stock learns it after its restart", round.decision()? == Some(Decision::Abort));
     let again = round.join("stock")?;

@@ -1,9 +1,10 @@
-//! Runs a command beside a ZooKeeper server that is there for it alone, by `zklock::testing`:
+//! Runs a command with a ZooKeeper server that `zklock::testing` starts for it:
 //!
 //! ```sh
 //! cargo run --features testing --example with_zookeeper -- cargo run --example fencing
 //! ```
 //!
+//! With `--features testing-local` the server is from a local installation, and not in Docker.
 //! The command finds the server's connect string in `ZKLOCK_HOSTS`. The exit code is the command's,
 //! or 2 if it could not be run.
 
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<u8, Box<dyn Error>> {
     let mut arguments = env::args_os().skip(1);
-    let program = arguments.next().ok_or("which command?")?;
+    let program = arguments.next().ok_or("no command given. Usage: with_zookeeper COMMAND...")?;
     let server = ZooKeeperServer::start()?;
     let kind = if server.is_docker() { "a container" } else { "a process" };
     eprintln!("started a ZooKeeper server at {}, {kind}", server.hosts());

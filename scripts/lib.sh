@@ -1,4 +1,4 @@
-# Functions for the scripts beside this file, which source it.
+# Functions for the other scripts in this folder, which source this file.
 # shellcheck shell=bash
 
 say() {
@@ -10,12 +10,28 @@ fail() {
     exit 1
 }
 
-# Makes cargo runnable, also where HOME is unset or empty.
+# The tests, the examples and their dependencies need this compiler. The library needs only that of
+# `rust-version` in Cargo.toml: see check_rust_version.
+rust_for_tests=1.95
+
+# The version of the installed cargo, if it runs.
+cargo_version() {
+    cargo --version 2>/dev/null | cut -d' ' -f2
+}
+
+# Whether the second version is at least the first.
+is_at_least() {
+    [[ $(printf '%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]
+}
+
+# Makes a cargo runnable that is new enough, even if HOME is unset or empty.
 ensure_cargo() {
-    local account directory
+    local account directory present
     account=$(getent passwd "$(id -u)" | cut -d: -f6) || account=
-    if ! command -v cargo >/dev/null; then
-        for directory in "${CARGO_HOME:-}/bin" "${HOME:-}/.cargo/bin" "$account/.cargo/bin" \
+    # A distribution's cargo, which is older, may come first in PATH.
+    present=$(cargo_version) || present=0
+    if ! is_at_least "$rust_for_tests" "$present"; then
+        for directory in "${CARGO_HOME:+$CARGO_HOME/bin}" "${HOME:-}/.cargo/bin" "$account/.cargo/bin" \
             /usr/local/cargo/bin; do
             if [[ -x $directory/cargo ]]; then
                 PATH=$directory:$PATH
@@ -26,7 +42,7 @@ ensure_cargo() {
     command -v cargo >/dev/null ||
         fail "cargo is not installed; see https://rustup.rs, or run: curl -sSf https://sh.rustup.rs | sh"
 
-    # A cargo that rustup manages looks for its toolchain in HOME, unless it is told where it is.
+    # A cargo installed by rustup looks for its toolchain in HOME, unless RUSTUP_HOME is set.
     if ! cargo --version >/dev/null 2>&1; then
         directory=$(dirname "$(dirname "$(command -v cargo)")")
         if [[ -d ${directory%/.cargo}/.rustup ]]; then
@@ -36,22 +52,51 @@ ensure_cargo() {
     fi
     cargo --version >/dev/null || fail "cargo is at $(command -v cargo), but does not run"
 
-    local needed present
-    needed=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
-    present=$(cargo --version | cut -d' ' -f2)
-    if [[ $(printf '%s\n' "$needed" "$present" | sort -V | head -n 1) != "$needed" ]]; then
-        fail "cargo is $present; needed is Rust $needed or newer: rustup update, or see https://rustup.rs"
-    fi
+    present=$(cargo_version)
+    is_at_least "$rust_for_tests" "$present" ||
+        fail "cargo is $present; but the tests require Rust $rust_for_tests or newer: run rustup update, or see" \
+            "https://rustup.rs"
 }
 
-# Whether servers can be started here.
+# Checks the library with the oldest supported compiler: rustup's, or Debian's in /usr/bin, which is
+# installed if necessary. If neither is available, it says so and skips the check.
+check_rust_version() {
+    local version toolchain features
+    local as_cargo=(env RUSTC=/usr/bin/rustc /usr/bin/cargo)
+    version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+
+    toolchain=$(rustup toolchain list 2>/dev/null | cut -d' ' -f1 | grep -E "^${version//./\\.}[.-]" |
+        head -n 1) || toolchain=
+    if [[ -n $toolchain ]]; then
+        as_cargo=(rustup run "$toolchain" cargo)
+    elif ! debian_has_rust "$version" &&
+        ! { install_packages {rustc-web,cargo-web,libstd-rust-web-dev}="$version.*" &&
+            debian_has_rust "$version"; }; then
+        say "skipped: no Rust $version, the oldest that the library supports; to check it, run: rustup" \
+            "toolchain install $version"
+        return
+    fi
+
+    say "cargo check --lib with Rust $version (${toolchain:-/usr/bin/rustc})"
+    for features in "" --no-default-features; do
+        CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/rust-$version \
+            "${as_cargo[@]}" check --lib --locked ${features:+"$features"}
+    done
+}
+
+# Whether Debian's compiler is installed in this version.
+debian_has_rust() {
+    [[ -x /usr/bin/cargo && $(/usr/bin/rustc --version 2>/dev/null) == "rustc $1."* ]]
+}
+
+# Whether ZooKeeper servers can be started on this machine.
 have_servers() {
     local jars=${ZKLOCK_ZOOKEEPER_JARS:-/usr/share/java}
     command -v java >/dev/null && [[ -f $jars/zookeeper.jar && -f $jars/slf4j-simple.jar ]]
 }
 
-# Makes sure that there is a ZooKeeper to use: the one that ZKLOCK_HOSTS names, or jars and a Java
-# to start one with, which are installed if need be.
+# Ensures that there is a ZooKeeper to use: the one that ZKLOCK_HOSTS names, or Java and the jars
+# to start one, which are installed if they are missing.
 ensure_zookeeper() {
     if [[ -n ${ZKLOCK_HOSTS:-} ]]; then
         say "using the ZooKeeper at $ZKLOCK_HOSTS (ZKLOCK_HOSTS)"
@@ -64,19 +109,20 @@ ensure_zookeeper() {
     local packages=(libzookeeper-java libslf4j-java)
     command -v java >/dev/null || packages=(default-jre-headless "${packages[@]}")
     install_packages "${packages[@]}" ||
-        fail "no ZooKeeper; on Debian or Ubuntu, as root: apt-get install ${packages[*]}, or set" \
-            "ZKLOCK_HOSTS to a running ZooKeeper"
-    have_servers || fail "installed, but java, zookeeper.jar or slf4j-simple.jar is still missing"
+        fail "no ZooKeeper found. On Debian or Ubuntu, as root: apt-get install ${packages[*]}," \
+            "or set ZKLOCK_HOSTS to a running ZooKeeper"
+    have_servers || fail "installed ${packages[*]}, but java, zookeeper.jar or slf4j-simple.jar is" \
+        "still missing"
 }
 
-# Installs packages with apt-get; where that may not be done, or fails, says why and is false.
+# Installs packages with apt-get. If that is not allowed or fails, prints why and returns 1.
 install_packages() {
     local as_root=()
     if [[ $(id -u) != 0 ]]; then
         as_root=(sudo -n)
     fi
     if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
-        say "no right to install $*"
+        say "cannot install $*: no apt-get, or no root rights"
         return 1
     fi
 
@@ -84,12 +130,12 @@ install_packages() {
     local apt_get=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
         apt-get -q -o DPkg::Lock::Timeout=120)
     if ! "${apt_get[@]}" update || ! "${apt_get[@]}" install -y --no-install-recommends "$@"; then
-        say "$* could not be installed"
+        say "cannot install $*: apt-get failed"
         return 1
     fi
 }
 
-# Runs a command in a process group of its own, all of which ends when this script is told to.
+# Runs a command in its own process group. A signal that ends this script ends the whole group.
 run() {
     local status=0
     trap 'end_run INT 130' INT

@@ -7,6 +7,8 @@ use std::ops::BitOr;
 pub struct Permissions(u32);
 
 impl Permissions {
+    /// No permissions.
+    pub const NONE: Permissions = Permissions(0);
     /// To read a node's data and list its children.
     pub const READ: Permissions = Permissions(1);
     /// To set a node's data.
@@ -33,9 +35,14 @@ impl Permissions {
         self.0 & other.0 == other.0
     }
 
-    /// As they stand on the wire.
+    /// Reads the bits as the server sends them, and ignores unknown ones.
+    pub(crate) fn from_bits(bits: i32) -> Permissions {
+        Permissions(bits as u32 & Permissions::ALL.0)
+    }
+
+    /// The bits as sent to the server.
     pub(crate) fn bits(self) -> i32 {
-        self.0.cast_signed()
+        self.0 as i32
     }
 }
 
@@ -49,8 +56,8 @@ impl BitOr for Permissions {
 
 /// One entry of a node's access control list: who may do what.
 ///
-/// Contenders for a lock create and delete children of the lock node, so all who share a
-/// lock need [`READ`](Permissions::READ), [`CREATE`](Permissions::CREATE) and
+/// Contenders for a lock create and delete children of the lock node, so all clients that
+/// share a lock need [`READ`](Permissions::READ), [`CREATE`](Permissions::CREATE) and
 /// [`DELETE`](Permissions::DELETE) on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Acl {
@@ -66,14 +73,28 @@ impl Acl {
         Acl { permissions, scheme: scheme.into(), id: id.into() }
     }
 
-    /// Everybody may do everything; the default, as with other lock libraries.
+    /// What the entry allows.
+    pub fn permissions(&self) -> Permissions {
+        self.permissions
+    }
+
+    /// The scheme by which the server recognises clients, such as `world`, `digest` or `ip`.
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// The clients that the entry is for, in the form of its scheme.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Gives every client all permissions; the default, as with other lock libraries.
     pub fn open() -> Acl {
         Acl::new(Permissions::ALL, "world", "anyone")
     }
 
-    /// Whoever has the credentials that this client connected with
-    /// ([`ClientBuilder::auth`](crate::ClientBuilder::auth)) may do everything, nobody else
-    /// anything.
+    /// Gives all permissions to clients with the credentials that this client connected with
+    /// ([`ClientBuilder::auth`](crate::ClientBuilder::auth)), and none to others.
     pub fn creator_only() -> Acl {
         Acl::new(Permissions::ALL, "auth", "")
     }

@@ -27,7 +27,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The address of a host that is written as one and needs no name resolution.
+    /// The host's address, if it is written as one and needs no name resolution.
     pub(crate) fn literal(&self) -> Option<SocketAddr> {
         let address: IpAddr = self.name.parse().ok()?;
         Some(SocketAddr::new(address, self.port))
@@ -44,12 +44,12 @@ impl FromStr for ConnectString {
         }
         let hosts = hosts.split(',').map(|host| host.trim().parse()).collect::<Result<_>>()?;
         let chroot = if chroot == "/" { "" } else { chroot };
-        // Legal, but hardly meant: all hosts but the first would be lost in it.
+        // Legal, but hardly intended: the hosts after the comma would become part of the chroot.
         if chroot.contains(',') {
             return Err(Error::new(
                 ErrorKind::InvalidName,
                 format!(
-                    "the connect string's chroot {chroot:?} has a comma; the chroot stands \
+                    "the connect string's chroot {chroot:?} has a comma; write the chroot only \
                      once, after the last host"
                 ),
             ));
@@ -85,7 +85,7 @@ fn split_bracketed<'a>(text: &str, bracketed: &'a str) -> Result<(String, Option
         return Err(malformed(text, "the closing ']' is missing"));
     };
     if address.contains('%') {
-        return Err(malformed(text, "an IPv6 zone cannot be given"));
+        return Err(malformed(text, "an IPv6 zone is not supported"));
     }
     let Ok(address) = address.parse::<Ipv6Addr>() else {
         return Err(malformed(text, format!("{address:?} is not an IPv6 address")));
@@ -103,7 +103,8 @@ fn split_plain(text: &str) -> Result<(String, Option<&str>)> {
         None => (text, None),
     };
     if port.is_some_and(|port| port.contains(':')) {
-        let reason = "more than one ':'; an IPv6 address is written in brackets, as in [::1]:2181";
+        let reason = "more than one ':'; separate hosts by commas, and write an IPv6 address in \
+                      brackets, as in [::1]:2181";
         return Err(malformed(text, reason));
     }
     if name.is_empty() {
@@ -116,16 +117,17 @@ fn split_plain(text: &str) -> Result<(String, Option<&str>)> {
     }
     if name.len() > MAX_NAME_BYTES {
         let bytes = name.len();
-        let reason = format!("the name has {bytes} bytes, and {MAX_NAME_BYTES} are allowed");
+        let reason = format!("the name has {bytes} bytes; at most {MAX_NAME_BYTES} are allowed");
         return Err(malformed(text, reason));
     }
     let is_legal = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     if let Some(c) = name.chars().find(|&c| !is_legal(c)) {
-        return Err(malformed(text, format!("{c:?} cannot stand in a host name")));
+        let reason = format!("{c:?} is not allowed in a host name; separate hosts by commas");
+        return Err(malformed(text, reason));
     }
     // One dot at the end is how a fully qualified name is written.
     if name.strip_suffix('.').unwrap_or(name).split('.').any(str::is_empty) {
-        return Err(malformed(text, "a label of the name is empty"));
+        return Err(malformed(text, "the host name has an empty part before or after a '.'"));
     }
     Ok((name.to_owned(), port))
 }
@@ -232,12 +234,12 @@ mod tests {
             ("[fe80::1%eth0]:1", "[fe80::1%eth0]:1", "zone"),
             ("[]", "[]", "\"\" is not an IPv6 address"),
             ("[127.0.0.1]", "[127.0.0.1]", "\"127.0.0.1\" is not an IPv6 address"),
-            ("zk 1", "zk 1", "' ' cannot stand"),
-            ("zk1;zk2", "zk1;zk2", "';' cannot stand"),
-            ("zü:1", "zü:1", "'ü' cannot stand"),
-            ("zk1\0", "zk1\0", "'\\0' cannot stand"),
-            ("a..b", "a..b", "a label of the name is empty"),
-            (".", ".", "a label of the name is empty"),
+            ("zk 1", "zk 1", "' ' is not allowed"),
+            ("zk1;zk2", "zk1;zk2", "';' is not allowed"),
+            ("zü:1", "zü:1", "'ü' is not allowed"),
+            ("zk1\0", "zk1\0", "'\\0' is not allowed"),
+            ("a..b", "a..b", "an empty part"),
+            (".", ".", "an empty part"),
             (&long, &long, "the name has 254 bytes"),
             ("zk://zk1", "zk:", "the port \"\" is not"),
         ] {

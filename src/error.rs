@@ -1,4 +1,4 @@
-//! The one error type.
+//! The crate's error type.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 /// A `Result` whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, as a kind to decide by, and a message to read.
+/// An error of this crate: a kind for programs, and a message for people.
 ///
 /// The message says what was tried, on which path, and what to do about it.
 /// Decide by [`kind`](Error::kind), never by the message. "Not acquired in time" is not
-/// an error: the `try_` methods answer `Ok(None)`.
+/// an error: the `try_` methods return `Ok(None)`, but never in an outage in which no server
+/// answered. The [table](crate#errors) says what each kind means and what to do.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -29,40 +30,50 @@ struct Inner {
 pub enum ErrorKind {
     /// A base path, lock name or connect string that ZooKeeper, or zklock, cannot accept.
     InvalidName,
-    /// Data, an ACL or a setting that cannot be accepted.
-    InvalidData,
+    /// An argument that cannot be accepted: a count, a duration, data, an ACL, a set of locks.
+    InvalidArgument,
     /// A request or reply larger than the server or the client allows.
     ///
     /// A server closes the connection on a request beyond its own `jute.maxbuffer`. When three
-    /// connections were closed right after a request of one size, requests that are no smaller
-    /// fail with this for a minute, without being sent.
+    /// connections were closed right after a request of one size, requests of that size or more
+    /// fail with this kind for a minute, without being sent.
     TooLarge,
-    /// No server of the ensemble could be reached within the connect time-out.
+    /// No server answered in time, and the call has had no effect.
     Connect,
-    /// The connection broke before the answer came; the operation may have taken effect.
+    /// The connection was lost, or the time was over, before the reply came: the call may have taken
+    /// effect.
     ConnectionLoss,
     /// The session ended: it expired, or its lease ran out by this client's own clock.
     SessionLost,
-    /// The lock was lost though the session lives: somebody deleted the contender's node.
-    LockLost,
+    /// A lock, permit, lease, leadership or membership was lost although the session lives: its node
+    /// was deleted by another client.
+    Lost,
     /// The server rejected the credentials given to the client.
     AuthFailed,
     /// An ACL on a node forbids the operation.
     NotAuthorized,
-    /// The lock node's sequence numbers are used up; the lock node is made anew once empty.
+    /// The lock node's sequence numbers are used up; the lock node is created anew once empty.
     SequenceExhausted,
-    /// Others take a semaphore to have another number of permits, or a double barrier to be for
-    /// another number of participants; nothing was acquired.
-    Disagreement,
-    /// Somebody else has the name that was asked for.
+    /// Other clients disagree: they use another number of permits for the semaphore, or of
+    /// participants for the double barrier. Nothing was acquired.
+    Conflict,
+    /// The name that was asked for is already in use.
     Taken,
-    /// More come to a double barrier than it is for; this one did not enter.
+    /// More participants came to a double barrier than it is for; this one did not enter.
     Full,
-    /// What the call is about does not exist, such as a round of a two-phase commit.
+    /// Something that the call needs does not exist, such as a node, or a round of a two-phase
+    /// commit.
     NotFound,
-    /// What the call was to make exists already, such as a round of a two-phase commit, or another
-    /// vote.
+    /// Something that the call was to create already exists, such as a node, a round of a two-phase
+    /// commit, or another vote.
     AlreadyExists,
+    /// The node has children, and so cannot be deleted.
+    NotEmpty,
+    /// The node's data has another version than the transaction requires; nothing was changed.
+    VersionMismatch,
+    /// This client's connection does not support the call: transactions need zklock's own connection,
+    /// not a program's ZooKeeper handle.
+    Unsupported,
     /// A [`Cancel`](crate::Cancel) token was tripped while waiting.
     Cancelled,
     /// The client was closed.
@@ -98,7 +109,7 @@ impl Error {
         self
     }
 
-    /// The first of them, which tells of the others.
+    /// The first of the errors, with the rest as its [`others`](Error::others).
     pub(crate) fn gather(errors: impl IntoIterator<Item = Error>) -> Option<Error> {
         let mut errors = errors.into_iter();
         let mut first = errors.next()?;
@@ -106,8 +117,8 @@ impl Error {
         Some(first)
     }
 
-    /// What else went wrong in the same call, where it did several things: see
-    /// [`MultiGuard::unlock`](crate::MultiGuard::unlock). Empty for all other errors.
+    /// The further errors of a call that does several things, such as
+    /// [`MultiGuard::unlock`](crate::MultiGuard::unlock). Empty for all other calls.
     pub fn others(&self) -> &[Error] {
         &self.0.others
     }
@@ -122,23 +133,44 @@ impl Error {
         self.0.path.as_deref()
     }
 
-    /// Whether the same call may succeed later without any change to its arguments.
+    /// Whether the same call may succeed later, without any change to its arguments and without doing
+    /// anything twice.
     ///
-    /// True for what the network or the ensemble did ([`Connect`](ErrorKind::Connect),
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss), [`SessionLost`](ErrorKind::SessionLost),
-    /// [`LockLost`](ErrorKind::LockLost), [`SequenceExhausted`](ErrorKind::SequenceExhausted),
-    /// [`Taken`](ErrorKind::Taken), [`Full`](ErrorKind::Full), [`System`](ErrorKind::System));
-    /// false for bad arguments, refused credentials and permissions, answers that the server
-    /// should not have given, what does not exist or exists already, a cancelled wait and a closed
-    /// client.
+    /// True for [`Connect`](ErrorKind::Connect), [`SessionLost`](ErrorKind::SessionLost),
+    /// [`Lost`](ErrorKind::Lost), [`SequenceExhausted`](ErrorKind::SequenceExhausted),
+    /// [`Taken`](ErrorKind::Taken), [`Full`](ErrorKind::Full) and [`System`](ErrorKind::System).
+    /// False for [`ConnectionLoss`](ErrorKind::ConnectionLoss), which leaves open whether the call took
+    /// effect, and for what another attempt does not change: bad arguments, refused credentials and
+    /// permissions, replies that the server should not have given, a node or other thing that does not
+    /// exist, exists already, has children or has another version, an unsupported call, a cancelled
+    /// wait, a closed client.
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::*;
         match self.0.kind {
-            Connect | ConnectionLoss | SessionLost | LockLost | SequenceExhausted | Taken
-            | Full | System => true,
-            InvalidName | InvalidData | TooLarge | AuthFailed | NotAuthorized | Cancelled
-            | Closed | Server | Disagreement | NotFound | AlreadyExists => false,
+            Connect | SessionLost | Lost | SequenceExhausted | Taken | Full | System => true,
+            ConnectionLoss | InvalidName | InvalidArgument | TooLarge | AuthFailed
+            | NotAuthorized | Cancelled | Closed | Server | Conflict | NotFound | AlreadyExists
+            | NotEmpty | VersionMismatch | Unsupported => false,
         }
+    }
+
+    /// Whether the call may have taken effect although it failed: its request was sent, and the reply
+    /// was lost.
+    ///
+    /// True for [`ConnectionLoss`](ErrorKind::ConnectionLoss) only. Look at what the call was to change
+    /// before you repeat it.
+    pub fn may_have_taken_effect(&self) -> bool {
+        self.0.kind == ErrorKind::ConnectionLoss
+    }
+
+    /// Whether ZooKeeper could not be reached, or not for long enough to keep the session.
+    ///
+    /// True for [`Connect`](ErrorKind::Connect), [`ConnectionLoss`](ErrorKind::ConnectionLoss) and
+    /// [`SessionLost`](ErrorKind::SessionLost). A job that finds its lock unavailable for this reason
+    /// must not take it for "another host does it".
+    pub fn is_outage(&self) -> bool {
+        use ErrorKind::{Connect, ConnectionLoss, SessionLost};
+        matches!(self.0.kind, Connect | ConnectionLoss | SessionLost)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Which recipe to use when. There is no code here.
 //!
-//! # What is to be had
+//! # Which recipe
 //!
 //! | To have ... | use | and not |
 //! |---|---|---|
 //! | one of many do something for a moment | [`DistributedLock`](crate::DistributedLock) | an election: its candidates stay |
+//! | one of many do something once, such as every night | [`Once`](crate::Once) | a lock alone: a late host finds it free, and does it again |
 //! | one of many do something for as long as it lives, and know who | [`LeaderElection`](crate::LeaderElection) | a lock in a loop: `lead` is that loop |
 //! | readers beside each other, and writers alone | [`DistributedRwLock`](crate::DistributedRwLock) | two mutexes |
 //! | no more than so many at once | [`DistributedSemaphore`](crate::DistributedSemaphore) | a counter: it does not notice who died |
@@ -17,6 +18,7 @@
 //! | the urgent work first | [`PriorityQueue`](crate::PriorityQueue) | several queues: nobody can wait for all of them |
 //! | all of a few do something, or none of them | [`TwoPhaseCommit`](crate::TwoPhaseCommit) | a barrier: nobody can say no |
 //! | know who is there | [`Group`](crate::Group) | the contenders of a lock |
+//! | data of the program's own, on the locks' session | [`Client::znode`](crate::Client::znode) | a second client |
 //! | settings that all see | [`SharedValue`](crate::SharedValue) | a file in a queue: a value has no history |
 //! | count without losing one | [`SharedCounter`](crate::SharedCounter) | get and set: others come in between |
 //!
@@ -25,31 +27,44 @@
 //! What a session holds goes with it: locks, leadership, permits, leases, places in barriers and in
 //! rounds of a commit. A [`Membership`](crate::Membership) comes back in the next session by itself;
 //! [`lead`](crate::LeaderElection::lead) stands again. What stays, whoever dies: the items of
-//! queues, values and counters, a raised barrier, votes and decisions.
+//! queues, values and counters, persistent nodes, marks of jobs, a raised barrier, votes and decisions.
 //!
 //! # How sure a call is
 //!
-//! A connection can be lost while an answer is under way. What can be found out afterwards is found
-//! out, without a word:
+//! A connection can be lost while a reply is under way. Afterwards the library checks what happened,
+//! and reports the real result where it can. Where it cannot, the error is
+//! [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss): the call
+//! [may have taken effect](crate::Error::may_have_taken_effect), and is not
+//! [retryable](crate::Error::is_retryable). [`Connect`](crate::ErrorKind::Connect) means that it
+//! certainly had no effect.
 //!
-//! | | after a lost answer |
+//! | | after a lost reply |
 //! |---|---|
 //! | whatever makes a node of the session: locks, leadership, leases, places, memberships | looked for, and kept or deleted |
-//! | releases, leaving, acknowledging | asked again, until it is certain, or the session has ended |
-//! | [`SharedValue::set`](crate::SharedValue::set) | asked again, perhaps over what somebody else has set meanwhile |
-//! | [`Barrier::raise`](crate::Barrier::raise), [`lift`](crate::Barrier::lift), [`TwoPhaseCommit::begin`](crate::TwoPhaseCommit::begin), votes and decisions | found out, as far as can be; else `ConnectionLoss` says that it is not known |
-//! | [`DistributedQueue::take`](crate::DistributedQueue::take) | looked for; if the item is gone, `ConnectionLoss` says so, and names it |
-//! | [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set), `update`, [`SharedCounter::add`](crate::SharedCounter::add) | asked again, as only one of both can succeed; if somebody else may have been in between, [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) says that it is not known |
-//! | [`DistributedQueue::offer`](crate::DistributedQueue::offer) | `ConnectionLoss` says that the item may be in the queue: whoever offers it again may have it there twice |
+//! | releases, leaving, acknowledging | repeated until it is certain, or the session has ended |
+//! | [`SharedValue::set`](crate::SharedValue::set) | repeated, perhaps over what another client has set meanwhile |
+//! | [`Barrier::raise`](crate::Barrier::raise), [`lift`](crate::Barrier::lift), [`TwoPhaseCommit::begin`](crate::TwoPhaseCommit::begin), votes and decisions | checked, as far as possible; otherwise `ConnectionLoss` |
+//! | [`DistributedQueue::take`](crate::DistributedQueue::take) | looked for; if the item is gone, `ConnectionLoss`, whose path is the item's |
+//! | [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set), `update`, [`SharedCounter::add`](crate::SharedCounter::add) | repeated, as only one of both can succeed; `ConnectionLoss` if another client may have changed the value in between |
+//! | [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged), [`create`](crate::Znode::create) of a node without a number | the same |
+//! | [`Znode::write`](crate::Znode::write), [`delete`](crate::Znode::delete), [`set_acl`](crate::Znode::set_acl), sequential nodes, [`Transaction::commit`](crate::Transaction::commit) | not repeated: `ConnectionLoss` says that it may have been done |
+//! | [`DistributedQueue::offer`](crate::DistributedQueue::offer) | not repeated: `ConnectionLoss` says that the item may be in the queue; a second offer may put it there twice |
+//!
+//! # `None`, or an error
+//!
+//! A call that may return `None` (or, like [`Barrier::wait_for`](crate::Barrier::wait_for), `false`)
+//! does so only if a server said during this call that others hold the lock or that the queue is
+//! empty, or if another thread of this process holds the lock. If no server answered in time, the
+//! call fails with `Connect` at the same moment. So a job never takes an outage for another holder.
 //!
 //! # What no recipe can do
 //!
-//! Stop a process that was paused between a look and a deed. A holder's [fencing
-//! token](crate::FencingToken) lets whoever receives a late deed refuse it; a leader has one, too.
-//!
-//! Read what is true now: between the answer and its use, all may have changed. `members`, `leader`,
-//! `contenders`, `len`, `peek` are for people, and for decisions that may be out of date.
-//!
-//! Store much. ZooKeeper keeps everything in memory, on each server; a node has less than 1 MiB, and
-//! better some kilobytes. Queues of thousands of items are well; of millions, they are for something
-//! else.
+//! - Stop a process that was paused between a look and a write. A holder's [fencing
+//!   token](crate::FencingToken) lets the receiver of a late write refuse it. Leaders and leased items
+//!   have one, too. The ensemble itself refuses a late write by a guard's
+//!   [transaction](crate::LockGuard::transaction).
+//! - Read what is true now. Between the answer and its use, everything may change. `members`,
+//!   `leader`, `contenders`, `len` and `peek` are for people, and for decisions that may be out of
+//!   date.
+//! - Store much. ZooKeeper keeps everything in memory, on each server; a node has less than 1 MiB,
+//!   better some kilobytes. Thousands of queued items are fine; use a message broker for millions.

@@ -1,8 +1,8 @@
-//! Blocking distributed locks on ZooKeeper, with RAII guards.
+//! Distributed locks on ZooKeeper for programs with threads: `lock()` blocks and returns a guard,
+//! and dropping the guard releases the lock.
 //!
-//! For programs with threads: [`lock`](DistributedLock::lock) waits until the lock is held and
-//! gives a [`LockGuard`], which releases it when dropped. The session outlives its connections,
-//! every wait can have an end, and a guard knows whether it still holds.
+//! A guard knows when its lock is lost, every wait can have a limit, and no call mistakes an outage
+//! for another holder. The other recipes of ZooKeeper stand on the same engine and sessions.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -10,113 +10,169 @@
 //!
 //! let zk = Client::connect("zk1:2181,zk2:2181,zk3:2181")?;
 //! let lock = DistributedLock::new(&zk, "/locks", "nightly");
-//! {
-//!     let guard = lock.lock()?; // waits until it is ours
-//!     println!("at work, with the fencing token {}", guard.fencing_token());
-//! } // released here
-//! match lock.try_lock_for(Duration::from_secs(5))? {
-//!     Some(guard) => guard.unlock()?, // released, and told whether it was still ours
-//!     None => println!("somebody else has it"),
+//! match lock.try_lock_for(Duration::from_secs(5)) {
+//!     Ok(Some(guard)) => {
+//!         println!("we hold it, with fencing token {}", guard.fencing_token());
+//!         guard.unlock()?; // or drop it
+//!     }
+//!     Ok(None) => println!("others hold it"),
+//!     Err(error) if error.is_outage() => println!("ZooKeeper is down: {error}"),
+//!     Err(error) => return Err(error),
 //! }
 //! # Ok::<(), zklock::Error>(())
 //! ```
 //!
 //! Bind a guard to a name: `let _ = lock.lock()?;` unlocks at once, as does `lock.try_lock()?;`, and
-//! no lint that is on by default says so.
+//! no lint that is on by default warns of it.
+//!
+//! The module [`guide`] says which recipe to use when, and how sure each call is. The
+//! [pages in the repository](https://github.com/zklock/zklock/blob/main/docs/README.md) have the exact
+//! guarantees, all faults, stopping a program, and the calls of Curator and kazoo beside ours.
+//!
+//! # Locks
+//!
+//! | Type | What it is | Its guard |
+//! |---|---|---|
+//! | [`DistributedLock`] | one holder; [threads of a process share it](HandOver) | [`LockGuard`] |
+//! | [`ReentrantLock`] | a mutex that its thread may take again | [`ReentrantGuard`] |
+//! | [`DistributedRwLock`] | many readers or one writer | [`ReadGuard`], [`WriteGuard`] |
+//! | [`DistributedSemaphore`] | a fixed number of permits | [`Permit`] |
+//! | [`MultiLock`] | several of these, all or none | [`MultiGuard`] |
+//! | [`LeaderElection`] | one leader of many candidates | [`Leadership`] |
+//!
+//! Each can be acquired without a limit, tried, tried for some time, and cancelled ([`Cancel`]). A
+//! guard says whether it holds (`is_held`, `ensure_held`, [`lost`](LockGuard::lost),
+//! [`on_lost`](LockGuard::on_lost)), for how long that is certain
+//! ([`lease_left`](LockGuard::lease_left)), and has a [`FencingToken`] where holders have an order.
+//!
+//! `contenders` lists who holds and who waits ([`Contender`]), `observe` reports changes
+//! ([`Observer`]), `request_release` asks a holder to release, and `break_lock` removes one by force.
+//! [`NodeNaming`] decides which clients in other languages can share a lock, [`Acl`] who may touch it.
+//!
+//! [`Once`], a job that runs once for each key on any of many hosts, is built on a lock.
+//!
+//! # Queues
+//!
+//! | Type | What it is |
+//! |---|---|
+//! | [`DistributedQueue`] | items in order: [taken](DistributedQueue::take) at most once, or [leased](DistributedQueue::lease) at least once ([`LeasedItem`]) |
+//! | [`PriorityQueue`] | items by priority, taken at most once |
+//!
+//! # Coordination
+//!
+//! | Type | What it is |
+//! |---|---|
+//! | [`Barrier`] | blocks all who wait until it is lifted |
+//! | [`DoubleBarrier`] | a fixed number of participants begin together and end together |
+//! | [`TwoPhaseCommit`] | named participants vote, and all learn the same decision |
+//! | [`Group`] | who is there; a [`Membership`] comes back by itself in a new session |
+//! | [`SharedValue`], [`SharedCounter`] | settings that all clients see; a counter that loses no addition |
+//!
+//! # Client
+//!
+//! [`Client`] is one session, kept over lost connections; [`ClientBuilder`] has its settings,
+//! [`Retry`] the limits for trouble, [`SessionState`] its states. The client also reads and writes a
+//! program's own nodes on that session ([`znode`](Client::znode),
+//! [`transaction`](Client::transaction)); a guard's [`transaction`](LockGuard::transaction) takes effect
+//! only while the guard holds. [`on_event`](ClientBuilder::on_event) reports each [`Event`]. The feature `testing` starts servers for tests.
+//!
+//! # Errors
+//!
+//! All calls return [`Error`]; [`kind`](Error::kind) is for programs, the message for people.
+//!
+//! | [`ErrorKind`] | What it means | [outage](Error::is_outage) | [retryable](Error::is_retryable) | [may have taken effect](Error::may_have_taken_effect) | What to do |
+//! |---|---|---|---|---|---|
+//! | [`Connect`](ErrorKind::Connect) | no server answered in time; certainly no effect | yes | yes | | retry later, alert |
+//! | [`ConnectionLoss`](ErrorKind::ConnectionLoss) | the request was sent, the reply lost | yes | | **yes** | look what happened before you repeat it |
+//! | [`SessionLost`](ErrorKind::SessionLost) | the session ended, and with it what was held | yes | yes | | stop the work, acquire again |
+//! | [`Lost`](ErrorKind::Lost) | what was held was lost although the session lives: its node was deleted | | yes | | stop the work, acquire again |
+//! | [`Taken`](ErrorKind::Taken) | another client uses the name | | yes | | retry later, or choose another name |
+//! | [`Full`](ErrorKind::Full) | a double barrier has all its participants | | yes | | retry in the next round |
+//! | [`SequenceExhausted`](ErrorKind::SequenceExhausted) | the sequence numbers of the path are used up | | yes | | retry when the path is empty |
+//! | [`System`](ErrorKind::System) | this process got no thread or socket | | yes | | raise its limits |
+//! | [`Conflict`](ErrorKind::Conflict) | other clients use another number of permits or participants, or another vote was cast | | | | make them agree |
+//! | [`NotFound`](ErrorKind::NotFound) | what the call needs does not exist | | | | create it |
+//! | [`AlreadyExists`](ErrorKind::AlreadyExists) | what the call was to create exists | | | | use what exists |
+//! | [`NotEmpty`](ErrorKind::NotEmpty) | a znode with children cannot be deleted | | | | delete them first |
+//! | [`VersionMismatch`](ErrorKind::VersionMismatch) | a transaction asked for another version of a znode | | | | read it again |
+//! | [`Unsupported`](ErrorKind::Unsupported) | a program's own handle cannot do it: transactions | | | | use [`Client::connect`] |
+//! | [`InvalidName`](ErrorKind::InvalidName) | a path, name or connect string is malformed | | | | correct it |
+//! | [`InvalidArgument`](ErrorKind::InvalidArgument) | a count, duration, ACL or data cannot be accepted | | | | correct it |
+//! | [`TooLarge`](ErrorKind::TooLarge) | a request or reply is over a limit | | | | store less, or raise the limit |
+//! | [`NotAuthorized`](ErrorKind::NotAuthorized) | an ACL forbids the operation | | | | change the ACL or the credentials |
+//! | [`AuthFailed`](ErrorKind::AuthFailed) | the server rejected the credentials | | | | correct them |
+//! | [`Cancelled`](ErrorKind::Cancelled) | a [`Cancel`] was tripped | | | | end |
+//! | [`Closed`](ErrorKind::Closed) | the client was closed, or the process was forked | | | | make a new client |
+//! | [`Server`](ErrorKind::Server) | the server gave an unexpected answer | | | | read the message and the server's log |
+//!
+//! **`Ok(None)` is no error, and never an outage.** It means that others have it: in this call a
+//! server said that others hold the lock or that the queue is empty, or another thread of this
+//! process holds the lock. So does `false` of [`Barrier::wait_for`]. If no server answered in time,
+//! the call fails with [`Connect`](ErrorKind::Connect) at the moment at which it would have returned
+//! `Ok(None)`. Calls without a limit keep trying during an outage.
 //!
 //! # Guarantees
 //!
-//! - **One holder at a time** among all clients of the ensemble, as long as each stops when its
-//!   guard says that the lock is lost. When the session is in doubt, the guard says so by this
-//!   machine's own clock, before the ensemble passes the lock on.
-//! - **First come, first served**, and a release wakes one waiter. Threads of one process share a
-//!   place in that order, and pass the lock on among themselves: see [`HandOver`].
-//! - **No stray nodes.** However a call ends, its node is deleted, in the background if need be,
-//!   until the server has confirmed it or the session is over.
-//! - **No false grant** by a node that is missing, of another session, or numbered at the end of
-//!   the range.
-//! - **Limits are kept**, but for 50 ms, whatever the network does. "Not acquired in time" is
-//!   `Ok(None)`, not an error.
-//! - **Tokens grow** from holder to holder.
+//! - **One holder at a time** among all clients of the ensemble, provided that each stops when its
+//!   guard says that the lock is lost. A guard says so by this machine's own clock, before the
+//!   ensemble passes the lock on.
+//! - **First come, first served**, and a release wakes one waiter.
+//! - **No stray nodes**, however a call ends; **no false grant** by a node that is not the caller's.
+//! - **Limits are kept**, to within 50 ms, whatever the network does.
+//! - **Tokens grow** from holder to holder, within the life of one ensemble's data.
 //!
-//! No lock can stop a holder that is paused, by its system or a hypervisor, between a look at its
-//! guard and the write that follows. The lease supposes, too, that this machine's clock runs about
-//! as fast as the servers', and that a leader of the ensemble that is deposed soon knows it. What a
-//! holder sends late can only be refused by whoever receives it, by the [`FencingToken`]: a
-//! receiver that remembers the highest token and refuses lower ones makes the guarantee whole.
-//!
-//! # Which recipe
-//!
-//! [`DistributedLock`] for one holder; [`DistributedRwLock`] for many readers or one writer;
-//! [`DistributedSemaphore`] for so many at once; [`ReentrantLock`] where code that holds a lock calls
-//! code that takes it; [`MultiLock`] for several at once; [`LeaderElection`] for a task that one
-//! process of many is to do. All stand on one engine, and what is said here of locks holds for each.
-//! To see who holds: `contenders` and `observe`; to have a holder let go: `request_release`, and
-//! `break_lock` by force. Clients in other languages: [`NodeNaming`].
-//!
-//! Beside the locks: [`Barrier`] and [`DoubleBarrier`], [`DistributedQueue`] and [`PriorityQueue`],
-//! [`TwoPhaseCommit`], [`Group`], [`SharedValue`] and [`SharedCounter`]. The [`guide`] says which to
-//! use when, and how sure their calls are.
-//!
-//! # Faults
-//!
-//! | Fault | What happens |
-//! |---|---|
-//! | the connection breaks, a server restarts | the session goes on at another server, or the same one; locks are kept, waiters keep their place |
-//! | silence; a server that is cut off from its leader | other servers are tried; the lock is lost when the lease ends, if none answers |
-//! | the session expires | its locks are lost; calls that wait queue anew, in a new session |
-//! | the process is paused for too long | the first [`is_held`](LockGuard::is_held) afterwards is false |
-//! | a holder's node is deleted by somebody | the lock is lost, with [`LossReason::NodeDeleted`] |
-//! | a reply is lost | a create is looked for and adopted, a delete is repeated |
-//! | no server can be reached | [`connect`](Client::connect) fails in time, `try_` calls give `None` in time, [`lock`](DistributedLock::lock) goes on trying |
-//! | the sequence numbers end | [`ErrorKind::SequenceExhausted`], and numbering starts anew |
-//!
-//! After a lost session the same [`Client`] and [`DistributedLock`] work again, on a new one.
+//! No lock can stop a holder that is paused between a look at its guard and the write that follows.
+//! A receiver that remembers the highest [`FencingToken`] and refuses lower ones closes that gap.
+//! If the receiver is ZooKeeper itself, use a guard's [`transaction`](LockGuard::transaction).
 //!
 //! # Heartbeat and lease
 //!
-//! Whenever nothing was sent that goes through the ensemble's leader for a ninth of the session
-//! timeout (an eighteenth on a slow connection), a `sync` is sent, which only the leader can answer.
-//! A held lock costs nothing else, except for the request that watches its node.
-//!
-//! The *lease* is the time for which the client may trust that its session lives. An answer that
-//! came through the leader renews it: it then runs for the session timeout from when an earlier
-//! request was sent, the latest one whose reply had arrived at least 17/32 of the session timeout
-//! before the renewing request was sent. The leader has certainly heard of that one.
-//! When the lease ends, the session is [`Lost`](SessionState::Lost) here, which is before the
-//! ensemble can expire it, provided that the session timeout is at least two ticks of the ensemble
-//! (`tickTime`). Servers grant no less unless their `minSessionTimeout` says so; a session timeout
-//! below 4 s, which is two ticks of the usual 2 s, is warned of in the log, once. The lease's clock is
-//! monotonic, and on Linux counts the time that the machine sleeps.
-//!
-//! So the locks of an idle client survive an outage well below a third of the session timeout, those
-//! of a busy one at least a fifth of it; choose [that](ClientBuilder::session_timeout) accordingly.
+//! The *lease* is the time for which the client may trust that its session lives. Heartbeats that only
+//! the ensemble's leader can answer renew it, nine in a session timeout. An idle client always has at
+//! least a third of the [session timeout](ClientBuilder::session_timeout) left, a busy one at least a
+//! fifth: locks survive every outage well below that, and none longer than the session timeout. When
+//! the lease ends, the session is [`Lost`](SessionState::Lost), before the ensemble can expire it,
+//! provided that the session timeout is at least two ticks of the ensemble (`tickTime`). A crashed
+//! holder blocks the others for the session timeout. After a lost session the same [`Client`] and
+//! locks work again, on a new one.
 //!
 //! # The connection
 //!
 //! [`Client::connect`] has a connection of its own: one socket, one thread, nothing that listens.
-//! That of the [`zookeeper`](https://docs.rs/zookeeper) crate cannot carry a lock: it sets no watches again after a reconnect, has no
-//! time-out for a silent server, and fails no call when a session has expired and another one begins. A program that has a
+//! That of the [`zookeeper`](https://docs.rs/zookeeper) crate cannot carry a lock: it sets no watches again after a reconnection, has no
+//! timeout for a silent server, and fails no call when a session has expired and another one begins. A program that has a
 //! handle of that crate already can lock [with it](Client#impl-From<Arc<ZooKeeper>>-for-Client),
 //! with these limits.
 //!
 //! # Threads
 //!
-//! A connected [`Client`] has the thread `zklock-link`, or `zklock-handle` where it is of a program's
-//! handle. Others come on demand and end by themselves: `zklock-open`, `zklock-dial` and `zklock-resolve` while
-//! connecting; on a program's handle `zklock-call`, up to 16 for a client, for calls with a deadline or
-//! a [`Cancel`]; `zklock-reaper` for deletes in the background, and for the end of what is
-//! [kept](DistributedLockBuilder::keep_for); `zklock-event` for callbacks; `zklock-member`,
-//! one for each [`Membership`]; `zklock-drop` when the last of a program's handle is put away. [`Client::stats`] counts them.
+//! A connected [`Client`] has the thread `zklock-link`, or `zklock-handle` if it uses a program's
+//! handle. Other threads start on demand and end by themselves:
 //!
-//! Callbacks may block and may call the library.
+//! - `zklock-open`, `zklock-dial` and `zklock-resolve` while connecting
+//! - `zklock-reaper` for deletes in the background, and for the end of what is
+//!   [kept](DistributedLockBuilder::keep_for)
+//! - `zklock-event` for callbacks, which may block and may call the library
+//! - `zklock-member`, one for each [`Membership`]
+//! - on a program's handle, `zklock-call`, at most 16 for a client, for calls with a deadline or a
+//!   [`Cancel`]; and `zklock-drop` when the last use of the handle ends
+//!
+//! [`Client::stats`] counts them. A forked child cannot use its parent's client.
 //!
 //! # Logging
 //!
-//! By the [`log`](https://docs.rs/log) crate, with the targets `zklock::link` (connections and
-//! sessions), `zklock::client` (changes of the state), `zklock::contend`, `zklock::hold` (lost
-//! locks), `zklock::election` (rests after errors), `zklock::group` (members that cannot come back),
-//! `zklock::queue`, `zklock::reaper`, `zklock::events` and `zklock::testing`. Events, never single requests; never credentials.
+//! The crate logs with [`log`](https://docs.rs/log): events, never single requests, and never
+//! credentials. An outage is one line at its start, one a minute, and one at its end.
+//!
+//! | Target | What it logs |
+//! |---|---|
+//! | `zklock::link` | connections, outages |
+//! | `zklock::client`, `zklock::session` | changes of the state; what old servers cannot do |
+//! | `zklock::contend` | contenders of incompatible clients, locks that were broken |
+//! | `zklock::hold` | lost locks, requests to release |
+//! | `zklock::election`, `zklock::group`, `zklock::queue` | campaigning again after errors; members that cannot rejoin; lost items |
+//! | `zklock::reaper`, `zklock::events` | nodes that cannot be deleted; callbacks that panicked |
+//! | `zklock::testing` | servers for tests |
 //!
 //! # Features
 //!
@@ -124,18 +180,47 @@
 //!   [`From<Arc<ZooKeeper>>`](Client#impl-From<Arc<ZooKeeper>>-for-Client). Without it
 //!   (`default-features = false`) that crate is not built, nor what it brings along: a `mio` of 2018,
 //!   which future compilers may refuse.
-//! - `testing` adds the module `testing`, which starts a ZooKeeper server for tests, in Docker or from
-//!   a local installation; it alone brings an async runtime along.
+//! - `testing-local` adds the module `testing`, for development: ZooKeeper servers for tests, from a local
+//!   installation, which can be stopped, started again and paused, and expire sessions.
+//! - `testing` starts these servers in Docker, too. Only this feature brings an async runtime.
 //!
 //! # Versions
 //!
-//! Semantic versioning; the kinds of errors, states and reasons may grow. Of the `zookeeper` crate,
-//! version 0.8, only the handle is part of the public interface, by the feature of that name; the
-//! crate is exported as `zklock::zookeeper`. Another 0.x of it is a new major version here. Rust 1.95
-//! or newer, which is what continuous integration runs; a newer compiler is asked for in a minor
-//! version at the least. Unix only.
+//! Semantic versioning: programs that build with 0.1.0 build with every 0.1.x.
 //!
-//! Servers: tested with ZooKeeper 3.8.
+//! - **Kept from 0.1.0 on:** [`Client`], the locks, their guards, [`Error`], and elections. Later
+//!   versions, also 0.2, only add to them. The kinds of errors, states and reasons may grow.
+//! - **May change until 0.2:** queues, groups, shared values and counters, barriers, two-phase
+//!   commits, znodes, transactions (of guards, too), and `Once`. The documentation of each type says so.
+//! - **The `zookeeper` crate**, version 0.8: only its handle is part of the public interface, with the
+//!   feature of that name. The crate is exported as `zklock::zookeeper`. Another 0.x of it is a new major
+//!   version here.
+//! - **Rust 1.85** or newer; 1.89 with the feature `testing`. Only a minor version may require a newer
+//!   compiler.
+//! - **Unix only.**
+//! - **Servers:** tested with ZooKeeper 3.8.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(unix))]
+compile_error!(
+    "zklock supports Unix only: its connection needs poll(2) and its lease a clock that counts suspend. \
+     On Windows, build for WSL, or leave it out with [target.'cfg(unix)'.dependencies]"
+);
+
+// The examples in these pages are tested, too.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/hand-over.md")]
+    struct HandOver;
+    #[doc = include_str!("../docs/stopping.md")]
+    struct Stopping;
+    #[cfg(feature = "testing")]
+    #[doc = include_str!("../docs/testing.md")]
+    struct Testing;
+}
 
 pub mod guide;
 
@@ -155,14 +240,17 @@ mod session;
 mod link;
 
 // For the tests of those who use this crate: a server.
-#[cfg(feature = "testing")]
+#[cfg(feature = "testing-local")]
 pub mod testing;
 
-// The ground: errors, names, and where threads, channels, locks and time come from.
+// The ground: values, errors, names, and where threads, channels, locks and time come from.
 mod acl;
 mod connect_string;
 mod error;
+mod event;
+mod fencing;
 mod logging;
+mod loss_reason;
 mod path;
 mod rt;
 mod session_notice;
@@ -184,16 +272,18 @@ mod models;
 pub mod bench_only;
 
 pub use acl::{Acl, Permissions};
-pub use contend::fencing::FencingToken;
 pub use contend::handover_policy::HandOver;
 pub use contend::list_contenders::Contender;
-pub use contend::loss_reason::LossReason;
 pub use contend::observer::Observer;
 pub use contend::ticket::{Class, NodeNaming};
 pub use contend::watchdog::Lost;
 pub use error::{Error, ErrorKind, Result};
+pub use event::Event;
+pub use fencing::FencingToken;
+pub use loss_reason::LossReason;
 pub use recipes::barrier::{Barrier, BarrierBuilder};
 pub use recipes::changes::Changes;
+pub use recipes::create_options::{CreateMode, CreateOptions};
 pub use recipes::double_barrier::{DoubleBarrier, DoubleBarrierBuilder, Entered};
 pub use recipes::election::candidates::{Candidate, LeaderObserver};
 pub use recipes::election::lead_loop::TermResult;
@@ -202,6 +292,7 @@ pub use recipes::election::{LeaderElection, LeaderElectionBuilder, Leadership};
 pub use recipes::group::{Group, GroupBuilder, Member, Membership};
 pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
+pub use recipes::once::{Once, OnceBuilder, OnceMark, OnceOutcome};
 pub use recipes::priority_queue::{PriorityQueue, PriorityQueueBuilder};
 pub use recipes::queue::lease::LeasedItem;
 pub use recipes::queue::{DistributedQueue, DistributedQueueBuilder};
@@ -209,11 +300,14 @@ pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
 pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
 pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};
 pub use recipes::shared_counter::{SharedCounter, SharedCounterBuilder};
-pub use recipes::shared_value::{SharedValue, SharedValueBuilder, Version, Versioned};
+pub use recipes::shared_value::{SharedValue, SharedValueBuilder};
+pub use recipes::transaction::{StepResult, Transaction};
 pub use recipes::two_phase_commit::coordinator::Coordinator;
 pub use recipes::two_phase_commit::participant::Participant;
 pub use recipes::two_phase_commit::round::{Decision, ParticipantState, RoundState};
 pub use recipes::two_phase_commit::{TwoPhaseCommit, TwoPhaseCommitBuilder};
+pub use recipes::version::{Version, Versioned, ZnodeStat};
+pub use recipes::znode::Znode;
 pub use session::cancel::Cancel;
 pub use session::client::{Client, ClientBuilder, ClientStats};
 pub use session::retry::Retry;

@@ -1,9 +1,9 @@
-//! The one way to the program's log. A logger may panic, as one does that prints to a pipe which
-//! nobody reads any more; that must end nothing here: not a session, nor a call.
+//! The only way to the program's log. A logger may panic, for example when it prints to a pipe that
+//! is no longer read; that must end neither a session nor a call.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Has a line written, whatever the logger does.
+/// Writes a line, and survives a panic of the logger.
 pub(crate) fn write(line: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(line));
 }

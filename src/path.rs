@@ -94,7 +94,7 @@ fn check_component(component: &str) -> Result<(), String> {
 fn check_length(text: &str) -> Result<(), String> {
     let bytes = text.len();
     if bytes > MAX_BYTES {
-        return Err(format!("it has {bytes} bytes, and {MAX_BYTES} are allowed"));
+        return Err(format!("it has {bytes} bytes; at most {MAX_BYTES} are allowed"));
     }
     Ok(())
 }

@@ -16,18 +16,18 @@ pub(crate) enum End {
     Closed,
 }
 
-/// What the client must learn of.
+/// What a connection reports to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// A connection serves the session: the first one, or again.
+    /// A connection serves the session: the first one, or a new one.
     Attached,
-    /// It still does. Said every now and then, by the link.
+    /// The connection still serves the session. The link repeats this now and then.
     Alive,
     /// The connection is lost; the session may live on.
     Suspended,
-    /// The session is over for the client. Said once.
+    /// The session is over for the client. Reported once.
     Ended(End),
-    /// The server has said so too, or there is nobody left to care.
+    /// The server has confirmed the end, or the link no longer waits for that.
     Over,
 }
 
@@ -35,10 +35,10 @@ pub(crate) enum Notice {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Info {
     pub(crate) session: i64,
-    /// What the server has granted.
+    /// The session timeout that the server granted.
     pub(crate) timeout: Duration,
-    /// The server it is connected to, if it is.
+    /// The server that serves the session, if one does.
     pub(crate) server: Option<SocketAddr>,
-    /// Why no server could be had when last tried.
+    /// Why the last attempt found no server.
     pub(crate) trouble: Option<String>,
 }

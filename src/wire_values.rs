@@ -15,6 +15,8 @@ pub(crate) mod op {
     pub(crate) const GET_CHILDREN_AND_STAT: i32 = 12;
     pub(crate) const CHECK: i32 = 13;
     pub(crate) const MULTI: i32 = 14;
+    /// Occurs only in the reply to a transaction that creates a container.
+    pub(crate) const CREATE_AND_STAT: i32 = 15;
     pub(crate) const REMOVE_WATCHES: i32 = 18;
     pub(crate) const CREATE_CONTAINER: i32 = 19;
     pub(crate) const AUTH: i32 = 100;
@@ -39,9 +41,9 @@ pub(crate) mod code {
     pub(crate) const INVALID_ACL: i32 = -114;
     pub(crate) const AUTH_FAILED: i32 = -115;
     pub(crate) const SESSION_MOVED: i32 = -118;
-    /// The server has given up waiting for its own answer.
+    /// The request took too long inside the server, which has given up on it.
     pub(crate) const REQUEST_TIMEOUT: i32 = -122;
-    /// The server has too much to do, and has not done it.
+    /// The server is overloaded, and has not executed the request.
     pub(crate) const THROTTLED: i32 = -127;
 }
 
@@ -51,7 +53,7 @@ pub(crate) mod xid {
     pub(crate) const AUTH: i32 = -4;
 }
 
-/// The body of a sync: it is for the whole of the server, whatever path it names.
+/// The body of a sync, which covers the whole server, whatever path it names.
 pub(crate) const SYNC_ROOT: &[u8] = &[0, 0, 0, 1, b'/'];
 
 /// The largest request a server takes with its default `jute.maxbuffer`.
@@ -72,17 +74,20 @@ pub(crate) const FLAG_EPHEMERAL_SEQUENTIAL: i32 = 3;
 
 pub(crate) const FLAG_CONTAINER: i32 = 4;
 
-/// What the link and the verbs read off a node's stat.
+/// What the link and the verbs read from a node's stat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) czxid: i64,
     /// The transaction that wrote its data last.
     pub(crate) mzxid: i64,
+    /// Milliseconds since 1970, by the leader's clock; likewise `mtime`.
     pub(crate) ctime: i64,
-    /// How often its data were written over.
+    pub(crate) mtime: i64,
+    /// How often its data was overwritten.
     pub(crate) version: i32,
     /// How many children were made and deleted.
     pub(crate) child_changes: i32,
+    pub(crate) data_length: i32,
     pub(crate) children: i32,
     /// The transaction that made or deleted a child last.
     pub(crate) children_zxid: i64,

@@ -1,5 +1,5 @@
-//! The layout of `src`: a module uses only modules on its own floor or below, and no two modules use
-//! each other, directly or through others. `docs/architecture.md` has the drawing.
+//! Checks the layout of `src`: a module uses only modules on its own floor or below, and no two
+//! modules use each other, directly or through others. `docs/architecture.md` has the drawing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
@@ -7,16 +7,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// From the top. What is beside the floors, tests among it, may use everything.
+/// The floors, from the top. Modules beside the floors, such as tests, may use everything.
 const FLOORS: [&[&str]; 5] = [
     &["recipes"],
     &["contend"],
     &["session"],
     &["link"],
-    &["wire_values", "session_notice", "error", "path", "connect_string", "acl", "logging", "rt"],
+    &[
+        "wire_values",
+        "session_notice",
+        "event",
+        "fencing",
+        "loss_reason",
+        "error",
+        "path",
+        "connect_string",
+        "acl",
+        "logging",
+        "rt",
+    ],
 ];
 
-/// Beside them: what they must not use.
+/// The modules beside the floors. Modules on the floors must not use them.
 const BESIDE: [&str; 5] = ["guide", "testing", "sim", "models", "bench_only"];
 
 type Module = Vec<String>;
@@ -24,7 +36,7 @@ type Module = Vec<String>;
 /// Which names each module uses of which others, by their paths from the crate's root.
 struct Uses(BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>>);
 
-/// All modules of the floors, with their texts without comments and tests.
+/// All modules on the floors, with their source text without comments and tests.
 fn modules() -> BTreeMap<Module, String> {
     fn visit(folder: &Path, at: &[String], into: &mut BTreeMap<Module, String>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -80,7 +92,8 @@ fn expand(tree: &str) -> Vec<String> {
     parts.flat_map(|part| expand(&format!("{}{part}", head.trim()))).collect()
 }
 
-/// The paths that a text mentions: in its `use` items, and those that begin at the root or above.
+/// The paths in a source text: those of `use` items, and those that begin with `crate::`,
+/// `super::` or `self::`.
 fn mentioned(text: &str) -> Vec<String> {
     let items = text.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
     let mut all: Vec<String> = items.flat_map(expand).collect();
@@ -123,12 +136,13 @@ impl Uses {
                     }
                     at = inner;
                 }
-                // What is public is named there by its module, but for the macros of the top floor.
+                // A public item is named by its module there, not as `crate::Item`, except in the
+                // macros of the top floor.
                 let is_public = at.is_empty() && name.starts_with(char::is_uppercase);
                 assert!(!is_public || module[0] == "recipes", "{module:?} uses {path}");
                 let is_beside = at.is_empty() && BESIDE.contains(&name);
                 assert!(!is_beside, "{module:?} uses {name}, which is beside the floors");
-                // `rt` is made of those within it, which use its deadlines.
+                // `rt` re-exports its inner modules, which use its deadlines.
                 let is_own = at.starts_with(module) && module[0] == "rt";
                 if at != *module && all.contains_key(&at) && !is_own {
                     of_module.entry(at).or_default().insert(name.to_owned());
@@ -138,7 +152,7 @@ impl Uses {
         Uses(uses)
     }
 
-    /// A way from a module back to itself, if there is one.
+    /// A path from a module back to itself, if there is one.
     fn circle(&self) -> Option<Vec<Module>> {
         fn walk(uses: &Uses, way: &mut Vec<Module>, done: &mut BTreeSet<Module>) -> bool {
             let last = way.last().unwrap().clone();
@@ -172,7 +186,7 @@ fn every_module_uses_only_its_own_floor_and_those_below() {
         for (other, names) in used {
             assert!(
                 floor(&module[0]) <= floor(&other[0]),
-                "{} is below {}, and uses {names:?} of it",
+                "{} is on a floor below {}, but uses its {names:?}",
                 module.join("::"),
                 other.join("::")
             );
@@ -189,7 +203,7 @@ fn every_module_of_the_root_is_on_a_floor_or_beside_them() {
     });
     let (placed, lost): (Vec<_>, Vec<_>) =
         names.partition(|name| floor(name).is_some() || BESIDE.contains(name));
-    assert!(lost.is_empty(), "where do {lost:?} belong?");
+    assert!(lost.is_empty(), "not in FLOORS or BESIDE: {lost:?}");
     assert_eq!(placed.len(), FLOORS.iter().map(|floor| floor.len()).sum::<usize>() + BESIDE.len());
 }
 
@@ -197,7 +211,7 @@ fn every_module_of_the_root_is_on_a_floor_or_beside_them() {
 fn no_modules_use_each_other() {
     let circle = Uses::find(&modules()).circle();
     let shown = circle.map(|way| way.iter().map(|one| one.join("::")).collect::<Vec<_>>());
-    assert_eq!(shown, None, "a circle");
+    assert_eq!(shown, None, "these modules use each other");
 }
 
 #[test]

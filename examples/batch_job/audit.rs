@@ -1,4 +1,4 @@
-//! Reading a ledger with suspicion: it shows if two writers were ever at it at once.
+//! Checks a ledger: it shows whether two writers ever wrote at the same time.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,23 +7,23 @@ use zklock::FencingToken;
 
 use crate::ledger::{Kind, Line};
 
-/// What a ledger tells.
+/// The results of checking a ledger.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     pub(crate) rounds: u64,
     pub(crate) lines: usize,
-    /// What must not be.
+    /// Violations.
     pub(crate) faults: Vec<String>,
-    /// How long the lock was on its way from one writer to another, and whether that was in
-    /// another process.
+    /// How long each hand-over between writers took, and whether the next writer was in another
+    /// process.
     pub(crate) passes: Vec<(Duration, bool)>,
-    /// Entries that were begun and cleared, each with the line by which work went on.
+    /// Entries that were begun and cleared, each with the line with which work went on.
     pub(crate) cleared: Vec<(Line, Line)>,
     pub(crate) first: Option<Line>,
     pub(crate) last: Option<Line>,
 }
 
-/// Reads a whole ledger with suspicion.
+/// Checks a whole ledger.
 pub(crate) fn audit(text: &str) -> Audit {
     let mut reader = Reader::default();
     for (index, text) in text.lines().enumerate() {
@@ -44,9 +44,9 @@ pub(crate) fn audit(text: &str) -> Audit {
 struct Reader {
     audit: Audit,
     number: usize,
-    /// The entry that has no end yet.
+    /// The entry without an end so far.
     open: Option<Line>,
-    /// An entry that was cleared and not done again yet.
+    /// An entry that was cleared, and not repeated so far.
     torn: Option<Line>,
     highest: Option<FencingToken>,
     /// The highest token of an entry.
@@ -73,7 +73,7 @@ impl Reader {
                     self.fault(format!("round {round} by {writer} follows round {last}"));
                 }
                 if self.begun == Some(token) {
-                    self.fault(format!("the token {token} comes a second time"));
+                    self.fault(format!("the token {token} is used a second time"));
                 }
                 self.begun = self.begun.max(Some(token));
                 if let Some(torn) = self.torn.take() {
@@ -95,13 +95,13 @@ impl Reader {
                         "two writers at once: {writer} ends round {round} while {} is at round {}",
                         open.writer, open.round
                     )),
-                    None => self.fault(format!("{writer} ends round {round}, and was not at it")),
+                    None => self.fault(format!("{writer} ends round {round}, which was not begun")),
                 }
                 self.audit.rounds = self.audit.rounds.max(round);
             }
             Kind::Clear => match self.open.take() {
                 Some(open) if open.token < token && open.round == round => self.torn = Some(open),
-                _ => self.fault(format!("{writer} clears round {round}, which nobody left")),
+                _ => self.fault(format!("{writer} clears round {round}, which was not left open")),
             },
         }
         match self.highest {
@@ -142,7 +142,7 @@ mod tests {
                 ("begin", 1, 10, 1),
                 ("end", 1, 10, 1),
                 ("begin", 2, 11, 2),
-                // Worker 2 is gone, and comes back with a token of its own.
+                // Worker 2 dies; worker 1 repeats the round with its own token.
                 ("clear", 2, 12, 1),
                 ("begin", 2, 12, 1),
                 ("end", 2, 12, 1),
@@ -188,7 +188,7 @@ mod tests {
     fn lost_and_repeated_rounds_and_open_ends_are_found() {
         assert_found(&[("begin", 2, 10, 1), ("end", 2, 10, 1)], &["follows round 0"]);
         assert_found(&[("begin", 1, 10, 1)], &["has no end"]);
-        assert_found(&[("clear", 1, 10, 1)], &["which nobody left"]);
-        assert_found(&[("begun", 1, 10, 1)], &["no kind of line"]);
+        assert_found(&[("clear", 1, 10, 1)], &["not left open"]);
+        assert_found(&[("begun", 1, 10, 1)], &["not a kind of line"]);
     }
 }

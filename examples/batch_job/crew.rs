@@ -1,4 +1,4 @@
-//! The worker processes, for the one that starts them.
+//! Starts, pauses and kills the worker processes.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,15 +13,15 @@ use crate::support::Result;
 use crate::support::paused::Paused;
 use crate::words::{News, Order};
 
-/// The workers, numbered from 1. They end when their standard input does: however this process
-/// ends.
+/// The workers, numbered from 1. They end at the end of their standard input, and so however this
+/// process ends.
 pub(crate) struct Crew {
     members: Vec<Member>,
     news: Receiver<(usize, News)>,
 }
 
 struct Member {
-    // Dropped in this order: a paused process would not notice the end of its orders.
+    // Dropped in this order, because a paused process does not notice the end of its input.
     paused: Option<Paused>,
     orders: Option<ChildStdin>,
     process: Child,
@@ -45,7 +45,8 @@ impl Crew {
                 .args(options.temporary.then_some("--temporary"))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
-                // Out of reach of the terminal's Ctrl-C: they are to see the end of their input.
+                // In its own process group, so that the terminal's Ctrl-C does not reach it: it
+                // ends at the end of its input.
                 .process_group(0);
             let mut process = command.spawn()?;
             let output = process.stdout.take().ok_or("a worker without pipes")?;
@@ -57,12 +58,12 @@ impl Crew {
         Ok(crew)
     }
 
-    /// What a worker says, if one does within this time.
+    /// Waits at most `limit` for the next message of a worker.
     pub(crate) fn hear(&self, limit: Duration) -> Result<Option<(usize, News)>> {
         match self.news.recv_timeout(limit) {
             Ok(news) => Ok(Some(news)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err("there are no workers any more".into()),
+            Err(RecvTimeoutError::Disconnected) => Err("all workers have ended".into()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The process that starts the workers, and judges what has become of their work.
+//! The process that starts the workers, and checks their work at the end.
 
 use std::env;
 use std::fs::{self, File};
@@ -35,9 +35,9 @@ pub(crate) fn lead(options: Options) -> Result<bool> {
         path.display()
     );
     if options.break_it {
-        println!("each worker has a lock of its own, and no token is looked at (--break-it)");
+        println!("each worker has its own lock, and tokens are not checked (--break-it)");
     } else if options.no_fencing {
-        println!("under the lock {BASE}/{}; no token is looked at (--no-fencing)", options.lock);
+        println!("under the lock {BASE}/{}; tokens are not checked (--no-fencing)", options.lock);
     } else {
         println!("under the lock {BASE}/{}; the file refuses old tokens", options.lock);
     }
@@ -60,8 +60,8 @@ pub(crate) fn lead(options: Options) -> Result<bool> {
     Ok(fine)
 }
 
-/// Adds the faults that do not show in the ledger, as it was fenced: the lock must have passed
-/// from one that had it to another only for reasons that are known.
+/// Adds faults that a fenced ledger hides: a holder may lose its lock only if it was paused or
+/// killed, or failed.
 fn compare(story: &Story, found: &mut Audit) {
     let paused = story.paused.as_ref().map(|pause| pause.line.token);
     let killed = story.killed.as_ref().map(|kill| kill.line.token);
@@ -69,22 +69,22 @@ fn compare(story: &Story, found: &mut Audit) {
     for (torn, _) in &found.cleared {
         let known = [paused, killed].contains(&Some(torn.token));
         if !known && !failed(torn.writer.worker) {
-            found.faults.push(format!("{} was taken for dead, and was not", torn.writer));
+            found.faults.push(format!("{} lost its lock without a cause", torn.writer));
         }
     }
     for line in &story.refused {
         if paused != Some(line.token) && !failed(line.writer.worker) {
-            found.faults.push(format!("{} wrote late, and was not paused", line.writer));
+            found.faults.push(format!("{} wrote late, but was not paused", line.writer));
         }
     }
     if let Some(pause) = &story.paused {
         let writer = pause.line.writer;
         match &pause.went_on {
             Some(went_on) if went_on.held => {
-                found.faults.push(format!("is_held() told {writer} that it held another's lock"));
+                found.faults.push(format!("is_held() of {writer} was true after it lost the lock"));
             }
             Some(_) => {}
-            None => found.faults.push(format!("{writer} was paused, and did not go on")),
+            None => found.faults.push(format!("{writer} did not go on after its pause")),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A file that many writers append to, and that refuses what comes with an old token.
+//! A file to which many writers append, and which refuses lines with an old token.
 //!
 //! Each entry is a `begin` and an `end` line with a round number, one more than that of the entry
-//! before. Whoever holds the lock and finds an entry without an end, of a writer that has died or
-//! lost the lock, writes a `clear` line and does that round again.
+//! before. An entry without an end is from a writer that has died or lost the lock. The next holder
+//! writes a `clear` line, and repeats that round.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -50,7 +50,7 @@ pub(crate) fn now() -> u64 {
     u64::try_from(UNIX_EPOCH.elapsed().unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Between two times of lines.
+/// The seconds between two times of lines.
 pub(crate) fn seconds(from: u64, to: u64) -> f64 {
     Duration::from_micros(to.saturating_sub(from)).as_secs_f64()
 }
@@ -83,7 +83,7 @@ impl FromStr for Line {
                 "begin" => Kind::Begin,
                 "end" => Kind::End,
                 "clear" => Kind::Clear,
-                other => return Err(format!("{other:?} is no kind of line")),
+                other => return Err(format!("{other:?} is not a kind of line")),
             },
             round: number(round)?,
             token: token.parse().map_err(|error: zklock::Error| error.to_string())?,
@@ -100,7 +100,7 @@ pub(crate) struct Ledger {
     fenced: bool,
 }
 
-/// What becomes of a line.
+/// What happened to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a line may be refused"]
 pub(crate) enum Outcome {
@@ -109,7 +109,7 @@ pub(crate) enum Outcome {
 }
 
 impl Ledger {
-    /// One that is not fenced takes whatever comes.
+    /// Opens the file. A ledger that is not `fenced` accepts every line.
     pub(crate) fn open(path: &Path, fenced: bool) -> Result<Ledger> {
         let file = OpenOptions::new().read(true).append(true).open(path)?;
         Ok(Ledger { file, fenced })
@@ -121,15 +121,15 @@ impl Ledger {
         self.file.seek(SeekFrom::Start(length.saturating_sub(MORE_THAN_A_LINE)))?;
         let mut tail = String::new();
         self.file.read_to_string(&mut tail)?;
-        // Without the lock, or with a broken one, somebody may be at the last line right now.
+        // Without a working lock, another writer may be writing the last line.
         tail.truncate(tail.rfind('\n').unwrap_or_default());
         Ok(tail.lines().last().map(str::parse).transpose()?)
     }
 
-    /// Refuses a line if its token is smaller than the largest seen.
+    /// Appends a line, or refuses it if its token is smaller than the largest seen.
     ///
-    /// The lock of the file makes looking and writing one step, among all processes. It is held
-    /// for that step only: whose turn it is to write is none of its business.
+    /// The file's lock makes check and write one step for all processes. It is held for that step
+    /// only: it does not decide which worker's turn it is.
     pub(crate) fn append(&mut self, line: Line) -> Result<Outcome> {
         if !self.fenced {
             return self.write(line);
@@ -141,7 +141,7 @@ impl Ledger {
     }
 
     fn append_fenced(&mut self, line: Line) -> Result<Outcome> {
-        // As none is taken that is smaller, the last token is the largest.
+        // No smaller token is ever accepted, so the last token is the largest.
         match self.last()? {
             Some(last) if line.token < last.token => Ok(Outcome::Refused),
             _ => self.write(line),
@@ -149,7 +149,7 @@ impl Ledger {
     }
 
     fn write(&mut self, line: Line) -> Result<Outcome> {
-        // In one write, so that lines are whole whoever writes them.
+        // In one write, so that concurrent writers do not mix their lines.
         self.file.write_all(format!("{line}\n").as_bytes())?;
         Ok(Outcome::Written)
     }

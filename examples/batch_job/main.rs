@@ -1,14 +1,14 @@
-//! Several worker processes, each with several threads, append to one file under one lock. On the
-//! way one of them is paused beyond its session while it holds the lock, between its last look at
-//! the guard and a write; later another one is killed while it holds the lock. What the paused one
-//! writes late the file refuses, by its fencing token. At the end the file is read with suspicion.
+//! Several worker processes, each with several threads, append to one file under one lock. One of
+//! them is paused for longer than its session lasts, while it holds the lock, between a check of
+//! its guard and a write. The file refuses that late write because of its fencing token. Later
+//! another worker is killed while it holds the lock. At the end the file is checked.
 //!
 //! ```text
 //! cargo run --release --example batch_job
 //! ```
 //!
 //! It starts a ZooKeeper server of its own unless `ZKLOCK_HOSTS` names one. The exit code is 0 if
-//! never two writers were at it at once, 1 if they were, 2 if it could not run.
+//! two writers never wrote at the same time, 1 if they did, 2 if it could not run.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
 
@@ -33,7 +33,7 @@ use std::time::Duration;
 use options::{Options, USAGE};
 use support::Result;
 
-/// How soon the lock of a process that dies passes on, if the server agrees.
+/// How long the lock of a dead process stays held, if the server grants this timeout.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an entry takes to write.
 const WORK: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! What the program is told to do.
+//! The command line.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,12 +12,12 @@ usage: batch_job [--workers N] [--threads N] [--rounds N] [--ledger FILE]
 
   --workers N          worker processes (3)
   --threads N          threads in each of them (4)
-  --rounds N           entries to write, all together (3500)
-  --ledger FILE        where to write them, and to keep them
-  --no-fencing         have the ledger take whatever comes: what if nobody looked at the tokens?
-  --break-it           give each worker a lock of its own, without fencing: what if the lock did
-                       not work? No worker is paused or killed
-  --check-ledger FILE  only read a ledger that was kept";
+  --rounds N           entries to write in total (3500)
+  --ledger FILE        write the entries to FILE, and keep it
+  --no-fencing         accept every write, to show what happens without checks of tokens
+  --break-it           give each worker its own lock, without fencing, to show what happens
+                       without a working lock. No worker is paused or killed
+  --check-ledger FILE  only check a ledger that was kept";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     pub(crate) break_it: bool,
     pub(crate) check: Option<PathBuf>,
     pub(crate) help: bool,
-    // Not for people: what makes this process a worker.
+    // Set if this process is a worker. The program starts workers with these options; users do not.
     pub(crate) worker: Option<usize>,
     pub(crate) hosts: String,
     pub(crate) lock: String,
@@ -67,13 +67,13 @@ impl Options {
                 "--hosts" => options.hosts = value()?,
                 "--lock" => options.lock = value()?,
                 "--temporary" => options.temporary = true,
-                _ => return Err(format!("{argument}: no such option").into()),
+                _ => return Err(format!("unknown option: {argument}").into()),
             }
         }
         Ok(options)
     }
 
-    /// Whether the ledger looks at the tokens. Those of different locks do not compare.
+    /// Whether the ledger checks tokens. Tokens of different locks cannot be compared.
     pub(crate) fn fenced(&self) -> bool {
         !self.no_fencing && !self.break_it
     }
@@ -81,5 +81,5 @@ impl Options {
 
 fn positive<N: FromStr + PartialOrd + From<u8>>(option: &str, text: &str) -> Result<N> {
     let number: Option<N> = text.parse().ok().filter(|number| *number >= N::from(1));
-    number.ok_or_else(|| format!("{option}: {text:?} is not a number from 1 on").into())
+    number.ok_or_else(|| format!("{option}: {text:?} is not a number above 0").into())
 }

@@ -1,4 +1,4 @@
-//! Showing how a ledger grows.
+//! Shows how a ledger grows.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -14,11 +14,11 @@ pub(crate) struct Progress {
     unread: String,
     pub(crate) rounds: u64,
     pub(crate) last: Option<Line>,
-    /// By whom an entry was cleared last.
+    /// The last `clear` line.
     pub(crate) cleared: Option<Line>,
-    /// Rounds and time, a while ago.
+    /// Rounds and time when the rate was last computed.
     before: (u64, Instant),
-    /// Rounds a second, lately.
+    /// Rounds per second.
     rate: f64,
 }
 
@@ -57,7 +57,7 @@ impl Progress {
     }
 }
 
-/// One line that is written over and over on a terminal; a line now and then elsewhere.
+/// A status line: on a terminal it is overwritten; otherwise a line is printed every 2 s.
 pub(crate) struct Display {
     terminal: bool,
     written: Instant,

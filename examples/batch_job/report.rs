@@ -1,4 +1,4 @@
-//! What became of it all, for people.
+//! Prints the results.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn hand_overs(found: &Audit) {
 fn paused(pause: &Pause, story: &Story, fenced: bool) {
     let worker = pause.line.writer.worker;
     let Some((to, went_on)) = pause.to.zip(pause.went_on.as_ref()) else {
-        println!("paused       worker {worker}, which was not heard of again");
+        println!("paused       worker {worker}, which did not report afterwards");
         return;
     };
     let ms = |at| seconds(to, at) * 1e3;
@@ -63,13 +63,13 @@ fn paused(pause: &Pause, story: &Story, fenced: bool) {
     ];
     said.sort();
     println!("paused       worker {worker} for {:.1} s, and went on", seconds(pause.from, to));
-    println!("its guard    said then: {}", said.map(|(_, what)| what).join(", "));
+    println!("its guard    reported then: {}", said.map(|(_, what)| what).join(", "));
     let stale = story.refused.iter().filter(|line| line.token == pause.line.token).count();
     match stale {
-        _ if !fenced => println!("fencing      none: what worker {worker} wrote late was taken"),
-        1 => println!("fencing      1 stale write of worker {worker} was refused by its token"),
+        _ if !fenced => println!("fencing      none: worker {worker}'s late write was accepted"),
+        1 => println!("fencing      1 stale write of worker {worker} was refused for its token"),
         _ => println!(
-            "fencing      {stale} stale writes of worker {worker} were refused by their token"
+            "fencing      {stale} stale writes of worker {worker} were refused for their tokens"
         ),
     }
 }
@@ -79,11 +79,11 @@ fn killed(kill: &Kill, found: &Audit, session_timeout: Duration) {
     let own = |torn: &Line| torn.token == kill.line.token;
     match found.cleared.iter().find(|(torn, _)| own(torn)) {
         Some((_, next)) => println!(
-            "killed       worker {worker}; its lock passed on after {:.1} s (session time-out {:.1} s)",
+            "killed       worker {worker}; next holder after {:.1} s (session timeout {:.1} s)",
             seconds(kill.at, next.at),
             session_timeout.as_secs_f64()
         ),
-        None => println!("killed       worker {worker}; its lock did not pass on"),
+        None => println!("killed       worker {worker}; no next holder"),
     }
 }
 
@@ -96,11 +96,11 @@ fn speed(found: &Audit) {
     println!(
         "speed        {:.0} rounds a second, each with {WORK:?} of work{}",
         found.rounds as f64 / took.max(0.001),
-        if waited > 0.0 { ", those waits left out" } else { "" }
+        if waited > 0.0 { ", without the waits for sessions to end" } else { "" }
     );
 }
 
-/// Whether there are none.
+/// Prints the faults, and returns whether there are none.
 pub(crate) fn faults(found: &Audit) -> bool {
     const SHOWN: usize = 5;
     for fault in found.faults.iter().take(SHOWN) {

@@ -1,4 +1,4 @@
-//! What happens on the way: a worker is paused beyond its session, another one is killed.
+//! What happens meanwhile: a worker is paused for longer than its session lasts, another is killed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -14,20 +14,20 @@ use crate::progress::{Display, Progress};
 use crate::support::Result;
 use crate::words::{News, Order, WentOn};
 
-/// What became of the workers.
+/// What happened to the workers.
 #[derive(Default)]
 pub(crate) struct Story {
     pub(crate) paused: Option<Pause>,
     pub(crate) killed: Option<Kill>,
-    /// What the ledger refused.
+    /// Lines that the ledger refused.
     pub(crate) refused: Vec<Line>,
-    /// Workers that ended before their time.
+    /// Workers that failed.
     pub(crate) failed: BTreeSet<usize>,
 }
 
 /// Times are in microseconds since 1970.
 pub(crate) struct Pause {
-    /// What was about to be written.
+    /// The line that the worker was about to write.
     pub(crate) line: Line,
     pub(crate) from: u64,
     pub(crate) to: Option<u64>,
@@ -35,12 +35,12 @@ pub(crate) struct Pause {
 }
 
 pub(crate) struct Kill {
-    /// What had been begun.
+    /// The entry that the worker had begun.
     pub(crate) line: Line,
     pub(crate) at: u64,
 }
 
-/// Tells the workers what to do, and shows how the work goes on.
+/// Sends orders to the workers, and shows the progress.
 pub(crate) struct Director<'a> {
     crew: Crew,
     options: &'a Options,
@@ -49,11 +49,11 @@ pub(crate) struct Director<'a> {
     display: Display,
     story: Story,
     at_work: BTreeSet<usize>,
-    /// To come: at which round, to which worker.
+    /// Orders to come: at which round, to which worker.
     orders: VecDeque<(u64, usize, Order)>,
-    /// An order was given, and has not been played to its end.
+    /// Whether an order was sent, and its effects have not ended.
     busy: bool,
-    /// Whose session is to end, since when.
+    /// The line of the worker whose session has to end, and since when.
     outlast: Option<(Line, u64)>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Director<'a> {
             }
             News::Refused(line) => {
                 self.display.line(&format!(
-                    "the ledger refused what {} wrote in round {}, by its token",
+                    "the ledger refused a write of {} in round {}, because its token is old",
                     line.writer, line.round
                 ));
                 self.story.refused.push(line);
@@ -148,7 +148,7 @@ impl<'a> Director<'a> {
                 let waited = seconds(since, next.at);
                 let whose = next.writer;
                 self.display
-                    .line(&format!("after {waited:.1} s its lock is with {whose}; work goes on"));
+                    .line(&format!("after {waited:.1} s {whose} has the lock; work goes on"));
             } else if self.at_work.iter().any(|worker| *worker != torn.writer.worker) {
                 return Ok(());
             }
@@ -167,14 +167,14 @@ impl<'a> Director<'a> {
         Ok(())
     }
 
-    /// Lets a paused worker go on where it was.
+    /// Continues the paused worker.
     fn resume(&mut self) -> Result<()> {
         let Some(pause) = self.story.paused.as_mut().filter(|pause| pause.to.is_none()) else {
             return Ok(());
         };
         let worker = pause.line.writer.worker;
         self.busy = true;
-        // It finds the order when it wakes up: nothing but the write comes first.
+        // Sent before the signal, so that the worker writes as soon as it goes on.
         self.crew.tell(worker, Order::GoOn)?;
         pause.to = Some(now());
         self.crew.resume(worker);
@@ -194,7 +194,7 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// Who holds the lock and who waits for it, as ZooKeeper knows it.
+    /// The holder of the lock and the waiters, as ZooKeeper lists them.
     fn queue(&self) -> Result<String> {
         let all = DistributedLock::new(self.zk, BASE, &self.options.lock).contenders()?;
         let first: Vec<String> = all.iter().take(3).map(|contender| contender.label()).collect();

@@ -1,18 +1,18 @@
-//! What workers and the process that started them say to each other, a line each.
+//! Messages between workers and the process that started them, one per line.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::ledger::Line;
 
-/// To a worker, on its standard input.
+/// A message to a worker, on its standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Whichever of its threads next has the lock is not to let go of it.
+    /// The next thread that holds the lock must not release it.
     Stay,
-    /// Whichever of its threads next has the lock is to wait before its last write.
+    /// The next thread that holds the lock must wait before its last write.
     Wait,
-    /// The thread that waits is to go on.
+    /// The waiting thread must go on.
     GoOn,
 }
 
@@ -32,29 +32,29 @@ impl fmt::Display for Order {
     }
 }
 
-/// From a worker, on its standard output.
+/// A message from a worker, on its standard output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It holds the lock, has begun this entry, and will not let go.
+    /// It holds the lock, has begun this entry, and will not release.
     Staying(Line),
-    /// It holds the lock, has asked `is_held`, and waits to be told to write this.
+    /// It holds the lock, has called `is_held`, and waits for the order to write this.
     Waiting(Line),
-    /// It has tried to write what it waited with, and this is what its guard says.
+    /// It has tried to write the line that had to wait; and what its guard reports.
     WentOn(WentOn),
-    /// The ledger refused this, by its token.
+    /// The ledger refused this line because of its token.
     Refused(Line),
-    /// What went wrong. It ends.
+    /// It ends because of this failure.
     Failed(String),
-    /// It has ended. Not said, but seen.
+    /// It has ended. Not a message, but the end of its output.
     Ended,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WentOn {
-    /// What `is_held` said, and when.
+    /// What `is_held` returned, and when.
     pub(crate) held: bool,
     pub(crate) asked_at: u64,
-    /// What `on_lost` said, and when.
+    /// The reason that `on_lost` reported, and when.
     pub(crate) why: String,
     pub(crate) told_at: u64,
 }
@@ -75,7 +75,7 @@ impl fmt::Display for News {
 }
 
 impl News {
-    /// What is not understood is a failure, and is shown.
+    /// An unknown message counts as a failure, and is shown.
     pub(crate) fn parse(text: &str) -> News {
         let understood = text.split_once(' ').and_then(|(word, rest)| match word {
             "staying" => rest.parse().ok().map(News::Staying),
@@ -94,7 +94,7 @@ impl FromStr for WentOn {
     fn from_str(text: &str) -> Result<WentOn, Self::Err> {
         let words: Vec<&str> = text.splitn(4, ' ').collect();
         let &[held, asked_at, told_at, why] = words.as_slice() else {
-            return Err(format!("{text:?} does not tell what a guard said").into());
+            return Err(format!("{text:?} has not all that a guard reports").into());
         };
         Ok(WentOn {
             held: held.parse()?,

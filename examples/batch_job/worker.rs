@@ -1,4 +1,4 @@
-//! A worker process: threads that write entries, and one that takes orders.
+//! A worker process: threads that write entries, and one that reads orders.
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,13 +18,13 @@ use crate::support::Result;
 use crate::words::{News, Order, WentOn};
 use crate::{BASE, SESSION_TIMEOUT, WORK};
 
-/// What the threads of a worker have been told.
+/// The orders to the threads of a worker.
 struct Orders {
     stay: AtomicBool,
     wait: AtomicBool,
-    /// Passed by the thread that waits and the one that takes orders.
+    /// The waiting thread and the one that reads orders meet here.
     go_on: Barrier,
-    /// Whoever started this process is gone.
+    /// The parent process is gone.
     leave: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn work(worker: usize, options: &Options) -> Result<bool> {
                     if let Err(error) = write_entries(writer, zk, path, options, orders)
                         && !orders.leave.load(Ordering::SeqCst)
                     {
-                        // The whole worker stops, as a job does that can no longer be sure.
+                        // The whole process stops, because it cannot be sure of its work.
                         tell(&News::Failed(format!("thread {thread} failed: {error}")));
                         exit(1);
                     }
@@ -54,7 +54,7 @@ pub(crate) fn work(worker: usize, options: &Options) -> Result<bool> {
             .collect();
         scope.spawn(|| {
             take_orders(&orders);
-            // However it ended.
+            // At the end of the input, or after an unknown order.
             orders.leave.store(true, Ordering::SeqCst);
             if options.temporary {
                 let _ = fs::remove_file(path);
@@ -73,7 +73,7 @@ pub(crate) fn work(worker: usize, options: &Options) -> Result<bool> {
     })
 }
 
-/// Until there are no more to come.
+/// Reads orders until the input ends.
 fn take_orders(orders: &Orders) {
     for line in io::stdin().lines().map_while(Result::ok) {
         match Order::parse(&line) {
@@ -85,7 +85,7 @@ fn take_orders(orders: &Orders) {
     }
 }
 
-/// To the process that started this one, if it is still there.
+/// Sends a message to the parent process, if that still exists.
 fn tell(news: &News) {
     let _ = writeln!(io::stdout(), "{news}");
 }
@@ -125,7 +125,7 @@ fn write_entries(
     }
 }
 
-/// Writes the entry, or as much of it as the ledger takes: what it refuses is another's to write.
+/// Writes the entry, unless the ledger refuses a line: then another worker has to write it.
 fn write_entry(
     writer: Writer,
     guard: &LockGuard,
@@ -137,7 +137,7 @@ fn write_entry(
     let token = guard.fencing_token();
     let line = |kind| Line { kind, round, token, writer, at: now() };
     let nothing = || {};
-    // We hold the lock, so who has begun this is dead, or as good as that.
+    // This thread holds the lock, so the writer that began this entry has died or lost the lock.
     let torn = last.is_some_and(|last| last.kind == Kind::Begin);
     if torn && !write(ledger, guard, line(Kind::Clear), nothing)? {
         return Ok(());
@@ -158,8 +158,8 @@ fn write_entry(
     Ok(())
 }
 
-/// Writes a line as one does under a lock: after a look at the guard. What happens between the
-/// two no guard can help against; the ledger can. Returns whether it has taken the line.
+/// Writes a line after a check of the guard. If the lock is lost between the two, only the ledger
+/// can notice. Returns whether it has accepted the line.
 fn write(
     ledger: &mut Ledger,
     guard: &LockGuard,
@@ -168,7 +168,7 @@ fn write(
 ) -> Result<bool> {
     if !guard.is_held() {
         let why = guard.lost().reason().map_or("not held".to_owned(), |why| why.to_string());
-        return Err(format!("the lock is lost ({why}), so nothing is written any more").into());
+        return Err(format!("the lock is lost ({why}), so this thread stops writing").into());
     }
     between();
     let outcome = ledger.append(line)?;
@@ -178,7 +178,7 @@ fn write(
     Ok(outcome == Outcome::Written)
 }
 
-/// Waits between the look and the write: there this process is paused until another holds the lock.
+/// Waits between check and write: there this process is paused until another one holds the lock.
 fn write_late(ledger: &mut Ledger, guard: &LockGuard, line: Line, go_on: &Barrier) -> Result<()> {
     const ON_LOST: Duration = Duration::from_secs(10);
     let (tell_loss, loss) = channel();

@@ -1,4 +1,5 @@
-//! A ZooKeeper for an example: the one that `ZKLOCK_HOSTS` names, or a server started for it.
+//! What the examples share: a ZooKeeper, which is the one that `ZKLOCK_HOSTS` names or a server
+//! started for the example; checks, and output.
 
 #![allow(dead_code, reason = "shared by the examples: each uses a part")]
 
@@ -25,7 +26,7 @@ pub(crate) struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Announces what it uses.
+    /// Finds or starts a ZooKeeper, and prints which.
     pub(crate) fn find() -> Result<ZooKeeper> {
         if let Some(hosts) = env::var("ZKLOCK_HOSTS").ok().filter(|hosts| !hosts.is_empty()) {
             println!("using the ZooKeeper at {hosts} (ZKLOCK_HOSTS)");
@@ -42,13 +43,13 @@ impl ZooKeeper {
         &self.hosts
     }
 
-    /// The server that is ours to harm, if it is.
+    /// The server, if this program started it and so may harm it.
     pub(crate) fn own(&self) -> Option<&Server> {
         self.own.as_ref()
     }
 }
 
-/// Exit code 0 when what the example shows was seen, 1 when it was not, 2 when it could not run.
+/// The exit code: 0 if all checks passed, 1 if not, 2 if the example could not run.
 pub(crate) fn exit(outcome: Result<bool>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -73,7 +74,7 @@ pub(crate) fn say(what: impl Display) {
     println!("{:6.2} s  {what}", since.as_secs_f64());
 }
 
-/// What an example looks at, and says.
+/// Checks what an example shows, and prints the results.
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) all_passed: bool,

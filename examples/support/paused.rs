@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use super::Result;
 
-/// The process goes on when the shell's standard input ends, in whatever way we end: a paused
-/// process that nobody knows of any more would stay for ever.
+/// The shell continues the process when its standard input ends, however this program ends.
+/// Otherwise a paused process could stay for ever.
 const SHELL: &str = r#"
 trap '' HUP INT TERM
 kill -STOP "$1" && echo paused
@@ -15,7 +15,7 @@ read -r _
 kill -CONT "$1"
 "#;
 
-/// A child process that stands still (`SIGSTOP`); dropped, it lets it go on (`SIGCONT`).
+/// A child process that is paused (`SIGSTOP`) until this is dropped (`SIGCONT`).
 #[derive(Debug)]
 #[must_use = "if unused the process goes on at once"]
 pub(crate) struct Paused {
@@ -34,14 +34,14 @@ impl Paused {
         let output = paused.shell.stdout.take().ok_or("no pipe from the shell")?;
         match BufReader::new(output).lines().next().transpose()?.as_deref() {
             Some("paused") => Ok(paused),
-            _ => Err(format!("process {} could not be paused", process.id()).into()),
+            _ => Err(format!("cannot pause process {}", process.id()).into()),
         }
     }
 }
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        // It closes the shell's input first.
+        // This closes the shell's input first, at which the shell continues the process.
         let _ = self.shell.wait();
     }
 }

@@ -1,5 +1,5 @@
-//! Acquires a lock: carries out on a session what the state machine in [`core`](super::core) decides,
-//! within the caller's limits.
+//! Acquires a lock: carries out on a session what the state machine in [`core`](super::core)
+//! decides, within the caller's limits.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,16 +12,15 @@ use super::core::{
     Acquisition, Action, ConnectionNumber, Event, Inspection, Leftovers, Listing, Made, Trouble,
     Watched,
 };
-use super::errors::{cancelled, refusal};
+use super::errors::{cancelled, outage_too_long, refusal, unanswered};
 use super::hold::Hold;
 use super::interop_warning;
 use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
-use crate::logging;
 use crate::path;
-use crate::rt::{self, AtomicBool, Deadline};
+use crate::rt::{self, AtomicBool, Deadline, Mutex};
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::client_core::{ClientCore, Interrupted, Patience};
@@ -32,17 +31,19 @@ use crate::session::retry::Retry;
 use crate::session::session::Session;
 use crate::session::watch_loop::{GRACE, worth_asking};
 
-/// What to contend for, and how to appear.
+/// What to contend for, and what the contender's node looks like.
 #[derive(Debug)]
 pub(crate) struct Contention {
     pub(crate) client: Client,
     /// The lock node, as the client names it.
     pub(crate) node: String,
+    /// What is contended for, for messages: such as "lock" or "permit".
+    pub(crate) noun: &'static str,
     pub(crate) data: Vec<u8>,
     pub(crate) acl: Vec<Acl>,
     pub(crate) form: Form,
-    /// Whether the lock node has to be there already: it is not made, and without it there is
-    /// nothing to be had.
+    /// Whether the lock node has to be there already: it is not made, and without it the call gives
+    /// up.
     pub(crate) must_exist: bool,
 }
 
@@ -60,7 +61,7 @@ enum Stop {
     GaveUp,
     Cancelled,
     Failed(Error),
-    /// The session has ended; another one may do.
+    /// The session has ended; the call goes on in another one.
     SessionEnded,
 }
 
@@ -78,12 +79,86 @@ struct Attempt<'a> {
     /// The connection that the watches were set on.
     watching_on: u64,
     retry: Retry,
-    /// How many requests had no answer, and sessions were lost.
+    /// How many requests got no answer, plus how many sessions were lost.
     losses: u32,
     /// Since when there has been no connection.
     cut_off: Option<Instant>,
-    /// Whether the list of children has been looked through for those who do not respect us.
+    /// Whether the list of children has been searched for incompatible contenders.
     looked_round: bool,
+    /// Whether the wait for others has been reported.
+    waits: bool,
+    others: &'a OthersAhead,
+    /// When the list was asked for that is judged next.
+    listed_at: Option<Instant>,
+}
+
+/// Whether others are ahead, as lists have shown: evidence for each call that waits for this
+/// acquisition, if the list was asked for after the call had begun.
+#[derive(Default)]
+pub(crate) struct OthersAhead {
+    state: Mutex<OthersState>,
+}
+
+#[derive(Default)]
+struct OthersState {
+    /// When the latest list was asked for that showed others ahead.
+    seen: Option<Instant>,
+    /// Whether a call has begun since the latest list was asked for.
+    is_wanted: bool,
+    /// Wakes the thread that can list.
+    bell: Option<Signal>,
+}
+
+impl OthersAhead {
+    /// Notes that others were ahead, or one of this process held the lock, at that time.
+    pub(crate) fn note(&self, at: Instant) {
+        let mut state = self.state.lock();
+        state.seen = state.seen.max(Some(at));
+    }
+
+    /// Whether that was so since then.
+    pub(crate) fn since(&self, begin: Instant) -> bool {
+        self.state.lock().seen >= Some(begin)
+    }
+
+    /// What a call gives that began then: that it got nothing, only if others were ahead since.
+    pub(crate) fn or_unanswered<T>(
+        &self,
+        got: Option<T>,
+        begin: Instant,
+        core: &ClientCore,
+        node: &str,
+    ) -> Result<Option<T>> {
+        if got.is_none() && !self.since(begin) {
+            return Err(unanswered(core, node));
+        }
+        Ok(got)
+    }
+
+    /// Has the thread that contends look again.
+    pub(crate) fn look_again(&self) {
+        let mut state = self.state.lock();
+        state.is_wanted = true;
+        let bell = state.bell.clone();
+        drop(state);
+        if let Some(bell) = bell {
+            bell();
+        }
+    }
+
+    fn found_by(&self, bell: Signal) {
+        self.state.lock().bell = Some(bell);
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.state.lock().is_wanted
+    }
+
+    /// A list is asked for now.
+    fn listing(&self) -> Instant {
+        self.state.lock().is_wanted = false;
+        rt::now()
+    }
 }
 
 struct ActiveWatch {
@@ -101,12 +176,12 @@ pub(crate) struct PausedAcquisition {
 }
 
 impl PausedAcquisition {
-    /// Nobody takes it.
+    /// Deletes the node, as no other call takes the place.
     pub(crate) fn withdraw(self, limits: Limits<'_>) {
         let Some(own) = self.queue.leftovers().own else { return };
         let path = path::join(&self.node, &own);
         let until = Deadline::after(CLEANUP_LIMIT).earlier(limits.late());
-        // The call has got nothing, whatever becomes of the node.
+        // The call acquires nothing, whatever becomes of the node.
         let _ = put_away(&self.core, &self.session, path, until, None);
     }
 }
@@ -119,7 +194,8 @@ impl Limits<'_> {
     }
 }
 
-/// Tries until there is something to give: for limits without a deadline, by which nobody gives up.
+/// Repeats an attempt until it returns something: for calls without a deadline, which do not give
+/// up.
 pub(crate) fn insist<T>(mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     loop {
         if let Some(got) = attempt()? {
@@ -128,16 +204,31 @@ pub(crate) fn insist<T>(mut attempt: impl FnMut() -> Result<Option<T>>) -> Resul
     }
 }
 
-/// Contends until admitted; `None` when it was not to be within the limits.
+/// Contends until admitted; `None` if others are ahead when the time is over, or are ahead at all and
+/// the caller does not wait for them. If the time is over before any list has shown that, it is an
+/// error: an outage must not be taken for another holder.
 pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Option<Hold>> {
-    pursue(contention, limits, None, Some)
+    acquire_after(contention, limits, &OthersAhead::default(), rt::now())
 }
 
-/// As `acquire`, from a place that another call has left, if there is one. When this call gives up
-/// its place in turn, it goes to `pass`, which gives it back if nobody takes it.
+/// As `acquire`, for a call that began then and has seen these others already, at an earlier lock.
+pub(crate) fn acquire_after(
+    contention: &Contention,
+    limits: Limits<'_>,
+    others: &OthersAhead,
+    begin: Instant,
+) -> Result<Option<Hold>> {
+    let got = pursue(contention, limits, others, None, Some)?;
+    others.or_unanswered(got, begin, contention.client.core(), &contention.node)
+}
+
+/// Contends until admitted, from a place that another call has left, if there is one; `None` if it
+/// gives up, of which `others` says whether others were ahead. When this call gives up its place in
+/// turn, it goes to `pass`, which gives it back if nobody takes it.
 pub(crate) fn pursue(
     contention: &Contention,
     limits: Limits<'_>,
+    others: &OthersAhead,
     paused: Option<Box<PausedAcquisition>>,
     pass: impl FnOnce(Box<PausedAcquisition>) -> Option<Box<PausedAcquisition>>,
 ) -> Result<Option<Hold>> {
@@ -158,7 +249,11 @@ pub(crate) fn pursue(
         losses: 0,
         cut_off: None,
         looked_round: false,
+        waits: false,
+        others,
+        listed_at: None,
     };
+    others.found_by(attempt.waiter.bell());
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
     let (mut queue, begin) = match paused {
         Some(paused) => {
@@ -178,10 +273,9 @@ pub(crate) fn pursue(
         attempt.abandon(queue.leftovers());
         resume_unwind(panic);
     });
-    if matches!(driven, Ok(None) | Err(Stop::GaveUp | Stop::Cancelled))
-        && queue.has_place()
-        && let Some(session) = attempt.live_session()
-    {
+    let keeps_place =
+        matches!(driven, Ok(None) | Err(Stop::GaveUp | Stop::Cancelled)) && queue.has_place();
+    if let Some(session) = attempt.live_session().filter(|_| keeps_place) {
         let (core, node) = (Arc::clone(core), attempt.node.clone());
         attempt.watching.clear();
         match pass(Box::new(PausedAcquisition { core, node, session, queue })) {
@@ -192,17 +286,14 @@ pub(crate) fn pursue(
     match driven {
         Ok(Some(hold)) => Ok(Some(hold)),
         Ok(None) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
-        Err(Stop::GaveUp) => {
-            attempt.explain_giving_up();
-            attempt.withdraw(queue.leftovers(), late, false).map(|()| None)
-        }
+        Err(Stop::GaveUp) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
         Err(Stop::Cancelled) => {
             let _ = attempt.withdraw(queue.leftovers(), Deadline::NEVER, false);
             Err(cancelled(&contention.node))
         }
         Err(Stop::Failed(error)) => {
             let exhausted = error.kind() == ErrorKind::SequenceExhausted;
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = attempt.withdraw(queue.leftovers(), late, exhausted);
             Err(if error.path().is_some() { error } else { error.on(&contention.node) })
         }
@@ -212,7 +303,7 @@ pub(crate) fn pursue(
 }
 
 impl Attempt<'_> {
-    /// What a call gives that has left its place to another.
+    /// The result of a call that has left its place to another.
     fn left(&self, driven: Result<Option<Hold>, Stop>) -> Result<Option<Hold>> {
         match driven {
             Err(Stop::Cancelled) => Err(cancelled(&self.contention.node)),
@@ -233,25 +324,30 @@ impl Attempt<'_> {
                         self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
                     }
                     let session = self.open_session()?;
-                    // Of no session is no ephemeral node.
+                    // No ephemeral node belongs to session 0, so none is adopted.
                     let id = if session.may_adopt() { session.id() } else { 0 };
                     (session, Event::Begin { session: id })
                 }
             };
-            match queue.step(next) {
+            let action = queue.step(next);
+            let listed_at = self.listed_at.take();
+            if let Some(listed_at) = listed_at.filter(|_| queue.is_blocked()) {
+                self.others.note(listed_at);
+            }
+            match action {
                 Action::Hold(place) => {
                     self.until_trusted(&session)?;
                     if session.status().now().ended.is_some() {
                         continue;
                     }
-                    let Contention { client, node, data, .. } = self.contention;
-                    return Ok(Some(Hold::new(client, session, node, &place, data)));
+                    let Contention { client, node, noun, data, .. } = self.contention;
+                    return Ok(Some(Hold::new(client, session, node, &place, noun, data)));
                 }
                 Action::Yield => return Ok(None),
                 Action::Fail(error) => return Err(Stop::Failed(error)),
                 action => match self.perform(&session, action) {
                     Ok(done) => event = Some(done),
-                    // Which the next turn finds out.
+                    // The next turn of the loop notices it.
                     Err(Stop::SessionEnded) => {}
                     Err(stop) => return Err(stop),
                 },
@@ -269,7 +365,7 @@ impl Attempt<'_> {
         self.session = None;
         let cancel = self.limits.cancel;
         let give_up = || cancel.is_some_and(Cancel::is_cancelled);
-        // Long enough for an attempt to begin, which goes on for the next call.
+        // Long enough to begin opening a session, which goes on for the next call.
         let until = worth_asking(self.patience()).earlier(self.ask_until);
         let opened = self.core.session(&self.waiter, until, give_up, Patience::UntilDeadline);
         match opened {
@@ -278,7 +374,7 @@ impl Attempt<'_> {
                 self.cut_off = None;
                 Ok(session)
             }
-            Err(Interrupted::GaveUp) => Err(self.outage(ErrorKind::Connect)),
+            Err(Interrupted::GaveUp) => Err(self.outage()),
             Err(Interrupted::Failed(error)) => Err(Stop::Failed(error)),
         }
     }
@@ -288,20 +384,18 @@ impl Attempt<'_> {
         self.session = Some((session, subscription));
     }
 
-    /// By when there has to be a connection. An outage does not begin anew when the session ends
-    /// in it.
+    /// By when there has to be a connection. The end of the session does not begin a new outage.
     fn patience(&mut self) -> Deadline {
         let since = *self.cut_off.get_or_insert_with(rt::now);
         let outage = self.retry.longest_outage().and_then(|longest| since.checked_add(longest));
         outage.map_or(self.ask_until, |end| Deadline::at(end).earlier(self.ask_until))
     }
 
-    /// There is no connection in time.
-    fn outage(&self, kind: ErrorKind) -> Stop {
+    /// Why the call ends, if there is no connection in time.
+    fn outage(&self) -> Stop {
         match self.retry.longest_outage() {
             Some(longest) if !self.is_cancelled() && !self.ask_until.has_passed() => {
-                let message = format!("there was no connection to the ensemble for {longest:?}");
-                Stop::Failed(Error::new(kind, message))
+                Stop::Failed(outage_too_long(longest))
             }
             _ => self.gave_up(),
         }
@@ -312,7 +406,8 @@ impl Attempt<'_> {
         if !self.retry.is_exceeded_by(self.losses) {
             return Ok(());
         }
-        let message = format!("{what}; that was loss number {} of this call", self.losses);
+        let allowed = self.losses.saturating_sub(1);
+        let message = format!("{what}, and Retry::losses({allowed}) allows no further retry");
         Err(Stop::Failed(Error::new(kind, message)))
     }
 
@@ -341,7 +436,7 @@ impl Attempt<'_> {
                 };
                 let make = move |session: &Session| make_parents(session, &node, kind, &acl);
                 let made = self.ask(session, make, drop)?;
-                Event::ParentsMade(self.sort(made, "create it", "CREATE on its parent"))
+                Event::ParentsMade(self.sort(made, "create the lock node", "CREATE on its parent"))
             }
             Action::Sync => {
                 let (synced, on) = self.ask_on(session, |store| store.sync())?;
@@ -349,9 +444,10 @@ impl Attempt<'_> {
             }
             Action::List => {
                 let leaving = session.leaving(&self.node);
+                self.listed_at = Some(self.others.listing());
                 let (children, on) =
                     self.ask_on(session, move |store| store.children(&on_node, false))?;
-                let children = self.sort(children, "list its children", "READ on it");
+                let children = self.sort(children, "list the contenders", "READ on the lock node");
                 if let Ok(Some(children)) = &children {
                     self.look_round(children);
                 }
@@ -366,7 +462,7 @@ impl Attempt<'_> {
             Action::Inspect { name } => {
                 let path = path::join(&self.node, &name);
                 let read = self.ask(session, move |store| store.read(&path, false), drop)?;
-                let read = self.sort(read, "read a contender", "READ on it");
+                let read = self.sort(read, "read a contender", "READ on the contender");
                 Event::Inspected(read.map(|read| {
                     read.map(|(_, stat)| Inspection {
                         owner: stat.ephemeral_owner,
@@ -378,7 +474,7 @@ impl Attempt<'_> {
             Action::Delete { name } => {
                 let path = path::join(&self.node, &name);
                 let deleted = self.ask(session, move |store| store.delete(&path), drop)?;
-                Event::Deleted(self.sort(deleted, "delete a contender", "DELETE on it"))
+                Event::Deleted(self.sort(deleted, "delete a contender", "DELETE on the lock node"))
             }
             Action::Wait => {
                 self.wait(session)?;
@@ -412,7 +508,7 @@ impl Attempt<'_> {
             }
             Err(_) => {}
         };
-        // Known to go as soon as it is known, lest another call of ours wait for it.
+        // Noted as leaving as soon as it is known, so that no other call of ours waits for it.
         let (reaper, of_session) = (self.core.reaper().clone(), Arc::downgrade(session));
         let made_late = move |made: Created| {
             if let Some(session) = of_session.upgrade() {
@@ -422,12 +518,13 @@ impl Attempt<'_> {
         self.until_usable(session)?;
         let leaving = session.leaving(&self.node);
         let before = session.status().now().connection;
+        self.listed_at = Some(self.others.listing());
         let entered =
             self.ask(session, move |store| store.enter(&path, &data, &acl, made_late), late)?;
         let after = session.status().now().connection;
-        let entered = self.sort(entered, "create a contender under it", "CREATE on it");
+        let entered = self.sort(entered, "create a contender", "CREATE on the lock node");
         Ok(entered.map(|Enqueued { made, siblings }| {
-            // As any list, it counts on one connection only.
+            // Like any list, it counts only on the connection that it was requested on.
             let siblings = siblings.filter(|_| before == after);
             if let Some(siblings) = &siblings {
                 self.look_round(siblings);
@@ -446,8 +543,8 @@ impl Attempt<'_> {
         }))
     }
 
-    /// A process that was stopped may come here after its session has run out, and before
-    /// anybody has noticed.
+    /// Waits until the session is trusted or has ended: a process that was stopped may come here
+    /// after its lease has run out and before that was noticed.
     fn until_trusted(&self, session: &Session) -> Result<(), Stop> {
         while !session.is_trusted() && session.status().now().ended.is_none() {
             self.check(self.ask_until)?;
@@ -469,7 +566,7 @@ impl Attempt<'_> {
             }
             let until = self.patience();
             if until.has_passed() {
-                return Err(self.outage(ErrorKind::ConnectionLoss));
+                return Err(self.outage());
             }
             self.waiter.wait(until);
         }
@@ -486,14 +583,14 @@ impl Attempt<'_> {
         match answer.map_err(Stop::Failed)?.ok_or_else(|| self.gave_up())? {
             Err(Fault::SessionEnded) => Err(Stop::SessionEnded),
             Err(Fault::ConnectionLoss) => {
-                self.note_loss(ErrorKind::ConnectionLoss, "the connection was lost")?;
+                self.note_loss(ErrorKind::Connect, "a request got no answer")?;
                 Ok(Err(Fault::ConnectionLoss))
             }
             answer => Ok(answer),
         }
     }
 
-    /// As `ask`, for answers that count only on the connection they were asked on.
+    /// Asks as `ask` does, for answers that count only on the connection they were requested on.
     fn ask_on<T: Send + 'static>(
         &mut self,
         session: &Arc<Session>,
@@ -507,8 +604,8 @@ impl Attempt<'_> {
         Ok((answer, ConnectionNumber(after)))
     }
 
-    /// Sorts answers into those that trying again may mend, and errors that say what was
-    /// tried and what it needs.
+    /// Sorts faults into those that retrying may resolve, and errors that say what was tried and
+    /// what it needs.
     fn sort<T>(&self, answer: Answer<T>, tried: &str, needs: &str) -> Result<T, Trouble> {
         answer.map_err(|fault| match fault {
             Fault::ConnectionLoss => Trouble::Unanswered,
@@ -517,7 +614,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// Forgets watches that are of no use any more, and says which connection counts.
+    /// Forgets watches that are of no use any more, and notes which connection counts.
     fn keep_watches(&mut self, session: &Session, wanted: impl Fn(&str) -> bool) {
         let connection = session.status().now().connection;
         if connection != self.watching_on {
@@ -556,7 +653,7 @@ impl Attempt<'_> {
                 self.watching.remove(name);
                 return Ok(Ok(Watched::Hidden));
             }
-            match self.sort(read, "watch a contender", "READ on it") {
+            match self.sort(read, "watch a contender", "READ on the contender") {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     self.watching.remove(name);
@@ -579,8 +676,9 @@ impl Attempt<'_> {
         self.keep_watches(session, |_| false);
         let (node, leaving) = (self.node.clone(), session.leaving(&self.node));
         self.subscribe(session, CHILDREN, &node);
+        self.listed_at = Some(self.others.listing());
         let (children, on) = self.ask_on(session, move |store| store.children(&node, true))?;
-        let children = self.sort(children, "watch its children", "READ on it");
+        let children = self.sort(children, "watch the contenders", "READ on the lock node");
         if !matches!(&children, Ok(Some(_))) || on.0 != self.watching_on {
             self.watching.clear();
         }
@@ -593,10 +691,14 @@ impl Attempt<'_> {
         })))
     }
 
-    /// Until a watch fires or another connection makes the watches worthless; or until it is
-    /// time to see whether one was forgotten.
+    /// Waits until a watch fires, another connection makes the watches worthless, or it is time to
+    /// check whether the server has dropped one.
     fn wait(&mut self, session: &Session) -> Result<(), Stop> {
         let review = session.status().now().review();
+        if !std::mem::replace(&mut self.waits, true) {
+            self.core
+                .report(|| crate::event::Event::Waiting { lock: self.contention.node.clone() });
+        }
         loop {
             let phase = session.status().now();
             if phase.ended.is_some() {
@@ -604,7 +706,7 @@ impl Attempt<'_> {
             }
             let fired = self.watching.values().any(|one| one.fired.load(Ordering::SeqCst));
             let changed = phase.connection != self.watching_on || phase.review() != review;
-            if fired || changed {
+            if fired || changed || self.others.is_wanted() {
                 return Ok(());
             }
             self.check(self.limits.deadline)?;
@@ -616,18 +718,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn explain_giving_up(&self) {
-        let phase = self.session.as_ref().map(|(session, _)| session.status().now());
-        if !phase.is_some_and(|phase| phase.is_usable()) {
-            logging::warning!(
-                target: "zklock::contend",
-                "{:?}: timed out, no connection to the ensemble",
-                self.contention.node
-            );
-        }
-    }
-
-    /// Has what the call leaves deleted in the background.
+    /// Has the nodes that the call leaves behind deleted in the background.
     fn abandon(&self, left: Leftovers) {
         let Some(session) = self.live_session() else { return };
         let reaper = self.core.reaper();
@@ -637,8 +728,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Deletes what the call leaves, at once if that is quickly done, else in the
-    /// background. An error says that the server will not have it deleted.
+    /// Deletes the nodes that the call leaves behind, at once if that is quick, otherwise in the
+    /// background. An error means that the server has refused a deletion.
     fn withdraw(&mut self, left: Leftovers, late: Deadline, reset: bool) -> Result<()> {
         self.watching.clear();
         let Some(session) = self.live_session() else { return Ok(()) };

@@ -1,62 +1,93 @@
-//! One request to the ensemble, beside contending: repeated over lost connections and sessions, within the
-//! connect timeout.
+//! Makes one request to the ensemble, outside of contending. Repeats it after lost connections and
+//! sessions, within the connect timeout.
 
 use super::errors::refusal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
 use crate::session::client::Client;
+use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault};
 use crate::session::session::Session;
 use crate::session::watch_loop::WatchLoop;
 
-/// What a request is for and which permission it takes, for people who read errors.
+/// What a request is for and which permission it needs, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Purpose {
-    pub(crate) tried: &'static str,
-    pub(crate) needs: &'static str,
+    tried: &'static str,
+    needs: &'static str,
+    /// Whether a request without an answer may have changed something.
+    changes: bool,
 }
 
 impl Purpose {
-    /// The error for a request about the node that the server refuses.
+    pub(crate) const fn to_read(tried: &'static str, needs: &'static str) -> Purpose {
+        Purpose { tried, needs, changes: false }
+    }
+
+    pub(crate) const fn to_change(tried: &'static str, needs: &'static str) -> Purpose {
+        Purpose { tried, needs, changes: true }
+    }
+
+    /// What the request is for, as it stands after "could not".
+    pub(crate) fn tried(self) -> &'static str {
+        self.tried
+    }
+
+    /// The error for a request about the node that the server refuses, or that had no answer.
     pub(crate) fn refused(self, fault: &Fault, node: &str) -> Error {
-        refusal(fault, self.tried, self.needs, node)
+        match fault {
+            Fault::ConnectionLoss if !self.changes => {
+                let message = format!("could not {}: {fault}", self.tried);
+                Error::new(ErrorKind::Connect, message).on(node)
+            }
+            fault => refusal(fault, self.tried, self.needs, node),
+        }
+    }
+
+    /// The error of a call that had no answer in time, after a request or without any.
+    pub(crate) fn unanswered(self, core: &ClientCore, was_asked: bool, node: &str) -> Error {
+        let (tried, why) = (self.tried, core.why_unreachable());
+        let (kind, doubt) = if was_asked && self.changes {
+            (ErrorKind::ConnectionLoss, "; it may have been done")
+        } else {
+            (ErrorKind::Connect, "")
+        };
+        let message = format!("could not {tried}: no server answered in time ({why}){doubt}");
+        Error::new(kind, message).on(node)
+    }
+
+    /// Whether it may have changed something, if the latest request had no answer.
+    pub(crate) fn is_in_doubt(self, was_asked: bool) -> bool {
+        self.changes && was_asked
     }
 }
 
-/// Asks about a node until there is an answer. What had none may have taken effect.
+/// Asks about a node until there is an answer, within the connect timeout.
 pub(crate) fn ask<T: Send + 'static>(
     client: &Client,
     node: &str,
     purpose: Purpose,
     question: impl Fn(&Session) -> Answer<T> + Clone + Send + 'static,
 ) -> Result<T> {
-    let limit = client.core().connect_timeout();
-    let deadline = Deadline::after(limit);
-    let in_vain = |what: &str| {
-        let message = format!("could not {}: there was no {what} within {limit:?}", purpose.tried);
-        Err(Error::new(ErrorKind::ConnectionLoss, message).on(node))
-    };
+    let deadline = Deadline::after(client.core().connect_timeout());
     let (mut watch_loop, mut lost) = (WatchLoop::new(client, None), false);
     loop {
         let Some(session) = watch_loop.session(deadline)? else {
-            if watch_loop.has_session() {
-                return in_vain("connection");
-            }
-            let message = format!("no server could be reached within {limit:?}");
-            return Err(Error::new(ErrorKind::Connect, message).on(node));
+            return Err(purpose.unanswered(client.core(), lost, node));
         };
         match watch_loop.ask(&session, deadline, question.clone(), drop)? {
             Some(Ok(answer)) => return Ok(answer),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if !deadline.has_passed() => {
                 lost = true;
             }
-            // Such a cut looks like any other.
+            // A cut because of the size looks like any other: the earlier attempt may have been
+            // done.
             Some(Err(Fault::TooLarge(why))) if lost => {
                 let why = format!("{why}; an earlier attempt had no answer: it may have been done");
                 return Err(purpose.refused(&Fault::TooLarge(why), node));
             }
             Some(Err(fault)) => return Err(purpose.refused(&fault, node)),
-            None => return in_vain("answer"),
+            None => return Err(purpose.unanswered(client.core(), true, node)),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Deletes the node of a contender that gives up: at once where that is quickly done, otherwise in the background.
+//! Deletes the node of a contender that gives up: at once if that is quick, otherwise in the
+//! background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::session::session::Session;
 /// How long cleaning up may take where there is no deadline to keep.
 pub(super) const CLEANUP_LIMIT: Duration = Duration::from_millis(500);
 
-/// As `delete_within`; what is not done by then is left to the reaper.
+/// Deletes a node by `until`, see `delete_within`; otherwise leaves it to the reaper.
 pub(super) fn put_away(
     core: &ClientCore,
     session: &Arc<Session>,
@@ -28,9 +29,9 @@ pub(super) fn put_away(
     deleted
 }
 
-/// Success is that the node is certain to be gone; a lost connection is also what there
-/// was no time for. With `then`, the lock node is deleted as well if it is empty, so that
-/// its numbers start anew.
+/// Deletes a node. `Ok` means that it is certain to be gone; `ConnectionLoss` may also mean that
+/// there was no time. With `then`, the lock node is deleted as well if it is empty, so that its
+/// numbers start anew.
 fn delete_within(
     session: &Arc<Session>,
     path: &str,
@@ -43,10 +44,8 @@ fn delete_within(
     let path = path.to_owned();
     let delete = move |session: &Session| {
         let deleted = session.delete(&path);
-        if let Some(node) = then
-            && matches!(deleted, Ok(()) | Err(Fault::NoNode))
-        {
-            // Not empty: whoever is refused next will try again.
+        if let (Some(node), Ok(()) | Err(Fault::NoNode)) = (then, &deleted) {
+            // If it is not empty, the next contender that is refused a number tries again.
             let _ = session.delete(&node);
         }
         deleted

@@ -1,11 +1,13 @@
 //! How one call gets its place among the contenders and comes to the front: a state
 //! machine without IO. It is given what happened and says what to do next.
 //!
-//! The protocol is that of ZooKeeper's lock recipe, made safe where it is silent: the
-//! create carries a guid, fresh for every attempt, so that a node whose making was not
-//! confirmed is found again and adopted rather than made twice; it is adopted only if it
-//! belongs to the live session; and it counts as never made only after the server has
-//! caught up with the leader on the connection that says so.
+//! The protocol is that of ZooKeeper's lock recipe, made safe where the recipe says nothing:
+//!
+//! - The create carries a guid, fresh for every attempt, so that a node whose creation was not
+//!   confirmed is found again and adopted rather than created twice.
+//! - Such a node is adopted only if it belongs to the live session.
+//! - A node counts as never created only if a list does not have it, on a connection whose server
+//!   has caught up with the leader before.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +19,8 @@ use crate::error::{Error, ErrorKind};
 /// What to do next. One at a time; its outcome comes back as an [`Event`].
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Create an ephemeral sequential child whose name begins so, and list the children.
+    /// Create an ephemeral sequential child whose name begins with the prefix, and list the
+    /// children.
     Create {
         prefix: String,
     },
@@ -44,7 +47,7 @@ pub(crate) enum Action {
     Wait,
     /// Admitted.
     Hold(GrantedNode),
-    /// Others are before us, and we were not to wait.
+    /// Others are in front, and the call does not wait.
     Yield,
     Fail(Error),
 }
@@ -72,18 +75,18 @@ pub(crate) enum Watched {
     All,
     /// One of the nodes was gone.
     Gone,
-    /// One of them would tell us nothing: we may not read it.
+    /// An ACL hides one of the nodes, so a watch on it would report nothing.
     Hidden,
 }
 
-/// How an action ended that was not simply done.
+/// Why an action has not simply succeeded.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
     /// No answer: it may have been done or not.
     Unanswered,
     /// The lock node, or what is above it, is not there.
     NoNode,
-    /// Trying again will not mend it.
+    /// Retrying does not help.
     Refused(Error),
 }
 
@@ -97,7 +100,7 @@ pub(crate) struct ConnectionNumber(pub(crate) u64);
 pub(crate) struct Made {
     pub(crate) name: String,
     pub(crate) czxid: Option<i64>,
-    /// What was listed behind it, unless that had no answer.
+    /// The list requested right behind the create, unless it got no answer.
     pub(crate) listing: Option<Listing>,
 }
 
@@ -105,9 +108,9 @@ pub(crate) struct Made {
 pub(crate) struct Listing {
     pub(crate) on: ConnectionNumber,
     pub(crate) children: Arc<Vec<String>>,
-    /// Whether changes of the children are watched since.
+    /// Whether the children are watched from this list on.
     pub(crate) watched: bool,
-    /// Those of them that this session had let go before it asked, and that are still to be
+    /// Those of them that this session had released before it asked, and that are still to be
     /// deleted.
     pub(crate) leaving: Vec<String>,
 }
@@ -132,7 +135,7 @@ pub(crate) struct GrantedNode {
 pub(crate) struct Leftovers {
     /// The node that is known to be ours.
     pub(crate) own: Option<String>,
-    /// How the names begin of nodes that may be there.
+    /// The prefixes of the names of nodes that may be there.
     pub(crate) doubtful: Vec<String>,
 }
 
@@ -148,10 +151,12 @@ pub(crate) struct Acquisition {
     doubtful: Vec<Guid>,
     /// Whether it is not known yet if the last of them made a node.
     unsettled: bool,
-    /// Whether there was a contender whose node would tell us nothing.
+    /// Whether an ACL hid a contender's node, so that a watch on it would report nothing.
     hidden: bool,
-    /// Whether so many were to be watched when it was last looked that the children were instead.
+    /// Whether, at the last look, there were so many nodes to watch that the children are instead.
     crowded: bool,
+    /// Whether the list that was judged last showed others ahead; false once something else happened.
+    blocked: bool,
     /// The connection whose server has caught up since the last doubt arose.
     synced: Option<ConnectionNumber>,
     asked: Awaited,
@@ -168,24 +173,27 @@ struct Own {
 enum Awaited {
     Nothing,
     Create(Guid),
-    /// Whose node is it that carries one of our guids?
+    /// Which session owns the node that carries one of our guids?
     Adoption(String),
-    /// When was our own node made?
+    /// Which transaction made our own node?
     Birth,
 }
 
 impl Listing {
-    /// What the rule is to judge: without the nodes that belong to nobody any more, lest a client
-    /// queue behind what it has just released while the delete is repeated over a lost connection.
+    /// The children for the rule to judge: without the nodes that this session has released.
+    /// Otherwise a client would queue behind what it has just released while the delete is repeated
+    /// over a lost connection.
     ///
-    /// This is safe. Such a node was released, or its call is over, before the list was asked for;
-    /// nobody adopts it, as each attempt has a guid of its own, and nobody else will find that it
-    /// is held. What the rule judges is the queue as it will be when the delete has taken effect,
-    /// and the delete can only take this one node. To take a node away admits nobody whom the rest
-    /// would exclude, neither in a mutex nor among readers or permits, and takes admission from
-    /// nobody. Others who still see the node wait for it, and whoever came between it and our own
-    /// is in front of us as before. Our own node was made later, so its token is greater. What is
-    /// looked for by its guid, and left over or swept, is looked for in the whole list.
+    /// This is safe:
+    ///
+    /// - Such a node was released, or its call was over, before the list was requested. No call
+    ///   adopts it, as each attempt has a guid of its own, and no guard will find that it is held.
+    /// - The rule judges the queue as it will be when the delete has taken effect, and the delete
+    ///   can only remove this one node. Removing a node admits no contender that the others
+    ///   exclude, neither in a mutex nor among readers or permits, and takes admission from none.
+    /// - Other clients that still see the node wait for it, and contenders between it and our own
+    ///   node are in front of us as before. Our own node was made later, so its token is greater.
+    /// - Searches by guid, for nodes to adopt, to delete or to sweep, use the whole list.
     fn judged(&self, own: &str) -> Cow<'_, [String]> {
         if self.leaving.is_empty() {
             return Cow::Borrowed(&self.children);
@@ -214,6 +222,7 @@ impl Acquisition {
             unsettled: false,
             hidden: false,
             crowded: false,
+            blocked: false,
             synced: None,
             asked: Awaited::Nothing,
         }
@@ -221,6 +230,7 @@ impl Acquisition {
 
     pub(crate) fn step(&mut self, event: Event) -> Action {
         let asked = std::mem::replace(&mut self.asked, Awaited::Nothing);
+        self.blocked = false;
         match event {
             Event::Begin { session } => {
                 // What an earlier session made goes with it.
@@ -265,12 +275,17 @@ impl Acquisition {
         self.own.is_some() && !self.unsettled && matches!(self.asked, Awaited::Nothing)
     }
 
-    /// Goes on for another call, whether or not that is to wait.
+    /// Whether the last step has judged a list, and that showed others ahead.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Goes on for another call, which waits for others if `patient`.
     pub(crate) fn go_on(&mut self, patient: bool) {
         self.patient = patient;
     }
 
-    /// What is left of the call, for whoever ends it without holding.
+    /// What the call leaves behind if it ends without holding.
     pub(crate) fn leftovers(&self) -> Leftovers {
         let mut doubtful = if self.unsettled { self.doubtful.clone() } else { Vec::new() };
         if let Awaited::Create(guid) = self.asked {
@@ -288,11 +303,11 @@ impl Acquisition {
         Action::Create { prefix: self.form.prefix(guid) }
     }
 
-    /// With a doubt, only what is listed after a sync is certain.
+    /// Looks again. While a create is in doubt, only a list after a sync is certain.
     fn look(&self) -> Action {
         match &self.own {
             None if self.synced.is_none() => Action::Sync,
-            // It would be the children again that have to be watched.
+            // The children would have to be watched again.
             Some(_) if self.hidden || self.crowded => Action::WatchChildren,
             _ => Action::List,
         }
@@ -321,7 +336,7 @@ impl Acquisition {
         }
     }
 
-    /// A number at the end of the range is never granted: the server repeats itself there.
+    /// A number at the end of the range is never granted: the server repeats numbers there.
     fn check_number(&self) -> Option<Action> {
         let own = self.own.as_ref()?;
         match Ticket::parse(&own.name) {
@@ -359,6 +374,7 @@ impl Acquisition {
         let judged = listing.judged(&own.name);
         let verdict = self.rule.decide(&own.name, &judged);
         self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));
+        self.blocked = matches!(verdict, Verdict::Blocked(_));
         match verdict {
             Verdict::Admitted => match own.czxid {
                 Some(czxid) => Action::Hold(GrantedNode {
@@ -372,14 +388,15 @@ impl Acquisition {
                 }
             },
             Verdict::Missing => {
-                // Deleted by somebody else: never a grant, a new place at the end.
+                // Another client has deleted the node: never a grant, but a new place at the end.
                 self.own = None;
                 self.create()
             }
             Verdict::Disagreed(permits) => Action::Fail(Error::new(
-                ErrorKind::Disagreement,
+                ErrorKind::Conflict,
                 format!(
-                    "others take the semaphore to have {permits} permits, and this call {}",
+                    "semaphore size mismatch: other clients use {permits} permits, this call \
+                     uses {}",
                     self.form.permits
                 ),
             )),
@@ -391,7 +408,7 @@ impl Acquisition {
         }
     }
 
-    /// The earliest of the children, but for our own, that an attempt in doubt has made.
+    /// The earliest of the children, except for our own, that an attempt in doubt has made.
     fn find_doubtful(&self, children: &[String]) -> Option<String> {
         if self.doubtful.is_empty() {
             return None;
@@ -429,7 +446,7 @@ impl Acquisition {
     }
 }
 
-/// Whether anybody but this one contends.
+/// Whether there is a contender besides this one.
 pub(crate) fn others(own: &str, children: &[String]) -> bool {
     children.iter().any(|name| name != own && Ticket::parse(name).is_some())
 }

@@ -1,23 +1,23 @@
-//! From one class to another without a gap: a second node takes the first one's place in the
-//! order before the first is deleted.
+//! Moves a hold from one class to another without a gap: a second node takes the first one's place
+//! in the order before the first is deleted.
 //!
-//! As Curator does it: a reader's node that is ephemeral, but not sequential, and carries the
-//! writer's number. Whoever waits behind the writer meets one of the two at any time.
+//! Curator does the same: the reader's node is ephemeral, but not sequential, and carries the
+//! writer's number. A contender that waits behind the writer sees one of the two at any time.
 
 use super::errors::refusal;
 use super::hold::Hold;
-use super::loss_reason::LossReason;
 use super::ticket::{Form, Guid, Ticket};
 use crate::acl::Acl;
 use crate::error::Result;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt;
 use crate::session::connection::{Fault, NodeKind};
 
 impl Hold {
-    /// A hold in the form's class, with the place and the token of this one, which is released.
-    /// An error says why there is none; nothing is held then.
-    pub(crate) fn downgrade(self, form: Form, data: &[u8], acl: &[Acl]) -> Result<Hold> {
+    /// Replaces this hold, which is released, by one in the form's class with the same place and
+    /// token. After an error nothing is held.
+    pub(crate) fn downgrade(mut self, form: Form, data: &[u8], acl: &[Acl]) -> Result<Hold> {
         let lock_node = path::parent(self.path()).to_owned();
         let sequence = Ticket::parse(path::last(self.path())).map(|ticket| ticket.sequence());
         let guid = Guid::from_u128(rt::random());
@@ -25,14 +25,14 @@ impl Hold {
         let path = path::join(&lock_node, &name);
         let made = self.persist(|session, whole| {
             match session.create(&whole(&path), data, acl, NodeKind::Ephemeral) {
-                // An earlier attempt of ours: nobody else knows its guid.
+                // An earlier attempt of this call made it: no other call knows its guid.
                 Ok(_) | Err(Fault::NodeExists) => Ok(()),
                 Err(fault) => Err(fault),
             }
         })?;
         match made {
             Ok(()) => {}
-            // With the lock node our own has gone, too.
+            // The lock node is gone, and so is our own below it.
             Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
             Err(fault) => {
                 // An earlier attempt may have made it.
@@ -41,10 +41,11 @@ impl Hold {
                 return Err(refusal(&fault, "create the reader's node", needs, &lock_node));
             }
         }
-        // Dropped in what follows, it is deleted.
-        let next = self.beside(&lock_node, &name, Some(data.to_vec()));
-        // That the first was there when the second was, nobody can have come between.
+        // If a later step fails, dropping this deletes the new node.
+        let mut next = self.beside(&lock_node, &name, Some(data.to_vec()));
+        // The first node must still be there: then no contender can have come between the two.
         self.ensure_held()?;
+        next.is_held_since(&mut self);
         self.release()?;
         Ok(next)
     }

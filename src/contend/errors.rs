@@ -1,6 +1,9 @@
 //! The errors of requests that the server refuses, and of waits that are cancelled.
 
+use std::time::Duration;
+
 use crate::error::{Error, ErrorKind};
+use crate::session::client_core::ClientCore;
 use crate::session::connection::Fault;
 
 /// The error of a call that was cancelled.
@@ -8,15 +11,30 @@ pub(crate) fn cancelled(node: &str) -> Error {
     Error::new(ErrorKind::Cancelled, "the wait was cancelled").on(node)
 }
 
-/// The error for a request that the server will not have.
+/// The error of a call that has had no connection for longer than the client's limit for that.
+pub(crate) fn outage_too_long(longest: Duration) -> Error {
+    let message = format!(
+        "gave up: no connection to the ensemble for longer than Retry::outage allows ({longest:?})"
+    );
+    Error::new(ErrorKind::Connect, message)
+}
+
+/// The error of a call that ran out of time before the ensemble told it anything.
+pub(crate) fn unanswered(core: &ClientCore, node: &str) -> Error {
+    let why = core.why_unreachable();
+    Error::new(ErrorKind::Connect, format!("the time was over before any server answered: {why}"))
+        .on(node)
+}
+
+/// The error for a request that failed with `fault`.
 pub(crate) fn refusal(fault: &Fault, tried: &str, needs: &str, node: &str) -> Error {
     match fault {
         Fault::NoAuth => Error::new(
             ErrorKind::NotAuthorized,
-            format!("the node's ACL forbids to {tried}; that needs {needs}"),
+            format!("not authorized to {tried}: requires {needs}"),
         ),
         Fault::InvalidAcl => Error::new(
-            ErrorKind::InvalidData,
+            ErrorKind::InvalidArgument,
             format!(
                 "could not {tried}: the server does not accept the ACL; an entry for the \
                  creator needs a client with credentials"

@@ -1,11 +1,11 @@
-//! Threads of one process that want the same lock share one contender's node, which goes from thread to
-//! thread without a request.
+//! Shares one contender's node among the threads of a process that want the same lock: it goes from
+//! thread to thread without a request.
 //!
 //! One of them contends at the ensemble, for all; the others wait here, in the order in which they
-//! came. Whoever lets go hands the node to the first of them. That ends when somebody else contends,
-//! too: once such a one was seen, only those have their turn who were waiting here before, and of
-//! those no more than the [`HandOver`] says; then the node is deleted, and the next one here queues
-//! anew, behind the others.
+//! came. A holder that releases the lock hands the node to the first of them. That ends when
+//! another contender is seen at the ensemble: then only threads that were already waiting here get
+//! a turn, and no more of them than [`HandOver`] allows; then the node is deleted, and the next
+//! thread here queues anew, behind the other contenders.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
-use super::errors::cancelled;
+use super::errors::{cancelled, outage_too_long};
 use super::handover_policy::{HandOver, Policy};
 use super::hold::{HeldNode, Hold, Passed, Sharing};
 use super::shared_node::{Baton, NodePhase, Offer, SharedNode, WaitingThread};
@@ -21,6 +21,7 @@ use super::ticket::NodeNaming;
 use super::watchdog::NodeListener;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
@@ -28,23 +29,25 @@ use crate::session::client_core::ClientCore;
 use crate::session::notify::Waiter;
 use crate::session::session::ended;
 use crate::session::status::SessionState;
+use crate::session::watch_loop::GRACE;
 use crate::session_notice::End;
 
-/// What has to be equal for a node to be shared.
+/// What must be equal for a node to be shared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) node: String,
     pub(crate) naming: NodeNaming,
     pub(crate) acl: Vec<Acl>,
-    /// The default data say who contends, but count as equal.
+    /// `None` for the default data, which differ by thread but count as equal.
     pub(crate) data: Option<Vec<u8>>,
     pub(crate) policy: Policy,
 }
 
-/// A client's, by what has to be equal.
+/// The sharers of one client.
 type Sharers = Mutex<HashMap<Key, Weak<Sharer>>>;
 
-/// A lock value's or a guard's part in a group. With the last one a node that is kept is let go.
+/// What all lock values and guards with an equal key have in common. Dropping the last reference
+/// releases a kept node.
 pub(crate) struct Sharer {
     key: Key,
     core: Weak<ClientCore>,
@@ -52,7 +55,7 @@ pub(crate) struct Sharer {
 }
 
 impl Sharer {
-    /// The group of all on this client that have the same key.
+    /// The one sharer of this client for this key.
     pub(crate) fn of(client: &Client, key: Key) -> Arc<Sharer> {
         let core = client.core();
         let mut sharers = core.extension::<Sharers>().map(Mutex::lock);
@@ -68,13 +71,29 @@ impl Sharer {
         sharer
     }
 
-    /// Contends, for oneself or for all, or waits for one who does; `None` when it was not to be
-    /// had within the limits.
+    /// Contends, for this thread or for all, or waits for the thread that does; `None` if others
+    /// have the lock when the time is over: see [`acquire`].
     pub(crate) fn acquire(
         self: &Arc<Self>,
         client: &Client,
         limits: Limits<'_>,
         contention: impl Fn() -> Contention,
+    ) -> Result<Option<Hold>> {
+        let begin = rt::now();
+        let got = self.find(client, limits, begin, &contention)?;
+        if got.is_none() {
+            let holder = self.node.state.lock().holder();
+            self.note_if_held(holder.as_ref());
+        }
+        self.node.others.or_unanswered(got, begin, client.core(), &self.key.node)
+    }
+
+    fn find(
+        self: &Arc<Self>,
+        client: &Client,
+        limits: Limits<'_>,
+        begin: Instant,
+        contention: &impl Fn() -> Contention,
     ) -> Result<Option<Hold>> {
         loop {
             if limits.cancel.is_some_and(Cancel::is_cancelled) {
@@ -99,23 +118,36 @@ impl Sharer {
                     state.phase = phase;
                     if self.node.policy.hand_over == HandOver::Off {
                         drop(state);
-                        return acquire(&contention(), limits);
+                        return self.acquire_apart(&contention(), limits, begin);
                     }
                     if client.core().is_closed() {
                         return Err(ended(End::Closed).on(&self.key.node));
                     }
-                    if !limits.patient {
-                        return Ok(None);
+                    let holder = state.holder();
+                    let is_held = self.note_if_held(holder.as_ref());
+                    // That another thread waits for the lock says nothing of who holds it.
+                    if !limits.patient || !is_held && has_no_time_to_queue(limits) {
+                        drop(state);
+                        if is_held {
+                            return Ok(None);
+                        }
+                        return self.acquire_apart(&contention(), limits, begin);
                     }
                     let waiter = Waiter::new();
                     let queued = state.enqueue(waiter.bell());
                     let watch = state.others_matter();
                     drop(state);
+                    drop(holder);
+                    if !limits.deadline.is_never() && !is_held {
+                        self.node.others.look_again();
+                    }
                     if let Some(held_node) = watch {
                         held_node.watch_for_others();
                     }
-                    match self.wait(&waiter, &queued, client, limits, &contention)? {
-                        // It was lost on the way.
+                    let lock = || Event::Waiting { lock: self.key.node.clone() };
+                    client.core().report(lock);
+                    match self.wait(&waiter, &queued, client, limits, contention)? {
+                        // It was lost while it was handed over.
                         Some(hold) if !hold.is_held() && !limits.deadline.has_passed() => continue,
                         Some(hold) if !hold.is_held() => return Ok(None),
                         waited => return Ok(waited),
@@ -126,6 +158,29 @@ impl Sharer {
             let baton = Baton(Some(Arc::clone(&self.node)));
             return self.lead(baton, &contention(), limits, None);
         }
+    }
+
+    /// Contends with a node of its own, which is not shared.
+    fn acquire_apart(
+        &self,
+        contention: &Contention,
+        limits: Limits<'_>,
+        begin: Instant,
+    ) -> Result<Option<Hold>> {
+        let got = acquire(contention, limits)?;
+        if got.is_none() {
+            self.node.others.note(begin);
+        }
+        Ok(got)
+    }
+
+    /// Notes that a thread of this process holds the lock, if one does, with a hold that is certain.
+    fn note_if_held(&self, holder: Option<&Arc<HeldNode>>) -> bool {
+        let is_held = holder.is_some_and(|held_node| held_node.may_be_granted());
+        if is_held {
+            self.node.others.note(rt::now());
+        }
+        is_held
     }
 
     fn wait(
@@ -141,7 +196,7 @@ impl Sharer {
             Ok(Some(Offer::Hold(hold))) => Ok(Some(hold)),
             Ok(Some(Offer::Lead(paused))) => self.lead(baton(), &contention(), limits, paused),
             Ok(Some(Offer::Failed(error))) => Err(error),
-            // What came at the last moment is not lost: it is taken, or goes to the next one.
+            // An offer at the last moment is not lost: it is taken, or goes to the next thread.
             given_up => match self.node.leave_queue(queued) {
                 Some(Offer::Hold(hold)) if given_up.is_ok() => Ok(Some(hold)),
                 Some(Offer::Lead(paused)) => {
@@ -155,7 +210,7 @@ impl Sharer {
         }
     }
 
-    /// Until there is an offer; `None` at the deadline.
+    /// Waits for an offer; `None` at the deadline.
     fn wait_for_offer(
         &self,
         waiter: &Waiter,
@@ -190,11 +245,7 @@ impl Sharer {
                 let end = cut_off.and_then(|since: Instant| since.checked_add(longest));
                 if let Some(end) = end.map(Deadline::at) {
                     if end.has_passed() {
-                        let message =
-                            format!("there was no connection to the ensemble for {longest:?}");
-                        return Err(
-                            Error::new(ErrorKind::ConnectionLoss, message).on(&self.key.node)
-                        );
+                        return Err(outage_too_long(longest).on(&self.key.node));
                     }
                     until = until.earlier(end);
                 }
@@ -203,7 +254,7 @@ impl Sharer {
         }
     }
 
-    /// Contends at the ensemble, for all who wait here.
+    /// Contends at the ensemble, for all threads that wait here.
     fn lead(
         self: &Arc<Self>,
         baton: Baton,
@@ -212,12 +263,12 @@ impl Sharer {
         paused: Option<Box<PausedAcquisition>>,
     ) -> Result<Option<Hold>> {
         let mut baton = Some(baton);
-        // The place in the ensemble's queue goes to the next one, rather than being lost.
+        // The place in the ensemble's queue is not lost, but goes to the next thread.
         let pass = |paused| match baton.take() {
             Some(baton) => baton.pass(Some(paused)),
             None => Some(paused),
         };
-        let pursued = pursue(contention, limits, paused, pass);
+        let pursued = pursue(contention, limits, &self.node.others, paused, pass);
         let Some(baton) = baton else { return pursued };
         match pursued {
             Ok(Some(hold)) => Ok(Some(self.adopt(baton, hold))),
@@ -231,10 +282,11 @@ impl Sharer {
         }
     }
 
-    /// From here on the node is all of ours.
+    /// Shares the acquired node with all threads here.
     fn adopt(self: &Arc<Self>, mut baton: Baton, mut hold: Hold) -> Hold {
         baton.0 = None;
         let mut state = self.node.state.lock();
+        self.node.others.note(rt::now());
         state.nodes_held += 1;
         let number = state.nodes_held;
         state.phase = NodePhase::Held(number, Arc::downgrade(hold.held_node()));
@@ -243,7 +295,7 @@ impl Sharer {
             state.contest = Some(self.node.contest(&state));
         }
         let watch = if state.waiting.is_empty() { None } else { state.others_matter() };
-        // Under the lock, so that nothing of it is told before it is known whom to tell.
+        // Under the lock: the listener is set before any thread here can watch for others.
         let told = Arc::downgrade(&self.node);
         let is_lost = hold.share(self.sharing(), told, number);
         drop(state);
@@ -264,11 +316,17 @@ impl Sharer {
     }
 }
 
-/// Whether what is wrong for one is so for all who share its node. Not the end of its own patience,
-/// with the connection or with waiting, nor that there was no thread for it.
+/// Whether an error of one thread is one of all that share its node. Not if the call only reached
+/// its own limits, for lost connections or for waiting, or could not get a thread.
 fn is_everybodys(error: &Error) -> bool {
     use ErrorKind::{Cancelled, Connect, ConnectionLoss, SessionLost, System};
     !matches!(error.kind(), Cancelled | Connect | ConnectionLoss | SessionLost | System)
+}
+
+/// Whether there is too little time for the thread that contends to look for another one.
+fn has_no_time_to_queue(limits: Limits<'_>) -> bool {
+    let soon = rt::now() + GRACE * 2;
+    limits.deadline.instant().is_some_and(|end| end <= soon)
 }
 
 impl Sharing for Sharer {

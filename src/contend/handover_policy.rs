@@ -4,16 +4,16 @@ use std::time::Duration;
 
 /// How threads of one process that want the same lock pass it on among themselves.
 ///
-/// Those who use equal locks of one client — the same path, ACL, naming, data and settings — share
-/// one contender's node. Whoever releases the lock hands the node to the next thread of the process
-/// that waits, in the order in which they came, and no request is made for that: it is about a
-/// hundred times as fast as to ask the ensemble. Each holder has its own
+/// Threads that use equal locks of one client — the same path, ACL, naming, data and settings —
+/// share one contender's node. A thread that releases the lock hands the node to the next waiting
+/// thread of the process, in the order in which they came. That takes no request, and is about a
+/// hundred times as fast as asking the ensemble. Each holder has its own
 /// [turn](crate::FencingToken::turn) in the token.
 ///
-/// Other processes get their share: the holder watches the lock node for other contenders, and once
-/// one was seen, only those threads have their turn yet that were waiting before that; and of those
-/// no more than `turns`, and none later than `time` after it was seen. Then the node is deleted,
-/// and the process queues anew, at the end.
+/// Other processes get their share: the holder watches the lock path for other contenders. Once it
+/// has seen one, only threads that were already waiting get a turn: at most `turns` of them, and
+/// none later than `time` after the contender was seen. Then the node is deleted, and the process
+/// queues anew, at the end.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -29,15 +29,15 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandOver {
-    /// One node for each acquisition: threads of one process are in the ensemble's queue like
-    /// anybody else, in strict order.
+    /// One node for each acquisition: threads of one process queue at the ensemble like any other
+    /// contender, in strict order.
     Off,
-    /// Within these limits, once somebody else contends.
+    /// Threads hand the node on: within these limits, once another contender was seen.
     Within {
-        /// To how many threads more it may be handed.
+        /// How many more threads may get the node.
         turns: u32,
-        /// Until when it may be. A thread that has the lock by then keeps it for as long as it
-        /// likes.
+        /// How long the node may be handed on. A thread that has the lock by then keeps it for as
+        /// long as it likes.
         time: Duration,
     },
 }
@@ -53,7 +53,7 @@ impl Default for HandOver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Policy {
     pub(crate) hand_over: HandOver,
-    /// For how long a node is kept that nobody has a use for.
+    /// How long a node is kept that no thread wants.
     pub(crate) keep: Option<Duration>,
 }
 

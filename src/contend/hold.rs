@@ -1,5 +1,6 @@
 //! What a guard owns: its node, its token, and the knowledge of whether the lock is still held.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
@@ -8,15 +9,16 @@ use uuid::Uuid;
 
 use super::core::GrantedNode;
 use super::errors::refusal;
-use super::fencing::FencingToken;
-use super::loss_reason::LossReason;
 use super::ticket::Ticket;
 use super::watchdog::{
     HolderCallbacks, Lost, NodeListener, OnLost, OnRequest, ReleasedParts, Watchdog,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::fencing::FencingToken;
+use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{Deadline, Mutex};
+use crate::rt::{self, Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault};
@@ -26,30 +28,37 @@ use crate::session::status::Usable;
 use crate::session_notice::End;
 
 /// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
-/// have to be over.
+/// must end first.
 pub(crate) const DROP_LIMIT: Duration = Duration::from_millis(500);
 
-/// See the module. Dropped, it goes to the next of those who share the node, or is released.
+/// See the module. Dropping it hands the node to the next thread that shares it, or releases it.
 pub(crate) struct Hold {
     client: Client,
     held_node: Arc<HeldNode>,
     turn: u32,
-    /// The threads that share the node, and the number of its present holder among them.
+    /// The threads that share the node, and its number among the nodes that they have held.
     shared: Option<(Arc<dyn Sharing>, u64)>,
     contested: bool,
+    /// Since when a caller holds it, if its release is to be reported.
+    since: Option<Instant>,
     over: bool,
 }
 
-/// The node by which a lock is held: by one guard, or by one after another.
+/// The node with which a lock is held: by one guard, or by several, one after another.
 pub(crate) struct HeldNode {
     core: Arc<ClientCore>,
-    session: Arc<Session>,
-    watchdog: Arc<Watchdog>,
+    pub(super) session: Arc<Session>,
+    pub(super) watchdog: Arc<Watchdog>,
     /// The node as the client names it.
     path: String,
     zxid: u64,
     subscriptions: Mutex<Vec<Subscription>>,
+    /// How many transactions are under way or had no answer.
+    pub(super) unanswered: AtomicUsize,
 }
+
+/// The data of a contender's node, or the creation of a node under a name that other sessions may take.
+type DataOrName = (Option<Vec<u8>>, Option<i64>);
 
 impl Hold {
     pub(crate) fn new(
@@ -57,66 +66,68 @@ impl Hold {
         session: Arc<Session>,
         lock_node: &str,
         place: &GrantedNode,
+        noun: &'static str,
         data: &[u8],
     ) -> Hold {
         let zxid = u64::try_from(place.czxid).unwrap_or_default();
-        let data = Some(data.to_vec());
-        let mut hold = Hold::on(client, session, lock_node, &place.name, zxid, data);
+        let made = (zxid, noun, (Some(data.to_vec()), None));
+        let mut hold = Hold::make(client, session, lock_node, &place.name, made);
         hold.contested = place.contested;
         hold
     }
 
-    /// On a node that the session has, of whatever kind. With `data`, which only a node is given
-    /// that nobody else knows the name of, requests to let go are written over with it.
-    pub(crate) fn on(
-        client: &Client,
-        session: Arc<Session>,
-        lock_node: &str,
-        name: &str,
-        zxid: u64,
-        data: Option<Vec<u8>>,
-    ) -> Hold {
-        Hold::make(client, session, lock_node, name, zxid, (data, None))
-    }
-
-    /// On a node of the session's under a name that other sessions may take.
+    /// A hold on a node of the session under a name that other sessions may take.
     pub(crate) fn on_named(
         client: &Client,
         session: Arc<Session>,
-        parent: &str,
-        name: &str,
+        (parent, name): (&str, &str),
+        noun: &'static str,
         czxid: i64,
     ) -> Hold {
         let zxid = u64::try_from(czxid).unwrap_or_default();
-        Hold::make(client, session, parent, name, zxid, (None, Some(czxid)))
+        Hold::make(client, session, parent, name, (zxid, noun, (None, Some(czxid))))
     }
 
+    /// A hold on a node of the session, of whatever kind. With `data`, a request to release the
+    /// lock is overwritten with it; only for a node whose name no other client knows.
     fn make(
         client: &Client,
         session: Arc<Session>,
         lock_node: &str,
         name: &str,
-        zxid: u64,
-        (data, named): (Option<Vec<u8>>, Option<i64>),
+        (zxid, noun, (data, named)): (u64, &'static str, DataOrName),
     ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
-        let watchdog = Arc::new(Watchdog::new(&core, &session, core.whole(&path), data, named));
+        let watchdog = Arc::new(Watchdog::new(
+            &core,
+            &session,
+            (core.whole(&path), lock_node, noun),
+            data,
+            named,
+        ));
         let subscriptions = vec![
             session.watches().subscribe(&watchdog.node, watchdog.signal(Watchdog::watch)),
             session.status().subscribe(watchdog.signal(Watchdog::look)),
         ];
         watchdog.look();
         let subscriptions = Mutex::new(subscriptions);
-        let held_node = Arc::new(HeldNode { core, session, watchdog, path, zxid, subscriptions });
+        let unanswered = AtomicUsize::new(0);
+        let held_node = HeldNode { core, session, watchdog, path, zxid, subscriptions, unanswered };
+        let held_node = Arc::new(held_node);
         Hold {
             client: client.clone(),
             held_node,
             turn: 0,
             shared: None,
             contested: false,
+            since: None,
             over: false,
         }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -131,17 +142,23 @@ impl Hold {
         self.held_node.is_held()
     }
 
+    /// For how long it is certain to be held, without another answer.
+    pub(crate) fn lease_left(&self) -> Duration {
+        let left = || self.held_node.session.trusted().unwrap_or_default();
+        if self.is_held() { left() } else { Duration::ZERO }
+    }
+
     pub(crate) fn held_node(&self) -> &Arc<HeldNode> {
         &self.held_node
     }
 
-    /// Whether others were seen to wait when it was granted.
+    /// Whether other contenders were seen when it was granted.
     pub(crate) fn is_contested(&self) -> bool {
         self.contested
     }
 
-    /// Has the node shared by threads, as the holder of that number; and says whether it is lost
-    /// already, of which `told` would not hear any more.
+    /// Shares the node, which gets this number, among threads. Returns whether it is lost already:
+    /// `told` does not hear of such a loss.
     pub(crate) fn share(
         &mut self,
         sharer: Arc<dyn Sharing>,
@@ -154,7 +171,7 @@ impl Hold {
         state.lost.is_some()
     }
 
-    /// Of a node that another has had before.
+    /// A hold on a node that another thread has had before.
     pub(crate) fn shared(
         client: &Client,
         held_node: Arc<HeldNode>,
@@ -163,10 +180,11 @@ impl Hold {
         number: u64,
     ) -> Hold {
         let shared = Some((sharer, number));
-        Hold { client: client.clone(), held_node, turn, shared, contested: false, over: false }
+        let client = client.clone();
+        Hold { client, held_node, turn, shared, contested: false, since: None, over: false }
     }
 
-    /// As `is_held`, with an error that says why not.
+    /// Fails if the lock is not held; the error says why.
     pub(crate) fn check(&self) -> Result<()> {
         self.held_node.loss().map_or(Ok(()), |why| Err(self.lost_error(why)))
     }
@@ -189,7 +207,7 @@ impl Hold {
                     self.held_node.watchdog.lose(LossReason::NodeDeleted);
                     return Err(self.lost_error(LossReason::NodeDeleted));
                 }
-                // The node is there, and nobody else makes one of this name.
+                // The node is there, and no other client makes one of this name.
                 Err(Fault::NoAuth) if self.has_guid() => return self.check(),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
                 Err(fault) => {
@@ -204,7 +222,7 @@ impl Hold {
         }
     }
 
-    /// Whether the node's name has a guid, and so is known to nobody who makes nodes but its owner.
+    /// Whether the node's name has a guid, so that only its owner makes a node of this name.
     fn has_guid(&self) -> bool {
         let ticket = Ticket::parse(path::last(&self.held_node.watchdog.node));
         ticket.is_some_and(|ticket| Uuid::parse_str(ticket.guid()).is_ok())
@@ -212,12 +230,13 @@ impl Hold {
 
     pub(crate) fn lost_error(&self, why: LossReason) -> Error {
         let kind = match why {
-            LossReason::NodeDeleted => ErrorKind::LockLost,
+            LossReason::NodeDeleted => ErrorKind::Lost,
             LossReason::ClientClosed => ErrorKind::Closed,
             LossReason::AuthFailed => ErrorKind::AuthFailed,
             LossReason::SessionExpired | LossReason::LeaseExpired => ErrorKind::SessionLost,
         };
-        Error::new(kind, format!("the lock is no longer held: {why}")).on(&self.held_node.path)
+        let noun = self.held_node.watchdog.noun;
+        Error::new(kind, format!("the {noun} is no longer held: {why}")).on(&self.held_node.path)
     }
 
     pub(crate) fn lost(&self) -> Lost {
@@ -250,7 +269,7 @@ impl Hold {
         }
     }
 
-    /// Releases, waits for it, and tells of it.
+    /// Releases the lock, waits until that is done, and returns the outcome.
     pub(crate) fn release(mut self) -> Result<()> {
         self.held_node.core.check_process()?;
         let until = Deadline::after(DROP_LIMIT);
@@ -297,8 +316,8 @@ impl Hold {
         }
     }
 
-    /// Has a verb answered, however often it must be repeated over lost connections. It is given
-    /// what makes a path whole. An error says that the session has ended.
+    /// Repeats a verb over lost connections until it is answered. The verb is given a function that
+    /// returns a path as the server knows it. An error means that the session has ended.
     pub(crate) fn persist<T>(
         &self,
         verb: impl Fn(&Session, &dyn Fn(&str) -> String) -> Answer<T>,
@@ -316,8 +335,8 @@ impl Hold {
         }
     }
 
-    /// Is done with it, and leaves the node to the caller, who has it deleted. An error says that
-    /// it was lost before.
+    /// Ends the hold and leaves the node's deletion to the caller; `None` if another thread has the
+    /// node, or it is kept. An error means that it was lost before.
     pub(crate) fn leave(&mut self) -> Result<Option<ReleasedParts>> {
         self.held_node.core.check_process()?;
         match self.part() {
@@ -330,10 +349,11 @@ impl Hold {
         }
     }
 
-    /// A hold of the same session with the same token, on another node that says this.
+    /// A hold of the same session with the same token, on another node with this data.
     pub(crate) fn beside(&self, lock_node: &str, name: &str, data: Option<Vec<u8>>) -> Hold {
         let session = Arc::clone(&self.held_node.session);
-        Hold::on(&self.client, session, lock_node, name, self.held_node.zxid, data)
+        let made = (self.held_node.zxid, self.held_node.watchdog.noun, (data, None));
+        Hold::make(&self.client, session, lock_node, name, made)
     }
 
     /// Has another node of the session deleted in the background, if it is there.
@@ -352,8 +372,36 @@ impl Hold {
         }
     }
 
-    /// Gives up the node, to the next one that shares it if there is one.
+    /// Reports that a call which began then has acquired it, and later its release; for a program
+    /// that wants to know.
+    pub(crate) fn acquired_since(mut self, begin: Option<Instant>) -> Hold {
+        let Some(begin) = begin else { return self };
+        let now = rt::now();
+        self.since = Some(now);
+        self.held_node.core.report(|| Event::Acquired {
+            lock: path::parent(&self.held_node.path).to_owned(),
+            waited: now.saturating_duration_since(begin),
+            token: self.token(),
+            is_local: self.turn > 0,
+        });
+        self
+    }
+
+    /// Reports the release as one of both, which hold on after each other.
+    pub(crate) fn is_held_since(&mut self, before: &mut Hold) {
+        self.since = before.since.take();
+    }
+
+    /// Gives up the node, to the next thread that shares it if there is one.
     fn part(&mut self) -> ReleaseOutcome {
+        // Before the next holder can report that it has acquired it.
+        let since = self.since.take().filter(|_| self.held_node.is_held());
+        if let Some(since) = since {
+            self.held_node.core.report(|| Event::Released {
+                lock: path::parent(&self.held_node.path).to_owned(),
+                held: rt::now().saturating_duration_since(since),
+            });
+        }
         self.over = true;
         let mut baton = None;
         if let Some((sharer, number)) = self.shared.take() {
@@ -370,20 +418,21 @@ impl Hold {
         }
     }
 
-    /// A hold of the same node, for who has left it (see [`HeldNode::leave`]) and comes to keep it.
+    /// A new hold of the same node, for a caller that has left it (see [`HeldNode::leave`]) but
+    /// keeps it after all.
     pub(crate) fn again(mut self) -> Hold {
         self.over = true;
         let path = &self.held_node.path;
         self.beside(path::parent(path), path::last(path), self.held_node.watchdog.data.clone())
     }
 
-    /// The node is deleted already, by its owner.
+    /// Ends the hold of a node that its owner has deleted already.
     pub(crate) fn has_gone(mut self) {
         self.over = true;
         drop(self.held_node.leave());
     }
 
-    /// As dropping does, but no longer than that.
+    /// Releases the lock as dropping does, but waits no longer than `until`.
     pub(crate) fn let_go(mut self, until: Deadline) {
         self.release_by(until);
     }
@@ -397,7 +446,7 @@ impl Hold {
             ReleaseOutcome::Lost(_, left) => left.settle(until),
             ReleaseOutcome::Ours(baton, left) => {
                 self.held_node.delete_by(until);
-                // The next one here contends when our delete is on its way.
+                // The next thread here contends when our delete is on its way.
                 drop(baton);
                 left.settle(until);
             }
@@ -407,10 +456,10 @@ impl Hold {
 
 /// What becomes of a node when its holder lets go.
 enum ReleaseOutcome {
-    /// Another has it.
+    /// Another thread has it, or it is kept.
     Passed,
     Lost(LossReason, ReleasedParts),
-    /// It is to be deleted; then the next one here may contend.
+    /// It must be deleted; then the next thread here may contend.
     Ours(Option<NextInLine>, ReleasedParts),
 }
 
@@ -419,28 +468,33 @@ impl HeldNode {
         self.loss().is_none()
     }
 
-    /// As `is_held`, without recording anything: for those who check.
+    /// Whether it is held, without recording a loss: for the checks of tests.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn seems_held(&self) -> bool {
         self.watchdog.state.lock().lost.is_none() && self.session.is_trusted()
     }
 
-    /// Why it is lost, if it is. Whoever finds the lease over records and tells the loss before it
-    /// answers; so no lock may be held here.
+    /// Why it is lost, if it is. If the lease has ended, the loss is recorded and reported before
+    /// this returns, so the caller must not hold any mutex.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         if self.core.is_elsewhere() {
-            // In a forked process nobody may be left to unlock the state.
+            // In a forked process the thread that has locked the state may not exist.
             return Some(LossReason::ClientClosed);
         }
         let lost = self.watchdog.state.lock().lost;
         lost.or_else(|| self.watchdog.look_at_lease(&self.session))
     }
 
-    /// As `is_held`, for one who has not held it before: where nobody knows of a lease, only while
-    /// there is a connection. Nothing is recorded: it may be asked under locks.
+    /// Whether a thread that has not held it before may get it: if the session has no known lease,
+    /// only while there is a connection. Records nothing, so the caller may hold mutexes.
     pub(crate) fn may_be_granted(&self) -> bool {
         let is_sure = || self.session.may_adopt() || self.session.status().now().is_usable();
         self.watchdog.state.lock().lost.is_none() && self.session.is_trusted() && is_sure()
+    }
+
+    /// Whether a transaction without an answer may still take effect, as long as the node exists.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.unanswered.load(Ordering::SeqCst) > 0
     }
 
     /// Whether it may be handed to another holder.
@@ -451,9 +505,9 @@ impl HeldNode {
         wanted && self.may_be_granted()
     }
 
-    /// Begins another holder's time, or one in which the node is nobody's, and says its number.
-    /// What the last one has left behind is for the caller to drop, without any lock: it may do
-    /// whatever its user likes.
+    /// Begins the turn of the next holder, or an `idle` one without a holder. Returns its number
+    /// and the last holder's callbacks, which the caller must drop while it holds no mutex:
+    /// dropping them may run any code of the user.
     pub(crate) fn next_turn(&self, idle: bool) -> (u32, HolderCallbacks) {
         let mut state = self.watchdog.state.lock();
         state.turn = state.turn.saturating_add(1);
@@ -463,12 +517,12 @@ impl HeldNode {
         (state.turn, left)
     }
 
-    /// The node that was nobody's has a holder.
+    /// Notes that the idle node has a holder.
     pub(crate) fn resume(&self) {
         self.watchdog.state.lock().idle = false;
     }
 
-    /// Has the group told of others who contend, from here on.
+    /// From here on, reports other contenders to the threads that share the node.
     pub(crate) fn watch_for_others(&self) {
         if self.watchdog.state.lock().arrivals.is_none() {
             self.watchdog.watch_for_others();
@@ -479,7 +533,7 @@ impl HeldNode {
         self.session.id()
     }
 
-    /// Has something done in the background while the session lasts, which says when to do it again.
+    /// Runs a job in the background while the session lasts; it returns when to run it again.
     pub(crate) fn later(
         &self,
         due: Instant,
@@ -488,7 +542,7 @@ impl HeldNode {
         self.core.reaper().later(&self.session, due, Box::new(job));
     }
 
-    /// From here on it is neither watched nor told of; a loss that came before is told.
+    /// Stops watching the node and reporting on it; a loss that came before is still reported.
     pub(crate) fn leave(&self) -> ReleasedParts {
         self.loss();
         let mut state = self.watchdog.state.lock();
@@ -504,7 +558,7 @@ impl HeldNode {
         ReleasedParts { watchdog: Arc::clone(&self.watchdog), lost, callbacks }
     }
 
-    /// Lets go of what is nobody's.
+    /// Releases a node that no thread holds.
     pub(crate) fn release(&self) {
         let left = self.leave();
         if left.lost.is_none() {
@@ -512,7 +566,7 @@ impl HeldNode {
         }
     }
 
-    /// As `release`, without waiting for anything.
+    /// Releases a node that no thread holds, without waiting for anything.
     pub(crate) fn release_soon(&self) {
         let left = self.leave();
         match left.lost {
@@ -521,7 +575,7 @@ impl HeldNode {
         }
     }
 
-    /// Nobody of ours is to wait for the node any more. Its release follows.
+    /// Keeps other calls of this session from waiting for the node. Its release must follow.
     pub(crate) fn announce_release(&self) {
         self.session.leaves(&self.watchdog.node);
     }
@@ -548,7 +602,7 @@ impl HeldNode {
         }
     }
 
-    /// Has the node deleted in the background, though the server would not have it.
+    /// Has the node deleted in the background, though the server may have refused that.
     fn insist(&self) {
         let (reaper, node) = (self.core.reaper(), self.watchdog.node.clone());
         match self.watchdog.named {
@@ -561,7 +615,7 @@ impl HeldNode {
 impl Drop for Hold {
     fn drop(&mut self) {
         if self.held_node.core.is_elsewhere() {
-            // Dropping what they own takes locks that nobody may be left to unlock.
+            // In a forked process, dropping these may wait for threads that do not exist.
             return mem::forget((Arc::clone(&self.held_node), self.shared.take()));
         }
         self.release_by(Deadline::after(DROP_LIMIT));
@@ -589,10 +643,10 @@ pub(crate) type NextInLine = Box<dyn Send>;
 
 /// What becomes of a node whose holder lets go.
 pub(crate) enum Passed {
-    /// Another has it, or it is kept.
+    /// Another thread has it, or it is kept.
     On,
-    /// It is to be released; then the next one may contend.
+    /// It must be released; then the next thread may contend.
     Nowhere(NextInLine),
-    /// It was lost before; others see to that.
+    /// It was lost before, and that loss is dealt with elsewhere.
     Lost,
 }

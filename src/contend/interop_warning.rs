@@ -1,25 +1,25 @@
-//! Warns of contenders that do not respect ours, though ours respect them: clients in other languages
-//! that do not recognise our node names.
+//! Warns of contenders that do not respect ours, though ours respect them: clients in other
+//! languages that do not recognise our node names.
 
 use super::ticket::{Class, Form, NodeNaming, Ticket};
 
-/// What there is to warn of, if one of the children is such a contender.
+/// The warning, if one of the children is such a contender.
 pub(crate) fn warning(form: Form, children: &[String]) -> Option<String> {
     children.iter().find_map(|name| {
         let why = blindness(form, &Ticket::parse(name)?)?;
-        Some(format!("{name:?} is in line: {why}"))
+        Some(format!("there is an incompatible contender {name:?}: {why}"))
     })
 }
 
 fn blindness(form: Form, theirs: &Ticket<'_>) -> Option<&'static str> {
-    const KAZOO: &str = "kazoo takes these nodes for contenders only with `extra_lock_patterns`, \
-                         or with `NodeNaming::Kazoo` here";
-    const CURATOR: &str = "Curator does not respect nodes named as kazoo does; use \
-                           `NodeNaming::Curator`";
-    const MIXED: &str = "locks of Curator respect those of their own kind only: mutexes and \
-                         read/write locks need lock nodes of their own";
-    const SEMAPHORE: &str = "no other lock's clients respect a semaphore; it needs a lock node of \
-                             its own";
+    const KAZOO: &str = "kazoo ignores this lock's nodes; set `extra_lock_patterns` in kazoo, or \
+                         use `NodeNaming::Kazoo` here";
+    const CURATOR: &str = "Curator ignores nodes named in kazoo's style; use \
+                           `NodeNaming::Curator` here";
+    const MIXED: &str = "Curator's mutexes and read/write locks ignore each other; use a lock \
+                         path of its own for each";
+    const SEMAPHORE: &str = "clients of other locks ignore a semaphore's nodes; use a lock path \
+                             of its own for the semaphore";
     let of_kazoo = ["__lock__", "__rlock__"].iter().any(|marker| theirs.marker().ends_with(marker));
     let of_curator = theirs.guid().len() == DASHED && !of_kazoo;
     let is_mutex = |class| class == Class::Mutex;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::ask_until_answered::{Purpose, ask};
 use super::revoke::is_request;
-use super::rule::in_grant_order;
+use super::rule::{holds, in_grant_order};
 use super::ticket::{Class, Ticket};
 use crate::error::Result;
 use crate::path;
@@ -16,30 +16,35 @@ use crate::session::session::Session;
 /// No session has this id.
 pub(crate) const HIDDEN: i64 = -1;
 
-/// One of those who hold or wait for a lock: see
+/// A contender, which holds a lock or waits for it: see
 /// [`DistributedLock::contenders`](crate::DistributedLock::contenders).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contender {
     /// Its node.
     pub path: String,
-    /// The number by which the order is kept.
+    /// Its sequence number, which decides the order of grants.
     pub sequence: i32,
     /// What it contends for.
     pub class: Class,
     /// How many of a semaphore's permits it takes; 1 for any other lock.
     pub weight: u32,
-    /// What it says of itself: by default host, process id and thread. Empty when an ACL
-    /// hides it, and while a request to let go stands in its place: a holder writes its data back
-    /// as soon as it has noted the request.
+    /// What it says about itself: by default host, process, program and thread. Empty if an ACL hides
+    /// it, and while a request to release the lock stands in its place: a holder writes its data
+    /// back as soon as it has noted the request.
     pub data: Vec<u8>,
     /// The id of the session it belongs to, as servers name it in their logs (in
-    /// hexadecimal). 0 is a node of no session, which nobody will clean up; -1 is unknown: since
-    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
+    /// hexadecimal). 0 means that the node belongs to no session, so that no session's end deletes
+    /// it. -1 means unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data
+    /// hides this, too.
     pub session: i64,
-    /// When its node was made, by the ensemble's clock; when it was seen, by this machine's, where
-    /// an ACL hides that.
+    /// When its node was created, by the ensemble's clock. If an ACL hides that: when the node was
+    /// seen, by this machine's clock.
     pub since: SystemTime,
+    /// Its place in the order of the lock, from 0 for the first.
+    pub position: usize,
+    /// Whether it holds the lock, rather than waits for it.
+    pub holds: bool,
 }
 
 impl Contender {
@@ -50,20 +55,27 @@ impl Contender {
             sequence: ticket.sequence(),
             class: ticket.class(),
             weight: ticket.weight(),
-            // What asks it to let go is not what it says of itself.
+            // A request to release the lock is not what it says about itself.
             data: if is_request(&data) { Vec::new() } else { data },
             session: stat.ephemeral_owner,
             since: SystemTime::UNIX_EPOCH + since,
+            position: 0,
+            holds: false,
         }
     }
 
-    /// One of which an ACL hides all but the name.
+    /// The same, at this place in the order.
+    pub(super) fn at(self, position: usize, holds: bool) -> Contender {
+        Contender { position, holds, ..self }
+    }
+
+    /// A contender of which an ACL hides everything except for the name.
     fn hidden(node: &str, ticket: &Ticket<'_>) -> Contender {
         let stat = Stat { ephemeral_owner: HIDDEN, ..Stat::default() };
         Contender { since: SystemTime::now(), ..Contender::new(node, ticket, Vec::new(), &stat) }
     }
 
-    /// Reads what is known of a child of the lock node, if it is there.
+    /// Reads a contender from its node, if that is there.
     pub(super) fn read(
         session: &Session,
         whole: &str,
@@ -81,10 +93,40 @@ impl Contender {
         }
     }
 
-    /// How long ago its node was made; as good as this machine's and the ensemble's clocks
+    /// How long ago its node was created; as exact as this machine's and the ensemble's clocks
     /// agree, and never negative.
     pub fn age(&self) -> Duration {
         self.since.elapsed().unwrap_or_default()
+    }
+
+    /// The host that it runs on, if its data are the default.
+    pub fn host(&self) -> Option<&str> {
+        self.part("host=", " pid=")
+    }
+
+    /// The id of its process on that host, if its data are the default.
+    pub fn process(&self) -> Option<u32> {
+        self.part(" pid=", " program=")?.parse().ok()
+    }
+
+    /// The name of its program's file, if its data are the default.
+    pub fn program(&self) -> Option<&str> {
+        self.part(" program=", " thread=")
+    }
+
+    /// The name of its thread, if its data are the default.
+    pub fn thread(&self) -> Option<&str> {
+        self.part(" thread=", "")
+    }
+
+    /// What stands in the default data between two of its names.
+    fn part(&self, name: &str, next: &str) -> Option<&str> {
+        let text = std::str::from_utf8(&self.data).ok()?;
+        if !text.starts_with("host=") {
+            return None;
+        }
+        let (_, rest) = text.split_once(name)?;
+        if next.is_empty() { Some(rest) } else { Some(rest.split_once(next)?.0) }
     }
 
     /// The data as text, with what is not UTF-8 replaced.
@@ -103,6 +145,8 @@ impl fmt::Debug for Contender {
             .field("label", &self.label())
             .field("session", &format_args!("0x{:x}", self.session))
             .field("age", &self.age())
+            .field("position", &self.position)
+            .field("holds", &self.holds)
             .finish_non_exhaustive()
     }
 }
@@ -111,7 +155,7 @@ impl fmt::Debug for Contender {
 /// `synced`, the client's server has caught up with the leader first.
 pub(crate) fn contenders(client: &Client, node: &str, synced: bool) -> Result<Vec<Contender>> {
     let (whole, shown) = (client.core().whole(node), node.to_owned());
-    let purpose = Purpose { tried: "list the contenders", needs: "READ on the lock node" };
+    let purpose = Purpose::to_read("list the contenders", "READ on the lock node");
     ask(client, node, purpose, move |session| {
         catch_up(session, synced)?;
         list(session, &whole, &shown)
@@ -122,17 +166,19 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
     let children = session.children(whole, false)?.unwrap_or_default();
     let tickets = in_grant_order(&children);
     let paths: Vec<String> = tickets.iter().map(|one| path::join(whole, one.name())).collect();
+    let holders = tickets.iter().take_while(|one| holds(one, &children)).count();
     let mut found = Vec::with_capacity(tickets.len());
-    for (ticket, read) in tickets.iter().zip(session.read_each(&paths)) {
-        found.extend(Contender::seen(node, ticket, read)?);
+    for (position, (ticket, read)) in tickets.iter().zip(session.read_each(&paths)).enumerate() {
+        let contender = Contender::seen(node, ticket, read)?;
+        found.extend(contender.map(|one| one.at(position, position < holders)));
     }
     Ok(found)
 }
 
-/// The first of the contenders, the others unread.
+/// The first of the contenders; the others are not read.
 pub(crate) fn first(client: &Client, node: &str, synced: bool) -> Result<Option<Contender>> {
     let (whole, shown) = (client.core().whole(node), node.to_owned());
-    let purpose = Purpose { tried: "look for the first contender", needs: "READ on the lock node" };
+    let purpose = Purpose::to_read("look for the first contender", "READ on the lock node");
     ask(client, node, purpose, move |session| {
         catch_up(session, synced)?;
         look_for_first(session, &whole, &shown)
@@ -147,9 +193,9 @@ fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<C
     loop {
         let children = session.children(whole, false)?.unwrap_or_default();
         let Some(first) = in_grant_order(&children).into_iter().next() else { return Ok(None) };
-        // Where it has gone meanwhile, there may be others by now who were not in the list.
-        if let Some(first) = Contender::read(session, whole, node, &first)? {
-            return Ok(Some(first));
+        // If it has gone meanwhile, there may be new contenders that were not in the list.
+        if let Some(found) = Contender::read(session, whole, node, &first)? {
+            return Ok(Some(found.at(0, holds(&first, &children))));
         }
     }
 }

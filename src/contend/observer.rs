@@ -15,12 +15,12 @@ use crate::session::connection::{Answer, Fault};
 use crate::session::watch_loop::View;
 use crate::session::watched_changes::WatchedChanges;
 
-/// The changes of who holds a lock: see
+/// Reports who holds a lock whenever that changes: see
 /// [`DistributedLock::observe`](crate::DistributedLock::observe).
 ///
-/// As an iterator it blocks until there is a change, and ends after an error, which is one that
-/// waiting cannot mend. It has no thread: what happens between two calls is looked up by the next
-/// one, and of several changes only the last is seen.
+/// As an iterator it blocks until there is a change, and ends after an error, which is always one
+/// that waiting does not resolve. It has no thread: each call looks up what has happened since the
+/// one before, and of several changes only the last is seen.
 pub struct Observer {
     observation: WatchedChanges<Vec<Contender>>,
     node: Result<String>,
@@ -28,9 +28,9 @@ pub struct Observer {
     over: bool,
 }
 
-const LOOK: Purpose = Purpose { tried: "look who holds the lock", needs: "READ on the lock node" };
+const LOOK: Purpose = Purpose::to_read("read who holds the lock", "READ on the lock node");
 
-#[expect(clippy::ptr_arg, reason = "as the observation has it compared")]
+#[expect(clippy::ptr_arg, reason = "`WatchedChanges` requires this signature")]
 fn are_same(some: &Vec<Contender>, others: &Vec<Contender>) -> bool {
     some.iter().map(|one| &one.path).eq(others.iter().map(|one| &one.path))
 }
@@ -45,20 +45,31 @@ impl Observer {
         }
     }
 
-    /// Those who hold now, in the order of their numbers, as soon as they are not those of the
-    /// last call; at the first call at once. Empty when nobody holds; `None` when nothing has
-    /// changed for so long. A request that is under way may take up to 50 ms more.
+    /// Waits at most `limit` for other holders than at the last call, and returns them in the order
+    /// of their numbers.
     ///
-    /// It goes on over lost connections and sessions.
+    /// The first call returns the holders at once. Empty if there is no holder; `None` if nothing
+    /// has changed within `limit`. A request that is under way may take up to 50 ms more.
+    ///
+    /// Lost connections and sessions do not end the wait.
     ///
     /// # Errors
     ///
-    /// What waiting cannot mend: [`InvalidName`](crate::ErrorKind::InvalidName),
+    /// Only what waiting does not resolve: [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on the lock node,
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed), [`Closed`](crate::ErrorKind::Closed),
     /// [`System`](crate::ErrorKind::System), [`Server`](crate::ErrorKind::Server).
     pub fn next_for(&mut self, limit: Duration) -> Result<Option<Vec<Contender>>> {
         self.next_until(Deadline::after(limit))
+    }
+
+    /// Whether what the last call returned still holds, as far as the connected server knows.
+    ///
+    /// False before the first call, after a change that the next call will return, and without a
+    /// connection: what was returned last may be out of date then. Sends no request; a broken
+    /// connection is noticed after a third of the session timeout at the latest.
+    pub fn is_current(&self) -> bool {
+        self.observation.is_current()
     }
 
     fn next_until(&mut self, deadline: Deadline) -> Result<Option<Vec<Contender>>> {
@@ -70,19 +81,19 @@ impl Observer {
     }
 }
 
-/// Who holds, and news of that.
+/// Reads who holds the lock, and watches for changes.
 fn look(view: &mut View<'_>, whole: &str, node: &str, form: Form) -> Answer<Vec<Contender>> {
-    // As long as the first is there nobody else holds, and so its node is all that has to be
-    // watched. Not so where several can hold.
+    // While a mutex's first contender is there, no other one holds, so only its node must be
+    // watched. In other locks several contenders can hold.
     if form.class == Class::Mutex {
         let children = view.children(whole, false)?.unwrap_or_default();
         if let Some(first) = in_grant_order(&children).first() {
             match view.node(&path::join(whole, first.name())) {
                 Ok(Some((data, stat))) => {
-                    return Ok(vec![Contender::new(node, first, data, &stat)]);
+                    return Ok(vec![Contender::new(node, first, data, &stat).at(0, true)]);
                 }
                 Ok(None) => return Err(Fault::NoNode),
-                // It would tell us nothing; the list does.
+                // A watch on it would report nothing; one on the list does.
                 Err(Fault::NoAuth) => {}
                 Err(fault) => return Err(fault),
             }
@@ -90,8 +101,10 @@ fn look(view: &mut View<'_>, whole: &str, node: &str, form: Form) -> Answer<Vec<
     }
     let Some(children) = view.list_or_making(whole)? else { return Ok(Vec::new()) };
     let mut holders = Vec::new();
-    for ticket in in_grant_order(&children).into_iter().take_while(|one| holds(one, &children)) {
-        holders.extend(Contender::read(view, whole, node, &ticket)?);
+    let tickets = in_grant_order(&children).into_iter().take_while(|one| holds(one, &children));
+    for (position, ticket) in tickets.enumerate() {
+        let holder = Contender::read(view, whole, node, &ticket)?;
+        holders.extend(holder.map(|holder| holder.at(position, true)));
     }
     Ok(holders)
 }

@@ -1,7 +1,7 @@
 //! Asks holders to release a lock, or deletes their nodes.
 //!
-//! A request is a change of the data of the contender's node: Curator's `__REVOKE__`, or the
-//! `unlock` of ZooKeeper's "Recipes and Solutions". Whoever holds watches its own node.
+//! A request replaces the data of the contender's node by Curator's `__REVOKE__`, or by the
+//! `unlock` of ZooKeeper's "Recipes and Solutions". A holder watches its own node.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,18 +24,18 @@ pub(crate) fn is_request(data: &[u8]) -> bool {
     data == OF_CURATOR || data == OF_THE_RECIPES
 }
 
-/// Asks all who hold; how many there were.
+/// Asks all holders to release the lock, and returns how many there were.
 pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
     let whole = client.core().whole(node);
-    let purpose = Purpose {
-        tried: "ask the holders to let go",
-        needs: "READ on the lock node and WRITE on the contenders",
-    };
+    let purpose = Purpose::to_change(
+        "ask the holders to release the lock",
+        "READ on the lock node and WRITE on the contenders",
+    );
     ask(client, node, purpose, move |session| {
         let children = session.children(&whole, false)?.unwrap_or_default();
         let mut asked = 0;
         for ticket in in_grant_order(&children) {
-            // Nobody later is admitted either, or does not matter: those who hold come first.
+            // Holders come first, so no later contender is admitted, or none that matters.
             if !holds(&ticket, &children) {
                 break;
             }
@@ -45,12 +45,12 @@ pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
     })
 }
 
-/// Asks one contender; false if it is not there any more.
+/// Asks one contender to release the lock; false if it is not there any more.
 pub(crate) fn ask_contender(client: &Client, node: &str, contender: &str) -> Result<bool> {
     check_place(node, contender)?;
     let path = client.core().whole(contender);
     let needs = "WRITE on the contender";
-    let purpose = Purpose { tried: "ask a contender to let go", needs };
+    let purpose = Purpose::to_change("ask a contender to release the lock", needs);
     ask(client, contender, purpose, move |session| write(session, &path))
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
     check_place(node, contender)?;
     let path = client.core().whole(contender);
     let needs = "DELETE on the lock node";
-    let purpose = Purpose { tried: "delete a contender", needs };
+    let purpose = Purpose::to_change("delete a contender", needs);
     let unanswered = Arc::new(AtomicBool::new(false));
     let broken = ask(client, contender, purpose, move |session| match session.delete(&path) {
         Ok(()) => Ok(true),
@@ -84,12 +84,12 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
     Ok(broken)
 }
 
-/// Nothing but a contender of this lock is written to or deleted.
+/// Checks that `contender` belongs to this lock: nothing else may be written to or deleted.
 fn check_place(node: &str, contender: &str) -> Result<()> {
     let contends = Ticket::parse(path::last(contender)).is_some();
     if path::parent(contender) == node && contends {
         return Ok(());
     }
-    let message = format!("{contender:?} is no contender of this lock");
-    Err(Error::new(ErrorKind::InvalidName, message).on(node))
+    let message = format!("{contender:?} is not a contender of this lock");
+    Err(Error::new(ErrorKind::InvalidArgument, message).on(node))
 }

@@ -1,4 +1,4 @@
-//! Who blocks me: the one rule of every recipe, as a function over the lock node's children.
+//! Which contenders block me: the one rule of every recipe, a function of the lock node's children.
 
 use std::collections::BinaryHeap;
 
@@ -17,10 +17,10 @@ pub(crate) struct Rule {
 pub(crate) enum Verdict {
     Admitted,
     Blocked(Watch),
-    /// The first of the contenders takes the semaphore to have so many permits, and not as many as
-    /// I do.
+    /// By the first contender's name the semaphore has this many permits, by my own name another
+    /// number.
     Disagreed(u32),
-    /// The own node is not there, which must never be taken for having nobody in front.
+    /// The own node is not there, which must never be taken for being first.
     Missing,
 }
 
@@ -37,7 +37,7 @@ impl Rule {
         Rule { permits }
     }
 
-    /// Decides by place alone: whether the own ticket is exhausted is for the caller to ask.
+    /// Decides by place alone: the caller checks whether the own ticket is exhausted.
     pub(crate) fn decide(self, own: &str, children: &[String]) -> Verdict {
         let Some(mine) = Ticket::parse(own) else {
             return Verdict::Missing;
@@ -92,9 +92,9 @@ pub(crate) fn excludes(theirs: Class, mine: Class) -> bool {
     }
 }
 
-/// What comes of it that not all take a semaphore to have the same number of permits. The number
-/// is the first one's: whoever agrees with it waits for those to go who do not, as they will by
-/// themselves.
+/// The verdict if contenders disagree about a semaphore's number of permits. The first one's number
+/// counts: a contender that agrees with it waits until those that do not agree have left, as they
+/// do by themselves.
 fn disagreement(mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Option<Verdict> {
     let is_semaphore = |theirs: &&Ticket<'_>| theirs.class() == Class::Permits;
     let others = || blockers.iter().filter(is_semaphore);
@@ -106,8 +106,8 @@ fn disagreement(mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Option<Verdict> {
     Some(Verdict::Blocked(Watch::Nodes(vec![odd.name().to_owned()])))
 }
 
-/// Whether one of the contenders among `children` holds, by the number of permits that its own name
-/// says: who asks may be wrong about that.
+/// Whether one of the contenders among `children` holds, by the number of permits in its own name:
+/// the caller may be wrong about that number.
 pub(crate) fn holds(contender: &Ticket<'_>, children: &[String]) -> bool {
     let rule = Rule::permits(contender.permits());
     rule.decide(contender.name(), children) == Verdict::Admitted
@@ -298,7 +298,7 @@ mod tests {
         };
         // Two of three: with the light one alone it would fit.
         assert_eq!(decide(&children[2]), nodes(&reversed(0..2)));
-        // Though there is one for a light one: first come, first served.
+        // One permit is free, but first come, first served.
         assert_eq!(decide(&children[3]), nodes(&reversed(1..3)));
         let one_left = &children[1..];
         assert_eq!(Rule::permits(3).decide(&children[2], one_left), Verdict::Admitted);
@@ -328,14 +328,14 @@ mod tests {
         assert_eq!(decide(&children[0], &children), Verdict::Admitted);
         assert_eq!(decide(&children[1], &children), Verdict::Disagreed(2));
         assert_eq!(decide(&children[3], &children), Verdict::Disagreed(2));
-        // Whoever is right is not refused for those who are wrong, and has not long to wait.
+        // A wrong number of one contender does not fail one with the right number, which waits.
         assert_eq!(decide(&children[2], &children), nodes(&children[1..2]));
         let without = [children[0].clone(), children[2].clone()];
         assert_eq!(decide(&children[2], &without), Verdict::Admitted);
-        // If the first has gone before that one has looked, it is the other that is right.
+        // If the first has left before the second has looked, the second's number is right.
         assert_eq!(decide(&children[1], &children[1..]), Verdict::Admitted);
         assert_eq!(decide(&children[2], &children[1..]), Verdict::Disagreed(3));
-        // Those behind matter to nobody, nor do locks' numbers.
+        // Contenders behind do not matter, nor do the numbers of locks.
         let mixed = [name(Class::Mutex, 0), lease(1, 2, 1), lease(1, 3, 2)];
         assert_eq!(decide(&mixed[1], &mixed), nodes(&mixed[..1]));
         assert_eq!(decide(&mixed[2], &mixed), Verdict::Disagreed(2));
@@ -377,7 +377,7 @@ mod tests {
                 .collect();
             assert_ne!(rule.decide(own, &left), Verdict::Admitted, "{own} of {left:?}");
         }
-        // The one that is farthest off is not watched for nothing.
+        // Without the farthest one it would be admitted, so that one must be watched.
         let mut fewer: Vec<_> = watched[..watched.len() - 1].to_vec();
         fewer.push(own.to_owned());
         assert_eq!(rule.decide(own, &fewer), Verdict::Admitted, "{own} of {all:?}");
@@ -415,7 +415,7 @@ mod tests {
             }
         }
 
-        /// Each asks by the number that its name says; those who are refused go.
+        /// Each decides by the number in its name; a contender that is refused leaves.
         #[test]
         fn holders_of_permits_agree_and_never_have_more_than_there_are(
             kinds in prop::collection::vec((1_u32..4, 3_u32..5, 0_u8..4), 1..10),

@@ -1,11 +1,11 @@
-//! A contender's node that threads of one process share: who of them has it, who waits for it, and who is
-//! to contend next.
+//! A contender's node that threads of one process share: which thread has it, which ones wait for
+//! it, and which one contends next.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::acquire::PausedAcquisition;
+use super::acquire::{OthersAhead, PausedAcquisition};
 use super::handover_policy::{HandOver, Policy};
 use super::hold::{HeldNode, Hold, Passed, Sharing};
 use super::watchdog::NodeListener;
@@ -18,60 +18,62 @@ use crate::session::notify::Signal;
 pub(crate) struct SharedNode {
     pub(super) policy: Policy,
     pub(super) state: Mutex<SharedNodeState>,
+    /// What the thread that contends has seen, for all who wait here.
+    pub(super) others: OthersAhead,
 }
 
 pub(super) struct SharedNodeState {
     pub(super) phase: NodePhase,
-    /// Those who wait here, in the order in which they came.
+    /// The threads that wait here, in the order in which they came.
     pub(super) waiting: VecDeque<Arc<WaitingThread>>,
     /// Counts the threads that have ever waited here.
     arrivals: u64,
     /// Counts the nodes that were held.
     pub(super) nodes_held: u64,
     pub(super) contest: Option<Contest>,
-    /// The session in which the end of keeping is going to be looked after, as long as it lasts.
+    /// The session in which a background job is due that ends the keeping of a node.
     timed: Option<i64>,
 }
 
 pub(super) enum NodePhase {
-    /// Nobody wants it.
+    /// No thread wants it.
     Free,
-    /// One of us is about to get it, or to let it go, and sees to it that others follow.
+    /// One thread is about to get it, or to release it, and makes sure that the others follow.
     Sought,
-    /// One of us has it.
+    /// One thread has it.
     Held(u64, Weak<HeldNode>),
-    /// None of us has it, and the node is there.
+    /// No thread has it, and the node is there.
     Kept { number: u64, held_node: Arc<HeldNode>, turn: u32, since: Instant },
 }
 
-/// Somebody else wants the lock.
+/// Another contender wants the lock: how far the node may still be handed on.
 #[derive(Clone, Copy)]
 pub(super) struct Contest {
-    /// The last of those who were waiting here when that was seen.
+    /// The number of the last thread that was waiting here when that was seen.
     last: u64,
-    /// How many of them may have their turn yet, and until when.
+    /// How many of the threads up to that one may still get a turn, and until when.
     left: u32,
     until: Instant,
 }
 
-/// One who waits here.
+/// A thread that waits here.
 pub(super) struct WaitingThread {
     number: u64,
     pub(super) offer: Mutex<Option<Offer>>,
     bell: Signal,
 }
 
-/// What is offered to one who waits.
+/// What is offered to a waiting thread.
 pub(super) enum Offer {
-    /// It is his.
+    /// It holds the lock.
     Hold(Hold),
-    /// It is up to him to contend; with a place in the ensemble's queue, if there is one.
+    /// It must contend next; with a place in the ensemble's queue, if there is one.
     Lead(Option<Box<PausedAcquisition>>),
-    /// The one who contended for all has failed, and so would he.
+    /// The thread that contended for all has failed, and this one would fail as well.
     Failed(Error),
 }
 
-/// Whose task it is that the next one follows. However it ends, one does.
+/// The duty to let the next thread follow. Dropping it does so, however the call has ended.
 pub(crate) struct Baton(pub(super) Option<Arc<SharedNode>>);
 
 impl SharedNode {
@@ -84,10 +86,10 @@ impl SharedNode {
             contest: None,
             timed: None,
         };
-        SharedNode { policy, state: Mutex::new(state) }
+        SharedNode { policy, state: Mutex::new(state), others: OthersAhead::default() }
     }
 
-    /// What becomes of the node, now that its holder lets go.
+    /// Decides what becomes of the node, now that its holder lets go.
     pub(crate) fn pass(
         self: &Arc<Self>,
         client: &Client,
@@ -99,7 +101,7 @@ impl SharedNode {
         if !matches!(state.phase, NodePhase::Held(current, _) if current == number) {
             return Passed::Lost;
         }
-        if !held_node.may_go_on() || !state.may_pass() {
+        if held_node.is_in_doubt() || !held_node.may_go_on() || !state.may_pass() {
             state.phase = NodePhase::Sought;
             return Passed::Nowhere(Box::new(Baton(Some(Arc::clone(self)))));
         }
@@ -107,12 +109,13 @@ impl SharedNode {
             if let Some(contest) = &mut state.contest {
                 contest.left = contest.left.saturating_sub(1);
             }
+            self.others.note(rt::now());
             let (turn, left) = held_node.next_turn(false);
             let hold = Hold::shared(client, Arc::clone(held_node), turn, sharer, number);
-            // Under the lock, so that who stands up finds what was offered.
+            // Under the mutex, so that a thread that leaves the queue finds its offer.
             queued.offer(Offer::Hold(hold));
             drop(state);
-            // It may take the lock that another has now.
+            // Dropping callbacks may run code of the user that takes this very lock.
             drop(left);
             return Passed::On;
         }
@@ -126,17 +129,17 @@ impl SharedNode {
         let session = held_node.session_id();
         let untimed = state.timed.replace(session) != Some(session);
         drop(state);
-        if untimed && let Some(end) = since.checked_add(keep) {
+        if let Some(end) = since.checked_add(keep).filter(|_| untimed) {
             let node = Arc::downgrade(self);
             held_node.later(end, move || node.upgrade()?.expire(session));
         }
         held_node.watch_for_others();
-        // It may take what is kept.
+        // Dropping callbacks may run code of the user that takes the kept lock.
         drop(left);
         Passed::On
     }
 
-    /// Others want the lock, as is known from this moment.
+    /// The limits of a contest that begins now.
     pub(super) fn contest(&self, state: &SharedNodeState) -> Contest {
         let (left, time) = match self.policy.hand_over {
             HandOver::Off => (0, Duration::ZERO),
@@ -148,12 +151,12 @@ impl SharedNode {
         Contest { last: state.arrivals, left, until }
     }
 
-    /// Lets go what was kept for long enough; or says when to look again.
+    /// Releases a node that was kept for long enough; or returns when to look again.
     fn expire(self: &Arc<Self>, session: i64) -> Option<Instant> {
         let keep = self.policy.keep?;
         let mut state = self.state.lock();
         if state.timed != Some(session) {
-            // There is a later session.
+            // A later session has its own job.
             return None;
         }
         let now = rt::now();
@@ -169,9 +172,9 @@ impl SharedNode {
             Some(end) if end > now => Some(end),
             _ => {
                 state.timed = None;
-                // It may have been taken meanwhile.
+                // A thread may have taken it meanwhile.
                 let held_node = state.take_kept()?;
-                // From here on nobody holds it, nor waits for it.
+                // From here on no thread holds it or may wait for it.
                 held_node.announce_release();
                 state.phase = NodePhase::Free;
                 drop(state);
@@ -181,13 +184,13 @@ impl SharedNode {
         }
     }
 
-    /// The thread waits no longer; what was offered to it and not taken is its own.
+    /// Ends the thread's wait. Returns an offer that it has not taken, which is then its own.
     pub(super) fn leave_queue(&self, queued: &Arc<WaitingThread>) -> Option<Offer> {
         self.state.lock().waiting.retain(|other| !Arc::ptr_eq(other, queued));
         queued.offer.lock().take()
     }
 
-    /// Nobody is left who could take what is kept.
+    /// Releases a kept node, as no thread is left that could take it.
     pub(super) fn dissolve(self: &Arc<Self>) {
         let Some(held_node) = self.state.lock().take_kept() else { return };
         held_node.release();
@@ -239,22 +242,27 @@ impl SharedNodeState {
         queued
     }
 
-    /// Whether the first of those who wait may have it, or it may be kept.
+    /// The node that a thread holds.
+    pub(super) fn holder(&self) -> Option<Arc<HeldNode>> {
+        match &self.phase {
+            NodePhase::Held(_, held_node) => held_node.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// Whether the first waiting thread may have the node or, if none waits, it may be kept.
     fn may_pass(&self) -> bool {
         let Some(contest) = &self.contest else { return true };
         let Some(first) = self.waiting.front() else { return false };
         first.number <= contest.last && contest.left > 0 && rt::now() < contest.until
     }
 
-    /// The held node, if it matters whether other clients contend, now that a thread waits here.
+    /// The held node, if other contenders must be watched for, now that a thread waits here.
     pub(super) fn others_matter(&self) -> Option<Arc<HeldNode>> {
-        match &self.phase {
-            NodePhase::Held(_, held_node) if self.contest.is_none() => held_node.upgrade(),
-            _ => None,
-        }
+        if self.contest.is_none() { self.holder() } else { None }
     }
 
-    /// The node that is kept, which is then nobody's.
+    /// Takes out the kept node, if there is one: no thread can get it any more.
     fn take_kept(&mut self) -> Option<Arc<HeldNode>> {
         match std::mem::replace(&mut self.phase, NodePhase::Sought) {
             NodePhase::Kept { held_node, .. } => Some(held_node),
@@ -274,7 +282,8 @@ impl WaitingThread {
 }
 
 impl Baton {
-    /// The next one's, with the place in the ensemble's queue, which comes back if there is none.
+    /// Goes to the next thread, with the place in the ensemble's queue, which is returned if no
+    /// thread waits.
     pub(super) fn pass(
         mut self,
         paused: impl Into<Option<Box<PausedAcquisition>>>,
@@ -297,7 +306,7 @@ impl Baton {
         }
     }
 
-    /// Nobody's: all who wait fail with this error.
+    /// Goes to no thread: all that wait fail with this error.
     pub(super) fn fail(mut self, error: &Error) {
         let Some(node) = self.0.take() else { return };
         let mut state = node.state.lock();

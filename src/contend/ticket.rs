@@ -21,15 +21,15 @@ pub enum Class {
     Read,
     /// Excludes everyone: names with `__WRIT__` (Curator) before the number.
     Write,
-    /// Takes some of a semaphore's permits, and excludes all that are no permits: names with
+    /// Takes some of a semaphore's permits, and excludes all other classes: names with
     /// `lease-<how many>-of-<permits>-` before the number.
     Permits,
 }
 
-/// In whose style contenders' nodes are named, and so which clients in other languages take the
-/// lock for what it is.
+/// The naming style of contenders' nodes, which decides which clients in other languages respect
+/// the lock.
 ///
-/// Whatever is written, the nodes of every known kind are recognised.
+/// Nodes in every known style are recognised, whichever is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NodeNaming {
@@ -45,17 +45,17 @@ pub enum NodeNaming {
     /// `<32 hex digits>__lock__`, and `<32 hex digits>__rlock__` for readers, with the sequence
     /// number behind.
     ///
-    /// For sharing with kazoo as shipped, and go-zookeeper; not with Curator. The lock node is a
-    /// plain persistent one, as kazoo supposes that it stays once it has seen it.
+    /// For sharing with kazoo as shipped, and go-zookeeper; not with Curator. The lock path is a
+    /// plain persistent node, as kazoo expects that it stays once it has seen it.
     Kazoo,
 }
 
-/// What a contender asks for, and in whose style it says so.
+/// What a contender asks for, and in which naming style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) naming: NodeNaming,
     pub(crate) class: Class,
-    /// How many permits, of how many; each 1 for what is no semaphore.
+    /// How many permits, of how many; both 1 except for a semaphore.
     pub(crate) weight: u32,
     pub(crate) permits: u32,
 }
@@ -69,11 +69,14 @@ impl Form {
         Form { naming, class: Class::Permits, weight, permits }
     }
 
-    /// What is wrong with it, if anything is.
+    /// Checks the numbers of permits; the error says what is wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Form { weight, permits, .. } = *self;
         if weight == 0 || weight > permits {
-            return Err(format!("{weight} permits cannot be had of a semaphore of {permits}"));
+            return Err(format!(
+                "cannot acquire {weight} of {permits} permits: a semaphore needs at least one \
+                 permit, and a call acquires at least one and at most all of them"
+            ));
         }
         Ok(())
     }
@@ -99,7 +102,7 @@ impl Form {
 /// contenders that queued at the same time may already have taken the rest.
 pub(crate) const SEQUENCE_MARGIN: i32 = 1 << 16;
 
-/// None of them ends another, so a name matches at most one.
+/// None is the end of another one, so a name matches at most one.
 const MARKERS: [(&str, Class); 5] = [
     ("lock-", Class::Mutex),
     ("__lock__", Class::Mutex),
@@ -160,12 +163,12 @@ impl<'a> Ticket<'a> {
         rest.trim_end_matches(|c: char| c.is_ascii_digit())
     }
 
-    /// How many permits it asks for; 1 for what is no semaphore's.
+    /// How many permits it asks for; 1 except for a semaphore.
     pub(crate) fn weight(&self) -> u32 {
         self.weight
     }
 
-    /// How many permits it takes its semaphore to have; 1 for what is no semaphore's.
+    /// How many permits its semaphore has, by its name; 1 except for a semaphore.
     pub(crate) fn permits(&self) -> u32 {
         self.permits
     }
@@ -178,7 +181,7 @@ impl<'a> Ticket<'a> {
             || self.name.strip_prefix(&format!("{guid:#}")).is_some_and(of_kazoo)
     }
 
-    /// Whether the numbers of this lock node are used up, so that this ticket is no proof of place.
+    /// Whether the numbers of this lock node are used up, so that this ticket proves no place.
     pub(crate) fn exhausted(&self) -> bool {
         self.sequence < 0 || self.sequence > i32::MAX - SEQUENCE_MARGIN
     }
@@ -238,13 +241,13 @@ fn split_lease(head: &str) -> Option<(Range<usize>, u32, u32)> {
     (weight <= permits).then(|| (guid_in(guid), weight, permits))
 }
 
-/// A number from 1 on, as it is written and not otherwise.
+/// Reads a number of at least 1, without sign or leading zeros.
 fn count(digits: &str) -> Option<u32> {
     let number: u32 = digits.parse().ok()?;
     (number > 0 && number.to_string() == digits).then_some(number)
 }
 
-/// `x-<session id>-`, where the session id, a signed number, is all there is to break a tie.
+/// `x-<session id>-`, where only the session id, a signed number, can break a tie.
 fn split_write_lock(head: &str) -> Option<(Range<usize>, Class)> {
     let session = head.strip_prefix("x-")?.strip_suffix('-')?;
     let digits = session.strip_prefix('-').unwrap_or(session);
@@ -252,7 +255,7 @@ fn split_write_lock(head: &str) -> Option<(Range<usize>, Class)> {
     is_number.then(|| (2..2 + session.len(), Class::Mutex))
 }
 
-/// What makes one attempt's node findable after an answer was lost (CURATOR-45).
+/// Identifies one attempt's node, to find it after an answer was lost (CURATOR-45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guid(u128);
 
@@ -283,7 +286,7 @@ mod tests {
     const HEX: &str = "0f8fad5bd9cb469fa16570867728950e";
 
     fn ticket(name: &str) -> Ticket<'_> {
-        Ticket::parse(name).unwrap_or_else(|| panic!("{name:?} is a contender"))
+        Ticket::parse(name).unwrap_or_else(|| panic!("{name:?} is not recognised as a contender"))
     }
 
     #[test]

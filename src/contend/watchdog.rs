@@ -1,5 +1,5 @@
-//! Watches a holder's node and its session, and tells whoever wants to know that the lock is lost, that
-//! somebody asks to let go, or that others contend.
+//! Watches a holder's node and its session, and reports that the lock is lost, that its release is
+//! requested, or that others contend.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -7,30 +7,36 @@ use std::time::Duration;
 use std::{fmt, mem};
 
 use super::core::others;
-use super::loss_reason::LossReason;
 use super::revoke::is_request;
+use crate::event::Event;
 use crate::logging;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
-use crate::session::callbacks::Callbacks;
+use crate::session::callbacks::{Callbacks, EventHook};
+use crate::session::cancel::Cancel;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::notify::{Signal, Subscription};
 use crate::session::reaper::Reaper;
 use crate::session::session::Session;
 
-/// After so long a request about the node is repeated that the server has refused.
+/// How long to wait before repeating a request about the node that the server has refused.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What is known of the held node. The guard's user may keep it longer than the guard.
 pub(super) struct Watchdog {
-    /// Whoever waits for the loss of the lock is not to keep its session.
+    /// Weak, as waiting for the loss of the lock must not keep its session alive.
     session: Weak<Session>,
     /// The node as the server knows it.
     pub(super) node: String,
-    /// What the node says, where a request to let go is to be written over with it.
+    /// What is held, for messages: such as "lock" or "permit".
+    pub(super) noun: &'static str,
+    /// Where a loss is reported, and of which lock, as the client names it.
+    hook: Option<(Arc<EventHook>, String)>,
+    /// The node's data, if a request to release the lock is to be overwritten with them.
     pub(super) data: Option<Vec<u8>>,
-    /// The transaction that made the node, where other sessions may take its name: only that very
+    /// The transaction that made the node, if other sessions may take its name: only that very
     /// node is deleted.
     pub(super) named: Option<i64>,
     /// The connection that the node was last watched on.
@@ -47,17 +53,17 @@ pub(super) type OnRequest = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 pub(super) struct WatchdogState {
-    /// Whose time it is: it counts those who have had the node.
+    /// The present turn: counts the node's holders, and the idle turns between them.
     pub(super) turn: u32,
-    /// It is nobody's time: the node is kept.
+    /// No thread has the node: it is kept.
     pub(super) idle: bool,
     pub(super) lost: Option<LossReason>,
     pub(super) released: bool,
     pub(super) callbacks: Vec<OnLost>,
-    /// Somebody asks to let go.
+    /// The release of the lock was requested.
     pub(super) requested: bool,
     pub(super) request_callbacks: Vec<OnRequest>,
-    /// How many callbacks have to be over before a release is, and which threads run some of them.
+    /// How many callbacks must end before a release does, and which threads run some of them.
     pub(super) due: usize,
     running: Vec<ThreadId>,
     node_watch: OneAtATime,
@@ -65,10 +71,10 @@ pub(super) struct WatchdogState {
     unwatched: bool,
     /// That was logged.
     complained: bool,
-    /// Only where the node itself may not be read.
+    /// Only if the node itself may not be read.
     pub(super) siblings: Option<Subscription>,
     sibling_watch: OneAtATime,
-    /// Only where the node is shared, and none was seen yet: for others who contend.
+    /// For other contenders: only if the node is shared, and until one is seen.
     pub(super) arrivals: Option<Subscription>,
     arrival_watch: OneAtATime,
     pub(super) listener: Option<(Weak<dyn NodeListener>, u64)>,
@@ -95,12 +101,12 @@ impl OneAtATime {
     }
 }
 
-/// A wait for callbacks is cut into so many parts: a process that is stopped meanwhile loses one of
-/// them, and when it goes on, so do its callbacks.
+/// How many parts a wait for callbacks has. A process that is stopped meanwhile loses only one of
+/// them, so its callbacks still have time when it goes on.
 const WAIT_PARTS: u32 = 10;
 
-/// What a holder that lets go leaves behind: to be dropped when its node's deletion is under way and
-/// no lock is held, as what callbacks own may do whatever its user likes when it is dropped.
+/// What a holder leaves behind when it releases. It must be dropped when the node's deletion is
+/// under way and no mutex is held: dropping callbacks may run any code of the user.
 #[must_use = "callbacks that it owns may take this very lock when they are dropped"]
 pub(crate) struct ReleasedParts {
     pub(super) watchdog: Arc<Watchdog>,
@@ -109,17 +115,15 @@ pub(crate) struct ReleasedParts {
 }
 
 impl ReleasedParts {
-    /// Waits for the callbacks that have begun, and for those that tell of a loss before the
-    /// release: none runs after it. One that lets go itself waits for the others only.
+    /// Waits for the callbacks that have begun, and for those that report a loss from before the
+    /// release, so that none runs after it. A callback that releases waits only for the others.
     pub(super) fn settle(self, until: Deadline) {
         let own = rt::thread_id();
         let is_due = |state: &WatchdogState| {
             state.due > state.running.iter().filter(|thread| **thread == own).count()
         };
         let mut state = self.watchdog.state.lock();
-        if is_due(&state)
-            && let Some(until) = until.instant()
-        {
+        if let Some(until) = until.instant().filter(|_| is_due(&state)) {
             let part = until.saturating_duration_since(rt::now()) / WAIT_PARTS;
             for _ in 0..WAIT_PARTS {
                 let end = rt::now() + part;
@@ -134,7 +138,7 @@ impl ReleasedParts {
     }
 }
 
-/// What a holder wants to have called.
+/// The callbacks that a holder has registered.
 pub(crate) struct HolderCallbacks {
     _lost: Vec<OnLost>,
     _requested: Vec<OnRequest>,
@@ -148,23 +152,23 @@ impl WatchdogState {
         }
     }
 
-    /// Whether this holder has let go.
+    /// Whether the holder of this turn has released.
     fn is_over(&self, turn: u32) -> bool {
         self.released || self.turn != turn
     }
 
-    /// What this holder has lost it by.
+    /// Why the holder of this turn has lost the lock, if it has.
     fn loss(&self, turn: u32) -> Option<LossReason> {
         self.lost.filter(|_| self.turn == turn)
     }
 }
 
-/// Those who share a node, one after another: each holder's time has a number.
+/// The threads that share a node; `number` is the node's among those that they have held.
 pub(crate) trait NodeListener: Send + Sync {
-    /// Others contend for the lock that this holder has, or ask it to let go.
+    /// Others contend for the lock, or its release is requested.
     fn contested(self: Arc<Self>, number: u64);
 
-    /// The node is gone, or nobody knows.
+    /// The node is gone, or may be.
     fn lost(self: Arc<Self>, number: u64);
 }
 
@@ -172,13 +176,15 @@ impl Watchdog {
     pub(super) fn new(
         core: &ClientCore,
         session: &Arc<Session>,
-        node: String,
+        (node, lock, noun): (String, &str, &'static str),
         data: Option<Vec<u8>>,
         named: Option<i64>,
     ) -> Watchdog {
         Watchdog {
             session: Arc::downgrade(session),
             node,
+            noun,
+            hook: core.hook().map(|hook| (Arc::clone(hook), lock.to_owned())),
             data,
             named,
             watched_on: AtomicU64::new(0),
@@ -198,16 +204,17 @@ impl Watchdog {
         })
     }
 
-    /// After any change of the session.
+    /// Acts on any change of the session.
     pub(super) fn look(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade() else { return };
         let phase = session.status().now();
+        let new_connection = || {
+            let before = self.watched_on.swap(phase.connection, Ordering::SeqCst);
+            (before != phase.connection).then_some(before)
+        };
         if let Some(end) = phase.ended {
             self.lose(end.into());
-        } else if phase.attached
-            && let before = self.watched_on.swap(phase.connection, Ordering::SeqCst)
-            && before != phase.connection
-        {
+        } else if let Some(before) = phase.attached.then(new_connection).flatten() {
             let mut state = self.state.lock();
             // What was under way went with its connection.
             (state.node_watch, state.sibling_watch, state.arrival_watch) = Default::default();
@@ -218,7 +225,7 @@ impl Watchdog {
                 self.watch_for_others();
             }
         } else if phase.is_usable() {
-            // A watch on the children is spent for nothing while the lock node is hidden.
+            // While an ACL hides the lock node, the server drops watches on its children unfired.
             let state = self.state.lock();
             let (siblings, arrivals) = (state.siblings.is_some(), state.arrivals.is_some());
             let unwatched = state.unwatched;
@@ -235,12 +242,12 @@ impl Watchdog {
         }
     }
 
-    /// Looks whether the node is still there, and has that watched.
+    /// Checks whether the node is still there, and watches it.
     pub(super) fn watch(self: &Arc<Self>) {
         self.have_watched(false);
     }
 
-    /// A lock that is held for a moment only needs no watch, so the first can wait for one.
+    /// Watches the node. The first watch `can_wait` a moment: a lock released by then needs none.
     fn have_watched(self: &Arc<Self>, can_wait: bool) {
         let Some(session) = self.session.upgrade() else { return };
         let mut state = self.state.lock();
@@ -253,7 +260,7 @@ impl Watchdog {
             let Some(watchdog) = watchdog.upgrade() else { return };
             let mut state = watchdog.state.lock();
             let again = state.node_watch.end();
-            // Of data that are too large nothing is known, but they are watched.
+            // Data that are too large are not read, but they are watched.
             if matches!(answer, Ok(_) | Err(Fault::TooLarge(_))) {
                 state.unwatched = false;
             }
@@ -299,15 +306,15 @@ impl Watchdog {
         if is_first {
             logging::warning!(
                 target: "zklock::hold",
-                "the server does not watch the holder's node {:?} ({fault}); asking again, and \
-                 until then nothing tells of its deletion or of a request to let go",
+                "cannot watch the holder's node {:?}: {fault}; retrying. Until that succeeds, \
+                 its deletion or a request to release the lock may go unnoticed",
                 self.node
             );
         }
     }
 
-    /// Has something done in the background, unless the lock was released before; it says when to
-    /// do it again.
+    /// Runs a job in the background, unless the lock was released before; the job returns when to
+    /// run it again.
     fn later(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -327,7 +334,7 @@ impl Watchdog {
         }
     }
 
-    /// Who may not read his own node is told of its siblings' changes, and looks each time.
+    /// Watches the siblings of a node that an ACL hides, and looks for the node at each change.
     fn watch_siblings(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade() else { return };
         let mut state = self.state.lock();
@@ -361,8 +368,8 @@ impl Watchdog {
         session.watch_siblings_soon(&self.node, Box::new(on_answer));
     }
 
-    /// Somebody came or went. Who only tries would be gone again before a look: what is kept is
-    /// let go for him as well.
+    /// Acts on a change of the children. A contender that does not wait could be gone before a
+    /// look, so a kept node is released without one.
     fn others_may_be_there(self: &Arc<Self>) {
         if self.state.lock().idle {
             self.contest();
@@ -371,8 +378,8 @@ impl Watchdog {
         }
     }
 
-    /// Has the group told when others contend; looks each time that the children change, until
-    /// there is one.
+    /// Reports to the threads that share the node when others contend: looks at each change of the
+    /// children until there is another contender.
     pub(super) fn watch_for_others(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade() else { return };
         let mut state = self.state.lock();
@@ -393,7 +400,7 @@ impl Watchdog {
                 Ok(names) => others(path::last(&watchdog.node), names),
                 // There will be another connection.
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => false,
-                // Who cannot look does not go on as if there were nobody.
+                // If the children cannot be listed, others may contend.
                 Err(_) => true,
             };
             if contested {
@@ -405,27 +412,26 @@ impl Watchdog {
         session.watch_children_soon(lock_node, Box::new(on_answer));
     }
 
-    /// Others want the lock: the group is told, once.
+    /// Reports, once, to the threads that share the node that others want the lock.
     fn contest(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let (arrivals, listener) = (state.arrivals.take(), state.listener.clone());
         drop(state);
         drop(arrivals);
-        if let Some((listener, number)) = listener
-            && let Some(listener) = listener.upgrade()
-        {
+        let listener = listener.and_then(|(listener, number)| Some((listener.upgrade()?, number)));
+        if let Some((listener, number)) = listener {
             listener.contested(number);
         }
     }
 
-    /// Calls back about a loss, which counts as due already: it came before a release, if there has
-    /// been one since.
+    /// Runs a callback about a loss. It is counted as due already: the loss came before a release,
+    /// if there has been one since.
     pub(super) fn tell_of_loss(self: &Arc<Self>, callback: OnLost, why: LossReason) {
         let call = DueCallback::new(Arc::clone(self));
         self.events.dispatch(move || call.run(move || callback(why)));
     }
 
-    /// Calls back about a request to let go, unless this holder has done so.
+    /// Runs a callback about a request to release, unless the holder of this turn has released.
     pub(super) fn tell_of_request(self: &Arc<Self>, turn: u32, callback: OnRequest) {
         let watchdog = Arc::clone(self);
         self.events.dispatch(move || {
@@ -439,7 +445,7 @@ impl Watchdog {
         });
     }
 
-    /// Somebody asks to let go.
+    /// Records and reports a request to release the lock.
     fn request(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if state.released {
@@ -456,12 +462,12 @@ impl Watchdog {
         for callback in callbacks {
             self.tell_of_request(turn, callback);
         }
-        // The request is for the node: none of ours is to have it after this holder.
+        // The request is for the node: no other thread here may have it after this holder.
         self.contest();
-        logging::info!(target: "zklock::hold", "somebody asks the holder {:?} to let go", self.node);
+        logging::info!(target: "zklock::hold", "{:?} was asked to release its lock", self.node);
     }
 
-    /// The request stands where the holder had said something of itself, which others look for.
+    /// Writes the holder's data back, which the request has overwritten and which others read.
     fn write_data_back(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade().filter(|_| self.data.is_some()) else { return };
         self.later(&session, Duration::ZERO, |watchdog, session| {
@@ -471,7 +477,7 @@ impl Watchdog {
         });
     }
 
-    /// Records that the lease is over, if it is, and says why.
+    /// Records that the lease has ended, if it has, and returns why.
     pub(super) fn look_at_lease(self: &Arc<Self>, session: &Session) -> Option<LossReason> {
         let end = session.trusted().err()?;
         self.lose(end.into());
@@ -493,18 +499,21 @@ impl Watchdog {
         for callback in callbacks {
             self.tell_of_loss(callback, why);
         }
-        if let Some((listener, number)) = listener
-            && let Some(listener) = listener.upgrade()
-        {
+        let listener = listener.and_then(|(listener, number)| Some((listener.upgrade()?, number)));
+        if let Some((listener, number)) = listener {
             listener.lost(number);
         }
         if !idle {
-            logging::warning!(target: "zklock::hold", "the lock held by {:?} is lost: {why}", self.node);
+            if let Some((hook, lock)) = &self.hook {
+                hook.report(Event::Lost { lock: lock.clone(), reason: why });
+            }
+            let (noun, node) = (self.noun, &self.node);
+            logging::warning!(target: "zklock::hold", "{noun} lost: {why} (node {node:?})");
         }
     }
 }
 
-/// A callback that is due, until this is dropped: also when it panics, or never runs.
+/// A callback that counts as due until this is dropped, even if it panics or never runs.
 struct DueCallback {
     watchdog: Arc<Watchdog>,
     thread: Option<ThreadId>,
@@ -535,7 +544,7 @@ impl Drop for DueCallback {
     }
 }
 
-/// The node of a name that others may take is gone if it is another one.
+/// `NoNode` if the node of a name that others may take is not the one that we have made.
 fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
     if named.is_none_or(|czxid| czxid == stat.czxid) { Ok(()) } else { Err(Fault::NoNode) }
 }
@@ -544,7 +553,7 @@ fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
 #[derive(Clone)]
 pub struct Lost {
     watchdog: Arc<Watchdog>,
-    /// Whose loss: the node may have others as holders later.
+    /// Whose loss: the node may have other holders later.
     turn: u32,
 }
 
@@ -553,12 +562,13 @@ impl Lost {
         Lost { watchdog: Arc::clone(watchdog), turn }
     }
 
-    /// Blocks until the lock is lost, and says why; or until it is released: `None`.
+    /// Blocks until the lock is lost, and returns why; `None` if it is released first.
     pub fn wait(&self) -> Option<LossReason> {
         self.wait_until(Deadline::NEVER)
     }
 
-    /// As [`wait`](Lost::wait), for so long at the most: `None` also when the time is over.
+    /// Blocks until the lock is lost, at most for `limit`, and returns why; `None` if it is
+    /// released first or the time is over.
     pub fn wait_for(&self, limit: Duration) -> Option<LossReason> {
         self.wait_until(Deadline::after(limit))
     }
@@ -585,13 +595,13 @@ impl Lost {
         self.watchdog.state.lock().loss(self.turn)
     }
 
-    /// As `reason`, without looking for a loss that nobody has found yet: for those who check.
+    /// Why the lock was lost, if that is recorded already: for the checks of tests.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn recorded(&self) -> Option<LossReason> {
         self.watchdog.state.lock().loss(self.turn)
     }
 
-    /// Records a loss that nobody has found yet.
+    /// Records a loss that was not found before.
     fn look(&self) {
         if let Some(session) = self.watchdog.session.upgrade() {
             self.watchdog.look_at_lease(&session);
@@ -601,6 +611,25 @@ impl Lost {
     /// Whether the guard was dropped or unlocked.
     pub fn is_released(&self) -> bool {
         self.watchdog.state.lock().is_over(self.turn)
+    }
+}
+
+impl From<Lost> for Cancel {
+    /// A token that is tripped when the lock is lost: it ends the calls that its holder waits in.
+    ///
+    /// A release does not trip it.
+    fn from(lost: Lost) -> Cancel {
+        let token = Cancel::new();
+        lost.look();
+        let mut state = lost.watchdog.state.lock();
+        if state.loss(lost.turn).is_some() {
+            token.cancel();
+        } else if !state.is_over(lost.turn) {
+            let tripped = token.clone();
+            state.callbacks.push(Box::new(move |_| tripped.cancel()));
+        }
+        drop(state);
+        token
     }
 }
 

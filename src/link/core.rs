@@ -22,14 +22,14 @@ const MOST_OUTSTANDING: usize = 1 << 16;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
 
-/// Dropped when all that was asked before has been written to the server's socket, or there is no
-/// connection for it.
+/// Dropped when every earlier request has been written to the server's socket, or when there is no
+/// connection to write to.
 pub(crate) type FlushMark = Sender<()>;
 
-/// Runs on the link's thread; may do no more than signal.
+/// Called with the reply, on the link's thread; it may only signal.
 pub(crate) type OnAnswer = Box<dyn FnOnce(RawReply) + Send>;
 
-/// What is to be passed on, in the order in which the server has said it.
+/// What the link's thread passes on, in the order in which the server sent it.
 pub(crate) enum Incoming {
     Answer(OnAnswer, RawReply),
     /// A watch on this node has fired.
@@ -51,18 +51,18 @@ impl From<Malformed> for Broken {
 pub(crate) struct Granted {
     pub(crate) session: i64,
     pub(crate) password: Vec<u8>,
-    /// The session timeout that the link goes by.
+    /// The session timeout that the link uses.
     pub(crate) timeout: Duration,
-    /// What the server has granted, which may be more.
+    /// The session timeout that the server granted, which may be longer.
     pub(crate) by_server: Duration,
-    /// When the request for it was sent.
+    /// When the connect request was sent.
     pub(crate) sent: Moment,
 }
 
 struct Outstanding {
     xid: i32,
     operation: i32,
-    /// As the server sees it.
+    /// In bytes, as the server counts them.
     size: usize,
     sent: Moment,
     to: Recipient,
@@ -72,7 +72,7 @@ enum Recipient {
     Outgoing(OnAnswer),
     Heartbeat,
     Closing,
-    /// Whoever asked has had an answer already.
+    /// The caller has already had an answer.
     Nobody,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct LinkCore {
     last_zxid: i64,
     next_xid: i32,
     lease: Lease,
-    /// When the last heartbeat was sent, or a later frame that has renewed the lease.
+    /// When the last heartbeat, or a later request that renewed the lease, was sent.
     renewed: Moment,
     round_trip: Duration,
     heard: Moment,
@@ -94,9 +94,9 @@ pub(crate) struct LinkCore {
     outstanding: VecDeque<Outstanding>,
     sizes: Sizes,
     to_server: Vec<u8>,
-    /// How many bytes have ever been put there.
+    /// How many bytes have ever been put into `to_server`.
     queued: u64,
-    /// Who is to know when so many of them have been written, or never will be.
+    /// Each mark is dropped when that many of the queued bytes are written, or never will be.
     marks: VecDeque<(u64, FlushMark)>,
     notices: Vec<Notice>,
     said: Vec<Incoming>,
@@ -145,8 +145,8 @@ impl LinkCore {
         self.granted.as_ref()
     }
 
-    /// What a server must have seen to serve the session. To close it, nothing: servers
-    /// that lost their data would never say otherwise that they do not know it.
+    /// The zxid that a server must have seen to serve the session; 0 if it only has to close it:
+    /// otherwise a server that lost its data would never say that it does not know the session.
     pub(crate) fn last_zxid(&self) -> i64 {
         if self.ended.is_some() { 0 } else { self.last_zxid }
     }
@@ -169,7 +169,7 @@ impl LinkCore {
         std::mem::take(&mut self.notices)
     }
 
-    /// To be run after the notices have been passed on.
+    /// Takes what must be passed on after the notices.
     pub(crate) fn take_said(&mut self) -> Vec<Incoming> {
         std::mem::take(&mut self.said)
     }
@@ -179,8 +179,7 @@ impl LinkCore {
     /// A connection has been made and serves the session.
     pub(crate) fn attach(&mut self, granted: Granted, now: Moment) {
         self.detach(now);
-        if let Some(before) = &self.granted
-            && before.session == granted.session
+        if self.granted.as_ref().is_some_and(|before| before.session == granted.session)
             && self.ended.is_none()
             && now >= self.lease.end()
         {
@@ -208,7 +207,7 @@ impl LinkCore {
         self.sizes.closed(unanswered, now);
     }
 
-    /// The connection is gone: whatever is asked has its answer now.
+    /// The connection is gone: every outstanding request is answered now.
     pub(crate) fn detach(&mut self, _now: Moment) {
         if !self.attached {
             return;
@@ -222,7 +221,7 @@ impl LinkCore {
         self.outstanding.clear();
     }
 
-    /// The server said, in a handshake, that the session is no more.
+    /// The server said, in a handshake or a reply, that the session has expired.
     pub(crate) fn expired(&mut self) {
         self.end(End::Expired);
         self.finish();
@@ -233,7 +232,7 @@ impl LinkCore {
         self.finish();
     }
 
-    /// No server takes the credentials. A session that there is already is still to be closed.
+    /// No server accepts the credentials. A session that already exists must still be closed.
     pub(crate) fn credentials_rejected(&mut self) {
         self.end(End::AuthFailed);
         if self.granted.is_none() {
@@ -255,13 +254,13 @@ impl LinkCore {
         }
     }
 
-    /// Nobody waits any longer for the server's word.
+    /// Ends the session without waiting any longer for the server to confirm it.
     pub(crate) fn give_up(&mut self) {
         self.end(End::Closed);
         self.finish();
     }
 
-    /// After a panic, when nothing is certain any more but that everybody must be answered.
+    /// Ends the session after a panic: nothing else is certain, and every request must be answered.
     pub(crate) fn collapse(&mut self) {
         self.end(End::Lapsed);
         self.finish();
@@ -291,7 +290,7 @@ impl LinkCore {
         }
     }
 
-    /// Answers everything that is asked; the server's own answers are thrown away.
+    /// Answers all outstanding requests with `error`; the server's own replies will be discarded.
     fn abandon(&mut self, error: i32) {
         for sent in &mut self.outstanding {
             if let Recipient::Outgoing(on_answer) =
@@ -318,7 +317,7 @@ impl LinkCore {
 
     // ----- requests
 
-    /// Sends a request, or has it answered at once.
+    /// Sends a request, or answers it at once if it cannot be sent.
     pub(crate) fn verb(&mut self, operation: i32, body: &[u8], on_answer: OnAnswer, now: Moment) {
         let (error, body) = if self.ended.is_some() {
             (code::SESSION_EXPIRED, Vec::new())
@@ -329,7 +328,7 @@ impl LinkCore {
         } else if self.outstanding.len() >= MOST_OUTSTANDING
             || self.to_server.len() + body.len() > MOST_UNSENT
         {
-            // Not sent, and to be asked again: what a server says that has too much to do.
+            // Not sent, and may be retried: the code that an overloaded server gives.
             (code::THROTTLED, Vec::new())
         } else {
             return self.send(operation, body, Recipient::Outgoing(on_answer), now);
@@ -338,12 +337,12 @@ impl LinkCore {
         self.said.push(Incoming::Answer(on_answer, answer));
     }
 
-    /// Why a request with this body is not to be sent.
+    /// The reason not to send a request with this body, if there is one.
     fn too_large(&self, body: &[u8], now: Moment) -> Option<String> {
         let size = REQUEST_HEADER + body.len();
         if size > MAX_REQUEST {
             return Some(format!(
-                "the request has {size} bytes, and no server takes more than {MAX_REQUEST}"
+                "the request has {size} bytes, and servers take at most {MAX_REQUEST}"
             ));
         }
         self.sizes.refusal(size, now)
@@ -354,14 +353,14 @@ impl LinkCore {
         !self.notices.is_empty() || !self.said.is_empty()
     }
 
-    /// To be dropped when what was asked so far is written.
+    /// Adds a mark that is dropped when every request so far is written.
     pub(crate) fn mark(&mut self, mark: FlushMark) {
         self.marks.push_back((self.queued, mark));
     }
 
     /// Drops the marks that are due.
     pub(crate) fn pass_marks(&mut self) {
-        // What a lost connection has left is gone from there as well.
+        // What a lost connection left unwritten was cleared, so it counts as written.
         let written = self.queued - self.to_server.len() as u64;
         while self.marks.front().is_some_and(|(at, _)| *at <= written) {
             self.marks.pop_front();
@@ -411,7 +410,7 @@ impl LinkCore {
                 self.last_zxid = self.last_zxid.max(header.zxid);
                 return Ok(());
             }
-            xid::WATCH => return Err(Broken("the server sent an event that is an error".into())),
+            xid::WATCH => return Err(Broken("the server sent an event with an error".into())),
             xid::AUTH if header.error == code::AUTH_FAILED => {
                 self.auth_failed();
                 return Ok(());
@@ -419,7 +418,7 @@ impl LinkCore {
             _ => {}
         }
         let Some(sent) = self.outstanding.front() else {
-            return Err(Broken(format!("the server answered xid {} unasked", header.xid)));
+            return Err(Broken(format!("the server replied to no request: xid {}", header.xid)));
         };
         if sent.xid != header.xid {
             return Err(Broken(format!(
@@ -432,7 +431,7 @@ impl LinkCore {
             self.expired();
             return Ok(());
         }
-        // A lost connection is only lost when it is: whoever asks would ask again at once.
+        // Callers retry at once after a lost connection, so they hear of one only if it is lost.
         if matches!(
             error,
             code::SESSION_MOVED
@@ -454,7 +453,7 @@ impl LinkCore {
             check_reply(sent.operation, body)?;
         }
         let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
-        // Not before: no server takes up a session with a number that garbage has made up.
+        // Only after the checks: no server accepts a session with a zxid made up from garbage.
         self.last_zxid = self.last_zxid.max(header.zxid);
         self.sizes.answered(sent.size);
         self.round_trip = now.since(sent.sent);
@@ -479,7 +478,7 @@ impl LinkCore {
 
     fn event(&mut self, body: &[u8], oversized: Option<usize>) -> Result<(), Broken> {
         if oversized.is_some() {
-            return Err(Broken("the server sent an event beyond the limit".into()));
+            return Err(Broken("the server sent an event over the size limit".into()));
         }
         self.said.push(Incoming::Event(check_event(body)?.to_owned()));
         Ok(())
@@ -495,8 +494,8 @@ impl LinkCore {
         self.granted.as_ref().map_or(Duration::ZERO, |granted| granted.timeout)
     }
 
-    /// When the oldest unanswered request will have waited too long: a third of the
-    /// session time-out, or sooner when the lease would leave no time to go elsewhere.
+    /// When the oldest unanswered request will have waited too long: after a third of the
+    /// session timeout, or sooner if the lease would leave no time to try another server.
     fn silence_limit(&self) -> Option<Moment> {
         let oldest = self.outstanding.front()?.sent;
         let timeout = self.lease_timeout();
@@ -505,7 +504,7 @@ impl LinkCore {
         }
         // A large reply that is still coming in is not silence.
         let since = if self.from_server.in_the_middle() { oldest.max(self.heard) } else { oldest };
-        // An answer that is no later than the last one was is no silence.
+        // A server that takes no longer than for its last answer is not silent.
         let hurry = (timeout / 12).max(self.round_trip * 2);
         let end = self.lease.end().as_nanos();
         let sixth = Moment::ZERO.plus(timeout / 6).as_nanos();
@@ -525,9 +524,7 @@ impl LinkCore {
                 next = next.min(self.heartbeat_due());
             }
         }
-        if self.attached
-            && let Some(limit) = self.silence_limit()
-        {
+        if let Some(limit) = self.silence_limit().filter(|_| self.attached) {
             next = next.min(limit);
         }
         next
@@ -544,11 +541,9 @@ impl LinkCore {
         if !self.attached {
             return Ok(());
         }
-        if let Some(limit) = self.silence_limit()
-            && now >= limit
-        {
+        if self.silence_limit().is_some_and(|limit| now >= limit) {
             let waited = self.outstanding.front().map(|sent| now.since(sent.sent));
-            return Err(Broken(format!("no answer for {:?}", waited.unwrap_or_default())));
+            return Err(Broken(format!("no answer for {:.1?}", waited.unwrap_or_default())));
         }
         if self.ended.is_none() && now >= self.heartbeat_due() {
             self.send(op::SYNC, SYNC_ROOT, Recipient::Heartbeat, now);
@@ -565,12 +560,13 @@ impl LinkCore {
     }
 }
 
-/// Other errors a follower may give by itself, such as for an ACL, or for too many requests.
+/// Whether a reply with this code comes from the leader. A follower may give other errors by
+/// itself, for example because of an ACL or of too many requests.
 fn is_from_the_leader(error: i32) -> bool {
     matches!(error, code::OK | code::NO_NODE | code::NODE_EXISTS | code::NOT_EMPTY)
 }
 
-/// Whether the server's answer to it has to come through the leader.
+/// Whether the server's answer to this operation has to come through the leader.
 fn goes_to_the_leader(operation: i32) -> bool {
     matches!(
         operation,

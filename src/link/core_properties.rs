@@ -1,12 +1,12 @@
-//! The core against a second, plain reading of the protocol: whatever a server sends, in
-//! whatever pieces, whoever asks gets what that reading says.
+//! The core against a second, simpler reading of the protocol: whatever a server sends, in
+//! whatever pieces, callers get what that reading says.
 
 use proptest::prelude::*;
 
 use super::tests::*;
 use super::*;
 
-/// Operations of ours, and some that no server knows.
+/// Operations that the library uses, and some that no server knows.
 fn operations() -> impl Strategy<Value = i32> {
     prop_oneof![
         4 => prop::sample::select(vec![op::CREATE, op::DELETE, op::EXISTS, op::GET_DATA]),
@@ -19,7 +19,7 @@ fn asked() -> impl Strategy<Value = Vec<i32>> {
     prop::collection::vec(operations(), 1..12)
 }
 
-/// One frame of the server's, without its length.
+/// One frame from the server, without its length.
 #[derive(Clone, Copy, Debug)]
 enum Say {
     Reply { error: i32 },
@@ -136,7 +136,7 @@ fn connection() -> (Rig, Moment) {
     (core, seconds(19.))
 }
 
-/// Has the requests asked, and tells what stands on the wire.
+/// Sends the requests, and returns them as they are on the wire, with their numbers.
 fn ask_all(core: &mut Rig, requests: &[i32], now: Moment) -> Vec<(Seen, i32)> {
     for (number, operation) in (0..).zip(requests) {
         ask(core, number, *operation, &with_flags(&format!("/{number}"), 3), now);
@@ -158,7 +158,7 @@ fn body_of(operation: i32, number: usize) -> Vec<u8> {
     }
 }
 
-/// What a truthful server says to the requests, as far as it comes.
+/// The frames of a correct server: events, and replies as long as there are requests.
 fn spoken(wire: &[(Seen, i32)], says: &[Say]) -> Vec<Vec<u8>> {
     let mut due = wire.iter().enumerate();
     let frame = |(at, say): (usize, &Say)| match *say {
@@ -174,7 +174,7 @@ fn spoken(wire: &[(Seen, i32)], says: &[Say]) -> Vec<Vec<u8>> {
     says.iter().enumerate().filter_map(frame).collect()
 }
 
-/// What becomes of the requests when this is what comes for them.
+/// What the core makes of the requests when it receives `stream`.
 fn heard(requests: &[i32], stream: &[u8], cuts: &[usize]) -> Outcome {
     let (mut core, now) = connection();
     ask_all(&mut core, requests, now);
@@ -194,7 +194,7 @@ fn heard(requests: &[i32], stream: &[u8], cuts: &[usize]) -> Outcome {
     outcome
 }
 
-/// The plain reading: frame by frame, on the whole stream at once.
+/// The simpler reading: frame by frame, on the whole stream at once.
 fn expected(wire: &[(Seen, i32)], stream: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
     let (mut rest, mut due, mut ended) = (stream, VecDeque::from(wire.to_vec()), None);
@@ -223,7 +223,7 @@ fn expected(wire: &[(Seen, i32)], stream: &[u8]) -> Outcome {
     outcome
 }
 
-/// Of one frame: what it says, or that the connection is broken (`None`) or the session over.
+/// Reads one frame; an error says that the connection is broken (`None`) or the session is over.
 fn judge(
     outcome: &mut Outcome,
     due: &mut VecDeque<(Seen, i32)>,
@@ -263,8 +263,8 @@ fn judge(
 }
 
 proptest! {
-    /// A mismatched, repeated, mangled or unasked reply answers nobody; what came before it
-    /// stands, what comes after it is not looked at, and nothing of it renews the lease.
+    /// A mismatched, repeated, mangled or unrequested reply answers no request; what came before
+    /// it counts, what comes after it is ignored, and the reply does not renew the lease.
     #[test]
     fn a_mangled_stream_is_read_as_far_as_it_is_sound(
         requests in asked(),

@@ -12,19 +12,19 @@ enum Step {
     Oversized,
     /// Answers the oldest request that the server has.
     Reply(i32),
-    /// Of this number, whatever was asked.
+    /// A reply with this xid, whatever was asked.
     Stray(i32),
     Event,
-    /// So many milliseconds after it was asked for.
+    /// This many milliseconds after the connection was asked for.
     Attach(u64),
     Detach,
-    /// In the middle of a frame.
+    /// The connection is lost in the middle of a frame.
     Break,
     /// Milliseconds.
     Pass(u64),
     /// Milliseconds in which the link's thread does not run.
     Stall(u64),
-    /// To when the core wants to be woken, and no further.
+    /// Time passes until the core wants to be woken, and no further.
     Wait,
     Close,
     Expire,
@@ -86,10 +86,10 @@ struct Life {
     core: Rig,
     now: Moment,
     received: VecDeque<Sent>,
-    /// Of this connection, the answer to connecting first.
+    /// Those of this connection; the first is the answer to connecting.
     touches: Vec<Touch>,
     asked: i32,
-    /// What was too large to be sent, and so is answered out of its turn.
+    /// The requests that were too large to be sent, and so are answered out of order.
     oversized: Vec<i32>,
     told: Vec<i32>,
     notices: Vec<Notice>,
@@ -154,7 +154,7 @@ impl Life {
                 let before = self.core.take_notices();
                 self.core.collapse();
                 let said = |what: &Notice| self.notices.iter().chain(&before).any(|n| n == what);
-                // These are said again, should the first time have been lost.
+                // A collapse repeats these, in case the first report was lost.
                 let again = self.core.take_notices();
                 self.notices
                     .extend(again.into_iter().filter(|notice| !said(notice)).collect::<Vec<_>>());
@@ -168,7 +168,7 @@ impl Life {
         self.asked += 1;
     }
 
-    /// As the link's thread does it: what breaks the connection ends it.
+    /// Drops the connection if the bytes break it, as the link's thread does.
     fn hear(&mut self, bytes: &[u8]) {
         if !self.core.is_attached() {
             return;
@@ -180,14 +180,14 @@ impl Life {
         self.must_have_ended(lapsed);
     }
 
-    /// Whether the lease has run out, and nobody has noticed yet.
+    /// Whether the lease has run out, noticed or not.
     fn has_lapsed(&self) -> bool {
         !self.touches.is_empty() && self.now >= self.core.lease_end()
     }
 
-    /// Nothing that comes later makes up for it.
+    /// Checks that a lease that had run out stays so, whatever came later.
     fn must_have_ended(&self, lapsed: bool) {
-        assert!(!lapsed || self.core.lease_end() == Moment::ZERO, "trusted again");
+        assert!(!lapsed || self.core.lease_end() == Moment::ZERO, "trusted after it ran out");
     }
 
     fn reply(&mut self, error: i32) {
@@ -208,7 +208,7 @@ impl Life {
         self.touches.push(Touch { sent: sent.at, answered: self.now, by_leader });
         let reply = Frame::reply(sent.xid, 1, error).raw(&body).finish();
         let lapsed = self.has_lapsed();
-        self.core.heard_server(&reply, self.now).expect("it is what is due");
+        self.core.heard_server(&reply, self.now).expect("this reply is due");
         self.must_have_ended(lapsed);
     }
 
@@ -232,7 +232,7 @@ impl Life {
         self.check_notices();
         self.check_lease();
         if !self.core.is_attached() {
-            assert_eq!(self.told.len() as i32, self.asked, "somebody waits without a connection");
+            assert_eq!(self.told.len() as i32, self.asked, "unanswered without a connection");
         }
         let in_turn = |number: &&i32| !self.oversized.contains(number);
         assert!(self.told.iter().filter(in_turn).is_sorted(), "out of order");
@@ -242,7 +242,7 @@ impl Life {
         self.notices.iter().any(|notice| matches!(notice, Notice::Ended(_)))
     }
 
-    /// Attached and suspended by turns, then one end, then at most that it is over.
+    /// Checks that attached and suspended alternate; then comes one end, then at most `Over`.
     fn check_notices(&self) {
         let count = self.notices.iter().take_while(|one| !matches!(one, Notice::Ended(_))).count();
         let (life, end) = self.notices.split_at(count);
@@ -256,13 +256,13 @@ impl Life {
         assert!(!end.is_empty() || attached == self.core.is_attached());
     }
 
-    /// The lease lasts at most T from when the latest request was sent that the leader is known to
-    /// have heard of: one whose answer had arrived at least half of T before another request was
-    /// sent that the leader then answered; or the request to connect.
+    /// Checks that the lease lasts at most T from the sending of the latest request that the leader
+    /// is known to have heard of. That is the request to connect, or one whose answer had arrived
+    /// at least half of T before another request was sent that the leader then answered.
     fn check_lease(&self) {
         let Some(connected) = self.touches.first() else { return };
         if self.has_ended() {
-            return assert_eq!(self.core.lease_end(), Moment::ZERO, "trusted after its end");
+            return assert_eq!(self.core.lease_end(), Moment::ZERO, "lease trusted after its end");
         }
         let confirmed = |touch: &&Touch| {
             let settled = touch.answered.plus(T / 2);
@@ -270,7 +270,7 @@ impl Life {
         };
         let latest = self.touches.iter().filter(confirmed).map(|touch| touch.sent).max();
         let from = latest.unwrap_or(connected.sent).max(connected.sent);
-        assert!(self.core.lease_end() <= from.plus(T), "trusted for longer than is known");
+        assert!(self.core.lease_end() <= from.plus(T), "lease trusted for too long");
         assert!(self.core.lease_end() >= connected.sent.plus(T));
     }
 }
@@ -289,6 +289,6 @@ proptest! {
         life.step(Step::Detach);
         life.step(Step::GiveUp);
         life.told.sort_unstable();
-        prop_assert_eq!(life.told, (0..life.asked).collect::<Vec<_>>(), "each once");
+        prop_assert_eq!(life.told, (0..life.asked).collect::<Vec<_>>(), "each answered once");
     }
 }

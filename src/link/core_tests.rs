@@ -57,7 +57,7 @@ pub(super) fn sent(core: &mut LinkCore) -> Vec<Seen> {
     frames(core.for_server()).into_iter().map(seen).collect()
 }
 
-/// A core, and what it has told those who have asked it.
+/// A core, and the answers and events that it has given.
 pub(super) struct Rig {
     core: LinkCore,
     told: Arc<Mutex<Vec<Told>>>,
@@ -99,7 +99,7 @@ pub(super) fn told(rig: &mut Rig) -> Vec<Told> {
     std::mem::take(&mut *rig.told.lock())
 }
 
-/// The nodes that there were events of since the last look.
+/// The nodes with events since the last look.
 pub(super) fn events(rig: &mut Rig) -> Vec<String> {
     rig.listen();
     std::mem::take(&mut rig.events)
@@ -136,7 +136,7 @@ pub(super) fn event(path: &str) -> Vec<u8> {
     Frame::reply(xid::WATCH, -1, 0).int(2).int(3).buffer(path.as_bytes()).finish()
 }
 
-/// Attached at 10 s, its session asked for at that moment, nothing to report.
+/// A core that was attached at 10 s to a session asked for at that moment, without notices.
 pub(super) fn attached() -> Rig {
     let mut core = Rig::new();
     core.attach(granted(seconds(10.)), seconds(10.));
@@ -178,7 +178,7 @@ fn the_suspension_is_noticed_before_the_replies_that_it_causes() {
     assert!(!core.said.is_empty());
     assert_eq!(core.take_notices(), [Notice::Suspended]);
     core.detach(now);
-    assert_eq!(core.take_notices(), [], "said twice");
+    assert_eq!(core.take_notices(), [], "reported twice");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn after_the_end_everything_is_answered_with_expired() {
         core.expired();
         core.detach(seconds(24.));
         let late = core.take_notices();
-        assert!(!late.iter().any(|late| matches!(late, Notice::Ended(_))), "said twice: {late:?}");
+        assert!(!late.iter().any(|late| matches!(late, Notice::Ended(_))), "again: {late:?}");
         assert_eq!(told(&mut core), []);
     }
 }
@@ -279,14 +279,14 @@ fn an_oversized_reply_fails_its_request_and_not_the_connection() {
     let huge = Frame::reply(used[0].xid, 5, 0).raw(&vec![0; MAX_REPLY]).finish();
     for piece in huge.chunks(50_000) {
         core.heard_server(piece, now).unwrap();
-        assert!(core.from_server.held() < 200_000, "it keeps what it throws away");
+        assert!(core.from_server.held() < 200_000, "the splitter keeps what it should discard");
     }
     answer(&mut core, used[1].xid, 6, 0, &[], now).unwrap();
     assert_eq!(codes(&mut core), [(1, code::MARSHALLING), (2, 0)]);
     assert!(core.is_attached());
 
     let huge = Frame::reply(xid::WATCH, -1, 0).raw(&vec![0; MAX_REPLY]).finish();
-    assert!(core.heard_server(&huge, now).is_err(), "an event that long is no event");
+    assert!(core.heard_server(&huge, now).is_err(), "an event over the limit is refused");
 }
 
 #[test]
@@ -308,8 +308,8 @@ fn what_breaks_the_protocol_breaks_the_connection_and_reaches_nobody() {
     let raw = |bytes: &[u8]| bytes.to_vec();
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("another request's number", reply(2, 0, &stat)),
-        ("a ping that nobody sent", reply(-2, 0, &[])),
-        ("an auth reply that nobody asked for", reply(xid::AUTH, 0, &[])),
+        ("a reply to a ping that was not sent", reply(-2, 0, &[])),
+        ("an auth reply that was not asked for", reply(xid::AUTH, 0, &[])),
         ("a moved session", reply(1, code::SESSION_MOVED, &[])),
         ("a lost connection", reply(1, code::CONNECTION_LOSS, &[])),
         ("a stat that is cut short", reply(1, 0, &stat[..67])),
@@ -393,7 +393,7 @@ fn the_lease_ends_at_its_tick_and_nothing_renews_it_after() {
     assert_eq!(core.lease_end(), Moment::ZERO);
     assert_eq!(core.take_notices(), []);
     assert_eq!(told(&mut core), []);
-    let [close] = &sent(&mut core)[..] else { panic!("nothing but a goodbye is sent") };
+    let [close] = &sent(&mut core)[..] else { panic!("expected one close request") };
     assert_eq!(close.operation, op::CLOSE_SESSION);
     answer(&mut core, close.xid, 9, 0, &[], seconds(24.)).unwrap();
     assert_eq!(core.take_notices(), [Notice::Over]);
@@ -428,8 +428,8 @@ fn a_connection_in_time_gives_a_whole_lease_from_its_own_send() {
     assert_eq!(core.lease_end(), seconds(32.));
 }
 
-/// Lets time pass up to `end`, answering everything `delay` after it was sent; tells when
-/// heartbeats went out.
+/// Lets time pass up to `end`, answering everything `delay` after it was sent; returns when
+/// heartbeats were sent.
 fn heartbeats(core: &mut Rig, from: f64, end: f64, delay: f64) -> Vec<f64> {
     let (mut beats, mut due, mut now) = (Vec::new(), VecDeque::new(), from);
     loop {
@@ -523,11 +523,11 @@ fn a_reply_that_is_still_coming_in_is_not_silence_but_the_lease_bounds_it() {
             break;
         }
     }
-    let broken = broken.expect("a server that dribbles is given up");
+    let broken = broken.expect("a server that answers byte by byte is given up");
     assert!((15.5..22.).contains(&broken), "{broken}");
 }
 
-/// Such as callers that do not wait for answers may do.
+/// The requests may come from callers that do not wait for answers.
 #[test]
 fn a_server_that_answers_nothing_does_not_fill_the_memory() {
     let (mut core, now) = (attached(), seconds(10.));
@@ -540,14 +540,14 @@ fn a_server_that_answers_nothing_does_not_fill_the_memory() {
         ask(&mut core, number, op::DELETE, &text("/a"), now);
     }
     assert_eq!((core.outstanding.len(), refused(&mut core)), (MOST_OUTSTANDING, 10));
-    // It reads all, and answers one of them: so one more may be asked.
+    // The server reads all requests and answers one of them: so one more may be sent.
     let used = sent(&mut core)[0].xid;
     answer(&mut core, used, 5, code::THROTTLED, &[], now).unwrap();
     for number in 0..2 {
         ask(&mut core, number, op::DELETE, &text("/a"), now);
     }
     assert_eq!((core.outstanding.len(), refused(&mut core)), (MOST_OUTSTANDING, 12));
-    // The link's own are not refused, and everybody has an answer when the server is given up.
+    // The link's own requests are not refused, and all are answered when the server is given up.
     core.tick(seconds(12.)).unwrap();
     assert!(sent(&mut core).iter().any(|seen| seen.operation == op::SYNC));
     assert!(core.tick(seconds(14.)).is_err());
@@ -568,7 +568,7 @@ fn a_server_that_reads_nothing_does_not_fill_the_memory() {
     assert!(refused.iter().all(|(_, error)| *error == code::THROTTLED));
 }
 
-// ----- saying goodbye
+// ----- closing a session
 
 #[test]
 fn closing_waits_for_the_server_s_word() {
@@ -576,13 +576,13 @@ fn closing_waits_for_the_server_s_word() {
     core.close(seconds(11.));
     core.close(seconds(11.));
     assert_eq!(core.take_notices(), [Notice::Ended(End::Closed)]);
-    let [close] = &sent(&mut core)[..] else { panic!("one goodbye") };
+    let [close] = &sent(&mut core)[..] else { panic!("expected one close request") };
     assert_eq!(close.operation, op::CLOSE_SESSION);
     answer(&mut core, close.xid, 5, 0, &[], seconds(11.)).unwrap();
     assert_eq!(core.take_notices(), [Notice::Over]);
     assert_eq!(core.next_tick(), Moment::NEVER);
     core.give_up();
-    assert_eq!(core.take_notices(), [], "said twice");
+    assert_eq!(core.take_notices(), [], "reported twice");
 }
 
 #[test]
@@ -596,7 +596,7 @@ fn closing_without_a_connection_goes_on_with_the_next_one() {
     core.detach(seconds(13.));
     assert_eq!(goodbye.len(), 1);
     core.attach(granted(seconds(14.)), seconds(14.));
-    let [again] = &sent(&mut core)[..] else { panic!("the goodbye is said again") };
+    let [again] = &sent(&mut core)[..] else { panic!("expected the close request again") };
     assert_eq!(core.take_notices(), []);
     answer(&mut core, again.xid, 5, 0, &[], seconds(14.)).unwrap();
     assert_eq!(core.take_notices(), [Notice::Over]);
@@ -625,7 +625,7 @@ fn a_session_whose_credentials_are_rejected_later_is_still_closed() {
     assert!(core.is_rejected());
     assert_eq!(core.take_notices(), [Notice::Suspended, Notice::Ended(End::AuthFailed)]);
     core.attach(granted(seconds(12.)), seconds(12.));
-    let [close] = &sent(&mut core)[..] else { panic!("nothing but a goodbye is sent") };
+    let [close] = &sent(&mut core)[..] else { panic!("expected one close request") };
     assert_eq!(close.operation, op::CLOSE_SESSION);
     answer(&mut core, close.xid, 5, 0, &[], seconds(12.)).unwrap();
     assert_eq!(core.take_notices(), [Notice::Over]);
@@ -635,8 +635,8 @@ fn a_session_whose_credentials_are_rejected_later_is_still_closed() {
     assert_eq!(unborn.take_notices(), [Notice::Ended(End::AuthFailed), Notice::Over]);
 }
 
-/// A session that is over is only taken up to be closed, which any server may do: also
-/// one that has seen less, such as one that lost its data.
+/// A session that is over is continued only to close it, which any server may do, even one
+/// that has seen less, such as one that lost its data.
 #[test]
 fn an_ended_session_asks_for_no_server_that_has_seen_as_much() {
     let (mut core, now) = (attached(), seconds(10.));
@@ -660,7 +660,7 @@ fn a_collapse_loses_no_request() {
     assert_eq!(core.take_notices(), [Notice::Ended(End::Lapsed), Notice::Over]);
 }
 
-/// A server that has not seen as much refuses the session, so such a number must come from a
+/// A server that has not seen the last zxid refuses the session, so that zxid must come from a
 /// sound reply.
 #[test]
 fn bytes_that_are_no_answer_do_not_say_what_servers_must_have_seen() {
@@ -729,12 +729,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     InFlight,
-    /// The server's reply of this number.
+    /// The server's reply has this zxid.
     Served(i64),
     Failed(i32),
 }
 
-/// The core, the server's end of it, and what is known of what must come out.
+/// The core, the server's end of the connection, and the expected results.
 struct Model {
     core: Rig,
     now: Moment,
@@ -742,7 +742,7 @@ struct Model {
     zxid: i64,
     /// By the request's number, which is in its path.
     requests: BTreeMap<usize, Fate>,
-    /// What the server has said that must be passed on, in order.
+    /// The zxids of the replies that must be passed on, in order.
     said: Vec<i64>,
     events: usize,
     heard: Vec<String>,
@@ -827,12 +827,12 @@ impl Model {
         self.fail_all(code::CONNECTION_LOSS);
     }
 
-    /// Ends must be looked for before replies are, as the link's thread does.
+    /// Takes the notices before the replies, as the link's thread does.
     fn look(&mut self) {
         for notice in self.core.take_notices() {
             match notice {
                 Notice::Ended(_) => {
-                    assert!(!self.ended, "the end was said twice");
+                    assert!(!self.ended, "the end was reported twice");
                     self.ended = true;
                     self.fail_all(code::SESSION_EXPIRED);
                 }
@@ -853,7 +853,7 @@ impl Model {
         if !self.core.is_attached() {
             return;
         }
-        // The core judges the lease before it believes an answer.
+        // The core checks the lease before it accepts an answer.
         self.core.heard_server(&[], self.now).unwrap();
         self.look();
         let Some(seen) = self.received.pop_front() else { return };
@@ -916,7 +916,7 @@ pub(super) fn in_pieces(bytes: &[u8], cuts: &[usize], mut hear: impl FnMut(&[u8]
     }
 }
 
-/// Bytes that begin like frames more often than chance would have it.
+/// Bytes that look like frames more often than random bytes do.
 fn nearly_frames() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![
         4 => -5i32..40,
@@ -968,7 +968,7 @@ proptest! {
         prop_assert_eq!(answered, (0..operations.len() as i32).collect::<Vec<_>>());
         for (told, operation) in replies.iter().zip(&operations) {
             let sound = told.error != 0 || check_reply(*operation, &told.body).is_ok();
-            prop_assert!(sound, "whoever asked was shown {:?}", told);
+            prop_assert!(sound, "the caller got {:?}", told);
         }
     }
 

@@ -8,11 +8,11 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::core::Granted;
 use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
+use super::outage_log::OutageLog;
 use crate::connect_string::Host;
 use crate::error::Result;
 use crate::logging;
@@ -32,24 +32,26 @@ impl std::fmt::Debug for Auth {
     }
 }
 
-/// Turns host names into addresses, anew each time, remembering the last ones for as
-/// long as a name server does not answer.
+/// Resolves host names anew each time, and uses the last known addresses as long as that fails.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     hosts: Vec<Host>,
     known: Mutex<HashMap<Host, Known>>,
+    pub(super) outage: OutageLog,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     addresses: Vec<SocketAddr>,
     asking: bool,
-    warned: bool,
+    /// Why the last attempt to resolve the name failed, if it did.
+    failure: Option<String>,
 }
 
 impl Resolver {
     pub(crate) fn new(hosts: Vec<Host>) -> Arc<Resolver> {
-        Arc::new(Resolver { hosts, known: Mutex::new(HashMap::new()) })
+        let outage = OutageLog::default();
+        Arc::new(Resolver { hosts, known: Mutex::new(HashMap::new()), outage })
     }
 
     /// The addresses of all hosts, shuffled; waits up to `limit` for name servers.
@@ -111,14 +113,35 @@ impl Resolver {
         match answer {
             Ok(addresses) => {
                 entry.addresses = addresses;
-                entry.warned = false;
+                entry.failure = None;
             }
-            Err(cause) if !entry.warned => {
-                entry.warned = true;
-                logging::warning!(target: "zklock::link", "the host {host} cannot be resolved: {cause}");
+            Err(cause) => {
+                let is_new = entry.failure.replace(cause.to_string()).is_none();
+                drop(known);
+                if is_new {
+                    logging::warning!(
+                        target: "zklock::link",
+                        "the host {host} cannot be resolved: {cause}"
+                    );
+                }
             }
-            Err(_) => {}
         }
+    }
+
+    /// Why there are no addresses of some hosts, a reason for each.
+    fn failures(&self) -> Vec<String> {
+        let known = self.known.lock();
+        let without = |host: &&Host| known.get(host).is_none_or(|known| known.addresses.is_empty());
+        let reason = |host: &Host| match known.get(host).and_then(|known| known.failure.as_ref()) {
+            Some(failure) => format!("{host}: {failure}"),
+            None => format!("{host}: its name is not resolved yet"),
+        };
+        self.hosts
+            .iter()
+            .filter(|host| host.literal().is_none())
+            .filter(without)
+            .map(reason)
+            .collect()
     }
 }
 
@@ -129,32 +152,29 @@ impl std::fmt::Display for Resolver {
     }
 }
 
-/// What to ask for, the same for the whole life of a session but for the last zxid.
+/// What to ask a server for, and how to search for one.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) auth: Vec<Auth>,
-    /// The session time-out to ask for.
+    /// The session timeout to ask for.
     pub(crate) timeout: Duration,
-    /// The session to go on with.
+    /// The session to continue; without one, a new session is asked for.
     pub(crate) session: Option<Granted>,
     pub(crate) last_zxid: i64,
     /// The server that was just lost; it is tried last.
     pub(crate) avoid: Option<SocketAddr>,
-    /// How long a reply took when one last came.
+    /// How long the last reply took.
     pub(crate) round_trip: Duration,
-    /// How long whoever waits for a new session will wait.
+    /// How long the caller waits for a new session.
     pub(crate) patience: Duration,
-    /// How many connections in a row were of no use.
+    /// How many connections in a row were lost soon after they were made.
     pub(crate) futile: u32,
-    /// Counts the rounds of one outage, whatever number of searches that takes, so that the
-    /// log tells of them ever more rarely.
-    pub(crate) rounds: Arc<AtomicU32>,
 }
 
 impl Wanted {
-    /// How long the first attempt at each of so many addresses may take: long enough for a
-    /// handshake, short enough for the others to have their turn in time.
+    /// How long the first attempt at each address may take: long enough for a handshake, short
+    /// enough to try all `addresses` in time.
     fn first_attempt(&self, timeout: Duration, addresses: u32) -> Duration {
         let share = (timeout / 6 / addresses)
             .clamp(Duration::from_millis(150), Duration::from_secs(1))
@@ -176,14 +196,14 @@ pub(crate) enum Dialed {
 
 const AFTER_A_PANIC: Duration = Duration::from_millis(100);
 
-/// The search goes on until it succeeds or this is dropped.
+/// A search for a server; it goes on until it succeeds or this is dropped.
 #[derive(Debug)]
 pub(crate) struct Dial {
     _stop: Sender<()>,
 }
 
 impl Dial {
-    /// `trouble` is told what there is to say of servers that do not serve us.
+    /// Starts a search; `trouble` is called with each reason why no server is found yet.
     pub(crate) fn start(
         wanted: Wanted,
         found: impl FnOnce(Dialed) + Send + 'static,
@@ -215,11 +235,9 @@ fn is_stopped(stopped: &Receiver<()>) -> bool {
     stopped.try_recv() == Err(rt::TryRecvError::Disconnected)
 }
 
-/// A session that nobody wants any more is closed at once rather than left to expire.
+/// Closes a new session that is no longer wanted, rather than leaving it to expire.
 fn abandon(wanted: &Wanted, result: Dialed) {
-    if let Dialed::Server { mut stream, .. } = result
-        && wanted.session.is_none()
-    {
+    if let (Dialed::Server { mut stream, .. }, None) = (result, &wanted.session) {
         let _ = stream.write_all(&Frame::request(1, op::CLOSE_SESSION).finish());
     }
 }
@@ -228,15 +246,15 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
     let timeout = wanted.session.as_ref().map_or(wanted.timeout, |session| session.timeout);
     let mut longest_pause =
         (timeout / 16).clamp(Duration::from_millis(50), Duration::from_millis(500));
-    // A new session is not worth less for coming late, and each attempt that is given up leaves one.
+    // A new session is no worse if it comes late, and each attempt that is given up leaves one.
     let least = if wanted.session.is_some() { 250 } else { 5000 };
     let longest_attempt = (timeout * 2 / 3).max(Duration::from_millis(least));
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
-    // Only rounds in which a server was too slow to answer: more time helps no other.
+    // Counts only rounds in which a server was too slow: more time helps with nothing else.
     let mut slow_rounds = 0u32;
-    // That a session cannot live is not forgotten while it is tried again.
-    let mut stillborn = None;
-    let unknown = format!("no address is known of {}", wanted.resolver);
+    // Later rounds leave the reasons of the one before to be reported.
+    let mut is_first = true;
+    let unknown = format!("no address is known yet for {}", wanted.resolver);
     trouble(&unknown);
     if wanted.futile > 0 {
         rest(stopped, pause.min(longest_pause))?;
@@ -250,31 +268,30 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         let attempt = wanted.first_attempt(timeout, count);
         let attempt = (attempt * 2u32.pow(slow_rounds.min(8))).min(longest_attempt);
         let (mut slow, mut rejected) = (false, 0);
-        let mut why = unknown.clone();
+        let mut causes = wanted.resolver.failures();
         for address in addresses {
             if is_stopped(stopped) {
                 return None;
             }
-            if stillborn.is_none() {
+            if is_first {
                 trouble(&format!("{address} has not answered yet"));
             }
             match try_address(wanted, address, attempt, stopped) {
-                // Others may have a better configuration.
+                // Another server may accept them.
                 Ok(Dialed::AuthFailed) => {
                     rejected += 1;
-                    why = format!("{address}: the server rejected the credentials");
+                    causes.push(format!("{address}: the server rejected the credentials"));
                 }
                 Ok(Dialed::Server { mut stream, granted, .. })
                     if wanted.session.is_none()
                         && granted.sent.plus(granted.timeout) <= Moment::now() =>
                 {
                     let _ = stream.write_all(&Frame::request(1, op::CLOSE_SESSION).finish());
-                    why = format!(
-                        "{address}: the session timeout of {:?} is below the round trip of {:?}",
+                    causes.push(format!(
+                        "{address}: the session timeout of {:?} is below the round trip of {:.1?}",
                         granted.timeout,
                         Moment::now().since(granted.sent)
-                    );
-                    stillborn = Some(why.clone());
+                    ));
                     // Each attempt makes the ensemble open a session, and close it.
                     pause = pause.max(Duration::from_millis(250));
                     longest_pause = Duration::from_secs(5);
@@ -283,23 +300,19 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
                 Err(_) if is_stopped(stopped) => return None,
                 Err(cause) => {
                     slow |= cause.kind() == io::ErrorKind::TimedOut;
-                    why = format!("{address}: {cause}");
+                    causes.push(format!("{address}: {cause}"));
                 }
             }
         }
-        // A session that there is already is given up only if all servers say so.
+        // An existing session is given up only if all servers reject the credentials.
         if rejected == count || rejected > 0 && wanted.session.is_none() {
             return Some(Dialed::AuthFailed);
         }
         slow_rounds += u32::from(slow);
-        let round = wanted.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        is_first = false;
+        let why = if causes.is_empty() { unknown.clone() } else { causes.join("; ") };
         trouble(&why);
-        if round.is_power_of_two() {
-            logging::warning!(
-                target: "zklock::link",
-                "no server reached after trying all of them {round} times, still trying; last: {why}"
-            );
-        }
+        wanted.resolver.outage.no_server(Moment::now(), &why);
         pause = (pause * 2).min(longest_pause);
         rest(stopped, pause)?;
     }
@@ -359,18 +372,18 @@ fn try_address(
         let header = ReplyHeader::read(&mut Fields(&reply))
             .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
         if header.xid != xid::AUTH {
-            return Err(io::Error::other("the server answered auth with something else"));
+            return Err(io::Error::other("the server answered auth with another reply"));
         }
         if header.error == code::AUTH_FAILED {
             return Ok(Dialed::AuthFailed);
         }
         if header.error != code::OK {
-            return Err(io::Error::other(format!("auth got the error {}", header.error)));
+            return Err(io::Error::other(format!("auth failed with error {}", header.error)));
         }
     }
-    // The owner of a node that nobody owns.
+    // A node with the owner 0 belongs to no session.
     if response.session == 0 {
-        return Err(io::Error::other("the server granted a session without a number"));
+        return Err(io::Error::other("the server granted a session with the number 0"));
     }
     let granted = Granted {
         session: response.session,
@@ -382,17 +395,17 @@ fn try_address(
     Ok(Dialed::Server { stream, address, granted })
 }
 
-/// What to believe of a granted session timeout. Servers grant more than was asked for where that is
-/// below their minimum. But a server that grants days would have the client wait for days for
-/// its answers, and trust its lease for as long: so this is at most 40 s, the most that a server with
-/// default settings grants, or what was asked for. To end the lease sooner than the server ends the
-/// session is safe.
+/// The session timeout to use when this one was granted. Servers grant more than was asked for if
+/// that is below their minimum. But if a server grants days, the client would wait for days for its
+/// answers, and trust its lease for as long. So this is at most 40 s, the most that a server with
+/// default settings grants, or what was asked for, if that is more. It is safe to end the lease
+/// sooner than the server ends the session.
 fn believable(granted: Duration, asked: Duration) -> Duration {
     granted.min(asked.max(Duration::from_secs(40)))
 }
 
-/// Handshake frames are small; anything else is not a ZooKeeper server.
-fn read_frame(
+/// Reads a frame of the handshake. These are small: anything else is not a ZooKeeper server.
+pub(crate) fn read_frame(
     stream: &mut TcpStream,
     deadline: std::time::Instant,
     stopped: &Receiver<()>,
@@ -415,7 +428,7 @@ fn read_exact(
     deadline: std::time::Instant,
     stopped: &Receiver<()>,
 ) -> io::Result<()> {
-    // After so long without a byte it is time to see whether anybody still waits.
+    // How long to wait for a byte before looking whether the search is still wanted.
     const SLICE: Duration = Duration::from_millis(100);
     while !buffer.is_empty() {
         let left = deadline.saturating_duration_since(rt::now());
@@ -427,7 +440,8 @@ fn read_exact(
             Ok(0) => {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
-                    "the server closed the connection",
+                    "the server closed the connection; it may have no quorum, or limit the \
+                     connections from this host (maxClientCnxns)",
                 ));
             }
             Ok(read) => buffer = &mut buffer[read..],

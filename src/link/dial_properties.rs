@@ -1,6 +1,7 @@
-//! What comes of connecting to something that answers with any bytes at all.
+//! What comes of connecting to something that answers with arbitrary bytes.
 
 use std::net::{Ipv4Addr, Shutdown, TcpListener};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use proptest::prelude::*;
@@ -25,12 +26,11 @@ fn wanted(known: bool) -> Wanted {
         round_trip: Duration::ZERO,
         patience: timeout,
         futile: 0,
-        rounds: Arc::default(),
     }
 }
 
-/// Connects to a server that says nothing but `bytes`, in pieces, and then hangs up; tells
-/// what came of it and all that the server was told.
+/// Connects to a server that sends only `bytes`, in pieces, and then closes the connection;
+/// returns what came of it and all that the server received.
 fn dialled(known: bool, bytes: &[u8], piece: usize) -> (io::Result<Dialed>, Vec<u8>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -50,7 +50,7 @@ fn dialled(known: bool, bytes: &[u8], piece: usize) -> (io::Result<Dialed>, Vec<
             told
         });
         let found = try_address(&wanted(known), address, Duration::from_secs(10), &stopped);
-        // The server reads to the end.
+        // The server reads until the connection is shut down.
         if let Ok(Dialed::Server { stream, .. }) = &found {
             stream.shutdown(Shutdown::Both).unwrap();
         }
@@ -117,7 +117,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// And no credentials are shown to whoever has not granted a session.
+    /// Also, no credentials are sent to a server that has not granted a session.
     #[test]
     fn no_answer_to_a_handshake_is_taken_for_more_than_it_is(
         bytes in prop_oneof![9 => bytes(), 1 => prop::collection::vec(any::<u8>(), 0..200)],
@@ -134,7 +134,7 @@ proptest! {
         };
         prop_assert!(matches, "{due} was taken for {found:?}");
         let shown = told.windows(SECRET.len()).any(|part| part == SECRET);
-        // Whether the last bytes still arrive when the server has hung up is another matter.
+        // Bytes may get lost when the server has closed the connection, so not all have to arrive.
         prop_assert!(!shown || matches!(due, "session" | "refused" | "no auth"));
         prop_assert!(found.is_err() || due == "expired" || shown);
     }
@@ -149,7 +149,7 @@ fn a_session_of_number_zero_is_none() {
     }
 }
 
-/// Asked for 4 s.
+/// The client asks for 4 s.
 #[test]
 fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
     let hour = 3_600_000;
@@ -159,13 +159,13 @@ fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
             panic!("no session of {granted} ms")
         };
         assert_eq!(found.timeout, Duration::from_millis(believed));
-        assert_eq!(found.by_server.as_millis(), granted as u128, "what is told");
+        assert_eq!(found.by_server.as_millis(), granted as u128, "the reported timeout");
     }
     let days = Duration::from_millis(i32::MAX as u64);
     assert_eq!(believable(days, days), days, "as it was asked for");
 }
 
-/// A server that says the same to everybody.
+/// A server that sends the same bytes on every connection.
 fn server(bytes: Vec<u8>) -> Host {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -195,7 +195,7 @@ fn a_panic_while_dialling_does_not_end_the_search() {
     let _dial = Dial::start(
         wanted,
         move |found| tell.send(found).unwrap(),
-        move |_| assert!(panicked.swap(true, Ordering::Relaxed), "to be survived"),
+        move |_| assert!(panicked.swap(true, Ordering::Relaxed), "the search must survive this"),
     );
     let found = told.recv_timeout(Duration::from_secs(30));
     assert!(matches!(found, Ok(Dialed::Server { .. })), "{found:?}");
@@ -208,7 +208,7 @@ fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
     for known in [true, false] {
         let search = |hosts: &[&Host]| {
             let hosts = hosts.iter().map(|host| (*host).clone()).collect();
-            // So that the others are tried before.
+            // So that the others are tried first.
             let avoid = good.literal();
             let resolver = Resolver::new(hosts);
             search(&Wanted { resolver, avoid, ..wanted(known) }, &stopped, &|_| ())

@@ -40,7 +40,7 @@ pub(crate) enum Piece<'a> {
 }
 
 impl Splitter {
-    /// `limit` is the longest frame, `head` what every frame must have at the least.
+    /// `limit` is the length of the longest frame, `head` of the shortest.
     pub(crate) fn new(limit: usize, head: usize) -> Splitter {
         Splitter { buffer: Vec::new(), start: 0, skip: 0, limit, head }
     }
@@ -93,7 +93,7 @@ impl Splitter {
         self.buffer.capacity()
     }
 
-    /// Whether a frame has begun that is not complete.
+    /// Whether a frame has begun and is not complete.
     pub(crate) fn in_the_middle(&self) -> bool {
         self.skip > 0 || self.start < self.buffer.len()
     }
@@ -146,7 +146,7 @@ impl<'a> Fields<'a> {
         (0..count).map(|_| self.string().map(str::to_owned)).collect()
     }
 
-    fn count(&mut self) -> Result<usize, Malformed> {
+    pub(crate) fn count(&mut self) -> Result<usize, Malformed> {
         let count =
             usize::try_from(self.int()?).map_err(|_| Malformed("a negative count of items"))?;
         if count > self.0.len() / 4 {
@@ -159,17 +159,19 @@ impl<'a> Fields<'a> {
         let czxid = self.long()?;
         let mzxid = self.long()?;
         let ctime = self.long()?;
-        let _mtime = self.long()?;
+        let mtime = self.long()?;
         let [version, child_changes, _aversion] = [self.int()?, self.int()?, self.int()?];
         let ephemeral_owner = self.long()?;
-        let [_data_length, children] = [self.int()?, self.int()?];
+        let [data_length, children] = [self.int()?, self.int()?];
         let children_zxid = self.long()?;
         Ok(Stat {
             czxid,
             mzxid,
             ctime,
+            mtime,
             version,
             child_changes,
+            data_length,
             children,
             children_zxid,
             ephemeral_owner,
@@ -207,7 +209,7 @@ impl Frame {
         self.raw(&[u8::from(value)])
     }
 
-    /// Longer than `i32::MAX` cannot be said; callers check sizes far below that.
+    /// A length over `i32::MAX` cannot be written; callers check for sizes far below that.
     pub(crate) fn buffer(self, bytes: &[u8]) -> Frame {
         let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
         self.int(length).raw(bytes)
@@ -218,7 +220,7 @@ impl Frame {
         self
     }
 
-    /// What was put into it, without the length.
+    /// The frame without its length.
     pub(crate) fn body(self) -> Vec<u8> {
         self.0[4..].to_vec()
     }
@@ -277,7 +279,7 @@ impl<'a> ConnectRequest<'a> {
     }
 }
 
-/// The answer to it; a time-out of zero or less says that the session has expired.
+/// The answer to a [`ConnectRequest`]; a timeout of zero or less says that the session has expired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectResponse {
     pub(crate) timeout: i32,
@@ -309,19 +311,19 @@ impl ConnectResponse {
     }
 }
 
-/// Checks the body of a successful reply: one that is malformed breaks the connection, and answers
-/// nobody.
+/// Checks the body of a successful reply: a malformed one breaks the connection, and no caller gets
+/// it.
 pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> {
     let mut fields = Fields(body);
     match operation {
         op::CREATE | op::CREATE_CONTAINER | op::SYNC => {
             let path = fields.string()?;
-            // What comes behind a reply that was cut off must not be taken for the rest of it.
+            // Bytes that follow a truncated reply must not be taken for the rest of it.
             let is_whole = fields.0.is_empty() || operation == op::CREATE_CONTAINER;
             if path.starts_with('/') && is_whole {
                 Ok(())
             } else {
-                Err(Malformed("something else than the path that was asked for"))
+                Err(Malformed("a reply that is not a path"))
             }
         }
         op::EXISTS | op::SET_DATA | op::SET_ACL => fields.stat().map(drop),
@@ -347,7 +349,7 @@ pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> 
     }
 }
 
-/// Checks the body of a watch event, and says which node it is about.
+/// Checks the body of a watch event, and returns the path of its node.
 pub(crate) fn check_event(body: &[u8]) -> Result<&str, Malformed> {
     let mut fields = Fields(body);
     if !matches!(fields.int()?, -1 | 1..=6) {
@@ -413,7 +415,7 @@ mod tests {
             assert!(check_reply(operation, &huge).is_err(), "{operation}");
             assert!(check_reply(operation, &negative).is_err(), "{operation}");
         }
-        // Where all that follows is right.
+        // A negative length is refused even where all bytes after it are right.
         assert!(check_reply(op::GET_DATA, &[&negative[..], &[0; 68]].concat()).is_err());
         assert!(
             check_reply(op::GET_CHILDREN, &[&1i32.to_be_bytes()[..], &negative].concat()).is_err()

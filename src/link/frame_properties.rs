@@ -1,4 +1,4 @@
-//! The splitter says the same however a stream is split, and lets go of what it has said.
+//! The splitter returns the same however a stream is split, and frees what it has returned.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::*;
 const LIMIT: usize = 60;
 const HEAD: usize = 8;
 
-/// A stream of frames, some of them lies about their lengths.
+/// A stream of frames, some of them with wrong lengths.
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let limit = LIMIT as i32;
     let length = prop_oneof![
@@ -15,7 +15,7 @@ fn streams() -> impl Strategy<Value = Vec<u8>> {
         2 => prop::sample::select(vec![limit - 1, limit, limit + 1, 500, 0, 7, -1]),
         1 => prop::sample::select(vec![i32::MIN, i32::MAX]),
     ];
-    // What follows is of that length if it is a sensible one.
+    // A `whole` frame has as many bytes as its length says, if that is a sensible length.
     let frame =
         (length, any::<u8>(), prop::bool::weighted(0.9)).prop_map(|(length, byte, whole)| {
             let follow = if whole { length.clamp(0, 600) as usize } else { usize::from(byte) };
@@ -58,7 +58,7 @@ fn split(stream: &[u8], cuts: &[usize]) -> Vec<Split> {
     said
 }
 
-/// The same, read off the whole stream at once.
+/// The same, read from the whole stream at once.
 fn reading(stream: &[u8]) -> Vec<Split> {
     let (mut said, mut rest) = (Vec::new(), stream);
     while let Some((prefix, after)) = rest.split_first_chunk::<4>() {
@@ -119,7 +119,7 @@ proptest! {
     }
 }
 
-/// In a stream that never pauses at the end of a frame.
+/// Memory is freed even in a stream that never pauses at the end of a frame.
 #[test]
 fn what_has_been_said_is_let_go() {
     let frame = Frame::new().raw(&[1; 44]).finish();

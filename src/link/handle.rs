@@ -1,4 +1,4 @@
-//! The link as its callers have it: open, send, close.
+//! The link's interface for callers: open, send, close.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline, Moment, Mutex, Sender, bounded, unbounded};
 use crate::session_notice::{End, Info};
 
-/// A session with the ensemble. Dropped, the session is closed in the background.
+/// A session with the ensemble, closed in the background when this is dropped.
 pub(crate) struct Link {
-    /// The process that has opened it, and has its thread. In a forked one nothing is done: the
-    /// connection is not its own, and locks and channels may be left as another thread had them.
+    /// The process that opened the link and has its thread. In a forked process no call does
+    /// anything: the connection belongs to the parent, and the fork may have happened while another
+    /// thread held locks or changed channels.
     pub(super) process: u32,
     pub(super) shared: Arc<LinkShared>,
     pub(super) commands: Sender<Command>,
@@ -29,7 +30,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts to connect; the notices tell how it goes.
+    /// Starts to connect, and reports the progress by notices.
     pub(crate) fn open(config: LinkConfig, on_notice: OnNotice, on_event: OnEvent) -> Result<Link> {
         let system = |cause: io::Error| {
             Error::new(ErrorKind::System, format!("could not make a socket pair: {cause}"))
@@ -68,9 +69,10 @@ impl Link {
         }
     }
 
-    /// Sends one or two requests, back to back: by the caller itself, if nobody else is at it, as
-    /// that takes no other thread's wake-up. What comes after something that is queued is queued behind
-    /// it. Whether all is written.
+    /// Sends one or two requests back to back, and says whether all bytes are written.
+    ///
+    /// The calling thread writes them itself if the connection is not locked, which saves waking
+    /// the link's thread. If commands are queued, the requests are queued behind them.
     pub(crate) fn send(&self, verbs: OneOrTwo) -> bool {
         if self.is_elsewhere() {
             return true;
@@ -90,7 +92,7 @@ impl Link {
         written
     }
 
-    /// Sends one a few milliseconds from now, if it is still wanted then.
+    /// Sends a request a few milliseconds from now, if it is still wanted then.
     pub(crate) fn later(&self, later: DeferredRequest) {
         if self.is_elsewhere() {
             return;
@@ -108,26 +110,28 @@ impl Link {
         }
     }
 
-    /// Returns when the system has on the way to the server what was asked so far, when there is no
+    /// Returns when the operating system has taken every request so far, when there is no
     /// connection, or at the deadline.
     pub(crate) fn flushed_by(&self, until: Deadline) {
         let (mark, written) = bounded(0);
         self.tell(Command::FlushMark(mark));
-        // The mark is dropped.
+        // Dropping the mark ends the wait; nothing is ever sent.
         let _ = match until.instant() {
             Some(end) => written.recv_deadline(end).is_ok(),
             None => written.recv().is_ok(),
         };
     }
 
-    /// Ends the session; without a server for so long, without the server's word.
+    /// Starts to close the session; the link gives up if no server confirms it within
+    /// `give_up_after`.
     pub(crate) fn close(&self, give_up_after: Duration) {
         self.tell(Command::Close { give_up_after });
     }
 
-    /// Whether the lease runs, or how the session has ended. Once an error, always one: who finds
-    /// the lease run out ends it for all, also if a renewal is on its way.
-    pub(crate) fn lease(&self) -> Result<(), End> {
+    /// For how long the lease still runs; otherwise how the session has ended. After an error there are
+    /// only errors: a call that finds the lease run out ends it for all, even if a renewal is on
+    /// its way.
+    pub(crate) fn lease(&self) -> Result<Duration, End> {
         if self.is_elsewhere() {
             return Err(End::Closed);
         }
@@ -137,8 +141,9 @@ impl Link {
             if let Some(why) = end_of(end) {
                 return Err(why);
             }
-            if Moment::now() < Moment::from_nanos(end) {
-                return Ok(());
+            let left = Moment::from_nanos(end).since(Moment::now());
+            if left > Duration::ZERO {
+                return Ok(left);
             }
             match lease_end.compare_exchange(end, LAPSED, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {

@@ -28,8 +28,8 @@ fn settle_time(timeout: Duration) -> Duration {
     timeout / 2 + timeout / 32
 }
 
-/// What to say of a session timeout that may be too short for the condition above. The client cannot
-/// know the tick; 2 s is the usual one.
+/// A warning about a session timeout that may be too short for the condition above. The client
+/// cannot know the tick; 2 s is the usual one.
 pub(crate) fn warning(timeout: Duration) -> Option<String> {
     const USUAL_TICK: Duration = Duration::from_secs(2);
     let longest_tick = timeout / 2;
@@ -86,15 +86,12 @@ impl Lease {
     pub(crate) fn answered(&mut self, sent: Moment, now: Moment, by_leader: bool) {
         if by_leader {
             let settled = settle_time(self.timeout);
-            while let [first, second, ..] = self.touches.make_contiguous()
-                && second.answered.plus(settled) <= sent
-            {
-                debug_assert!(first.sent <= second.sent);
+            let is_settled = |touch: &&Touch| touch.answered.plus(settled) <= sent;
+            while let Some(second) = self.touches.get(1).filter(is_settled) {
+                debug_assert!(self.touches[0].sent <= second.sent);
                 self.touches.pop_front();
             }
-            if let Some(touch) = self.touches.front()
-                && touch.answered.plus(settled) <= sent
-            {
+            if let Some(touch) = self.touches.front().filter(is_settled) {
                 self.end = self.end.max(touch.sent.plus(self.timeout));
             }
         }

@@ -22,14 +22,14 @@ struct Ensemble {
     pings: Vec<u64>,
     /// When the leader's ticks begin.
     bucket: u64,
-    /// At this moment, this hop stops to carry anything.
+    /// At this moment, this hop stops carrying anything.
     cut: (u64, usize),
 }
 
-/// A pause after the one before, and whether it is a write.
+/// Requests: the pause before each, and whether it is a write.
 type Traffic = Vec<(u64, bool)>;
 
-/// What came of it.
+/// What came of a client's life.
 struct Outcome {
     /// Until when the client trusted its lease.
     lease_end: u64,
@@ -52,17 +52,17 @@ impl Ensemble {
         self.way * (1 + self.hops())
     }
 
-    /// When the leader's answer to what was sent then has passed the hop that is cut.
+    /// When the leader's answer to a request sent at `sent` has passed the hop that is cut.
     fn back_across_the_cut(&self, sent: u64) -> u64 {
         sent + self.up() + self.way * (self.hops() - self.cut.1 as u64)
     }
 
-    /// When it arrives, if it does.
+    /// When that answer arrives, if it does.
     fn answer_by_leader(&self, sent: u64) -> Option<u64> {
         (self.back_across_the_cut(sent) <= self.cut.0).then_some(sent + 2 * self.up())
     }
 
-    /// When the leader learns of a request that reached the client's server then, if it does.
+    /// When the leader learns of a request that reached the client's server at `at`, if it does.
     fn known_to_leader(&self, mut at: u64) -> Option<u64> {
         let (cut, cut_hop) = self.cut;
         for (hop, phase) in self.pings.iter().enumerate() {
@@ -87,7 +87,7 @@ impl Ensemble {
         let mut core = Rig::new();
         let mut now = START + 2 * self.up();
         core.attach(Granted { timeout, ..granted(moment(START)) }, moment(now));
-        // To take a session up is a matter of the leader.
+        // The request to connect goes through the leader.
         let mut known = START + self.up();
         let mut answers: VecDeque<(u64, Seen)> = VecDeque::new();
         let (mut is_silent, mut last_answer) = (false, now);
@@ -164,7 +164,7 @@ fn of(whole: u64, fraction: u64) -> u64 {
 
 fn ensembles() -> impl Strategy<Value = Ensemble> {
     let half = 0u64..1000;
-    // In thousandths, beyond the shortest for so many hops.
+    // In thousandths, beyond the shortest session timeout for that many hops.
     let more = prop_oneof![3 => Just(0u64), 1 => 0u64..4000];
     let shape = (more, 1usize..=2, half.clone(), half.clone(), 0u64..5);
     let harm = (0u64..1000, 2000u64..4000, any::<bool>());
@@ -198,8 +198,9 @@ proptest! {
     ) {
         let outcome = ensemble.outlast(&traffic);
         let late = outcome.lease_end.saturating_sub(outcome.expiry);
-        prop_assert_eq!(late, 0, "nanoseconds for which a lost lock was said to be held");
-        // Nothing is known later than what the last answer before the cut has told.
+        prop_assert_eq!(late, 0, "nanoseconds for which a lost lock was reported as held");
+        // The client learns nothing more after the last answer that passes the cut, so the cut may
+        // as well come just behind it.
         let passed = outcome.passed.iter().rev().find(|at| **at <= ensemble.cut.0);
         let cut = (*passed.unwrap_or(&ensemble.cut.0), ensemble.cut.1);
         let outcome = Ensemble { cut, ..ensemble }.outlast(&traffic);
@@ -207,7 +208,8 @@ proptest! {
         prop_assert_eq!(late, 0, "the same, cut just behind an answer");
     }
 
-    /// What an outage may last without the loss of a lock, less the way to another server.
+    /// How long an outage may last without the loss of a lock, less the time to reach another
+    /// server.
     #[test]
     fn a_lease_has_a_fifth_of_the_session_timeout_left_whatever_is_asked(
         traffic in traffic(),
@@ -217,7 +219,7 @@ proptest! {
     }
 }
 
-/// A follower beside the client, and a cut after so many session timeouts.
+/// An ensemble with a follower beside the client, and a cut after `timeouts` session timeouts.
 fn near(timeouts: u64) -> Ensemble {
     let timeout = 9_000_000_000;
     let cut = (START + timeouts * timeout - 1, 0);

@@ -1,4 +1,4 @@
-//! The connection that callers share with the link's thread: whoever has it may send.
+//! The connection that callers share with the link's thread: a thread that has locked it may send.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -13,10 +13,10 @@ use super::messages::{DeferredRequest, OneOrTwo, Outgoing};
 use crate::rt::{Moment, Mutex};
 use crate::session_notice::{End, Info};
 
-/// For the end of a lease: it has come, or has not begun.
+/// The value of `lease_end` when the lease has run out or has not begun.
 pub(super) const LAPSED: u64 = 0;
 
-/// What stands for the end of a session in the place of its lease's end: no clock is that early.
+/// The value of `lease_end` once the session has ended in this way: no clock shows so early a time.
 pub(super) fn code_of(end: End) -> u64 {
     match end {
         End::Lapsed => LAPSED,
@@ -32,44 +32,44 @@ pub(super) fn end_of(code: u64) -> Option<End> {
 }
 
 pub(super) struct LinkShared {
-    /// In nanoseconds of a [`Moment`]. The link moves it forward, whoever finds it in the
-    /// past puts [`LAPSED`] in its place. Once the session is over, the code of how it ended.
+    /// In nanoseconds of a [`Moment`]. The link moves it forward; a caller that finds it in the
+    /// past replaces it with [`LAPSED`]. Once the session is over, the code of how it ended.
     pub(super) lease_end: AtomicU64,
     pub(super) info: Mutex<Info>,
     pub(super) line: Lock<LockedConnection>,
     pub(super) put_off: Lock<Deferred>,
-    /// The link's thread has nothing to do with the line any more, and only answers its commands.
+    /// The link's thread no longer uses `line`, and only answers commands.
     pub(super) stopped: AtomicBool,
 }
 
-/// What callers share with the link's thread. Whoever has it may send; to pass on what the server
-/// has said, and to find another one, is for the thread alone.
+/// What callers share with the link's thread. Any thread that has locked it may send; only the
+/// link's thread passes on what the server sent, and finds another server.
 pub(super) struct LockedConnection {
     pub(super) core: LinkCore,
     pub(super) server: Option<Arc<TcpStream>>,
-    /// Why the connection is of no use any more, if a caller has found that.
+    /// Why the connection no longer works, if a caller has found that out.
     pub(super) broken: Option<String>,
-    /// Until when the link's thread means to sleep.
+    /// Until when the link's thread intends to sleep.
     pub(super) asleep_until: Moment,
 }
 
-/// What was put off. With a lock of its own: it is asked for just when the link's thread, which has
-/// told the caller something, is busy with its line.
+/// Deferred requests. They have a lock of their own: callers defer a request just after the link's
+/// thread has told them something, and that thread then has `line` locked.
 #[derive(Default)]
 pub(super) struct Deferred {
-    /// And until when.
+    /// Each with the time when it is due.
     pub(super) all: VecDeque<(Moment, DeferredRequest)>,
-    /// Until when the link's thread means to sleep, in nanoseconds.
+    /// Until when the link's thread intends to sleep, in nanoseconds.
     pub(super) asleep_until: u64,
 }
 
 impl LockedConnection {
-    /// Whether the system has taken all there is.
+    /// Writes what is queued, and says whether the operating system has taken all of it.
     pub(super) fn write(&mut self) -> bool {
-        if let (Some(server), None) = (&self.server, &self.broken)
-            && let Err(error) = write_out(&mut &**server, self.core.for_server())
-        {
-            self.broken = Some(error.to_string());
+        if let (Some(server), None) = (&self.server, &self.broken) {
+            if let Err(error) = write_out(&mut &**server, self.core.for_server()) {
+                self.broken = Some(error.to_string());
+            }
         }
         self.core.pass_marks();
         self.core.for_server().is_empty()
@@ -82,7 +82,7 @@ impl LockedConnection {
         }
     }
 
-    /// Whether something is left to do for the link's thread before it would wake by itself.
+    /// Whether the link's thread has something to do before it would wake by itself.
     pub(super) fn needs_the_thread(&mut self) -> bool {
         self.broken.is_some()
             || self.core.has_news()

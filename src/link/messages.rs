@@ -10,7 +10,7 @@ use super::core::{FlushMark, OnAnswer};
 use super::dial::{Auth, Dialed, Resolver};
 use crate::session_notice::Notice;
 
-/// What a link needs to know.
+/// The settings of a link.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkConfig {
     pub(crate) resolver: Arc<Resolver>,
@@ -20,33 +20,33 @@ pub(crate) struct LinkConfig {
     pub(crate) max_reply: usize,
 }
 
-/// Told of the session's fate on the link's thread; may do no more than signal.
+/// Called with each notice about the session, on the link's thread; it may only signal.
 pub(crate) type OnNotice = Box<dyn Fn(Notice) + Send>;
 
-/// Told, on the link's thread, which node a watch has fired on; may do no more than signal.
+/// Called with the path of a node whose watch fired, on the link's thread; it may only signal.
 pub(crate) type OnEvent = Box<dyn Fn(&str) + Send>;
 
-/// A request, and who is to have its answer.
+/// A request, and the callback that gets the reply.
 pub(crate) struct Outgoing {
     pub(crate) operation: i32,
     pub(crate) body: Vec<u8>,
     pub(crate) on_answer: OnAnswer,
 }
 
-/// A request that can wait for a moment, and may not be needed then.
+/// A request that can wait for a moment, and may no longer be needed then.
 pub(crate) struct DeferredRequest {
     pub(crate) verb: Outgoing,
     pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
 }
 
-/// How long such a request waits at the least.
+/// How long such a request waits at least.
 pub(super) const MOMENT: Duration = Duration::from_millis(3);
 
-/// How long the link's thread sleeps at the most after it has passed something on: what is put off
-/// by those who have heard it needs no wake-up of the thread then.
+/// How long the link's thread sleeps at most after it has passed something on: a caller that then
+/// defers a request need not wake the thread.
 pub(super) const NAP: Duration = Duration::from_millis(5);
 
-/// One or two, which go out back to back.
+/// One or two requests, which are sent back to back.
 pub(super) type OneOrTwo = [Option<Outgoing>; 2];
 
 pub(super) enum Command {

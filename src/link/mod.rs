@@ -1,12 +1,14 @@
 //! The link: it owns the connection to the ensemble.
 //!
-//! One thread, one session, one socket, and nothing that listens. A caller whose request finds
-//! nobody at the line sends it by itself; what comes in, and what must be waited for, is the
-//! thread's. Every request is answered once, in bounded time: by the server, or with a lost
-//! connection or session. [`core`] is the protocol, [`lease`] what is known of the session's life,
-//! [`request_limit`] how large requests may be, [`dial`] the way to a server, [`frame`] the bytes. Callers have a
-//! [`handle`]; [`runner`] is the thread, with which they share the [`locked_connection`]; [`messages`] are what
-//! they tell each other.
+//! A link has one thread, one session and one socket, and no listening socket. A caller writes its
+//! request itself if the connection is not locked; the link's thread does all reading and waiting.
+//! Every request is answered once, in bounded time: by the server, or with a lost connection or
+//! session.
+//!
+//! [`core`] is the protocol, [`lease`] says until when the session is sure to live,
+//! [`request_limit`] how large requests may be; [`dial`] finds a server, [`frame`] is the wire
+//! format. Callers have a [`handle`]; [`runner`] is the thread, with which they share the
+//! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
 
 pub(crate) mod core;
 pub(crate) mod dial;
@@ -15,6 +17,7 @@ pub(crate) mod handle;
 mod lease;
 mod locked_connection;
 pub(crate) mod messages;
+mod outage_log;
 pub(crate) mod request_limit;
 mod runner;
 

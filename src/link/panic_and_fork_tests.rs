@@ -12,7 +12,7 @@ use crate::session_notice::{End, Notice};
 use crate::wire_values::code::SESSION_EXPIRED;
 use crate::wire_values::{RawReply, SYNC_ROOT, op};
 
-/// To no server at all.
+/// A link without any server.
 fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
     let config = LinkConfig {
         resolver: Resolver::new(Vec::new()),
@@ -24,7 +24,7 @@ fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
     Link::open(config, Box::new(on_notice), Box::new(|_| ())).unwrap()
 }
 
-/// A verb, and the code that it is answered with; disconnected if it is dropped.
+/// A request, and a receiver of the code that answers it, disconnected if the request is dropped.
 fn verb() -> (Outgoing, Receiver<i32>) {
     let (tell, told) = bounded(1);
     let on_answer = Box::new(move |answer: RawReply| tell.send(answer.error).unwrap());
@@ -49,7 +49,7 @@ fn after_two_panics_the_link_does_no_more_than_answer_and_ends_when_dropped() {
         let counted = Arc::clone(&panics);
         let is_wanted = Box::new(move || {
             counted.fetch_add(1, Ordering::SeqCst);
-            panic!("to be survived")
+            panic!("the link must survive this")
         });
         link.later(DeferredRequest { verb, is_wanted });
         assert!(matches!(answer(&told), None | Some(SESSION_EXPIRED)));
@@ -63,7 +63,7 @@ fn after_two_panics_the_link_does_no_more_than_answer_and_ends_when_dropped() {
     assert!(link.lease().is_err());
     drop(link);
     let told: Vec<Notice> = notices.iter().collect();
-    assert_eq!(told, [Notice::Ended(End::Lapsed), Notice::Over], "and then the thread has ended");
+    assert_eq!(told, [Notice::Ended(End::Lapsed), Notice::Over], "and then the thread ended");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_panic_of_one_who_is_told_is_nothing_to_the_others() {
     let (tell, notices) = unbounded();
     let link = link(move |notice| {
         tell.send(notice).unwrap();
-        panic!("to be survived");
+        panic!("the link must survive this");
     });
     link.close(Duration::from_secs(10));
     drop(link);
@@ -85,7 +85,7 @@ fn in_a_forked_process_nothing_is_sent_and_nobody_waits() {
     let mut link = link(move |notice| tell.send(notice).unwrap());
     link.process += 1;
     let lines = Arc::clone(&link.shared);
-    // As another thread may have left them.
+    // Locked, as another thread may have left them when the process was forked.
     let left = (lines.line.lock(), lines.put_off.lock(), lines.info.lock());
     let [first, second, third] = [(); 3].map(|()| verb());
     assert!(link.send([Some(first.0), None]));

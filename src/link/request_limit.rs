@@ -1,20 +1,20 @@
-//! Requests that a server may be too small for. One beyond its own `jute.maxbuffer` has no answer:
-//! the server closes the connection. So does a server that is restarted; only if it happens again
-//! and again is the size to blame, and then only for a while.
+//! Requests that may be too large for the servers. A server does not answer a request beyond its
+//! own `jute.maxbuffer`, but closes the connection. So does a server that is restarted: only if it
+//! happens repeatedly is the size to blame, and then only for a while.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::rt::Moment;
 
-/// So many connections may a request of one size cost.
+/// How many connections a request of one size may cost before it is refused.
 const CLOSINGS: u32 = 3;
-/// The server closes at once; what has waited longer is not the reason.
+/// A server closes the connection at once: a request that has waited longer is not the reason.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// For so long such a request is not sent again: the server may have been restarted with other
-/// settings, or the suspicion may have been wrong.
+/// How long such a request is not sent again. It may succeed afterwards: the server may have been
+/// restarted with other settings, or the suspicion may have been wrong.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
-/// Nobody sets the limit below this.
+/// Requests up to this size are not suspected: servers do not have a lower limit.
 const SMALLEST: usize = 1024;
 /// How many sizes are remembered.
 const MOST: usize = 32;
@@ -53,12 +53,12 @@ impl Sizes {
         let (count, last) = self.closings.entry(largest).or_insert((0, now));
         (*count, *last) = (count.saturating_add(1), now);
         if self.closings.len() > MOST {
-            // A smaller one says more.
+            // The smaller a suspected size, the more requests it refuses.
             self.closings.pop_last();
         }
     }
 
-    /// Why a request of this size is not to be sent.
+    /// The reason not to send a request of this size, if there is one.
     pub(crate) fn refusal(&self, size: usize, now: Moment) -> Option<String> {
         let refused =
             |(count, last): &(u32, Moment)| *count >= CLOSINGS && now.since(*last) < REFUSED_FOR;
@@ -81,7 +81,7 @@ mod tests {
         Moment::ZERO.plus(Duration::from_secs_f64(seconds))
     }
 
-    /// Closed so often on these sizes, sent a moment before.
+    /// Closes `times` connections on requests of these sizes, sent a moment before.
     fn closed(sizes: &mut Sizes, times: usize, unanswered: &[usize]) {
         for _ in 0..times {
             sizes.closed(unanswered.iter().map(|size| (*size, at(9.9))), at(10.));

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
@@ -24,10 +24,10 @@ use crate::session_notice::{End, Info, Notice};
 use crate::wire_values::RawReply;
 use crate::wire_values::code::SESSION_EXPIRED;
 
-/// Whether this process was warned of a short session timeout.
+/// Whether this process has logged the warning about a short session timeout.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// How long a session that nobody owns any more may take to be closed.
+/// How long closing a session may take when no caller says how long.
 const ORPHAN_CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 pub(super) struct Runner {
@@ -42,19 +42,18 @@ pub(super) struct Runner {
     server: Option<(Arc<TcpStream>, SocketAddr)>,
     dial: Option<Dial>,
     dials: u64,
-    /// What the servers that are dialled must have seen.
+    /// The zxid that the servers being dialled must have seen.
     dialled_zxid: i64,
     redial_at: Moment,
     futile: u32,
-    rounds: Arc<AtomicU32>,
     attached_at: Moment,
-    /// When it was last said that the connection stands.
+    /// When it was last reported that the connection serves the session.
     alive_at: Moment,
-    /// What was last made known of it.
+    /// The value that was last published.
     lease_end: u64,
     avoid: Option<SocketAddr>,
     give_up_at: Moment,
-    /// Until when something may be put off by those who were told something last.
+    /// Until when callers that were just told something may defer a request without a wake-up.
     nap_until: Moment,
     dropped: bool,
 }
@@ -82,7 +81,6 @@ impl Runner {
             dialled_zxid: 0,
             redial_at: Moment::ZERO,
             futile: 0,
-            rounds: Arc::default(),
             attached_at: Moment::ZERO,
             alive_at: Moment::ZERO,
             lease_end: LAPSED,
@@ -94,8 +92,9 @@ impl Runner {
     }
 
     pub(super) fn run(mut self) {
-        // Nothing here panics, but what is called might: a logger, for one. After a panic the session
-        // is over, and what is asked is answered; after another one, by as little as that takes.
+        // Nothing here panics, but what is called might, such as a callback. After a panic the
+        // session is over, and requests are still answered; after a second one, by as little code
+        // as possible.
         for _ in 0..2 {
             if catch_unwind(AssertUnwindSafe(|| self.serve())).is_ok() {
                 return;
@@ -105,8 +104,8 @@ impl Runner {
         self.answer_the_rest();
     }
 
-    /// Tells everybody who asks that the session is over, until the link is dropped. Nothing in here
-    /// can panic, and it only runs when it is told something.
+    /// Answers every request with an expired session, until the link is dropped. Nothing in here
+    /// can panic, and it only runs when a command arrives.
     fn answer_the_rest(mut self) {
         let shared = Arc::clone(&self.shared);
         shared.lease_end.store(LAPSED, Ordering::Release);
@@ -162,7 +161,10 @@ impl Runner {
                 self.lose_server(&mut line, &broken.0);
             }
             if now >= self.give_up_at && !line.core.is_over() {
-                logging::debug!(target: "zklock::link", "could not close the session: no server reached");
+                logging::debug!(
+                    target: "zklock::link",
+                    "no server closed the session in time, it will expire"
+                );
                 line.core.give_up();
             }
         }
@@ -176,7 +178,7 @@ impl Runner {
         }
         let (now, last_zxid) = (Moment::now(), line.core.last_zxid());
         if self.dialled_zxid != last_zxid {
-            // The session has ended meanwhile: any server will do from here on.
+            // The session has ended meanwhile: from now on, any server will do.
             self.dial = None;
         }
         if line.core.is_attached() || self.dial.is_some() || now < self.redial_at {
@@ -192,7 +194,6 @@ impl Runner {
             round_trip: line.core.round_trip(),
             patience: self.config.connect_timeout,
             futile: self.futile,
-            rounds: Arc::clone(&self.rounds),
         };
         self.dials += 1;
         self.dialled_zxid = last_zxid;
@@ -210,14 +211,14 @@ impl Runner {
         match started {
             Ok(dial) => self.dial = Some(dial),
             Err(error) => {
-                logging::error!(target: "zklock::link", "{error}");
+                logging::error!(target: "zklock::link", "cannot search servers, retrying: {error}");
                 self.redial_at = now.plus(Duration::from_millis(500));
             }
         }
     }
 
-    /// Makes known what the core has to say, in the order that nobody is misled by:
-    /// the lease, the state, and only then the answers and events that depend on it.
+    /// Publishes the core's news in an order that misleads no caller: the lease, the state, and
+    /// only then the answers and events that depend on it.
     fn publish(&mut self, line: &mut MutexGuard<'_, LockedConnection>) {
         self.publish_lease(line);
         if !line.core.has_news() {
@@ -226,7 +227,7 @@ impl Runner {
         self.nap_until = Moment::now().plus(NAP);
         let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
         let session = self.session(line);
-        // Whoever hears of it may send at once.
+        // Unlocked, as callers that are told may send at once.
         MutexGuard::unlocked(line, || self.pass_on(notices, all_said, session));
     }
 
@@ -234,16 +235,22 @@ impl Runner {
         self.tell(&notices, all_said);
         for notice in notices {
             if let Notice::Ended(why) = notice {
+                let what = match why {
+                    End::Expired => "is lost: the server says that it has expired",
+                    End::Lapsed => "is lost: no server has confirmed it in time",
+                    End::AuthFailed => "is over: the server rejected the credentials",
+                    End::Closed => "is over: the client closed it",
+                };
                 logging::line!(
                 if why == End::Closed { log::Level::Debug } else { log::Level::Warn },
                 target: "zklock::link",
-                                    "session 0x{session:x} is over: {why:?}"
+                                    "session 0x{session:x} {what}"
                                 );
             }
         }
     }
 
-    /// A panic in what one of them does costs the others nothing.
+    /// Calls the callbacks; a panic in one does not affect the others.
     fn tell(&mut self, notices: &[Notice], all_said: Vec<Incoming>) {
         for notice in notices {
             match notice {
@@ -261,7 +268,7 @@ impl Runner {
         }
     }
 
-    /// Asks what was put off, as far as it is still wanted.
+    /// Sends the deferred requests that are due and still wanted.
     fn catch_up(&mut self, line: &mut LockedConnection) {
         let mut put_off = self.shared.put_off.lock();
         if put_off.all.is_empty() {
@@ -272,7 +279,7 @@ impl Runner {
         let due: Vec<DeferredRequest> = put_off.all.drain(..due).map(|(_, later)| later).collect();
         drop(put_off);
         if !due.is_empty() && !self.commands.is_empty() {
-            // What was asked for before goes before: it may remove the watch that is set here.
+            // Earlier requests go first: one may remove the watch that is set here.
             self.obey(line);
         }
         for DeferredRequest { verb, is_wanted } in due {
@@ -282,7 +289,7 @@ impl Runner {
         }
     }
 
-    /// For those who have something left to do and nobody else to remind them of it.
+    /// Reports now and then that the connection works, which reminds waiters of unfinished work.
     fn remind(&mut self, line: &mut MutexGuard<'_, LockedConnection>) {
         let timeout = line.core.granted().map_or(Duration::MAX, |granted| granted.timeout);
         let now = Moment::now();
@@ -302,7 +309,7 @@ impl Runner {
         );
         self.lease_end = end;
         if exchanged.is_err() {
-            // A holder was told that the lease has run out: so it has, for everybody.
+            // A caller was told that the lease has run out, so it has run out for all.
             self.lease_end = LAPSED;
             line.core.lapse(Moment::now());
         }
@@ -340,8 +347,8 @@ impl Runner {
         line.asleep_until = next;
         let polled = MutexGuard::unlocked(line, || poll(&mut sockets, limit));
         if let Err(error) = polled {
-            // Nothing that can be helped here; do not spin on it.
-            logging::error!(target: "zklock::link", "could not wait for the connection: {error}");
+            // Nothing can be done about it here; the pause avoids a busy loop.
+            logging::error!(target: "zklock::link", "could not wait for data, retrying: {error}");
             std::thread::sleep(Duration::from_millis(50));
         }
         let is_readable = |at: usize| {
@@ -384,7 +391,10 @@ impl Runner {
         match found {
             Dialed::Server { stream, address, granted } => {
                 if let Err(cause) = stream.set_nonblocking(true) {
-                    logging::warning!(target: "zklock::link", "a connection was unusable: {cause}");
+                    logging::warning!(
+                        target: "zklock::link",
+                        "the connection to {address} is unusable, trying again: {cause}"
+                    );
                     return;
                 }
                 let now = Moment::now();
@@ -399,24 +409,30 @@ impl Runner {
                 (line.server, line.broken) = (Some(Arc::clone(&stream)), None);
                 self.server = Some((stream, address));
                 self.attached_at = now;
-                self.rounds.store(0, Ordering::Relaxed);
+                self.config.resolver.outage.over(now);
                 line.core.attach(granted, now);
+                let what = match (first, line.core.ended()) {
+                    (true, _) => format!(
+                        "opened at {address}, timeout {timeout:?} (asked for {:?})",
+                        self.config.session_timeout
+                    ),
+                    (false, None) => format!("is served again, by {address}"),
+                    (false, Some(_)) => format!("is over and is being closed at {address}"),
+                };
                 logging::line!(
                 if first { log::Level::Debug } else { log::Level::Info },
                 target: "zklock::link",
-                                    "session 0x{:x} is served by {address}",
+                                    "session 0x{:x} {what}",
                                     self.session(line)
                                 );
-                if first
-                    && let Some(warning) = lease::warning(timeout)
-                    && !WARNED.swap(true, Ordering::Relaxed)
-                {
+                let warn_once = |_: &_| first && !WARNED.swap(true, Ordering::Relaxed);
+                if let Some(warning) = lease::warning(timeout).filter(warn_once) {
                     logging::warning!(target: "zklock::link", "{warning}");
                 }
             }
             Dialed::Expired => line.core.expired(),
             Dialed::AuthFailed => {
-                // It is still to be closed, but that may need credentials, too.
+                // The session must still be closed, but that may need credentials, too.
                 let patience =
                     line.core.granted().map_or(ORPHAN_CLOSE_LIMIT, |granted| granted.timeout);
                 self.give_up_at = self.give_up_at.min(Moment::now().plus(patience));

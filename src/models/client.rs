@@ -18,7 +18,7 @@ fn client(world: &Arc<World>) -> Client {
     Client::with(Box::new(Servers(Arc::clone(world))), "test".to_owned(), String::new())
 }
 
-/// Asks for a session, and says how that ended.
+/// Asks for a session and returns the outcome.
 fn ask(client: &Client, until: Deadline, patience: Patience) -> Result<i64, Option<ErrorKind>> {
     match client.core().session(&Waiter::new(), until, || false, patience) {
         Ok(session) => Ok(session.id()),
@@ -31,7 +31,7 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_millis(1))
 }
 
-/// All sessions that were opened have been closed.
+/// Checks that all sessions that were opened have been closed.
 fn assert_none_is_left(world: &World) {
     assert_eq!(world.sessions().1, 0, "a session was left open");
 }
@@ -52,8 +52,8 @@ fn many_who_want_a_session_share_one() {
     });
 }
 
-/// Whatever goes wrong with opening, nobody waits for ever, and everybody hears of it or gets
-/// what he waits for.
+/// Checks that no caller waits for ever, whatever goes wrong with opening: each gets a session or
+/// an error.
 fn openings(troubles: Troubles, poverty: u32) -> impl FnOnce() {
     let world = World::new(troubles);
     let client = client(&world);
@@ -93,7 +93,7 @@ fn without_threads_nobody_waits_for_an_opening_that_is_none() {
     explore(|| openings(Troubles::default(), 60));
 }
 
-/// The thread that opens is lost to a panic; somebody else opens.
+/// The thread that opens panics; another caller opens instead.
 #[test]
 fn openings_that_panic_leave_nobody_waiting() {
     explore(|| openings(Troubles { panics: 2, until: 4, ..Troubles::default() }, 0));
@@ -121,7 +121,7 @@ fn a_close_at_any_moment_leaves_nobody_waiting_and_no_session() {
         join(waits);
         let closed = ask(&client, Deadline::NEVER, Patience::UntilDeadline);
         assert_eq!(closed, Err(Some(ErrorKind::Closed)));
-        // As the last client does; it has been done.
+        // As dropping the last client does; it has no effect here, as the client is closed.
         client.close();
         move || {
             assert_none_is_left(&world);
@@ -141,7 +141,7 @@ fn a_session_that_nobody_wants_any_more_is_closed() {
     });
 }
 
-/// Listeners hear of all changes in their order, and at last of the close.
+/// Listeners get all changes in order, and the close last.
 #[test]
 fn states_are_told_in_their_order_until_closed() {
     explore(|| {
@@ -163,14 +163,14 @@ fn states_are_told_in_their_order_until_closed() {
             assert_none_is_left(&world);
             let told = told.lock().clone();
             let pairs = told.windows(2);
-            assert!(pairs.clone().all(|pair| pair[0] != pair[1]), "told twice: {told:?}");
+            assert!(pairs.clone().all(|pair| pair[0] != pair[1]), "a state came twice: {told:?}");
             assert_eq!(told.last(), Some(&SessionState::Closed), "{told:?}");
             drop(client);
         }
     });
 }
 
-/// Also who listens from the first moment on hears of the close.
+/// A listener registered right after the first session hears of the close, too.
 #[test]
 fn a_close_right_after_the_first_session_is_told() {
     explore(|| {

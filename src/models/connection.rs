@@ -1,4 +1,4 @@
-//! A client's end of the small ensemble: what the engine takes for sessions.
+//! The client side of the small ensemble: it stands in for the connections of real sessions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::session_notice::End;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The ensemble, as clients see it.
+/// The ensemble as clients see it.
 pub(super) struct Servers(pub(super) Arc<World>);
 
 impl Servers {
@@ -52,7 +52,7 @@ impl Ensemble for Servers {
         if until_attached(&status, waiter, limit, stop)? {
             return Ok(Box::new(wire));
         }
-        Err(Error::new(ErrorKind::Connect, "not in time"))
+        Err(Error::new(ErrorKind::Connect, "timed out"))
     }
 
     fn session_timeout(&self) -> Duration {
@@ -86,8 +86,8 @@ impl Connection for Wire {
 
     fn flushed_by(&self, _until: Deadline) {}
 
-    fn trusted(&self) -> Result<(), End> {
-        self.world.lease(self.session)
+    fn trusted(&self) -> Result<Duration, End> {
+        self.world.lease(self.session).map(|()| Duration::ZERO)
     }
 
     fn info(&self) -> Info {
@@ -99,7 +99,7 @@ impl Connection for Wire {
     }
 }
 
-/// There are no data here, and nothing is hidden.
+/// Answers a request. Nodes have no data here, and no ACL hides anything.
 fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> {
     let stat = |server: &mut Server, path: &str, watch| {
         server.find(session, path, watch).ok_or(Fault::NoNode)
@@ -121,16 +121,15 @@ fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> 
             };
             Reply::Created(Created { path, czxid: Some(czxid) })
         }
-        Request::Delete { path } => {
+        Request::Delete { path, .. } => {
             server.delete(&path)?;
             Reply::Done
         }
-        Request::Write { path, .. } => {
-            stat(server, &path, false)?;
-            Reply::Done
+        Request::Write { path, .. } => Reply::Stat(stat(server, &path, false)?),
+        // No model needs these.
+        Request::Transact(_) | Request::Acl { .. } | Request::SetAcl { .. } => {
+            return Err(Fault::Unknown);
         }
-        // Nothing that is modelled here needs one.
-        Request::Transact(_) => return Err(Fault::Unknown),
         Request::Data { path, watch } => Reply::Data(Vec::new(), stat(server, &path, watch)?),
         Request::Exists { path, watch } => Reply::Stat(stat(server, &path, watch)?),
         Request::Children { path, watch } => Reply::Names(names(server, &path, watch)?),

@@ -1,5 +1,5 @@
-//! An ensemble of one server, as small as will do, that threads ask directly. Each session has a
-//! thread that stands for its link: all that the client is told comes from there, in its order.
+//! A minimal ensemble of one server, which threads call directly. Each session has a thread in
+//! place of its link; everything that the client hears comes from that thread, in order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Answered, Fault, OnReply, Reply, Reports, Stat};
 use crate::session_notice::{End, Notice};
 
-/// How opening a session may go wrong, one time in so many; 0 is never.
+/// How opening a session may fail. Each number *n* means one time in *n*; 0 means never.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Troubles {
     pub(super) unreachable: u32,
     pub(super) rejected: u32,
     pub(super) panics: u32,
-    /// How many sessions are opened before all goes well.
+    /// The last session whose opening may fail.
     pub(super) until: i64,
 }
 
-/// See the module.
+/// The ensemble and its troubles.
 pub(super) struct World {
     server: Mutex<Server>,
     pub(super) troubles: Troubles,
@@ -32,7 +32,7 @@ pub(super) struct World {
 #[derive(Default)]
 pub(super) struct Server {
     nodes: BTreeMap<String, Node>,
-    /// The next number of a child, by parent; what is deleted does not give its number back.
+    /// The next sequence number by parent; numbers of deleted nodes are not used again.
     numbers: BTreeMap<String, u32>,
     zxid: i64,
     sessions: BTreeMap<i64, Seat>,
@@ -41,11 +41,11 @@ pub(super) struct Server {
 
 struct Node {
     czxid: i64,
-    /// The session that it ends with; 0 is none.
+    /// The session that owns the node; 0 means none.
     owner: i64,
 }
 
-/// A session, as the server has it.
+/// A session as the server sees it.
 struct Seat {
     attached: bool,
     connection: u64,
@@ -60,13 +60,13 @@ enum Aspect {
     Children,
 }
 
-/// What a link is to do.
+/// A task for a link.
 pub(super) enum Task {
     Break,
     Attach,
     End(End),
     Tell(String),
-    /// The answer to what was asked on the connection of this number.
+    /// The answer to a request that was sent on the connection of this number.
     Answer(u64, OnReply, Answer<Reply>),
 }
 
@@ -100,7 +100,7 @@ impl World {
         Arc::new(world)
     }
 
-    // ----- for models to meddle with and look at
+    // ----- what models change and inspect
 
     pub(super) fn make(&self, path: &str) {
         let _ = self.server.lock().create(path, 0);
@@ -118,13 +118,13 @@ impl World {
         self.server.lock().nodes.keys().cloned().collect()
     }
 
-    /// How many sessions have been opened, and how many of them not ended.
+    /// Returns how many sessions have been opened and how many of them have not ended.
     pub(super) fn sessions(&self) -> (i64, usize) {
         let server = self.server.lock();
         (server.opened, server.sessions.len())
     }
 
-    /// The latest session's connection breaks, and is made anew.
+    /// Breaks the latest session's connection and makes a new one.
     pub(super) fn reconnect(&self) {
         self.order(Task::Break);
         self.order(Task::Attach);
@@ -147,7 +147,7 @@ impl World {
 
     // ----- sessions
 
-    /// Opens a session, unless it is one that `fails`.
+    /// Opens a session, unless `fails` returns an error for its number.
     pub(super) fn open(
         self: &Arc<Self>,
         reports: Reports,
@@ -179,7 +179,7 @@ impl World {
         if trusted { Ok(()) } else { Err(End::Lapsed) }
     }
 
-    /// Has the session's link do it, if that is still there.
+    /// Gives the session's link a task, if the session still exists.
     pub(super) fn have(&self, session: i64, task: Task) {
         let link = self.server.lock().sessions.get(&session).map(|seat| Arc::clone(&seat.link));
         if let Some(link) = link {
@@ -189,7 +189,7 @@ impl World {
 
     // ----- requests
 
-    /// Has the server act at once; its answer comes by the link, if the connection lasts until then.
+    /// Has the server act at once. Its answer comes through the link, if the connection lasts.
     pub(super) fn ask(
         &self,
         session: i64,
@@ -199,7 +199,7 @@ impl World {
         let mut server = self.server.lock();
         let Some(seat) = server.sessions.get(&session) else {
             drop(server);
-            // The link, which is to tell of it, needs a chance to.
+            // The link needs a chance to report the end.
             yield_now();
             return on_reply(Answered::Read(Err(Fault::SessionEnded)));
         };
@@ -223,7 +223,7 @@ impl Server {
         Ok(self.zxid)
     }
 
-    /// With the next number behind it.
+    /// Creates a node with the next sequence number appended to its path.
     pub(super) fn create_numbered(&mut self, path: &str, owner: i64) -> Answer<(String, i64)> {
         let parent = path::parent(path).to_owned();
         if !self.nodes.contains_key(&parent) {
@@ -261,6 +261,8 @@ impl Server {
             czxid: node.czxid,
             mzxid: node.czxid,
             ctime: 0,
+            mtime: 0,
+            data_length: 0,
             version: 0,
             child_changes: 0,
             children: 0,
@@ -304,7 +306,7 @@ impl Server {
     }
 }
 
-/// The life of a session's link.
+/// Runs a session's link until the session ends.
 fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
     let tell = |notice| {
         reports.status.note(notice);
@@ -342,7 +344,7 @@ fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
                 on_reply(Answered::Read(if lasts { answer } else { Err(Fault::ConnectionLoss) }));
             }
             Task::End(why) => {
-                // The lease ends before the server passes on what was held.
+                // The lease ends before the server passes the session's locks on.
                 seat(&mut |seat| seat.trusted = false);
                 if one_in(2) {
                     tell(Notice::Ended(why));
@@ -356,7 +358,7 @@ fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
             }
         }
     }
-    // What is still asked is answered, too.
+    // Requests still waiting are answered, too.
     let left = std::mem::take(&mut *inbox.tasks.lock());
     for task in left {
         if let Task::Answer(_, on_reply, _) = task {

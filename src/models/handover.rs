@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::explore;
 use super::join;
-use super::lock::{Holders, NODE, assert_no_contender_is_left, client, world};
+use super::lock::{Holders, NODE, assert_no_contender_is_left, client, if_answered, world};
 use super::threads;
 use super::until;
 use crate::contend::handover_policy::HandOver;
@@ -17,7 +17,7 @@ use crate::rt::shuttled::one_in;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 
-/// Longer than anything here takes.
+/// Longer than any model takes.
 const LONG: Duration = Duration::from_secs(3600);
 
 fn builder(client: &Client, turns: u32) -> DistributedLockBuilder {
@@ -44,7 +44,7 @@ fn it_goes_from_one_to_the_other() {
     });
 }
 
-/// Locks of the same path made at the same time, and dropped, are one all the same.
+/// Locks on the same path share one node, even if created and dropped at the same time.
 #[test]
 fn equal_locks_made_at_once_are_one() {
     explore(|| {
@@ -71,8 +71,8 @@ fn who_gives_up_leaves_his_place_to_the_next() {
         let contenders = threads(4, move |number| {
             let guard = match number {
                 0 => Some(lock.lock().unwrap()),
-                1 => lock.try_lock_for(Duration::from_millis(1)).unwrap(),
-                2 => lock.try_lock().unwrap(),
+                1 => if_answered(lock.try_lock_for(Duration::from_millis(1))),
+                2 => if_answered(lock.try_lock()),
                 _ => match lock.lock_with(&token) {
                     Ok(guard) => Some(guard),
                     Err(error) => {
@@ -91,7 +91,7 @@ fn who_gives_up_leaves_his_place_to_the_next() {
     });
 }
 
-/// Whoever waits for a sibling whose node is gone goes on without it.
+/// Threads that wait for a sibling go on when that sibling's node is gone.
 #[test]
 fn a_loss_holds_up_nobody() {
     explore(|| {
@@ -118,7 +118,7 @@ fn a_loss_holds_up_nobody() {
     });
 }
 
-/// The holder does not let go before its siblings have it elsewhere.
+/// The holder keeps its guard until its siblings have held the lock with another node.
 #[test]
 fn siblings_do_not_wait_for_the_guard_of_a_lost_lock() {
     explore(|| {

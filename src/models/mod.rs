@@ -1,11 +1,11 @@
-//! The places where threads meet, each as a small model that shuttle runs under many schedules:
-//! it switches threads at every lock, bell and atomic operation, where the simulation does only
-//! where they wait.
+//! Small models of the code that threads share, each run by shuttle under many schedules. Shuttle
+//! switches threads at every lock, bell and atomic operation; the simulation does so only where
+//! threads wait.
 //!
 //! ```text
 //! scripts/simulate --threads                       # all models
 //! scripts/simulate --threads --only reaper::       # some
-//! scripts/simulate --threads --only reaper::NAME --schedule SCHEDULE   # as it was printed
+//! scripts/simulate --threads --only reaper::NAME --schedule SCHEDULE   # replays a printed one
 //! ```
 
 mod client;
@@ -29,18 +29,18 @@ use shuttle::{Config, MaxSteps, Runner};
 
 use crate::rt::shuttled::{begin, join_all};
 
-/// How many schedules of each kind a plain run tries.
+/// How many schedules of each kind a run tries by default.
 const SCHEDULES: usize = 1_000;
-/// A model that takes more steps goes round and round.
+/// A model that takes more steps than this is taken to loop for ever.
 const PATIENCE: usize = 50_000;
-/// In how many places a schedule of the second kind prefers another thread.
+/// How often a schedule of the second kind changes the thread it prefers.
 const DEPTH: usize = 3;
 
-/// Tries a model under many schedules. It returns what is to hold when all its threads have ended;
-/// that they do is part of what is tried.
+/// Tries a model under many schedules. The model returns the final check, which runs when all its
+/// threads have ended; a thread that never ends is a failure.
 ///
-/// `ZKLOCK_SEEDS` says how many schedules of each kind, `ZKLOCK_FIRST_SEED` where they are
-/// drawn from; `ZKLOCK_SCHEDULE` is one to replay.
+/// `ZKLOCK_SEEDS` sets how many schedules of each kind to try, `ZKLOCK_FIRST_SEED` the seed they
+/// are drawn from, and `ZKLOCK_SCHEDULE` a single schedule to replay.
 fn explore<F, E>(model: F)
 where
     F: Fn() -> E + Clone + Send + Sync + 'static,
@@ -49,7 +49,7 @@ where
     let name = std::any::type_name::<F>().replace("zklock::models::", "");
     let name = name.replace("::{{closure}}", "");
     if let Ok(schedule) = std::env::var("ZKLOCK_SCHEDULE") {
-        // It is printed in lines.
+        // Shuttle prints a schedule in several lines.
         let schedule: String = schedule.split_whitespace().collect();
         run(&model, ReplayScheduler::new_from_encoded(&schedule));
         return;
@@ -66,7 +66,7 @@ where
     );
 }
 
-/// How many steps were taken.
+/// Runs the model under the scheduler and returns the number of steps taken.
 fn run<F, E>(model: &F, scheduler: impl Scheduler + 'static) -> usize
 where
     F: Fn() -> E + Clone + Send + Sync + 'static,
@@ -75,7 +75,7 @@ where
     let mut config = Config::new();
     config.stack_size = 1 << 18;
     config.max_steps = MaxSteps::FailAfter(PATIENCE);
-    // It warns that weaker orderings of atomics are not explored; what is tried here uses none.
+    // Shuttle warns that it does not explore weaker atomic orderings; the models use none.
     config.silence_warnings = true;
     let (model, steps) = (model.clone(), Arc::new(AtomicUsize::new(0)));
     let taken = Arc::clone(&steps);
@@ -89,7 +89,7 @@ where
     steps.load(Relaxed)
 }
 
-/// So many threads that do the same, by number; to be joined.
+/// Starts `count` threads that run `body` with their numbers; the caller joins them.
 #[must_use]
 fn threads<T: Send + 'static>(
     count: usize,
@@ -106,7 +106,7 @@ fn join<T>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Lets others go on until it is so.
+/// Lets other threads run until the condition holds.
 fn until(is_so: impl Fn() -> bool) {
     while !is_so() {
         shuttle::thread::yield_now();

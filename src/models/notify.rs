@@ -27,7 +27,7 @@ fn who_subscribes_before_looking_misses_nothing() {
             changes.fetch_add(1, SeqCst);
             telling.tell();
         });
-        // Comes and goes while others are told.
+        // This subscription comes and goes while others are woken.
         drop(signals.subscribe(Arc::new(|| ())));
         join(waiters);
         join(tellers);
@@ -35,7 +35,7 @@ fn who_subscribes_before_looking_misses_nothing() {
     });
 }
 
-/// A node as one server has it, which tells once of its end.
+/// A node on one server, which reports its deletion once.
 #[derive(Default)]
 struct Node {
     gone: bool,
@@ -50,7 +50,7 @@ fn every_waiter_of_a_node_hears_of_its_end() {
         let paths = ["/a", "/b"];
         let (table, server) = (Arc::clone(&watches), Arc::clone(&nodes));
         let waiters = threads(3, move |number| {
-            // As the engine: an entry in the table, then the watch, then the wait.
+            // In the engine's order: an entry in the table, then the watch, then the wait.
             let (waiter, which) = (Waiter::new(), number % 2);
             let fired = Arc::new(AtomicBool::new(false));
             let (flag, bell) = (Arc::clone(&fired), waiter.bell());
@@ -109,7 +109,7 @@ fn a_cancel_ends_every_wait_that_began_or_will() {
     });
 }
 
-/// Subscriptions are told in their order, and each has its own number.
+/// Subscriptions are woken in order, and each has its own number.
 #[test]
 fn subscriptions_end_each_for_itself() {
     explore(|| {

@@ -12,7 +12,7 @@ use crate::session::notify::Waiter;
 use crate::session::reaper::Reaper;
 use crate::session::session::Session;
 
-/// A reaper, and a session that reminds it of what waits for a thread, as a client's does.
+/// Makes a reaper and a session that reminds it of work without a thread, as a client's does.
 fn with_nodes(paths: &[&str]) -> (Arc<World>, Reaper, Arc<Session>) {
     let (world, reaper) = (World::new(Troubles::default()), Reaper::default());
     world.make("/lock");
@@ -26,7 +26,7 @@ fn with_nodes(paths: &[&str]) -> (Arc<World>, Reaper, Arc<Session>) {
     (world, reaper, Arc::new(session))
 }
 
-/// Two threads have nodes deleted; one of those of a sweep is made at the last moment.
+/// Two threads have nodes deleted; the sweep's node is created at the last moment.
 fn reap(world: &Arc<World>, reaper: &Reaper, session: &Arc<Session>) {
     let (reaper, session) = (reaper.clone(), Arc::clone(session));
     let world = Arc::clone(world);
@@ -81,8 +81,8 @@ fn the_end_of_the_session_is_the_end_of_its_tasks_and_of_the_thread() {
     });
 }
 
-/// Without a thread, a node's deletion is asked for all the same, before anything reminds the
-/// reaper; once it is reminded, and has one, the rest is done, too.
+/// Without a thread the reaper still requests deletes, before any reminder. Once it is reminded and
+/// gets a thread, it does the rest.
 #[test]
 fn without_threads_deletes_are_asked_for_and_sweeps_wait_for_a_reminder() {
     explore(|| {

@@ -12,8 +12,8 @@ use crate::session::cancel::Cancel;
 use crate::session::single_flight::SingleFlight;
 use crate::session::time_limit::TimeLimit;
 
-/// Callers of `count` threads, each twice, while what is asked for changes. `panics` says whether
-/// a question does. Two of them have a time limit, of which one is cancelled.
+/// Has `count` threads ask twice each, while the answer changes. `panics` decides whether a
+/// question panics. Two of the threads have a time limit; one of these is cancelled.
 fn callers(count: usize, panics: impl Fn() -> bool + Clone + Send + 'static) -> impl FnOnce() {
     let together = Arc::new(SingleFlight::<u64>::default());
     let (world, asking) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -30,10 +30,10 @@ fn callers(count: usize, panics: impl Fn() -> bool + Clone + Send + 'static) -> 
             };
             let before = world.load(SeqCst);
             let ask = || {
-                // Who goes has no answer.
+                // A caller whose limit is over gets no answer.
                 let is_over = limit.as_ref().is_some_and(TimeLimit::is_over);
                 if key == "a" {
-                    assert_eq!(asking.fetch_add(1, SeqCst), 0, "two ask at once");
+                    assert_eq!(asking.fetch_add(1, SeqCst), 0, "two threads ask at once");
                 }
                 let answer = if is_over { 0 } else { world.load(SeqCst) };
                 if key == "a" {
@@ -47,7 +47,7 @@ fn callers(count: usize, panics: impl Fn() -> bool + Clone + Send + 'static) -> 
             let get = || shared.get(key, limit.as_ref(), ask);
             match catch_unwind(AssertUnwindSafe(get)) {
                 Ok(Some(answer)) => {
-                    assert!(answer >= before, "the answer {answer} was asked for before {before}");
+                    assert!(answer >= before, "stale answer {answer}: it was {before} already");
                 }
                 Ok(None) => assert!(limit.as_ref().is_some_and(TimeLimit::was_over)),
                 Err(_) => {}
@@ -72,7 +72,7 @@ fn a_question_that_panics_strands_nobody() {
     explore(|| callers(3, || one_in(3)));
 }
 
-/// A question by a thread that unwinds is as good as any.
+/// A question works as usual on a thread that is unwinding.
 #[test]
 fn who_asks_while_unwinding_strands_nobody() {
     struct AsksWhenDropped(Arc<SingleFlight<u64>>);
@@ -88,7 +88,7 @@ fn who_asks_while_unwinding_strands_nobody() {
             let asks = AsksWhenDropped(Arc::clone(&shared));
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 let _asks = asks;
-                // One at the most: two that unwind cannot be told apart by what runs them.
+                // Only one thread panics: shuttle cannot tell two unwinding threads apart.
                 if number == 0 {
                     give_way();
                 }

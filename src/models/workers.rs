@@ -25,7 +25,7 @@ enum Outcome {
     Failed,
 }
 
-/// What became of one call's job.
+/// What happened to one call's job.
 #[derive(Default)]
 struct Fate {
     begun: AtomicU64,
@@ -33,8 +33,8 @@ struct Fate {
     late: AtomicU64,
 }
 
-/// More callers than workers, some of whom give up; each has exactly one end, and the job that
-/// has begun gives its result to the caller or to `late`.
+/// Runs more callers than workers, some of which give up. Each call ends exactly once, and a job
+/// that has begun gives its result to the caller or to `late`.
 fn callers(panics: bool) -> impl FnOnce() {
     let (workers, cancel) = (Workers::new("zklock-call", 2), Cancel::new());
     let fates: Arc<[Fate; 4]> = Arc::default();
@@ -86,7 +86,7 @@ fn callers(panics: bool) -> impl FnOnce() {
             };
             let may_give_up = number == 1 || number == 2;
             assert!(as_it_should, "{outcome:?}: begun {begun}, late {late}, panicked {panicked}");
-            assert!(may_give_up || outcome != Outcome::GaveUp, "{number} never gives up");
+            assert!(may_give_up || outcome != Outcome::GaveUp, "{number} has no limit");
         }
     }
 }
@@ -109,7 +109,7 @@ fn without_threads_a_call_fails_but_does_not_hang() {
     });
 }
 
-/// As on a connection: the answer comes, or never will, while the caller's limit runs out.
+/// As on a connection: the answer comes, or is dropped, while the caller's limit runs out.
 #[test]
 fn an_answer_has_one_taker() {
     explore(|| {
@@ -164,12 +164,12 @@ fn no_job_is_stranded_by_workers_that_end() {
     });
 }
 
-/// A job is not left to a worker that is on its way to another.
+/// A job is not left to a worker that is on its way to another job.
 #[test]
 fn jobs_that_wait_for_each_other_are_not_behind_each_other() {
     explore(|| {
         let (workers, met) = (Workers::new("worker", 2), Arc::new((Mutex::new(0), Condvar::new())));
-        // With luck, it leaves a worker with nothing to do.
+        // In some schedules this job leaves an idle worker.
         assert!(workers.submit(Box::new(|| ())).is_ok());
         join(threads(2, move |_| {
             let met = Arc::clone(&met);
@@ -188,7 +188,7 @@ fn jobs_that_wait_for_each_other_are_not_behind_each_other() {
     });
 }
 
-/// What is given back was not done and never will be; the rest is done.
+/// Jobs that are given back never run; all others do.
 #[test]
 fn what_finds_no_thread_is_given_back_or_done() {
     explore(|| {
@@ -224,7 +224,7 @@ fn callbacks_without_a_thread_run_once_there_is_one() {
                     give_way();
                 }
             });
-            // As notices and calls do.
+            // Notices and calls retry in the same way.
             dispatching.retry();
         }));
         set_poverty(0);

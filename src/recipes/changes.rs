@@ -1,4 +1,4 @@
-//! Reports what something is whenever that changes.
+//! Reports the state of a node whenever it changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use crate::session::watched_changes::WatchedChanges;
 
 type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 
-/// What something is, whenever that changes: see [`SharedValue::observe`](crate::SharedValue::observe).
+/// Reports a state whenever it changes: see
+/// [`SharedValue::observe`](crate::SharedValue::observe).
 ///
-/// As an iterator it blocks until there is a change, and ends after an error, which is one that
-/// waiting cannot mend. It has no thread: what happens between two calls is looked up by the next
-/// one, and of several changes only the last is seen.
+/// As an iterator it blocks until there is a change, and ends after an error, which is always one
+/// that waiting does not resolve. It has no thread: each call looks up what has happened since the
+/// one before, and of several changes only the last is seen.
 pub struct Changes<T> {
     target: NodeConfig,
     purpose: Purpose,
@@ -27,7 +28,7 @@ pub struct Changes<T> {
 }
 
 impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
-    /// `look` says what there is, and has it watched.
+    /// `look` reads the state, and watches it.
     pub(crate) fn new(
         target: &NodeConfig,
         purpose: Purpose,
@@ -42,21 +43,31 @@ impl<T: Clone + PartialEq + Send + 'static> Changes<T> {
         }
     }
 
-    /// What there is now, as soon as it is not what the last call gave; at the first call at once.
-    /// `None` when nothing has changed for so long. A request that is under way may take up to
-    /// 50 ms more.
+    /// Waits at most `limit` for another state than at the last call, and returns it.
     ///
-    /// It goes on over lost connections and sessions. A server that lags behind the others is slow
-    /// to tell, but what it tells never goes back in time.
+    /// The first call returns the state at once. `None` if nothing has changed within `limit`. A
+    /// request that is under way may take up to 50 ms more.
+    ///
+    /// Lost connections and sessions do not end the wait. A server that lags behind the others
+    /// reports changes late, but the reported states never go back in time.
     ///
     /// # Errors
     ///
-    /// What waiting cannot mend: [`InvalidName`](crate::ErrorKind::InvalidName),
+    /// Only what waiting does not resolve: [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ,
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed), [`Closed`](crate::ErrorKind::Closed),
     /// [`System`](crate::ErrorKind::System), [`Server`](crate::ErrorKind::Server).
     pub fn next_for(&mut self, limit: Duration) -> Result<Option<T>> {
         self.next_until(Deadline::after(limit))
+    }
+
+    /// Whether what the last call returned still holds, as far as the connected server knows.
+    ///
+    /// False before the first call, after a change that the next call will return, and without a
+    /// connection: what was returned last may be out of date then. Sends no request; a broken
+    /// connection is noticed after a third of the session timeout at the latest.
+    pub fn is_current(&self) -> bool {
+        self.observation.is_current()
     }
 
     fn next_until(&mut self, deadline: Deadline) -> Result<Option<T>> {

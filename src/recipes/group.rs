@@ -8,10 +8,10 @@ use super::changes::Changes;
 use super::node_config::{NodeConfig, Purpose, Wait, placed};
 use crate::contend::hold::{DROP_LIMIT, Hold};
 use crate::contend::list_contenders::HIDDEN;
-use crate::contend::loss_reason::LossReason;
 use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, Condvar, Deadline, Mutex};
 use crate::session::callbacks::InOrder;
@@ -24,14 +24,14 @@ use crate::session::session::Session;
 use crate::session::status::Usable;
 use crate::session::watch_loop::{View, WatchLoop, worth_asking};
 
-/// How long a member that the server refuses waits before it tries to come back again.
+/// How long a member that the server refuses waits before it tries to rejoin.
 const REST: Duration = Duration::from_secs(1);
 
-/// Who is there: programs that join, and are seen by all for as long as they live.
+/// A group of programs, in which all can see which of them are alive.
 ///
 /// It is ZooKeeper's group membership: each member has an ephemeral node of its own, named by its
-/// id, under the node `base/name`, as with Curator's `GroupMember`. A member that dies goes with
-/// its session.
+/// id, under the node `base/name`, as with Curator's `GroupMember`. The node of a member that dies
+/// is deleted at the end of its session.
 ///
 /// The value is a description: cheap to make and to clone, and not tied to a session.
 ///
@@ -47,25 +47,29 @@ const REST: Duration = Duration::from_secs(1);
 /// membership.leave()?;
 /// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct Group {
     target: NodeConfig,
 }
 
-/// One of a [`Group`].
+/// A member of a [`Group`].
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {
     /// Its id, which is its node's name.
     pub id: String,
-    /// What it says of itself. Empty when an ACL hides it.
+    /// What it says about itself. Empty if an ACL hides it.
     pub data: Vec<u8>,
-    /// The id of its session, as servers name it in their logs (in hexadecimal). 0 is a node of no
-    /// session, which nobody will clean up; -1 is unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2,
-    /// an ACL that hides the data hides this, too.
+    /// The id of its session, as servers name it in their logs (in hexadecimal). 0 means that the
+    /// node belongs to no session, so that no session's end deletes it. -1 means unknown: since
+    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
     pub session: i64,
-    /// Since when it has been there in this session, by the ensemble's clock;
-    /// [`UNIX_EPOCH`](SystemTime::UNIX_EPOCH) where an ACL hides that.
+    /// When it joined in this session, by the ensemble's clock;
+    /// [`UNIX_EPOCH`](SystemTime::UNIX_EPOCH) if an ACL hides that.
     pub since: SystemTime,
 }
 
@@ -79,32 +83,32 @@ impl fmt::Debug for Member {
     }
 }
 
-const JOIN: Purpose =
-    Purpose { tried: "join the group", needs: "CREATE on the group's node, and READ" };
-const LOOK: Purpose = Purpose { tried: "look who is in the group", needs: "READ on its node" };
+const JOIN: Purpose = Purpose::to_change("join the group", "CREATE on the group's node, and READ");
+const LOOK: Purpose = Purpose::to_read("list the group's members", "READ on its node");
 
-placed!(Group, GroupBuilder, "The group at the node `base/name`");
+placed!(Group, GroupBuilder, "Returns the group at the node `base/name`");
 
 impl Group {
-    /// Joins under an id, which is one component of a path, with something to say of itself.
+    /// Joins under an id, with data by which the member describes itself.
     ///
-    /// When it returns, others can see the member. From then on it comes back by itself: when its
-    /// session is lost, as soon as a new one can be had; and when somebody deletes its node, as soon
-    /// as nobody else has the id. A thread of this library, `zklock-member`, sees to that, and ends
-    /// with the membership.
+    /// The id is one component of a path. When the call returns, others can see the member. From
+    /// then on it rejoins by itself: after its session is lost, as soon as a new one can be opened;
+    /// after another client deletes its node, as soon as the id is free. A thread of this library,
+    /// `zklock-member`, does that, and ends with the membership.
     ///
-    /// Where another has the id, such as the session of an earlier run of this program that was
-    /// killed, or another membership of this client, it waits for that to end, up to the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout): this should be longer than the
-    /// session time-out.
+    /// If the id is in use, by the session of an earlier run of this program that was killed, say,
+    /// or by another membership of this client, the call waits for that to end, at most the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout), which should therefore be longer
+    /// than the session timeout.
     ///
     /// # Errors
     ///
-    /// [`Taken`](ErrorKind::Taken) if another has the id all that time;
-    /// [`InvalidName`](ErrorKind::InvalidName) for an id that is none;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized), [`TooLarge`](ErrorKind::TooLarge);
-    /// [`Connect`](ErrorKind::Connect) when the ensemble does not answer within the connect
-    /// time-out; [`System`](ErrorKind::System) without a thread; what waiting cannot mend else.
+    /// [`Taken`](ErrorKind::Taken) if the id was in use all that time;
+    /// [`InvalidName`](ErrorKind::InvalidName) for an id that cannot be a node's name;
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`TooLarge`](ErrorKind::TooLarge);
+    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the connect timeout;
+    /// [`System`](ErrorKind::System) if no thread can be started; otherwise only what waiting does
+    /// not resolve.
     pub fn join(&self, id: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Result<Membership> {
         let path = path::lock_path(self.target.node()?, id.as_ref())?;
         let core = self.target.client.core();
@@ -118,17 +122,17 @@ impl Group {
         let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
         let mut unsure = None;
         let settled = node.settle(&mut watch_loop, until, &mut unsure);
-        if !matches!(settled, Ok(JoinOutcome::Standing(_)))
-            && let Some(session) = unsure
-        {
-            node.withdraw(&session);
+        match unsure {
+            Some(session) if !matches!(settled, Ok(JoinOutcome::Standing(_))) => {
+                node.withdraw(&session);
+            }
+            _ => {}
         }
         let hold = match settled? {
             JoinOutcome::Standing(hold) => hold,
             JoinOutcome::Taken => return Err(taken(core, &node.path)),
-            JoinOutcome::NotInTime => {
-                return Err(self.target.refused(&Fault::ConnectionLoss, JOIN));
-            }
+            // If the node was created, it is being deleted.
+            JoinOutcome::NotInTime => return Err(JOIN.unanswered(core, false, &node.path)),
         };
         let seat = Arc::new(SharedMembership {
             node,
@@ -148,25 +152,29 @@ impl Group {
         }
     }
 
-    /// Who is there, by id, as this client's server knows it. That server may lag behind the others,
-    /// so that a member may be missing whose [`join`](Group::join) has returned: use
-    /// [`latest_members`](Group::latest_members) to see all. Takes one request, and one more for
-    /// each member.
+    /// Lists the members, sorted by id, as this client's server knows them.
     ///
-    /// A member whose node an ACL hides is there without its data; the first time, the log says so.
+    /// That server may lag behind the others, so that a member may be missing whose
+    /// [`join`](Group::join) has returned: use [`latest_members`](Group::latest_members) to see
+    /// all. Takes one request, and one more for each member.
+    ///
+    /// A member whose node an ACL hides is listed without its data; the first time, the log says
+    /// so.
     ///
     /// # Errors
     ///
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the group's node;
-    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss)
-    /// when the ensemble does not answer within the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout); what waiting cannot mend else.
+    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the
+    /// ensemble does not answer within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting does
+    /// not resolve.
     pub fn members(&self) -> Result<Vec<Member>> {
         self.look(false)
     }
 
-    /// As [`members`](Group::members), with all who had joined before this call: asks the ensemble's
-    /// leader first, in one request more.
+    /// Lists the members, including all that had joined before this call.
+    ///
+    /// Asks the ensemble's leader first, in one more request than [`members`](Group::members).
     ///
     /// # Errors
     ///
@@ -186,8 +194,9 @@ impl Group {
         })
     }
 
-    /// Who is there, whenever that changes, and at first as it is. Who comes or goes costs each
-    /// observer what [`members`](Group::members) does.
+    /// Observes the members: first the present ones, then those after each change.
+    ///
+    /// Each change costs each observer as many requests as [`members`](Group::members).
     pub fn observe(&self) -> Changes<Vec<Member>> {
         let core = Arc::downgrade(self.target.client.core());
         Changes::new(&self.target, LOOK, move |view: &mut View<'_>, node: &str| {
@@ -213,7 +222,7 @@ fn members(
                     core.warn_once(&path, || Some(hidden.to_owned()));
                 }
                 match session.read(&path, false) {
-                    // Its stat, too.
+                    // The ACL hides its stat, too.
                     Err(Fault::NoAuth) => {
                         Some((Vec::new(), Stat { ephemeral_owner: HIDDEN, ..Stat::default() }))
                     }
@@ -222,7 +231,7 @@ fn members(
             }
             read => read?,
         };
-        // Whoever has gone meanwhile is not there.
+        // A member that has gone meanwhile is not listed.
         if let Some((data, stat)) = read {
             let since = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
             found.push(Member {
@@ -237,7 +246,7 @@ fn members(
     Ok(found)
 }
 
-/// The name among the calls of one client, which others of them may have until then.
+/// Reserves the name among the calls of one client, waiting until then if another call has it.
 fn claim(
     core: &Arc<ClientCore>,
     whole: &str,
@@ -255,25 +264,27 @@ fn claim(
 
 fn taken(core: &ClientCore, path: &str) -> Error {
     let message = format!(
-        "another has had this id for {:?}: choose another id, or wait longer",
+        "the id was in use for {:?}: choose another id, or a longer connect timeout",
         core.connect_timeout()
     );
     Error::new(ErrorKind::Taken, message).on(path)
 }
 
-/// A place in a [`Group`], which comes back by itself; dropped, it is left.
+/// A membership in a [`Group`], which rejoins by itself after a loss; dropping it leaves the group.
 ///
 /// Dropping returns when the node's deletion is under way, within half a second.
 ///
-/// A membership is lost with its session, or when somebody deletes its node. Unlike a
-/// [`LockGuard`](crate::LockGuard) it is not over then: it is back as soon as it can be, in a new
-/// session, or when whoever has taken the id has gone. What tells of that:
+/// A membership is lost with its session, or when another client deletes its node. Unlike a
+/// [`LockGuard`](crate::LockGuard) it does not end then: it rejoins as soon as it can, in a new
+/// session, or when the id is free again. These methods report that:
 ///
 /// | | |
 /// |---|---|
-/// | [`is_member`](Membership::is_member) | how it is now |
-/// | [`lost`](Membership::lost) | a handle to wait for the end of the present stay; once it is back, ask for another one |
-/// | [`on_lost`](Membership::on_lost), [`on_rejoined`](Membership::on_rejoined) | are called each time |
+/// | [`is_member`](Membership::is_member) | the present state |
+/// | [`lost`](Membership::lost) | a handle to wait for the next loss; after a rejoin, ask for another one |
+/// | [`on_lost`](Membership::on_lost), [`on_rejoined`](Membership::on_rejoined) | call back each time |
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the group is left immediately"]
 #[clippy::has_significant_drop]
 pub struct Membership {
@@ -286,28 +297,32 @@ impl Membership {
         &self.seat.node.path
     }
 
-    /// The id, under which others see it.
+    /// The id under which others see it.
     pub fn id(&self) -> &str {
         path::last(&self.seat.node.path)
     }
 
-    /// Whether others can see it, for all that is known here: false from the loss of its session or
-    /// its node until it is back. Asks nobody.
+    /// Whether others can see it, as far as is known here.
+    ///
+    /// `false` from the loss of its session or its node until it has rejoined. Sends no request.
     pub fn is_member(&self) -> bool {
         !self.seat.node.target.client.core().is_elsewhere()
             && self.seat.part.lock().hold.as_ref().is_some_and(Hold::is_held)
     }
 
-    /// A handle by which any thread can wait for the loss of the present stay in the group; where it
-    /// is lost just now, of the last one. It does not tell that the membership is back.
+    /// Returns a handle with which any thread can wait until the membership is lost.
+    ///
+    /// If it is lost just now, the handle is for that loss. It does not report that the membership
+    /// has rejoined.
     pub fn lost(&self) -> Lost {
         self.seat.part.lock().lost.clone()
     }
 
-    /// Calls `callback` each time that the membership is lost, also if it is back a moment later; at
-    /// once if it is lost just now; never after it was left. What was registered here and by
-    /// [`on_rejoined`](Membership::on_rejoined) is called in the order of what happened, one at a
-    /// time, on a thread of its own, and may call this library.
+    /// Calls `callback` each time the membership is lost, even if it rejoins a moment later.
+    ///
+    /// At once if it is lost just now; never after the group was left. Callbacks registered here
+    /// and with [`on_rejoined`](Membership::on_rejoined) run in the order of the events, one at a
+    /// time, on a thread of their own, and may call this library.
     pub fn on_lost(&self, callback: impl FnMut(LossReason) + Send + 'static) {
         let callback: OnLost = Arc::new(Mutex::new(Box::new(callback)));
         let mut part = self.seat.part.lock();
@@ -317,22 +332,24 @@ impl Membership {
         }
     }
 
-    /// Calls `callback` each time that the membership is back after a loss: others can see it again.
-    /// As [`on_lost`](Membership::on_lost).
+    /// Calls `callback` each time the membership has rejoined after a loss: others can see it
+    /// again.
+    ///
+    /// Runs as the callbacks of [`on_lost`](Membership::on_lost) do.
     pub fn on_rejoined(&self, callback: impl FnMut() + Send + 'static) {
         self.seat.part.lock().on_rejoined.push(Arc::new(Mutex::new(Box::new(callback))));
     }
 
-    /// Leaves as dropping does, but waits until the server has confirmed it.
+    /// Leaves the group as dropping does, but waits until the server has confirmed it.
     ///
-    /// While the connection is lost it waits until the session is resumed or lost. Whoever has the
-    /// id by then, because this membership had been lost, keeps it.
+    /// While the connection is lost it waits until the session is resumed or lost. If this
+    /// membership was lost and another member has taken the id since, that one keeps it.
     ///
     /// # Errors
     ///
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) if an ACL on the group's node does not allow to
-    /// delete; [`Server`](ErrorKind::Server) if the server will not for another reason. It is then
-    /// tried again in the background.
+    /// delete; [`Server`](ErrorKind::Server) if the server refuses for another reason. The delete
+    /// is then retried in the background.
     pub fn leave(self) -> Result<()> {
         self.seat.leave(Deadline::NEVER)
     }
@@ -353,14 +370,14 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// How a member appears.
+/// The node of a member.
 struct MemberNode {
     target: NodeConfig,
     path: String,
     /// The node as the server knows it.
     whole: String,
     data: Vec<u8>,
-    /// For as long as a node may be there that this client has made.
+    /// Kept as long as a node that this client has created may exist.
     claim: Arc<ClaimedName>,
 }
 
@@ -374,32 +391,32 @@ struct SharedMembership {
 }
 
 struct MembershipState {
-    /// The present stay, until its loss is noticed.
+    /// The hold on the present node, until its loss is noticed.
     hold: Option<Hold>,
-    /// Of the present stay, or of the last one.
+    /// The loss handle of the present hold, or of the last one.
     lost: Lost,
-    /// Why that is over, if it is.
+    /// Why the hold was lost, if it was.
     away: Option<LossReason>,
     on_lost: Vec<OnLost>,
     on_rejoined: Vec<OnRejoined>,
-    /// How the leaving has ended, as far as it was the thread's.
+    /// The outcome of leaving, once the thread has ended.
     left: Option<Result<()>>,
 }
 
 type OnLost = Arc<Mutex<Box<dyn FnMut(LossReason) + Send>>>;
 type OnRejoined = Arc<Mutex<Box<dyn FnMut() + Send>>>;
 
-/// How trying to stand has ended.
+/// The outcome of an attempt to join.
 enum JoinOutcome {
     Standing(Hold),
-    /// There was no time, and another's node was in the way.
+    /// The time was over, and another member's node was in the way.
     Taken,
     NotInTime,
 }
 
 impl MemberNode {
-    /// Makes the node, as soon as nobody else has one of that name. `unsure` is a session in which
-    /// it may have been made, and was not seen.
+    /// Creates the node, as soon as there is no other one of that name. `unsure` is a session in
+    /// which it may have been created, without an answer that says so.
     fn settle(
         self: &Arc<Self>,
         watch_loop: &mut WatchLoop,
@@ -413,7 +430,7 @@ impl MemberNode {
             };
             let whole = self.whole.clone();
             match watch_loop.look(&session, ask_until, move |view| view.node(&whole))? {
-                // By the claim, nobody else has made one in this session.
+                // Because of the claim, no other call has created one in this session.
                 Some(Ok(Some((_, stat))))
                     if stat.ephemeral_owner == session.id()
                         && unsure.as_ref().is_some_and(|one| Arc::ptr_eq(one, &session)) =>
@@ -443,8 +460,9 @@ impl MemberNode {
         }
     }
 
-    /// `None` if there was no time for an answer, which only a limit can bring about: whoever leaves
-    /// has to know whether there is a node.
+    /// Creates the node; `None` if there was no answer in time, or the membership was left before
+    /// the request. Without a limit it waits for the answer: to leave, it must be known whether
+    /// there is a node.
     fn ask_for_node(
         self: &Arc<Self>,
         watch_loop: &WatchLoop,
@@ -464,7 +482,7 @@ impl MemberNode {
         })
     }
 
-    /// The transaction that has made the node, where that is known.
+    /// Creates the node, and returns the transaction that created it, if that is known.
     fn make(&self, session: &Session) -> Answer<Option<i64>> {
         let create = || session.create(&self.whole, &self.data, &self.target.acl, NodeKind::Named);
         let made = match create() {
@@ -480,20 +498,20 @@ impl MemberNode {
 
     fn stand(&self, session: Arc<Session>, czxid: i64) -> Hold {
         let (group, id) = (path::parent(&self.path), path::last(&self.path));
-        Hold::on_named(&self.target.client, session, group, id, czxid)
+        Hold::on_named(&self.target.client, session, (group, id), "membership", czxid)
     }
 
-    /// Deletes in the background what a request without an answer may have made.
+    /// Deletes in the background the node that a request without an answer may have created.
     fn withdraw(&self, session: &Arc<Session>) {
         let (reaper, claim) = (self.target.client.core().reaper(), Arc::clone(&self.claim));
         reaper.disown(session, self.whole.clone(), move |session, _, stat| {
-            // Until then, nobody else of this client makes one.
+            // Holds the claim until then, so that no other call of this client creates the node.
             let _ = &claim;
             stat.ephemeral_owner == session.id()
         });
     }
 
-    /// As `withdraw`, and waits for it; with the session, the node ends.
+    /// Deletes the same node and waits for that. If the session ends, the node ends with it.
     fn retract(&self, session: &Arc<Session>) -> Result<()> {
         let waiter = Waiter::new();
         let _subscription = session.status().subscribe(waiter.bell());
@@ -508,8 +526,7 @@ impl MemberNode {
                 Ok(_) => return Ok(()),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
                 Err(fault) => {
-                    let purpose =
-                        Purpose { tried: "leave the group", needs: "READ on the group's node" };
+                    let purpose = Purpose::to_change("leave the group", "READ on the group's node");
                     return Err(self.target.refused(&fault, purpose));
                 }
             }
@@ -517,11 +534,11 @@ impl MemberNode {
     }
 }
 
-/// What is lost already need not be left.
+/// Releases the hold. If it is lost already, there is nothing to leave.
 fn leave(hold: Hold) -> Result<()> {
-    use ErrorKind::{AuthFailed, Closed, LockLost, SessionLost};
+    use ErrorKind::{AuthFailed, Closed, Lost, SessionLost};
     hold.release().or_else(|error| match error.kind() {
-        LockLost | SessionLost | Closed | AuthFailed => Ok(()),
+        Lost | SessionLost | Closed | AuthFailed => Ok(()),
         _ => Err(error),
     })
 }
@@ -540,13 +557,13 @@ impl MembershipState {
 }
 
 impl SharedMembership {
-    /// The life of the thread: whenever the node has gone, it is made again.
+    /// Runs the thread: creates the node again whenever it is lost.
     fn keep(&self) {
         let mut watch_loop = WatchLoop::new(&self.node.target.client, Some(&self.leaving));
         let mut unsure = None;
         let left = loop {
             let lost = self.part.lock().lost.clone();
-            // Else it was left.
+            // Without a reason, the group was left.
             let Some(why) = lost.wait() else { break Ok(()) };
             self.is_lost(why);
             let Some(hold) = self.come_back(&mut watch_loop, &mut unsure) else {
@@ -561,7 +578,7 @@ impl SharedMembership {
         self.changed.notify_all();
     }
 
-    /// `None` when it is left, or cannot come back.
+    /// Rejoins; `None` if the group is left, or the member cannot rejoin.
     fn come_back(
         &self,
         watch_loop: &mut WatchLoop,
@@ -574,7 +591,10 @@ impl SharedMembership {
                 Ok(JoinOutcome::Standing(hold)) => return Some(hold),
                 Ok(JoinOutcome::Taken | JoinOutcome::NotInTime) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Closed | ErrorKind::AuthFailed) => {
-                    logging::warning!(target: "zklock::group", "group {group}: cannot rejoin: {error}");
+                    logging::warning!(
+                        target: "zklock::group",
+                        "group {group}: cannot rejoin, giving up: {error}"
+                    );
                     return None;
                 }
                 Err(error) => {
@@ -603,7 +623,8 @@ impl SharedMembership {
         drop(hold);
     }
 
-    /// Gives the hold back if the group is left by now.
+    /// Stores the new hold and calls the callbacks. Returns the hold if the group was left
+    /// meanwhile.
     fn has_rejoined(&self, hold: Hold) -> Option<Hold> {
         let mut part = self.part.lock();
         if self.leaving.is_cancelled() {
@@ -617,7 +638,7 @@ impl SharedMembership {
         None
     }
 
-    /// Has a callback run, unless the group is left before.
+    /// Schedules a callback, unless the group is left before it runs.
     fn tell(&self, callback: impl FnOnce() + Send + 'static) {
         let leaving = self.leaving.clone();
         self.callbacks.dispatch(move || {
@@ -639,7 +660,7 @@ impl SharedMembership {
             hold.let_go(until);
             return Ok(());
         }
-        // The thread may be making one.
+        // The thread may be creating a node: wait until it has ended.
         loop {
             if let Some(left) = &part.left {
                 return left.clone();

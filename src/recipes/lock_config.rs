@@ -2,10 +2,12 @@
 //! observe contenders.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use crate::acl::Acl;
-use crate::contend::acquire::{Contention, Limits, acquire, insist};
+use crate::contend::acquire::{Contention, Limits, OthersAhead, acquire_after, insist};
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
 use crate::contend::observer::Observer;
@@ -13,7 +15,7 @@ use crate::contend::revoke;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::Deadline;
+use crate::rt::{self, Deadline};
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 
@@ -21,11 +23,13 @@ use crate::session::client::Client;
 #[derive(Clone)]
 pub(crate) struct LockConfig {
     pub(crate) client: Client,
-    /// The lock node; a bad name is reported by the first call that needs it.
+    /// The lock path; the first call that needs it reports a bad name.
     pub(crate) node: Result<String>,
     pub(crate) data: Option<Vec<u8>>,
     pub(crate) acl: Vec<Acl>,
     pub(crate) naming: NodeNaming,
+    /// What is held, for messages.
+    pub(crate) noun: &'static str,
 }
 
 impl LockConfig {
@@ -36,6 +40,7 @@ impl LockConfig {
             data: None,
             acl: vec![Acl::open()],
             naming: NodeNaming::default(),
+            noun: "lock",
         }
     }
 
@@ -47,20 +52,20 @@ impl LockConfig {
         self.node.as_deref().map_err(Error::clone)
     }
 
-    /// What this site's contenders say of themselves.
+    /// The data of this lock's contenders.
     pub(crate) fn data(&self) -> Vec<u8> {
         self.data.clone().unwrap_or_else(default_data)
     }
 
     // ----- contending
 
-    /// Until it is held or cancelled.
+    /// Waits until the lock is held, or the wait is cancelled.
     pub(crate) fn wait(&self, form: Form, cancel: Option<&Cancel>) -> Result<Hold> {
         let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
         insist(|| self.acquire(form, limits))
     }
 
-    /// Only if nobody is in the way.
+    /// Acquires the lock only if no other contender blocks it.
     pub(crate) fn try_now(&self, form: Form) -> Result<Option<Hold>> {
         let deadline = Deadline::after(self.client.core().connect_timeout());
         self.acquire(form, Limits { deadline, patient: false, cancel: None })
@@ -70,36 +75,51 @@ impl LockConfig {
         self.acquire(form, Limits { deadline, patient: true, cancel: None })
     }
 
-    /// What nobody needs to be asked for.
+    /// Checks everything that needs no server.
     pub(crate) fn check(&self, form: Form) -> Result<()> {
         let node = self.node()?;
-        form.check().map_err(|why| Error::new(ErrorKind::InvalidData, why).on(node))?;
+        form.check().map_err(|why| Error::new(ErrorKind::InvalidArgument, why).on(node))?;
         if self.data.as_deref().is_some_and(revoke::is_request) {
-            let message = "these are the words that ask a holder to let go; choose other data";
-            return Err(Error::new(ErrorKind::InvalidData, message).on(node));
+            let message = "this data asks a holder to release the lock; choose other data";
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
         Ok(())
     }
 
     pub(crate) fn acquire(&self, form: Form, limits: Limits<'_>) -> Result<Option<Hold>> {
+        self.acquire_after(form, limits, &OthersAhead::default(), rt::now())
+    }
+
+    /// Acquires like `acquire`, but returns `None` also if others were ahead at an earlier lock of
+    /// the same call.
+    pub(crate) fn acquire_after(
+        &self,
+        form: Form,
+        limits: Limits<'_>,
+        others: &OthersAhead,
+        begin: Instant,
+    ) -> Result<Option<Hold>> {
         self.client.core().check_process()?;
         self.check(form)?;
-        acquire(&self.contention(self.node()?, form), limits)
+        let started = self.client.core().time_for_report();
+        let hold = acquire_after(&self.contention(self.node()?, form), limits, others, begin)?;
+        Ok(hold.map(|hold| hold.acquired_since(started)))
     }
 
     pub(crate) fn contention(&self, node: &str, form: Form) -> Contention {
         let (client, acl) = (self.client.clone(), self.acl.clone());
         let (node, data) = (node.to_owned(), self.data());
-        Contention { client, node, data, acl, form, must_exist: false }
+        let noun = self.noun;
+        Contention { client, node, noun, data, acl, form, must_exist: false }
     }
 
-    // ----- looking on
+    // ----- observing and requests to release
 
     pub(crate) fn contenders(&self, synced: bool) -> Result<Vec<Contender>> {
         list_contenders::contenders(&self.client, self.node()?, synced)
     }
 
-    /// The first of them.
+    /// Returns the first contender.
     pub(crate) fn first_contender(&self, synced: bool) -> Result<Option<Contender>> {
         list_contenders::first(&self.client, self.node()?, synced)
     }
@@ -121,14 +141,19 @@ impl LockConfig {
     }
 }
 
-/// Host, process and thread, so that who looks at the node sees whose it is.
+/// Host, process, program and thread, so that people who look at the node see whose it is.
 pub(crate) fn default_data() -> Vec<u8> {
     static HOST: LazyLock<String> =
         LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed");
-    // A process that was forked has another id.
-    format!("host={} pid={} thread={thread}", *HOST, std::process::id()).into_bytes()
+    static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+        let path = std::env::args_os().next().unwrap_or_default();
+        Path::new(&path).file_name().unwrap_or(&path).to_string_lossy().into_owned()
+    });
+    // Read each time: a forked process has another id.
+    let process = std::process::id();
+    format!("host={} pid={process} program={} thread={thread}", *HOST, *PROGRAM).into_bytes()
 }
 
 impl fmt::Debug for LockConfig {
@@ -142,14 +167,16 @@ impl fmt::Debug for LockConfig {
     }
 }
 
-/// The settings of a lock, as methods of its builder, which has it in the field `lock`.
+/// The settings of a lock, as methods of its builder, whose field `lock` has the lock.
 macro_rules! settings {
     ($builder:ident, $lock:ident) => {
         impl $builder {
-            /// What a contender's node says of it, for people who look. Default: host, process id
-            /// and the name of the thread that made it, as text (where threads share a node, another
-            /// of them may hold by now); `b""` for nothing. Keep it to UTF-8 and below 1 MiB;
-            /// `__REVOKE__` and `unlock` are refused, as they ask a holder to let go.
+            /// Sets the data of the contenders' nodes, which tell people whose they are.
+            ///
+            /// Default: host, process id, program and the name of the thread that created the node,
+            /// as text. If threads share a node, another of them may hold the lock by now. `b""`
+            /// for no data. Keep it to UTF-8 and below 1 MiB. `__REVOKE__` and `unlock` are
+            /// refused, as they ask a holder to release the lock.
             pub fn data(mut self, data: impl Into<Vec<u8>>) -> $builder {
                 self.lock.config.data = Some(data.into());
                 self
@@ -160,30 +187,30 @@ macro_rules! settings {
     };
 }
 
-/// Those of its nodes alone.
+/// The settings of a lock's nodes except for their data.
 macro_rules! node_settings {
     ($builder:ident, $lock:ident) => {
         impl $builder {
-            /// The ACL of every node that this lock makes: missing parents, the lock node, and
-            /// contenders. Default [`Acl::open`].
+            /// Sets the ACL of every node that this lock creates: missing parents, the lock node,
+            /// and contenders. Default [`Acl::open`].
             ///
-            /// To delete a contender takes DELETE on the lock node, so an ACL on contenders alone
+            /// Deleting a contender requires DELETE on the lock node, so an ACL on contenders alone
             /// would protect nothing.
             pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> $builder {
                 self.lock.config.acl = acl.into();
                 self
             }
 
-            /// In whose style contenders' nodes are named: with which clients in other languages
-            /// the lock can be shared. Default [`NodeNaming::Curator`].
+            /// Sets the naming style of the contenders' nodes, which decides with which clients in
+            /// other languages the lock can be shared. Default [`NodeNaming::Curator`].
             ///
-            /// All who share a lock node must use the same.
+            /// All clients that share a lock path must use the same naming.
             pub fn naming(mut self, naming: NodeNaming) -> $builder {
                 self.lock.config.naming = naming;
                 self
             }
 
-            /// The lock with these settings.
+            /// Returns the lock with these settings.
             pub fn build(self) -> $lock {
                 self.lock
             }
@@ -191,28 +218,34 @@ macro_rules! node_settings {
     };
 }
 
-/// Looking at a lock and asking its holders to let go; `$form` says what form its holders have.
+/// Methods that list and observe a lock's contenders, ask its holders to release, and break it.
+/// `$form` returns the form of its holders; `$cost` says in the documentation what observers cost.
 macro_rules! looking_on {
     ($lock:ident, $form:expr, $cost:literal) => {
         impl $lock {
-            /// All who hold or wait, in the order in which they are granted: those who hold come
-            /// first. For people and logs; a decision taken by it is out of date. It is as this
-            /// client's server knows it, which may lag behind the others.
+            /// Lists the holders and the waiting contenders, in the order in which they are
+            /// granted: holders come first.
+            ///
+            /// For people and logs: the list may be out of date when it is returned, so do not base
+            /// decisions on it. It comes from this client's server, which may lag behind the
+            /// others.
             ///
             /// Takes one request, and one more for each contender.
             ///
             /// # Errors
             ///
             /// [`Connect`](crate::ErrorKind::Connect) or
-            /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the ensemble does not
-            /// answer within the [connect time-out](crate::ClientBuilder::connect_timeout); what
-            /// waiting cannot mend else.
+            /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the ensemble does not
+            /// answer within the [connect timeout](crate::ClientBuilder::connect_timeout);
+            /// otherwise errors that waiting does not resolve.
             pub fn contenders(&self) -> Result<Vec<Contender>> {
                 self.config.contenders(false)
             }
 
-            /// As [`contenders`](Self::contenders), of all that had happened before this call: asks
-            /// the ensemble's leader first, in one request more.
+            /// Lists the contenders as [`contenders`](Self::contenders) does, including everything
+            /// that happened before this call.
+            ///
+            /// It asks the ensemble's leader first, which takes one more request.
             ///
             /// # Errors
             ///
@@ -221,56 +254,61 @@ macro_rules! looking_on {
                 self.config.contenders(true)
             }
 
-            /// Who holds, whenever that changes: for dashboards and tests.
+            /// Returns an [`Observer`], which reports who holds whenever that changes: for
+            /// dashboards and tests.
             ///
             #[doc = $cost]
             pub fn observe(&self) -> Observer {
                 self.config.observe($form(self))
             }
 
-            /// Asks all who hold to let go, and says how many those were. It does not wait: a
-            /// holder is free to go on.
+            /// Asks all holders to release the lock, and returns how many it asked.
             ///
-            /// Each learns of it by
+            /// It does not wait: a holder may keep the lock.
+            ///
+            /// Each holder learns of the request by
             /// [`on_release_requested`](crate::LockGuard::on_release_requested) or
             /// [`release_requested`](crate::LockGuard::release_requested), and consents by dropping
-            /// its guard. The request is the text `__REVOKE__`, written over the data of its node,
-            /// which revocable locks of Curator understand, too.
+            /// its guard. The request is the text `__REVOKE__`, written over the data of the
+            /// holder's node. Revocable locks of Curator understand it, too.
             ///
             /// # Errors
             ///
             /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without WRITE on a holder's
-            /// node; else as [`contenders`](Self::contenders).
+            /// node; otherwise as [`contenders`](Self::contenders).
             pub fn request_release(&self) -> Result<usize> {
                 self.config.request_release()
             }
 
-            /// Asks one contender to let go; false if it is not there any more. One that waits
-            /// learns of it when it comes to hold.
+            /// Asks one contender to release the lock; returns false if its node no longer exists.
+            ///
+            /// A contender that still waits learns of the request when it acquires the lock.
             ///
             /// # Errors
             ///
-            /// [`InvalidName`](crate::ErrorKind::InvalidName) for a contender of another lock; else
-            /// as [`request_release`](Self::request_release).
+            /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another
+            /// lock; otherwise as [`request_release`](Self::request_release).
             pub fn request_release_of(&self, contender: &Contender) -> Result<bool> {
                 self.config.request_release_of(contender)
             }
 
-            /// **Takes the lock away from a contender by force**: deletes its node, and says whether
-            /// it was there; also if it may have been there, because a first answer was lost.
+            /// **Takes the lock away from a contender by force**: deletes its node, and returns
+            /// whether the node existed.
             ///
-            /// The next contender is let in at once, *while the former holder may still be at
-            /// work*: it learns of the loss a moment later, by
-            /// [`on_lost`](crate::LockGuard::on_lost), if it is alive and in touch at all. For
+            /// Returns true also if the node may have existed, because a first reply was lost.
+            ///
+            /// The next contender gets the lock at once, *while the former holder may still be at
+            /// work*: the holder learns of the loss a moment later, by
+            /// [`on_lost`](crate::LockGuard::on_lost), if it is alive and connected at all. For
             /// operators who know that the holder does nothing any more, and for resources that
-            /// check the [fencing token](crate::FencingToken). To ask politely there is
+            /// check the [fencing token](crate::FencingToken). To ask a holder instead, use
             /// [`request_release`](Self::request_release).
             ///
             /// # Errors
             ///
-            /// [`InvalidName`](crate::ErrorKind::InvalidName) for a contender of another lock,
-            /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the lock node;
-            /// else as [`contenders`](Self::contenders).
+            /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a contender of another
+            /// lock, [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the lock
+            /// node; otherwise as [`contenders`](Self::contenders).
             pub fn break_lock(&self, contender: &Contender) -> Result<bool> {
                 self.config.break_lock(contender)
             }

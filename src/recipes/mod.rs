@@ -1,8 +1,11 @@
-//! The recipes. Locks: each a form for the engine, and a guard; [`lock_config`] and [`guard_macro`]: what they
-//! have in common. The others stand on [`node_config`]; queues have [`queue`]'s items in common.
+//! The recipes. Each lock consists of a form, which tells the engine what its contenders ask for,
+//! and a guard; the locks share [`lock_config`] and [`guard_macro`]. The other recipes use
+//! [`node_config`], some through a [`znode`]. All queues share the items of [`queue`].
 
 pub(crate) mod barrier;
+mod change_once;
 pub(crate) mod changes;
+pub(crate) mod create_options;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
 pub(crate) mod group;
@@ -11,6 +14,7 @@ mod lock_config;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 mod node_config;
+pub(crate) mod once;
 pub(crate) mod priority_queue;
 pub(crate) mod queue;
 pub(crate) mod reentrant;
@@ -18,4 +22,7 @@ pub(crate) mod rwlock;
 pub(crate) mod semaphore;
 pub(crate) mod shared_counter;
 pub(crate) mod shared_value;
+pub(crate) mod transaction;
 pub(crate) mod two_phase_commit;
+pub(crate) mod version;
+pub(crate) mod znode;

@@ -9,33 +9,33 @@ use super::mutex::DistributedLock;
 use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
 use super::semaphore::DistributedSemaphore;
-use crate::contend::acquire::{Limits, insist};
-use crate::contend::fencing::FencingToken;
+use crate::contend::acquire::{Limits, OthersAhead, insist};
 use crate::contend::hold::{DROP_LIMIT, Hold};
-use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::{Class, Form};
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::{AtomicBool, Deadline, Mutex};
+use crate::fencing::FencingToken;
+use crate::loss_reason::LossReason;
+use crate::rt::{self, AtomicBool, Deadline, Mutex};
 use crate::session::cancel::Cancel;
 use crate::session::watch_loop::worth_asking;
 
-/// Several locks, taken all or none.
+/// Several locks, acquired all or none.
 ///
-/// They are taken one after the other in the order of their nodes' paths, whatever the order in
-/// which they were named, so that two who name the same locks never wait for each other in a
-/// circle. That holds as long as whoever takes several of these locks takes them so, and in one
-/// `MultiLock`: do not wait for one while holding a lock that it names.
+/// They are acquired one after the other in the order of their paths, not in the order in which
+/// they were added, so that two callers of the same locks never wait for each other in a circle.
+/// This holds as long as every caller that needs several of these locks acquires them in one
+/// `MultiLock`: do not wait for a `MultiLock` while holding a lock that it contains.
 ///
-/// Naming a lock twice is the same as naming it once; clients are taken to be of one ensemble if
-/// their connect strings name the same hosts. Which ensemble a handle of the program's is connected
-/// to is not known: locks of one path over different handles are refused, as
-/// [`InvalidName`](ErrorKind::InvalidName). Of a read/write lock that is named for
-/// reading and for writing, the writer's is taken; permits of one semaphore are added up. Locks of
-/// different kinds cannot share a node: [`InvalidName`](ErrorKind::InvalidName).
+/// Adding a lock twice is the same as adding it once; clients count as clients of one ensemble if
+/// their connect strings name the same hosts. Which ensemble a program's own handle is connected
+/// to is not known: locks of one path over different handles are refused with
+/// [`InvalidArgument`](ErrorKind::InvalidArgument). A read/write lock that is added for reading and
+/// for writing is acquired for writing; permits of one semaphore are added up. Locks of different
+/// kinds cannot share a path: [`InvalidArgument`](ErrorKind::InvalidArgument).
 ///
-/// The first that fails or cannot be had ends it: what was taken is released in reverse order, the
-/// later ones are not tried. One deadline, or one [`Cancel`], is for all of them together. No lock
-/// at all is always to be had.
+/// The first lock that fails or cannot be acquired ends the call: what was acquired is released in
+/// reverse order, and the later locks are not tried. One deadline, or one [`Cancel`], applies to
+/// all of them together. A `MultiLock` without any lock is acquired at once.
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedLock, DistributedRwLock, MultiLock};
@@ -58,7 +58,7 @@ pub struct MultiLock {
 struct MemberLock {
     config: LockConfig,
     form: Form,
-    /// Where threads may enter again.
+    /// Set if the lock is reentrant.
     reentrant: Option<ReentrantLock>,
 }
 
@@ -70,33 +70,33 @@ enum MemberGuard {
 }
 
 impl MultiLock {
-    /// No lock yet.
+    /// Returns a `MultiLock` without any lock yet.
     pub fn new() -> MultiLock {
         MultiLock::default()
     }
 
-    /// And this lock.
+    /// Adds a lock.
     pub fn with(self, lock: &DistributedLock) -> MultiLock {
         self.and(&lock.config, lock.form(), None)
     }
 
-    /// And this lock, which a thread that holds it enters again.
+    /// Adds a reentrant lock: a thread that holds it already locks it again.
     pub fn with_reentrant(self, lock: &ReentrantLock) -> MultiLock {
         let mutex = lock.as_mutex();
         self.and(&mutex.config, mutex.form(), Some(lock.clone()))
     }
 
-    /// And this lock, for reading.
+    /// Adds a read/write lock, for reading.
     pub fn with_read(self, lock: &DistributedRwLock) -> MultiLock {
         self.and(&lock.config, lock.config.form(Class::Read), None)
     }
 
-    /// And this lock, for writing.
+    /// Adds a read/write lock, for writing.
     pub fn with_write(self, lock: &DistributedRwLock) -> MultiLock {
         self.and(&lock.config, lock.config.form(Class::Write), None)
     }
 
-    /// And so many permits of this semaphore.
+    /// Adds `permits` permits of a semaphore.
     pub fn with_permits(self, semaphore: &DistributedSemaphore, permits: u32) -> MultiLock {
         let form = Form::of_permits(semaphore.config.naming, permits, semaphore.permits());
         self.and(&semaphore.config, form, None)
@@ -114,37 +114,41 @@ impl MultiLock {
 
     /// Blocks until all of them are held.
     ///
-    /// If a session is lost on the way, and locks with it, all are released and taken anew.
+    /// If a session is lost on the way, and locks with it, all are released and acquired anew.
     ///
     /// # Errors
     ///
-    /// Those of the member that failed: see [`DistributedLock::lock`],
-    /// [`DistributedSemaphore::acquire_many`], [`ReentrantLock::lock`];
-    /// [`InvalidName`](ErrorKind::InvalidName) if locks of different kinds have one node. Nothing is
-    /// held then.
+    /// The error of the lock that failed: see [`DistributedLock::lock`],
+    /// [`DistributedSemaphore::acquire_many`], [`ReentrantLock::lock`].
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if locks of different kinds share a path.
+    /// After an error nothing is held.
     pub fn lock(&self) -> Result<MultiGuard> {
         self.wait(None)
     }
 
-    /// As [`lock`](MultiLock::lock), until any thread trips `cancel`.
+    /// Acquires all of them, waiting until any thread trips `cancel`: see
+    /// [`lock`](MultiLock::lock).
     ///
     /// Cleaning up takes up to a second more while the servers do not answer: half a second for the
-    /// lock that was waited for, and half a second for those that were taken.
+    /// lock that the call waited for, and half a second for those that it had acquired.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled); else as [`lock`](MultiLock::lock).
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`lock`](MultiLock::lock).
     pub fn lock_with(&self, cancel: &Cancel) -> Result<MultiGuard> {
         self.wait(Some(cancel))
     }
 
-    /// Takes them if nobody is in the way of any; else `None`, and no node is left. It waits for
-    /// the ensemble up to the shortest of the members' clients'
-    /// [connect time-outs](crate::ClientBuilder::connect_timeout).
+    /// Acquires all of them if no other contender blocks any; otherwise returns `None`, and no node
+    /// is left.
+    ///
+    /// It waits for the ensemble at most the shortest
+    /// [connect timeout](crate::ClientBuilder::connect_timeout) of the locks' clients.
     ///
     /// # Errors
     ///
-    /// As [`lock`](MultiLock::lock).
+    /// [`Connect`](ErrorKind::Connect) if no server answered in this time; otherwise as
+    /// [`lock`](MultiLock::lock).
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
         let patience = |member: &MemberLock| member.config.client.core().connect_timeout();
         let patience = self.members.iter().map(patience).min().unwrap_or_default();
@@ -152,21 +156,23 @@ impl MultiLock {
         self.acquire(Limits { deadline, patient: false, cancel: None })
     }
 
-    /// Waits for all of them together for so long at the most: as
+    /// Acquires all of them, waiting at most `limit` in all; otherwise returns `None`: see
     /// [`DistributedLock::try_lock_for`].
     ///
     /// # Errors
     ///
-    /// As [`lock`](MultiLock::lock).
+    /// [`Connect`](ErrorKind::Connect) at the end of `limit` if no server answered in this call;
+    /// otherwise as [`lock`](MultiLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
         self.acquire(Limits { deadline: Deadline::after(limit), patient: true, cancel: None })
     }
 
-    /// As [`try_lock_for`](MultiLock::try_lock_for), until an instant.
+    /// Acquires all of them, waiting at most until `end`: see
+    /// [`try_lock_for`](MultiLock::try_lock_for).
     ///
     /// # Errors
     ///
-    /// As [`lock`](MultiLock::lock).
+    /// As [`try_lock_for`](MultiLock::try_lock_for).
     pub fn try_lock_until(&self, end: Instant) -> Result<Option<MultiGuard>> {
         self.acquire(Limits { deadline: Deadline::at(end), patient: true, cancel: None })
     }
@@ -179,13 +185,19 @@ impl MultiLock {
     fn acquire(&self, limits: Limits<'_>) -> Result<Option<MultiGuard>> {
         let members = self.in_order()?;
         let late = worth_asking(limits.deadline);
+        let (begin, others) = (rt::now(), OthersAhead::default());
         loop {
             let parts = Vec::with_capacity(members.len());
             let mut taken = MultiGuard { parts, released: Arc::default() };
             for member in &members {
-                // What one may be late must not add up.
+                // Each acquisition may exceed the deadline a little; this must not add up.
                 let in_time = taken.parts.is_empty() || !late.has_passed();
-                match if in_time { member.acquire(limits) } else { Ok(None) } {
+                let got = if in_time {
+                    member.acquire(limits, &others, begin)
+                } else {
+                    member.out_of_time(&others, begin)
+                };
+                match got {
                     Ok(Some(part)) => taken.parts.push(part),
                     Ok(None) => {
                         taken.let_go(late);
@@ -197,18 +209,18 @@ impl MultiLock {
                     }
                 }
             }
-            // A session may have been lost while later ones were waited for.
+            // A session may have been lost during the wait for later locks.
             if taken.parts.iter().all(|part| part.check().is_ok()) {
                 return Ok(Some(taken));
             }
             taken.let_go(late);
-            if limits.deadline.has_passed() {
-                return Ok(None);
+            if let (true, Some(member)) = (limits.deadline.has_passed(), members.first()) {
+                return member.out_of_time(&others, begin);
             }
         }
     }
 
-    /// No two of one node; in an order that is the same in every process.
+    /// Merges the locks of one path, and sorts them in an order that is the same in every process.
     fn in_order(&self) -> Result<Vec<MemberLock>> {
         let mut keyed = Vec::new();
         for member in &self.members {
@@ -232,13 +244,13 @@ impl MultiLock {
 }
 
 impl MemberLock {
-    /// What does for both, which have one node.
+    /// Returns the form that serves both locks, which have the same path.
     fn merge(&self, other: &MemberLock) -> Result<Form> {
         let (mine, theirs) = (self.form, other.form);
         let handle = |member: &MemberLock| member.config.client.core().handle();
         if handle(self) != handle(other) {
-            let message = "nobody knows whether two handles' locks of one path are one lock";
-            return Err(Error::new(ErrorKind::InvalidName, message).on(self.config.node()?));
+            let message = "two handles use this path, perhaps on two ensembles; use one handle";
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(self.config.node()?));
         }
         let same_threads = match (&self.reentrant, &other.reentrant) {
             (None, None) => true,
@@ -250,18 +262,21 @@ impl MemberLock {
             (Class::Mutex, Class::Mutex) | (Class::Read | Class::Write, Class::Read) => Some(mine),
             (Class::Read | Class::Write, Class::Write) => Some(theirs),
             (Class::Permits, Class::Permits) if mine.permits == theirs.permits => {
-                // No semaphore has more than that, so it is refused as too many.
+                // A sum that overflows exceeds every semaphore.
                 let Some(weight) = mine.weight.checked_add(theirs.weight) else {
-                    let message = format!("so many permits cannot be had of {}", mine.permits);
-                    return Err(Error::new(ErrorKind::InvalidData, message).on(self.config.node()?));
+                    let message = format!("the permits add up to more than {}", mine.permits);
+                    return Err(
+                        Error::new(ErrorKind::InvalidArgument, message).on(self.config.node()?)
+                    );
                 };
                 Some(Form { weight, ..mine })
             }
             _ => None,
         };
         let refused = || {
-            let message = "locks that differ in kind, or in what they are told, have one node";
-            Error::new(ErrorKind::InvalidName, message)
+            let message = "locks of one path must agree in kind, naming and number of permits, and \
+                           reentrant ones must be clones";
+            Error::new(ErrorKind::InvalidArgument, message)
         };
         match form {
             Some(form) => Ok(form),
@@ -269,14 +284,24 @@ impl MemberLock {
         }
     }
 
-    fn acquire(&self, limits: Limits<'_>) -> Result<Option<MemberGuard>> {
+    fn acquire(
+        &self,
+        limits: Limits<'_>,
+        others: &OthersAhead,
+        begin: Instant,
+    ) -> Result<Option<MemberGuard>> {
         match &self.reentrant {
             Some(lock) => Ok(lock.enter_within(limits)?.map(MemberGuard::Entered)),
             None => {
-                let hold = self.config.acquire(self.form, limits)?;
+                let hold = self.config.acquire_after(self.form, limits, others, begin)?;
                 Ok(hold.map(|hold| MemberGuard::Hold(hold, self.form.class)))
             }
         }
+    }
+
+    /// Returns the result of a call whose time is over when it reaches this lock.
+    fn out_of_time<T>(&self, others: &OthersAhead, begin: Instant) -> Result<Option<T>> {
+        others.or_unanswered(None, begin, self.config.client.core(), self.config.node()?)
     }
 }
 
@@ -310,16 +335,19 @@ impl MemberGuard {
     }
 }
 
-/// The locks of a [`MultiLock`], all held; dropped, it releases them in reverse order, within half
-/// a second for all, and else in the background.
+/// Holds all locks of a [`MultiLock`]; dropping the guard releases them in reverse order.
 ///
-/// It cannot leave its thread, as there may be a [`ReentrantGuard`] in it.
+/// Dropping takes at most half a second for all of them; those not released by then are released in
+/// the background.
+///
+/// The guard cannot leave its thread, as it may contain a [`ReentrantGuard`].
 #[must_use = "if unused the locks are released immediately"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct MultiGuard {
     parts: Vec<MemberGuard>,
-    /// A thread may go on holding a re-entrant lock, of whose later loss nothing is told here.
+    /// Set at the release: the thread may keep holding a reentrant lock, whose later loss must not
+    /// be reported through this guard.
     released: Arc<AtomicBool>,
 }
 
@@ -332,18 +360,28 @@ impl MultiGuard {
         })
     }
 
-    /// Whether all are held for all that is known here: see
+    /// Returns whether all are held, as far as this process knows: see
     /// [`LockGuard::is_held`](crate::LockGuard::is_held).
     pub fn is_held(&self) -> bool {
         self.parts.iter().all(|part| part.check().is_ok())
     }
 
-    /// Asks the ensemble, lock by lock: see
+    /// Returns how long all are certain to be held without another reply of an ensemble: see
+    /// [`LockGuard::lease_left`](crate::LockGuard::lease_left). Without any lock, `Duration::MAX`.
+    pub fn lease_left(&self) -> Duration {
+        let left = |part: &MemberGuard| match part {
+            MemberGuard::Hold(hold, _) => hold.lease_left(),
+            MemberGuard::Entered(guard) => guard.lease_left(),
+        };
+        self.parts.iter().map(left).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Asks the ensemble, lock by lock, whether all are held: see
     /// [`LockGuard::ensure_held`](crate::LockGuard::ensure_held).
     ///
     /// # Errors
     ///
-    /// That of the first that is not held, in the order in which they were taken.
+    /// The error of the first lock that is not held, in the order in which they were acquired.
     pub fn ensure_held(&self) -> Result<()> {
         self.parts.iter().try_for_each(MemberGuard::ensure_held)
     }
@@ -374,8 +412,10 @@ impl MultiGuard {
         }
     }
 
-    /// The contenders' nodes, as their clients name them, with their fencing tokens, in the order
-    /// in which they were taken. Permits have none.
+    /// Returns the path of each contender's node, as its client names it, with its fencing token.
+    ///
+    /// They are in the order in which the locks were acquired. Permits have no token and are left
+    /// out.
     pub fn fencing_tokens(&self) -> Vec<(&str, FencingToken)> {
         let token = |part| match part {
             &MemberGuard::Hold(_, Class::Permits) => None,
@@ -385,13 +425,15 @@ impl MultiGuard {
         self.parts.iter().filter_map(token).collect()
     }
 
-    /// Releases them in reverse order, waits until the servers have confirmed it, and tells of all
-    /// that could not be. A failure does not keep the others from being released.
+    /// Releases them in reverse order, waits until the servers have confirmed it, and reports all
+    /// failures.
+    ///
+    /// After a failure it still releases the others.
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock): of the first that failed; the others'
-    /// are its [`others`](Error::others).
+    /// As [`LockGuard::unlock`](crate::LockGuard::unlock): the first error, with the errors of the
+    /// other locks in its [`others`](Error::others).
     pub fn unlock(mut self) -> Result<()> {
         let parts = self.part();
         let failed = parts.into_iter().rev().filter_map(|part| part.release().err());
@@ -403,7 +445,7 @@ impl MultiGuard {
     }
 
     fn part(&mut self) -> Vec<MemberGuard> {
-        // A loss that comes before the release is told.
+        // A loss before the release is still reported.
         let is_held = self.parts.iter().all(|part| part.check().is_ok());
         self.released.store(is_held, Ordering::SeqCst);
         std::mem::take(&mut self.parts)

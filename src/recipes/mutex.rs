@@ -8,48 +8,49 @@ use super::guard_macro::guard;
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist};
-use crate::contend::fencing::FencingToken;
 use crate::contend::handover::{Key, Sharer};
 use crate::contend::handover_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
-use crate::contend::loss_reason::LossReason;
 use crate::contend::observer::Observer;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::contend::watchdog::Lost;
 use crate::error::Result;
+use crate::fencing::FencingToken;
+use crate::loss_reason::LossReason;
 use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 
-/// A lock of which there is one in the whole ensemble.
+/// A lock with one holder in the whole ensemble.
 ///
-/// Whoever contends makes an ephemeral sequential child of the lock node `base/name`; the
-/// lowest number holds, each other waits for the one before it, so that a release wakes
-/// one waiter. This is the lock of ZooKeeper's "Recipes and Solutions". Node names are
-/// those of Curator's `InterProcessMutex`, with which it can share a path.
+/// Each contender creates an ephemeral sequential child of the lock path `base/name`. The contender
+/// with the lowest number holds the lock; each other one waits for the one before it, so a release
+/// wakes one waiter. This is the lock of ZooKeeper's "Recipes and Solutions". The nodes are named
+/// like those of Curator's `InterProcessMutex`, which can share a path with it.
 ///
-/// The value is a description: cheap to make, to clone, to share between threads, and not
+/// The value is a description: cheap to make, to clone and to share between threads, and not
 /// tied to a session. After a session is lost, the same value works again on a new one.
 ///
 /// # Guarantees
 ///
 /// Mutual exclusion among all clients of the ensemble as long as each stops when its guard
-/// says that the lock is lost. A process that is paused at the wrong moment cannot be told
-/// in time: what it sends late can only be refused by who receives it, by the
+/// says that the lock is lost. A process that is paused at the wrong moment does not learn of the
+/// loss in time: only the receiver of its late writes can refuse them, by the
 /// [`fencing_token`](LockGuard::fencing_token).
 ///
 /// # Fairness
 ///
 /// First come, first served, by the sequence numbers. Threads of one process that use equal locks
-/// of one client share a place in that order, and pass the lock on among themselves, first come,
-/// first served, without asking the ensemble, in limits that leave others their share: see
-/// [`HandOver`], which can also turn that off.
+/// of one client share a place in that order. They pass the lock on among themselves, first come,
+/// first served, without asking the ensemble, within limits that leave other contenders their
+/// share: see [`HandOver`], which can also turn this off.
 ///
-/// # Re-entrance
+/// # Reentrancy
 ///
 /// None. A thread that holds the lock and locks it again waits for itself: for ever with
-/// [`lock`](DistributedLock::lock), in vain with the others.
+/// [`lock`](DistributedLock::lock), in vain with the other calls. A
+/// [`ReentrantLock`](crate::ReentrantLock) can be locked again.
 ///
 /// # Example
 ///
@@ -68,7 +69,7 @@ use crate::session::client::Client;
 pub struct DistributedLock {
     pub(crate) config: LockConfig,
     policy: Policy,
-    /// Found at the first use; unless nothing is shared.
+    /// Set by the first use, unless the policy shares nothing.
     sharer: OnceLock<Arc<Sharer>>,
 }
 
@@ -82,12 +83,12 @@ impl fmt::Debug for DistributedLock {
 }
 
 impl DistributedLock {
-    /// The lock `name` under the path `base`, with the default settings.
+    /// Describes the lock `name` under the path `base`, with the default settings.
     ///
-    /// Never fails: a name that ZooKeeper cannot have is reported by the first call that
-    /// needs it, as [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute
-    /// path, `name` one component of a path; together at most 1,024 bytes. What is missing
-    /// of the path is made with the first lock.
+    /// Never fails: if ZooKeeper does not allow the name, the first call that needs it fails with
+    /// [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute path, `name` one
+    /// component of a path; together they have at most 1,024 bytes. The first acquisition creates
+    /// the missing parts of the path.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -96,7 +97,7 @@ impl DistributedLock {
         DistributedLock::builder(zk, base, name).build()
     }
 
-    /// As [`new`](DistributedLock::new), with settings.
+    /// Returns a builder for a lock with other settings: see [`new`](DistributedLock::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -109,39 +110,41 @@ impl DistributedLock {
 
     /// Blocks until the lock is held.
     ///
-    /// It outlasts lost connections and lost sessions: with a new session it queues anew.
-    /// While no server can be reached it goes on trying.
+    /// It survives lost connections and lost sessions: with a new session it queues anew.
+    /// While it can reach no server, it keeps trying.
     ///
     /// Bind the guard to a name: `let _ = lock.lock()?;` unlocks at once, and no lint that is
-    /// on by default says so.
+    /// on by default warns of it.
     ///
     /// # Errors
     ///
-    /// What waiting cannot mend: [`InvalidName`](crate::ErrorKind::InvalidName),
+    /// Errors that waiting does not resolve: [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed),
-    /// [`InvalidData`](crate::ErrorKind::InvalidData) for an ACL that the server does not accept,
-    /// or data that ask a holder to let go,
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an ACL that the server does not
+    /// accept, or data that ask a holder to release the lock,
     /// [`TooLarge`](crate::ErrorKind::TooLarge),
     /// [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted),
     /// [`Closed`](crate::ErrorKind::Closed), [`System`](crate::ErrorKind::System),
-    /// [`Server`](crate::ErrorKind::Server). Where the client has a limit for trouble with the
-    /// connection, a [`Retry`](crate::Retry), also what is beyond it:
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss), [`Connect`](crate::ErrorKind::Connect),
-    /// [`SessionLost`](crate::ErrorKind::SessionLost). No node of ours is left in any case.
+    /// [`Server`](crate::ErrorKind::Server). If the client limits its retries with a
+    /// [`Retry`](crate::Retry), trouble with the connection beyond that limit, too:
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss),
+    /// [`Connect`](crate::ErrorKind::Connect), [`SessionLost`](crate::ErrorKind::SessionLost). An
+    /// error never leaves a node behind.
     pub fn lock(&self) -> Result<LockGuard> {
         self.wait(None)
     }
 
-    /// As [`lock`](DistributedLock::lock), until any thread trips `cancel`.
+    /// Acquires the lock, waiting until any thread trips `cancel`: see
+    /// [`lock`](DistributedLock::lock).
     ///
     /// Cleaning up takes up to half a second more while the server does not answer; what is
-    /// left then goes on in the background.
+    /// left then is cleaned up in the background.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled), at once if the token was tripped before;
-    /// else as [`lock`](DistributedLock::lock).
+    /// [`Cancelled`](crate::ErrorKind::Cancelled), at once if `cancel` was tripped before;
+    /// otherwise as [`lock`](DistributedLock::lock).
     ///
     /// ```no_run
     /// use zklock::{Cancel, Client, DistributedLock};
@@ -158,40 +161,46 @@ impl DistributedLock {
         self.wait(Some(cancel))
     }
 
-    /// Takes the lock if nobody holds it or waits for it; else `None`, and no node is left.
+    /// Acquires the lock if no other contender is there; otherwise returns `None`, and no node is
+    /// left.
     ///
-    /// It does not wait for other contenders, but does for the ensemble: up to the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout), after which the answer is
-    /// `None`, with a warning in the log.
+    /// `None` means that others have it: a server said so in this call, or another thread of this
+    /// process holds the lock. The call waits for no contender. It waits for the ensemble, at most
+    /// the [connect timeout](crate::ClientBuilder::connect_timeout).
     ///
     /// # Errors
     ///
-    /// As [`lock`](DistributedLock::lock).
+    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the connect timeout;
+    /// otherwise as [`lock`](DistributedLock::lock). See the [table](crate#errors).
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
         let deadline = Deadline::after(self.config.client.core().connect_timeout());
         self.acquire(Limits { deadline, patient: false, cancel: None })
     }
 
-    /// Waits for the lock for so long at the most; `None` when it was not to be had.
+    /// Acquires the lock, waiting at most `limit`; otherwise returns `None`, and no node is left.
     ///
-    /// The time bounds everything, connecting and cleaning up included, whatever the
-    /// network does; only a request that is under way may take up to 50 ms more. Giving up
-    /// for want of a connection is `None` too, with a warning in the log. With
-    /// [`Duration::ZERO`] it is [`try_lock`](DistributedLock::try_lock) with hardly any
-    /// patience for the ensemble; a duration too long for the clock is no limit.
+    /// `None` means that others have it: a server said so in this call, even if it cannot be
+    /// reached any more, or another thread of this process holds the lock.
+    ///
+    /// The limit includes connecting and cleaning up, whatever the network does; only a request
+    /// that is under way may take up to 50 ms more. [`Duration::ZERO`] works like
+    /// [`try_lock`](DistributedLock::try_lock), but hardly waits for the ensemble; a duration
+    /// too long for the clock is no limit.
     ///
     /// # Errors
     ///
-    /// As [`lock`](DistributedLock::lock).
+    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
+    /// call; otherwise as [`lock`](DistributedLock::lock). See the [table](crate#errors).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<LockGuard>> {
         self.try_by(Deadline::after(limit))
     }
 
-    /// As [`try_lock_for`](DistributedLock::try_lock_for), until an instant.
+    /// Acquires the lock, waiting at most until `end`: see
+    /// [`try_lock_for`](DistributedLock::try_lock_for).
     ///
     /// # Errors
     ///
-    /// As [`lock`](DistributedLock::lock).
+    /// As [`try_lock_for`](DistributedLock::try_lock_for).
     pub fn try_lock_until(&self, end: Instant) -> Result<Option<LockGuard>> {
         self.try_by(Deadline::at(end))
     }
@@ -212,13 +221,15 @@ impl DistributedLock {
             Some(sharer) => {
                 let node = &sharer.key().node;
                 let contention = || self.config.contention(node, self.form());
-                sharer.acquire(&self.config.client, limits, contention)?
+                let begin = self.config.client.core().time_for_report();
+                let hold = sharer.acquire(&self.config.client, limits, contention)?;
+                hold.map(|hold| hold.acquired_since(begin))
             }
         };
         Ok(hold.map(LockGuard::new))
     }
 
-    /// This lock's part in a group that shares a node, if it is to.
+    /// What this lock shares with equal locks of its client; `None` if the policy shares nothing.
     fn sharer(&self) -> Result<Option<&Arc<Sharer>>> {
         if let Some(sharer) = self.sharer.get() {
             return Ok(Some(sharer));
@@ -226,7 +237,7 @@ impl DistributedLock {
         if !self.policy.shares() {
             return Ok(None);
         }
-        // What does not pass is reported by each call.
+        // Not stored if the check fails, so that each call reports the error.
         self.config.check(self.form())?;
         let LockConfig { client, naming, acl, data, .. } = &self.config;
         let (node, policy) = (self.config.node()?.to_owned(), self.policy);
@@ -242,9 +253,9 @@ impl DistributedLock {
 looking_on!(
     DistributedLock,
     DistributedLock::form,
-    "While somebody holds, only its node is watched, so that those who come to wait wake no \
-     observer; a change of the holder costs each observer a list and a read. While nobody holds, \
-     the list of children is watched."
+    "While the lock is held, an observer watches only the holder's node, so new waiters wake no \
+     observer; a change of the holder costs each observer a list and a read. While the lock is \
+     free, observers watch the list of children."
 );
 
 /// Settings of a [`DistributedLock`].
@@ -257,46 +268,51 @@ pub struct DistributedLockBuilder {
 settings!(DistributedLockBuilder, DistributedLock);
 
 impl DistributedLockBuilder {
-    /// How threads of this process pass the lock on among themselves. Default
-    /// [`HandOver::default`]: from hand to hand, and within 64 turns and a second once somebody
-    /// else contends.
+    /// Sets how threads of this process pass the lock on among themselves. Default
+    /// [`HandOver::default`]: without limits while there is no other contender, then within 64
+    /// turns and a second.
     pub fn hand_over(mut self, hand_over: HandOver) -> DistributedLockBuilder {
         self.lock.policy.hand_over = hand_over;
         self
     }
 
-    /// Keeps the contender's node after the release, for so long at the most, as long as nobody
-    /// else asks for the lock. To take it again in this time costs no request. Default: not kept.
+    /// Keeps the contender's node for at most `limit` after the release, while no other contender
+    /// asks for the lock. Acquiring it again in this time costs no request. Default: not kept.
     ///
-    /// For services that take the same lock again and again. As soon as another contender comes,
-    /// or somebody [asks](DistributedLock::request_release) for it, the node is deleted, without
-    /// waiting for the end of that time. While the lock is kept it is held as far as others can
-    /// see: [`contenders`](DistributedLock::contenders) and observers show its node, and another
-    /// client's [`try_lock`](DistributedLock::try_lock) may find it so. It is let go when the last
-    /// of the lock's values and guards is dropped, and with the client. What is kept in a session
-    /// that is lost is lost quietly: the next call contends anew.
+    /// For services that acquire the same lock again and again. As soon as another contender comes,
+    /// or a client [requests the release](DistributedLock::request_release), the node is deleted,
+    /// without waiting for the end of that time. Other clients see a kept lock as held:
+    /// [`contenders`](DistributedLock::contenders) and observers show its node, and another
+    /// client's [`try_lock`](DistributedLock::try_lock) may return `None`. The node is deleted when
+    /// the last of the lock's values and guards is dropped, and with the client. If the session of
+    /// a kept node is lost, nothing is reported: the next call contends anew.
     ///
-    /// The price is that of a crash: a process that dies while it *keeps* a lock, without holding it,
-    /// holds up the others for the [session time-out](Client::session_timeout), as one that dies
-    /// while holding it does; and so does one that ends without dropping the lock, or closing the
-    /// client. One that is paused, or cut off, holds them up for as long as that lasts, at the most
-    /// the session time-out. A [`MultiLock`](crate::MultiLock) over this lock contends like anybody
-    /// else: its `try_lock` is refused by what its own process keeps.
+    /// The price is paid in a crash: a process that dies while it *keeps* a lock, without holding
+    /// it, blocks the others for the [session timeout](Client::session_timeout), as if it had died
+    /// while holding the lock. So does a process that ends without dropping the lock or closing the
+    /// client. A process that is paused or cut off blocks them for as long as that lasts, at most
+    /// the session timeout. A [`MultiLock`](crate::MultiLock) over this lock contends like another
+    /// client: its `try_lock` returns `None` if its own process keeps the lock.
     pub fn keep_for(mut self, limit: Duration) -> DistributedLockBuilder {
         self.lock.policy.keep = Some(limit);
         self
     }
 }
 
-/// A held [`DistributedLock`]; dropped, it releases it.
+/// Holds a [`DistributedLock`]; dropping the guard releases the lock.
 ///
-/// Dropping hands the lock to the next thread of this process that waits for it, unless there is
-/// none or it is somebody else's turn (see [`HandOver`]), or [keeps](DistributedLockBuilder::keep_for)
-/// the node, if that is what the lock is to do. Otherwise it deletes the guard's own node,
-/// nobody else's, and returns when that is on its way to the server, within half a second; when
-/// there is no connection, or it is lost before the answer comes, the delete goes on in the
-/// background until the server has done it or has ended the session.
-/// [`unlock`](LockGuard::unlock) waits for as long as it takes, and tells.
+/// Dropping does the first of these that applies:
+///
+/// - It hands the lock to the next waiting thread of this process, unless it is another contender's
+///   turn (see [`HandOver`]).
+/// - It [keeps](DistributedLockBuilder::keep_for) the node, if the lock is set to do so and there
+///   is no other contender.
+/// - It deletes the guard's own node, never another one, and returns within half a second, when the
+///   request is on its way to the server. Without a connection, or if the connection is lost before
+///   the reply, the delete is retried in the background until the server has deleted the node or
+///   ended the session.
+///
+/// [`unlock`](LockGuard::unlock) waits as long as the release takes, and reports a failure.
 ///
 /// The guard can be sent to another thread and dropped there. It keeps the client's
 /// session open.
@@ -315,33 +331,33 @@ impl LockGuard {
         self.hold
     }
 
-    /// Fails if it is known here that the lock is lost.
+    /// Fails if this process knows that the lock is lost.
     pub(crate) fn check(&self) -> Result<()> {
         self.hold.check()
     }
 
-    /// The number to send along with whatever the lock protects, so that its receiver can
-    /// refuse what a former holder sends late.
+    /// Returns the number to send with each write to what the lock protects, so that its receiver
+    /// can refuse late writes of a former holder.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
 
-    /// Releases the lock as dropping does, but waits until the server has confirmed it, and
-    /// tells if it could not be.
+    /// Releases the lock as dropping does, waits until the server has confirmed it, and reports a
+    /// failure.
     ///
-    /// While the connection is lost it waits until the session is resumed or lost. Where the lock
-    /// goes to another thread of this process, or is [kept](DistributedLockBuilder::keep_for),
-    /// nobody is asked: it tells what is known here.
+    /// While the connection is lost it waits until the session is resumed or lost. If the lock
+    /// goes to another thread of this process, or is [kept](DistributedLockBuilder::keep_for), it
+    /// sends no request: it reports a loss only if this process knows of it.
     ///
     /// # Errors
     ///
     /// [`SessionLost`](crate::ErrorKind::SessionLost),
-    /// [`LockLost`](crate::ErrorKind::LockLost), [`Closed`](crate::ErrorKind::Closed) or
-    /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if it was lost before: somebody else may
+    /// [`Lost`](crate::ErrorKind::Lost), [`Closed`](crate::ErrorKind::Closed) or
+    /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if the lock was lost before: another client may
     /// have held it since.
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock node's ACL does not
-    /// allow to delete, [`Server`](crate::ErrorKind::Server) if the server will not for another
-    /// reason; it is then tried again in the background.
+    /// allow deleting, [`Server`](crate::ErrorKind::Server) if the server refuses for another
+    /// reason; the delete is then retried in the background.
     pub fn unlock(self) -> Result<()> {
         self.hold.release()
     }

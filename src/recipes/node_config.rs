@@ -1,5 +1,5 @@
-//! What the recipes that are not locks have in common: path and ACL of their node, and how they send
-//! requests about it.
+//! What the recipes that are not locks have in common: path and ACL of their node, and how they
+//! send requests about it.
 
 use std::fmt;
 use std::time::Instant;
@@ -24,6 +24,8 @@ pub(crate) struct NodeConfig {
     pub(crate) client: Client,
     /// As the client names it; a bad name is reported by the first call that needs it.
     node: Result<String>,
+    /// The same for error texts, even if ZooKeeper does not allow the path.
+    shown: String,
     pub(crate) acl: Vec<Acl>,
 }
 
@@ -31,7 +33,7 @@ pub(crate) struct NodeConfig {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait<'a> {
     pub(crate) until: Deadline,
-    /// By when requests must have their answers, however many there are.
+    /// By when all requests must be answered, however many there are.
     pub(crate) ask_until: Deadline,
     pub(crate) cancel: Option<&'a Cancel>,
 }
@@ -48,14 +50,14 @@ impl<'a> Wait<'a> {
         Wait { cancel: Some(cancel), ..Wait::FOREVER }
     }
 
-    /// To clean up after a wait like this one, by when all has to be over.
+    /// The limit for cleaning up after a wait like this one.
     pub(crate) fn parting(self) -> Wait<'static> {
         let grace = |end: Instant| end.checked_add(GRACE).map_or(Deadline::NEVER, Deadline::at);
         let until = self.until.instant().map_or_else(|| Deadline::after(DROP_LIMIT), grace);
         Wait { until, ask_until: until, cancel: None }
     }
 
-    /// What a call gives that has waited in vain.
+    /// What a call returns if it found nothing before the time was over.
     pub(crate) fn over<T>(self, node: &str) -> Result<Option<T>> {
         if self.cancel.is_some_and(Cancel::is_cancelled) {
             return Err(cancelled(node));
@@ -66,7 +68,19 @@ impl<'a> Wait<'a> {
 
 impl NodeConfig {
     pub(crate) fn new(client: Client, base: &str, name: &str) -> NodeConfig {
-        NodeConfig { client, node: path::lock_path(base, name), acl: vec![Acl::open()] }
+        let shown = path::join(base, name);
+        NodeConfig { client, node: path::lock_path(base, name), shown, acl: vec![Acl::open()] }
+    }
+
+    /// Describes the node with this absolute path.
+    pub(crate) fn at(client: Client, path: &str) -> NodeConfig {
+        let node = path::check_absolute(path).map(|()| path.to_owned());
+        NodeConfig { client, node, shown: path.to_owned(), acl: vec![Acl::open()] }
+    }
+
+    /// The path as the client names it, even if ZooKeeper does not allow it.
+    pub(crate) fn path(&self) -> &str {
+        &self.shown
     }
 
     pub(crate) fn node(&self) -> Result<&str> {
@@ -78,8 +92,8 @@ impl NodeConfig {
         Ok(self.client.core().whole(self.node()?))
     }
 
-    /// Asks until there is an answer, within the connect time-out. What had none may have taken
-    /// effect.
+    /// Asks until there is an answer, within the connect timeout. A request without an answer may
+    /// have taken effect.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         purpose: Purpose,
@@ -89,15 +103,43 @@ impl NodeConfig {
         ask(&self.client, self.node()?, purpose, move |session| question(session, &whole))
     }
 
-    /// Looks, again after each change of what it watches thereby, until it finds something.
+    /// Looks until it finds something, again after each change of what the look watches. `None` if
+    /// the time was over first, and a look was answered but found nothing; without such a look it
+    /// is an error.
     pub(crate) fn find<T: Send + 'static>(
         &self,
         purpose: Purpose,
         wait: Wait<'_>,
         look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
     ) -> Result<Option<T>> {
-        let whole = self.whole()?;
         let mut watch_loop = self.watch_loop(wait);
+        let found = self.find_by(&mut watch_loop, purpose, wait, look)?;
+        let is_unanswered = watch_loop.is_unanswered();
+        let is_known = watch_loop.was_answered() && !purpose.is_in_doubt(is_unanswered);
+        if found.is_none() && !is_known {
+            return Err(purpose.unanswered(self.client.core(), is_unanswered, self.node()?));
+        }
+        Ok(found)
+    }
+
+    /// Looks as `find` does, but returns `None` also if no look was answered in time.
+    pub(crate) fn find_or_none<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        wait: Wait<'_>,
+        look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
+    ) -> Result<Option<T>> {
+        self.find_by(&mut self.watch_loop(wait), purpose, wait, look)
+    }
+
+    fn find_by<T: Send + 'static>(
+        &self,
+        watch_loop: &mut WatchLoop,
+        purpose: Purpose,
+        wait: Wait<'_>,
+        look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
+    ) -> Result<Option<T>> {
+        let whole = self.whole()?;
         match watch_loop.find(wait.until, wait.ask_until, move |view| look(view, &whole))? {
             Some(found) => found.map(Some).map_err(|fault| self.refused(&fault, purpose)),
             None => wait.over(self.node()?),
@@ -108,7 +150,7 @@ impl NodeConfig {
         WatchLoop::new(&self.client, wait.cancel)
     }
 
-    /// The error for a request that the server will not have, or that had no answer.
+    /// The error for a request that the server refuses, or that had no answer.
     pub(crate) fn refused(&self, fault: &Fault, purpose: Purpose) -> Error {
         purpose.refused(fault, self.node.as_deref().unwrap_or_default())
     }
@@ -124,14 +166,14 @@ impl fmt::Debug for NodeConfig {
     }
 }
 
-/// How a recipe that stands on a place, its field `target`, is made.
+/// Makes a recipe's `new` and builder. The recipe has its `NodeConfig` in the field `target`.
 macro_rules! placed {
     ($recipe:ident, $builder:ident, $what:literal $(, $needs:literal)?) => {
         impl $recipe {
             #[doc = concat!($what, ", with the default settings.")]
             ///
-            /// Never fails: a name that ZooKeeper cannot have is reported by the first call that
-            /// needs it, as [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute
+            /// Never fails: the first call that needs the name reports one that ZooKeeper does not
+            /// allow, as [`InvalidName`](crate::ErrorKind::InvalidName). `base` is an absolute
             /// path, `name` one component of a path; together at most 1,024 bytes.
             pub fn new(
                 zk: impl Into<crate::Client>,
@@ -141,7 +183,7 @@ macro_rules! placed {
                 $recipe::builder(zk, base, name).build()
             }
 
-            /// As `new`, with settings.
+            /// Returns a builder, to change the settings: see `new`.
             pub fn builder(
                 zk: impl Into<crate::Client>,
                 base: impl AsRef<str>,
@@ -161,7 +203,7 @@ macro_rules! placed {
         }
 
         impl $builder {
-            /// The ACL of every node that is made, also of what is missing above it. Default
+            /// Sets the ACL of every node that is created, also of missing parents. Default
             /// [`Acl::open`](crate::Acl::open).
             $(
                 ///
@@ -172,7 +214,7 @@ macro_rules! placed {
                 self
             }
 
-            /// With these settings.
+            /// Builds the recipe with these settings.
             pub fn build(self) -> $recipe {
                 self.recipe
             }

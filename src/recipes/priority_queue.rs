@@ -10,24 +10,25 @@ use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 
-/// A queue of items with a priority: the lowest number is taken first, and among equal ones the item
-/// that was offered first.
+/// A queue of items with priorities: the lowest priority number is taken first, and among equal
+/// ones the item that was offered first.
 ///
-/// An item is a node below `base/name`, whose name says its priority and, behind that, the number
-/// that the server gave it. No other client has this layout. All else is as with a
-/// [`DistributedQueue`](crate::DistributedQueue): an item is put there at most once by a call, and
-/// delivered **at most once**.
+/// An item is a node below `base/name`. Its name contains its priority, followed by the number that
+/// the server gave it. No other library uses this layout. Everything else is as with a
+/// [`DistributedQueue`](crate::DistributedQueue): a call puts an item there at most once, and an
+/// item is delivered **at most once**.
 ///
 /// # Order
 ///
-/// No item is taken while another is there that comes before it and whose offer had ended when the
-/// call began, or woke last.
+/// No item is taken while there is another one that comes before it and whose offer had returned
+/// when the taking call began, or last woke up.
 ///
 /// # Costs
 ///
-/// To take an item costs four requests in three round trips: whether there are new items is asked
-/// through the leader, then the item is read and deleted. Where there are new ones, all names are
-/// listed anew: a long queue to which much is offered costs a list for each item that is taken.
+/// Taking an item costs four requests in three round trips: the client asks through the leader
+/// whether there are new items, then reads the item and deletes it. If there are new items, it
+/// lists all names again: a long queue to which much is offered costs a list for each item that is
+/// taken.
 ///
 /// # Example
 ///
@@ -41,13 +42,15 @@ use crate::session::client::Client;
 /// assert_eq!(jobs.take()?, b"stop the leak");
 /// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct PriorityQueue {
     items: Items,
 }
 
 impl PriorityQueue {
-    /// The queue `name` under the path `base`: as
+    /// Describes the queue `name` under the path `base`, with the default settings: see
     /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
@@ -57,7 +60,7 @@ impl PriorityQueue {
         PriorityQueue::builder(zk, base, name).build()
     }
 
-    /// As [`new`](PriorityQueue::new), with settings.
+    /// Starts the description of a queue with other settings: see [`new`](PriorityQueue::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -67,12 +70,12 @@ impl PriorityQueue {
         PriorityQueueBuilder { queue: PriorityQueue { items } }
     }
 
-    /// Puts an item behind those of the same and of lower priority numbers; at most once, as
+    /// Puts an item behind those with the same and with lower priority numbers; at most once, as
     /// [`DistributedQueue::offer`](crate::DistributedQueue::offer).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`DistributedQueue::offer`](crate::DistributedQueue::offer).
     pub fn offer(&self, priority: u32, data: impl AsRef<[u8]>) -> Result<()> {
         self.items.offer(priority, data.as_ref())
     }
@@ -82,7 +85,7 @@ impl PriorityQueue {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`DistributedQueue::try_take`](crate::DistributedQueue::try_take).
     pub fn try_take(&self) -> Result<Option<Vec<u8>>> {
         self.items.take(self.items.at_once())
     }
@@ -92,31 +95,33 @@ impl PriorityQueue {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`DistributedQueue::take`](crate::DistributedQueue::take).
     pub fn take(&self) -> Result<Vec<u8>> {
         self.items.until_there(Wait::FOREVER, Items::take)
     }
 
-    /// As [`take`](PriorityQueue::take), for so long at the most; `None` when there was no item to
-    /// be had.
+    /// Takes the first item, waiting at most `limit`; `None` if there was no item to take: see
+    /// [`take`](PriorityQueue::take).
     ///
     /// # Errors
     ///
-    /// As [`take`](PriorityQueue::take).
+    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
+    /// call; otherwise as [`take`](PriorityQueue::take).
     pub fn take_for(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
         self.items.take(Search::waiting(Wait::until(Deadline::after(limit))))
     }
 
-    /// As [`take`](PriorityQueue::take), until any thread trips `cancel`.
+    /// Takes the first item, waiting until any thread trips `cancel`: see
+    /// [`take`](PriorityQueue::take).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); else as [`take`](PriorityQueue::take).
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`take`](PriorityQueue::take).
     pub fn take_with(&self, cancel: &Cancel) -> Result<Vec<u8>> {
         self.items.until_there(Wait::unless(cancel), Items::take)
     }
 
-    /// The data of the first item. Others may take it at any time.
+    /// Reads the first item. Others may take it at any time.
     ///
     /// # Errors
     ///
@@ -125,7 +130,7 @@ impl PriorityQueue {
         self.items.peek()
     }
 
-    /// How many items there are. Lists them all.
+    /// Counts the items. Lists them all.
     ///
     /// # Errors
     ///
@@ -152,16 +157,16 @@ pub struct PriorityQueueBuilder {
 }
 
 impl PriorityQueueBuilder {
-    /// The ACL of every node that this queue makes: missing parents, the queue's node and items.
-    /// Default [`Acl::open`].
+    /// Sets the ACL of every node that this queue creates: missing parents, the queue's node and
+    /// items. Default [`Acl::open`].
     ///
-    /// To take an item takes DELETE on the queue's node.
+    /// Taking an item requires DELETE on the queue's node.
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> PriorityQueueBuilder {
         self.queue.items.target.acl = acl.into();
         self
     }
 
-    /// The queue with these settings.
+    /// Returns the queue with these settings.
     pub fn build(self) -> PriorityQueue {
         self.queue
     }

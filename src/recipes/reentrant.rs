@@ -1,4 +1,4 @@
-//! The re-entrant lock.
+//! The reentrant lock.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 
-/// A [`DistributedLock`] that the thread which holds it can take again.
+/// A [`DistributedLock`] that its holding thread can lock again.
 ///
 /// A thread that has locked it *n* times holds it until the *n* guards are dropped, in any order.
-/// Locking again asks nobody. In the destructors of thread-local values, though, it may be forgotten
-/// what the thread holds: what is still held there is waited for. What counts as the same lock is the value and its clones, not
-/// another value of the same path.
+/// Locking again sends no request. But in the destructors of thread-local values the library may no
+/// longer know what the thread holds: locking again there waits for the thread's own guards. Only a
+/// value and its clones count as the same lock, not another value of the same path.
 ///
-/// To others it is a mutex like any other: a `DistributedLock` of the same path excludes it.
+/// To other clients it is a mutex: it and a `DistributedLock` of the same path exclude each other.
 ///
 /// ```no_run
 /// use zklock::{Client, ReentrantLock};
@@ -38,12 +38,12 @@ use crate::session::client::Client;
 #[derive(Clone)]
 pub struct ReentrantLock {
     lock: DistributedLock,
-    /// Known by its address.
+    /// Its address identifies the value and its clones.
     identity: Arc<()>,
 }
 
 thread_local! {
-    /// What this thread holds, by the identities' addresses. Entries go with their last guards.
+    /// What this thread holds, by the identities' addresses. The last guard removes its entry.
     static HELD: RefCell<HashMap<usize, Weak<Held>>> = RefCell::default();
 }
 
@@ -53,12 +53,12 @@ struct Held {
     _entry: Entry,
 }
 
-/// In the thread's table.
+/// Removes its entry from the thread's table when dropped.
 struct Entry(Arc<()>);
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // At the thread's end the table may be gone already.
+        // While the thread ends, its table may be gone already.
         let _ = HELD.try_with(|held| held.borrow_mut().remove(&address(&self.0)));
     }
 }
@@ -68,7 +68,7 @@ fn address(identity: &Arc<()>) -> usize {
 }
 
 impl ReentrantLock {
-    /// The lock `name` under the path `base`, with the default settings: as
+    /// Describes the lock `name` under the path `base`, with the default settings: see
     /// [`DistributedLock::new`].
     pub fn new(
         zk: impl Into<Client>,
@@ -78,56 +78,62 @@ impl ReentrantLock {
         ReentrantLock::from(DistributedLock::new(zk, base, name))
     }
 
-    /// Blocks until this thread holds the lock; at once if it does already.
+    /// Blocks until this thread holds the lock; returns at once if it holds the lock already.
     ///
     /// # Errors
     ///
-    /// If this thread's guards have lost the lock, that error, until all of them are dropped:
-    /// [`LockLost`](crate::ErrorKind::LockLost) or [`SessionLost`](crate::ErrorKind::SessionLost). Else as
+    /// If this thread's guards have lost the lock, [`Lost`](crate::ErrorKind::Lost) or
+    /// [`SessionLost`](crate::ErrorKind::SessionLost), until all of them are dropped. Otherwise as
     /// [`DistributedLock::lock`].
     pub fn lock(&self) -> Result<ReentrantGuard> {
         self.enter_or(DistributedLock::lock)
     }
 
-    /// As [`lock`](ReentrantLock::lock), until any thread trips `cancel`.
+    /// Acquires the lock, waiting until any thread trips `cancel`: see
+    /// [`lock`](ReentrantLock::lock).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); else as [`lock`](ReentrantLock::lock).
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`lock`](ReentrantLock::lock).
     pub fn lock_with(&self, cancel: &Cancel) -> Result<ReentrantGuard> {
         self.enter_or(|lock| lock.lock_with(cancel))
     }
 
-    /// Takes the lock if this thread holds it, or nobody holds it or waits for it: as
-    /// [`DistributedLock::try_lock`].
+    /// Acquires the lock if this thread holds it already, or no other contender is there; otherwise
+    /// returns `None`: see [`DistributedLock::try_lock`].
     ///
     /// # Errors
     ///
-    /// As [`lock`](ReentrantLock::lock).
+    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the connect timeout;
+    /// otherwise as [`lock`](ReentrantLock::lock).
     pub fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
         self.try_enter_or(DistributedLock::try_lock)
     }
 
-    /// Waits for so long at the most: as [`DistributedLock::try_lock_for`].
+    /// Acquires the lock, waiting at most `limit`; otherwise returns `None`: see
+    /// [`DistributedLock::try_lock_for`].
     ///
     /// # Errors
     ///
-    /// As [`lock`](ReentrantLock::lock).
+    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
+    /// call; otherwise as [`lock`](ReentrantLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<ReentrantGuard>> {
         self.try_by(Deadline::after(limit))
     }
 
-    /// As [`try_lock_for`](ReentrantLock::try_lock_for), until an instant.
+    /// Acquires the lock, waiting at most until `end`: see
+    /// [`try_lock_for`](ReentrantLock::try_lock_for).
     ///
     /// # Errors
     ///
-    /// As [`lock`](ReentrantLock::lock).
+    /// As [`try_lock_for`](ReentrantLock::try_lock_for).
     pub fn try_lock_until(&self, end: Instant) -> Result<Option<ReentrantGuard>> {
         self.try_by(Deadline::at(end))
     }
 
-    /// The mutex behind it, to look at contention or to ask its holder to let go. Locking it in a
-    /// thread that holds this lock would wait for itself.
+    /// Returns the mutex behind it, to list the contenders or to ask the holder to release.
+    ///
+    /// A thread that holds this lock and locks the mutex waits for itself.
     pub fn as_mutex(&self) -> &DistributedLock {
         &self.lock
     }
@@ -164,9 +170,9 @@ impl ReentrantLock {
         }
     }
 
-    /// Another guard, if this thread has one.
+    /// Returns another guard if this thread has one already.
     fn enter(&self) -> Result<Option<ReentrantGuard>> {
-        // A thread that is at its end may have no table any more, and no second guard then.
+        // A thread that is ending may have no table any more, and then gets no second guard.
         let held = HELD.try_with(|held| held.borrow().get(&address(&self.identity))?.upgrade());
         match held.ok().flatten() {
             Some(held) => {
@@ -186,7 +192,7 @@ impl ReentrantLock {
 }
 
 impl From<DistributedLock> for ReentrantLock {
-    /// With the settings of that lock.
+    /// Makes a reentrant lock with the settings of `lock`.
     fn from(lock: DistributedLock) -> ReentrantLock {
         ReentrantLock { lock, identity: Arc::default() }
     }
@@ -198,8 +204,10 @@ impl fmt::Debug for ReentrantLock {
     }
 }
 
-/// One of the guards by which a thread holds a [`ReentrantLock`]; the last one dropped releases
-/// it. It cannot leave its thread:
+/// One of the guards by which a thread holds a [`ReentrantLock`]; dropping the last one releases
+/// the lock.
+///
+/// It cannot leave its thread:
 ///
 /// ```compile_fail,E0277
 /// fn send<T: Send>(_: T) {}
@@ -213,12 +221,12 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    /// Gives up this guard. The last one releases the lock, waits until the server has confirmed
-    /// it, and tells if it could not be.
+    /// Drops this guard; the last one releases the lock, waits until the server has confirmed it,
+    /// and reports a failure.
     ///
     /// # Errors
     ///
-    /// Of the last guard, as [`LockGuard::unlock`].
+    /// For the last guard, as [`LockGuard::unlock`]; for the others, none.
     pub fn unlock(self) -> Result<()> {
         match Rc::try_unwrap(self.held) {
             Ok(Held { guard, _entry }) => guard.unlock(),
@@ -228,7 +236,7 @@ impl ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    /// As dropping does, but no longer than that.
+    /// Releases as dropping does, but waits no longer than `until`.
     pub(crate) fn let_go(self, until: Deadline) {
         if let Ok(Held { guard, _entry }) = Rc::try_unwrap(self.held) {
             guard.into_hold().let_go(until);

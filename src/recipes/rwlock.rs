@@ -6,40 +6,41 @@ use std::time::{Duration, Instant};
 use super::guard_macro::guard;
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
-use crate::contend::fencing::FencingToken;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
-use crate::contend::loss_reason::LossReason;
 use crate::contend::observer::Observer;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::contend::watchdog::Lost;
 use crate::error::Result;
+use crate::fencing::FencingToken;
+use crate::loss_reason::LossReason;
 use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 
-/// A lock that many may hold for reading, or one for writing.
+/// A lock that many readers may hold at once, or one writer.
 ///
 /// These are the shared locks of ZooKeeper's "Recipes and Solutions", made safe and fair: a reader
-/// waits for the nearest writer before it, a writer for whoever is before it, each by a watch on
-/// that one node. So a released writer wakes the readers behind it up to the next writer, and
-/// nobody else. Node names are those of Curator's `InterProcessReadWriteLock`, with which it can
-/// share a path.
+/// waits for the nearest writer before it, a writer for the contender before it, each by a watch on
+/// that one node. So a writer's release wakes only the readers behind it up to the next writer. The
+/// nodes are named like those of Curator's `InterProcessReadWriteLock`, which can share a path with
+/// it.
 ///
-/// As with [`DistributedLock`](crate::DistributedLock), the value is a description, the guarantees
-/// are the same, and a thread that takes a lock that excludes one of its own waits for itself.
-/// The base path and name of a read/write lock must not be those of any other recipe's lock.
+/// As with [`DistributedLock`](crate::DistributedLock), the value is a description, and the
+/// guarantees are the same. A thread waits for itself if it acquires a lock that excludes one that
+/// it holds. The base path and name of a read/write lock must not be those of any other recipe's
+/// lock.
 ///
 /// # Fairness
 ///
 /// First come, first served: readers that come after a waiting writer wait behind it, so that
 /// neither readers nor writers starve.
 ///
-/// # From one to the other
+/// # From writer to reader
 ///
 /// A writer can become a reader without letting any other writer in between:
-/// [`WriteGuard::downgrade`]. The reverse does not exist: two readers who both wanted to become
-/// the writer would wait for each other for ever. Release, and take the lock for writing.
+/// [`WriteGuard::downgrade`]. The reverse does not exist: two readers that both wanted to become
+/// the writer would wait for each other for ever. Release the lock, and acquire it for writing.
 ///
 /// # Example
 ///
@@ -63,7 +64,7 @@ pub struct DistributedRwLock {
 }
 
 impl DistributedRwLock {
-    /// The lock `name` under the path `base`, with the default settings: as
+    /// Describes the lock `name` under the path `base`, with the default settings: see
     /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
@@ -73,7 +74,7 @@ impl DistributedRwLock {
         DistributedRwLock::builder(zk, base, name).build()
     }
 
-    /// As [`new`](DistributedRwLock::new), with settings.
+    /// Returns a builder for a lock with other settings: see [`new`](DistributedRwLock::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -92,7 +93,8 @@ impl DistributedRwLock {
         self.config.wait(self.reader(), None).map(ReadGuard::new)
     }
 
-    /// As [`read`](DistributedRwLock::read), until any thread trips `cancel`.
+    /// Acquires the lock for reading, waiting until any thread trips `cancel`: see
+    /// [`read`](DistributedRwLock::read).
     ///
     /// # Errors
     ///
@@ -101,31 +103,33 @@ impl DistributedRwLock {
         self.config.wait(self.reader(), Some(cancel)).map(ReadGuard::new)
     }
 
-    /// Takes the lock for reading if no writer holds it or waits for it; else `None`, and no node
-    /// is left: as [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// Acquires the lock for reading if no writer holds it or waits for it; otherwise returns
+    /// `None`, and no node is left: see
+    /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
+    /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
         Ok(self.config.try_now(self.reader())?.map(ReadGuard::new))
     }
 
-    /// Waits for so long at the most; `None` when the lock was not to be had: as
+    /// Acquires the lock for reading, waiting at most `limit`; otherwise returns `None`: see
     /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
+    /// As [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     pub fn try_read_for(&self, limit: Duration) -> Result<Option<ReadGuard>> {
         self.try_read_by(Deadline::after(limit))
     }
 
-    /// As [`try_read_for`](DistributedRwLock::try_read_for), until an instant.
+    /// Acquires the lock for reading, waiting at most until `end`: see
+    /// [`try_read_for`](DistributedRwLock::try_read_for).
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
+    /// As [`try_read_for`](DistributedRwLock::try_read_for).
     pub fn try_read_until(&self, end: Instant) -> Result<Option<ReadGuard>> {
         self.try_read_by(Deadline::at(end))
     }
@@ -139,7 +143,8 @@ impl DistributedRwLock {
         self.config.wait(self.writer(), None).map(|hold| self.written(hold))
     }
 
-    /// As [`write`](DistributedRwLock::write), until any thread trips `cancel`.
+    /// Acquires the lock for writing, waiting until any thread trips `cancel`: see
+    /// [`write`](DistributedRwLock::write).
     ///
     /// # Errors
     ///
@@ -148,31 +153,32 @@ impl DistributedRwLock {
         self.config.wait(self.writer(), Some(cancel)).map(|hold| self.written(hold))
     }
 
-    /// Takes the lock for writing if nobody holds it or waits for it; else `None`, and no node is
-    /// left: as [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// Acquires the lock for writing if no other contender is there; otherwise returns `None`, and
+    /// no node is left: see [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
+    /// As [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
         Ok(self.config.try_now(self.writer())?.map(|hold| self.written(hold)))
     }
 
-    /// Waits for so long at the most; `None` when the lock was not to be had: as
+    /// Acquires the lock for writing, waiting at most `limit`; otherwise returns `None`: see
     /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
+    /// As [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     pub fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard>> {
         self.try_write_by(Deadline::after(limit))
     }
 
-    /// As [`try_write_for`](DistributedRwLock::try_write_for), until an instant.
+    /// Acquires the lock for writing, waiting at most until `end`: see
+    /// [`try_write_for`](DistributedRwLock::try_write_for).
     ///
     /// # Errors
     ///
-    /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
+    /// As [`try_write_for`](DistributedRwLock::try_write_for).
     pub fn try_write_until(&self, end: Instant) -> Result<Option<WriteGuard>> {
         self.try_write_by(Deadline::at(end))
     }
@@ -201,8 +207,8 @@ impl DistributedRwLock {
 looking_on!(
     DistributedRwLock,
     DistributedRwLock::reader,
-    "As several may hold at once, the list of children is watched: whoever comes or goes costs \
-     each observer a list, and a read for each holder."
+    "As several contenders may hold at once, observers watch the list of children: each contender \
+     that comes or goes costs each observer a list, and a read for each holder."
 );
 
 /// Settings of a [`DistributedRwLock`].
@@ -214,7 +220,7 @@ pub struct DistributedRwLockBuilder {
 
 settings!(DistributedRwLockBuilder, DistributedRwLock);
 
-/// A [`DistributedRwLock`] held for reading; dropped, it releases it, as a
+/// Holds a [`DistributedRwLock`] for reading; dropping the guard releases the lock as dropping a
 /// [`LockGuard`](crate::LockGuard) does.
 #[must_use = "if unused the lock is released immediately"]
 #[clippy::has_significant_drop]
@@ -227,14 +233,15 @@ impl ReadGuard {
         ReadGuard { hold }
     }
 
-    /// To be compared with writers' tokens only: it is above those of all writers before, and
-    /// below those of all writers behind. Readers who hold at once have tokens in any order; one
-    /// that was downgraded keeps its writer's.
+    /// Returns the token, to be compared only with writers' tokens.
+    ///
+    /// It is above the tokens of all writers before, and below those of all writers behind. Readers
+    /// that hold at once have tokens in any order; a downgraded guard keeps its writer's token.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
 
-    /// Releases the lock, waits until the server has confirmed it, and tells if it could not be.
+    /// Releases the lock, waits until the server has confirmed it, and reports a failure.
     ///
     /// # Errors
     ///
@@ -246,7 +253,7 @@ impl ReadGuard {
 
 guard!(ReadGuard, fencing_token);
 
-/// A [`DistributedRwLock`] held for writing; dropped, it releases it, as a
+/// Holds a [`DistributedRwLock`] for writing; dropping the guard releases the lock as dropping a
 /// [`LockGuard`](crate::LockGuard) does.
 #[must_use = "if unused the lock is released immediately"]
 #[clippy::has_significant_drop]
@@ -256,36 +263,38 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
-    /// The number to send along with whatever the lock protects, so that its receiver can
-    /// refuse what a former holder sends late.
+    /// Returns the number to send with each write to what the lock protects, so that its receiver
+    /// can refuse late writes of a former holder.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
 
-    /// Goes on as a reader: other readers may come in, and no writer has been in between.
+    /// Turns the writer into a reader: other readers may acquire the lock, and no writer held it in
+    /// between.
     ///
-    /// The guard that comes back keeps the place, ahead of writers that wait, and the writer's
-    /// fencing token; it has a node of its own. As [`unlock`](WriteGuard::unlock) does, it waits
-    /// for the server; while the connection is lost, until the session is resumed or lost.
+    /// The new guard keeps the place, ahead of waiting writers, and the writer's fencing token; it
+    /// has a node of its own. Like [`unlock`](WriteGuard::unlock), the call waits for the server;
+    /// while the connection is lost, until the session is resumed or lost.
     ///
-    /// What was registered with [`on_lost`](WriteGuard::on_lost) and
-    /// [`on_release_requested`](WriteGuard::on_release_requested) ends with the writer's guard; a
-    /// request to let go that came before is not passed on.
+    /// Callbacks registered with [`on_lost`](WriteGuard::on_lost) and
+    /// [`on_release_requested`](WriteGuard::on_release_requested) end with the writer's guard; an
+    /// earlier request to release the lock is not passed on.
     ///
     /// # Errors
     ///
-    /// After an error **nothing is held any more**; it says why:
-    /// [`LockLost`](crate::ErrorKind::LockLost), [`SessionLost`](crate::ErrorKind::SessionLost),
+    /// After an error **nothing is held any more**; the error says why:
+    /// [`Lost`](crate::ErrorKind::Lost), [`SessionLost`](crate::ErrorKind::SessionLost),
     /// [`Closed`](crate::ErrorKind::Closed) or [`AuthFailed`](crate::ErrorKind::AuthFailed) if the
-    /// lock was lost before or on the way, [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if
-    /// the lock node's ACL does not allow to create or delete any more,
-    /// [`InvalidData`](crate::ErrorKind::InvalidData), [`Server`](crate::ErrorKind::Server).
+    /// lock was lost before or during the call,
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock node's ACL no longer allows
+    /// creating or deleting, [`InvalidArgument`](crate::ErrorKind::InvalidArgument),
+    /// [`Server`](crate::ErrorKind::Server).
     pub fn downgrade(self) -> Result<ReadGuard> {
         let form = self.config.form(Class::Read);
         self.hold.downgrade(form, &self.config.data(), &self.config.acl).map(ReadGuard::new)
     }
 
-    /// Releases the lock, waits until the server has confirmed it, and tells if it could not be.
+    /// Releases the lock, waits until the server has confirmed it, and reports a failure.
     ///
     /// # Errors
     ///

@@ -8,37 +8,38 @@ use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
-use crate::contend::loss_reason::LossReason;
 use crate::contend::observer::Observer;
 use crate::contend::ticket::{Form, NodeNaming};
 use crate::contend::watchdog::Lost;
 use crate::error::Result;
+use crate::loss_reason::LossReason;
 use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 
-/// A number of permits, of which each holder takes one or more.
+/// A fixed number of permits, of which each holder has one or more.
 ///
-/// One node for each acquisition, whose name says how many of how many permits it takes. Whoever
-/// contends is admitted once those before it leave enough; until then it watches the shortest run
-/// of nodes before it of which one must go first, so that whichever holder releases, the right
-/// waiter wakes. A release wakes up to as many waiters as there are permits, and from 17 permits on
-/// all of them; each lists the contenders once. No client in another language has this semaphore: Curator's and kazoo's have
-/// layouts of their own, and do not share a path with it or with each other.
+/// Each acquisition has one node, whose name says how many of how many permits it takes. A
+/// contender is admitted once those before it leave enough permits. Until then it watches the
+/// shortest run of nodes before it of which one must go first, so that the right waiter wakes,
+/// whichever holder releases. A release wakes at most as many waiters as there are permits, and all
+/// waiters if there are 17 permits or more; each lists the contenders once. No client in another
+/// language has this semaphore: Curator's and kazoo's have layouts of their own, and cannot share a
+/// path with it or with each other.
 ///
 /// As with [`DistributedLock`](crate::DistributedLock), the value is a description, and the
 /// guarantees are the same. The base path and name must not be those of any other recipe's lock.
 ///
 /// # The number of permits
 ///
-/// All must name the same. Whoever names another than the first of those who hold or wait gets the
-/// error [`Disagreement`](crate::ErrorKind::Disagreement), and takes nothing from anybody. To change
-/// the number, let all go first.
+/// All clients must use the same number. A contender whose number differs from that of the first
+/// holder or waiting contender fails with [`Conflict`](crate::ErrorKind::Conflict), and affects no
+/// other contender. To change the number, first wait until no contender is left.
 ///
 /// # Fairness
 ///
-/// First come, first served: one that asks for many permits is not overtaken by others that ask
-/// for few.
+/// First come, first served: contenders that ask for few permits do not overtake one that asks for
+/// many.
 ///
 /// # Example
 ///
@@ -60,9 +61,9 @@ pub struct DistributedSemaphore {
 }
 
 impl DistributedSemaphore {
-    /// The semaphore `name` under the path `base`, with so many permits: as
-    /// [`DistributedLock::new`](crate::DistributedLock::new). With no permits at all, every
-    /// acquisition fails.
+    /// Describes the semaphore `name` under the path `base`, with `permits` permits: see
+    /// [`DistributedLock::new`](crate::DistributedLock::new). If `permits` is 0, every acquisition
+    /// fails.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -72,18 +73,20 @@ impl DistributedSemaphore {
         DistributedSemaphore::builder(zk, base, name, permits).build()
     }
 
-    /// As [`new`](DistributedSemaphore::new), with settings.
+    /// Returns a builder for a semaphore with other settings: see
+    /// [`new`](DistributedSemaphore::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
         name: impl AsRef<str>,
         permits: u32,
     ) -> DistributedSemaphoreBuilder {
-        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        let mut config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        config.noun = "permit";
         DistributedSemaphoreBuilder { lock: DistributedSemaphore { config, permits } }
     }
 
-    /// How many permits it has in all.
+    /// Returns how many permits the semaphore has in all.
     pub fn permits(&self) -> u32 {
         self.permits
     }
@@ -97,79 +100,86 @@ impl DistributedSemaphore {
         self.acquire_many(1)
     }
 
-    /// Blocks until so many permits are held: all at once, and none before.
+    /// Blocks until `permits` permits are held: all at once, and none before.
     ///
     /// # Errors
     ///
-    /// [`InvalidData`](crate::ErrorKind::InvalidData) for no permits, or more than there are;
-    /// [`Disagreement`](crate::ErrorKind::Disagreement) if others name another number of permits; else as
-    /// [`DistributedLock::lock`](crate::DistributedLock::lock).
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for no permits, or more than the
+    /// semaphore has; [`Conflict`](crate::ErrorKind::Conflict) if other clients use another number
+    /// of permits; otherwise as [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn acquire_many(&self, permits: u32) -> Result<Permit> {
         self.config.wait(self.share(permits), None).map(|hold| Permit { hold, permits })
     }
 
-    /// As [`acquire_many`](DistributedSemaphore::acquire_many), until any thread trips `cancel`.
+    /// Acquires permits, waiting until any thread trips `cancel`: see
+    /// [`acquire_many`](DistributedSemaphore::acquire_many).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); else as
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as
     /// [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn acquire_many_with(&self, permits: u32, cancel: &Cancel) -> Result<Permit> {
         self.config.wait(self.share(permits), Some(cancel)).map(|hold| Permit { hold, permits })
     }
 
-    /// Takes a permit if there is one and nobody waits for it; else `None`, and no node is left:
-    /// as [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
+    /// Acquires a permit if one is free and no other contender waits; otherwise returns `None`, and
+    /// no node is left: see [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the connect timeout;
+    /// otherwise as [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
         self.try_acquire_many(1)
     }
 
-    /// As [`try_acquire`](DistributedSemaphore::try_acquire), for so many permits.
+    /// Acquires `permits` permits without waiting for other contenders: see
+    /// [`try_acquire`](DistributedSemaphore::try_acquire).
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// As [`try_acquire`](DistributedSemaphore::try_acquire).
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permit>> {
         Ok(self.config.try_now(self.share(permits))?.map(|hold| Permit { hold, permits }))
     }
 
-    /// Waits for a permit for so long at the most; `None` when there was none to be had: as
+    /// Acquires a permit, waiting at most `limit`; otherwise returns `None`: see
     /// [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
+    /// call; otherwise as [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn try_acquire_for(&self, limit: Duration) -> Result<Option<Permit>> {
         self.try_acquire_by(1, Deadline::after(limit))
     }
 
-    /// As [`try_acquire_for`](DistributedSemaphore::try_acquire_for), until an instant.
+    /// Acquires a permit, waiting at most until `end`: see
+    /// [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// As [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
     pub fn try_acquire_until(&self, end: Instant) -> Result<Option<Permit>> {
         self.try_acquire_by(1, Deadline::at(end))
     }
 
-    /// As [`try_acquire_for`](DistributedSemaphore::try_acquire_for), for so many permits.
+    /// Acquires `permits` permits, waiting at most `limit`: see
+    /// [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// As [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
     pub fn try_acquire_many_for(&self, permits: u32, limit: Duration) -> Result<Option<Permit>> {
         self.try_acquire_by(permits, Deadline::after(limit))
     }
 
-    /// As [`try_acquire_many_for`](DistributedSemaphore::try_acquire_many_for), until an instant.
+    /// Acquires `permits` permits, waiting at most until `end`: see
+    /// [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// As [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
     pub fn try_acquire_many_until(&self, permits: u32, end: Instant) -> Result<Option<Permit>> {
         self.try_acquire_by(permits, Deadline::at(end))
     }
@@ -191,8 +201,8 @@ impl DistributedSemaphore {
 looking_on!(
     DistributedSemaphore,
     DistributedSemaphore::holders,
-    "As several may hold at once, the list of children is watched: whoever comes or goes costs \
-     each observer a list, and a read for each holder."
+    "As several contenders may hold at once, observers watch the list of children: each contender \
+     that comes or goes costs each observer a list, and a read for each holder."
 );
 
 /// Settings of a [`DistributedSemaphore`].
@@ -204,10 +214,10 @@ pub struct DistributedSemaphoreBuilder {
 
 settings!(DistributedSemaphoreBuilder, DistributedSemaphore);
 
-/// Held permits of a [`DistributedSemaphore`]; dropped, they are released, as a
-/// [`LockGuard`](crate::LockGuard) is.
+/// Holds permits of a [`DistributedSemaphore`]; dropping it releases them as dropping a
+/// [`LockGuard`](crate::LockGuard) does.
 ///
-/// There is no fencing token: those who hold at once cannot be put in an order.
+/// There is no fencing token: contenders that hold at once have no order.
 #[must_use = "if unused the permits are released immediately"]
 #[clippy::has_significant_drop]
 pub struct Permit {
@@ -216,13 +226,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// How many permits it holds.
+    /// Returns how many permits it holds.
     pub fn permits(&self) -> u32 {
         self.permits
     }
 
-    /// Releases the permits, waits until the server has confirmed it, and tells if it could not
-    /// be.
+    /// Releases the permits, waits until the server has confirmed it, and reports a failure.
     ///
     /// # Errors
     ///

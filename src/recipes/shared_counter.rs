@@ -1,13 +1,15 @@
 //! A counter that all clients share.
 
 use super::node_config::{NodeConfig, placed};
-use super::shared_value::{SharedValue, Versioned};
+use super::shared_value::SharedValue;
+use super::version::Versioned;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A number that every client of the ensemble sees, and that many change without losing a count.
+/// A number that every client of the ensemble sees, and that many can change without losing a
+/// count.
 ///
-/// It stands on a [`SharedValue`], as eight bytes, the highest first: what Curator's
-/// `DistributedAtomicLong` has. A counter that was never set is 0, and so is one whose node is empty.
+/// It is stored in a [`SharedValue`], as eight bytes, the highest first, as in Curator's
+/// `DistributedAtomicLong`. A counter that was never set is 0, and so is one whose node is empty.
 ///
 /// ```no_run
 /// use zklock::{Client, SharedCounter};
@@ -18,20 +20,22 @@ use crate::error::{Error, ErrorKind, Result};
 /// println!("this is job {number} of {}", jobs.get()?);
 /// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct SharedCounter {
     target: NodeConfig,
 }
 
-placed!(SharedCounter, SharedCounterBuilder, "The counter at the node `base/name`");
+placed!(SharedCounter, SharedCounterBuilder, "Returns the counter at the node `base/name`");
 
 impl SharedCounter {
-    /// The number, of all that was counted before this call.
+    /// Reads the number, including every change from before this call.
     ///
     /// # Errors
     ///
-    /// [`InvalidData`](ErrorKind::InvalidData) if what is there is no number of eight bytes; else as
-    /// [`SharedValue::latest`].
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if the node's data is not a number of eight
+    /// bytes; otherwise as [`SharedValue::latest`].
     pub fn get(&self) -> Result<i64> {
         self.number(self.value().latest()?.as_ref().map(Versioned::data))
     }
@@ -45,27 +49,29 @@ impl SharedCounter {
         self.value().set(number.to_be_bytes())
     }
 
-    /// Adds, or takes away what is negative, and says what the number is then. Each call counts
-    /// exactly once, whoever counts beside it.
+    /// Adds `more`, which may be negative, and returns the new number.
+    ///
+    /// Each call counts exactly once, even if other clients count at the same time.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost and it cannot be known
-    /// whether it was counted; [`InvalidData`](ErrorKind::InvalidData) if the number would not fit,
-    /// or as [`get`](SharedCounter::get); else as [`SharedValue::update`].
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost and the library could not
+    /// tell whether the call has counted; [`InvalidArgument`](ErrorKind::InvalidArgument) if the
+    /// sum does not fit, or as for [`get`](SharedCounter::get); otherwise as
+    /// [`SharedValue::update`].
     pub fn add(&self, more: i64) -> Result<i64> {
         let mut sum = 0;
         self.value().change_by(|old| {
             let number = self.number(old)?;
             sum = number.checked_add(more).ok_or_else(|| {
-                self.refuse(format!("the counter is at {number}, and {more} more do not fit in it"))
+                self.refuse(format!("the counter is at {number}: adding {more} would overflow it"))
             })?;
             Ok(Some(sum.to_be_bytes().to_vec()))
         })?;
         Ok(sum)
     }
 
-    /// Sets the number if it is the one that is expected; whether it was.
+    /// Sets the number if it equals `expected`, and returns whether it did.
     ///
     /// # Errors
     ///
@@ -77,7 +83,7 @@ impl SharedCounter {
         })
     }
 
-    /// The value that it stands on: to observe it.
+    /// Returns the shared value that stores the counter, to observe it.
     pub fn value(&self) -> SharedValue {
         SharedValue::at(&self.target)
     }
@@ -85,12 +91,12 @@ impl SharedCounter {
     fn number(&self, data: Option<&[u8]>) -> Result<i64> {
         let Some(data) = data.filter(|data| !data.is_empty()) else { return Ok(0) };
         let bytes = data.try_into().map_err(|_| {
-            self.refuse(format!("a counter has 8 bytes, and there are {}", data.len()))
+            self.refuse(format!("not a counter: its node has {} bytes instead of 8", data.len()))
         })?;
         Ok(i64::from_be_bytes(bytes))
     }
 
     fn refuse(&self, why: String) -> Error {
-        Error::new(ErrorKind::InvalidData, why).on(self.value().path())
+        Error::new(ErrorKind::InvalidArgument, why).on(self.value().path())
     }
 }

@@ -1,24 +1,21 @@
-//! A value that all clients share, and change one at a time.
-
-use std::fmt;
+//! A value that all clients share, and change atomically.
 
 use super::changes::Changes;
-use super::node_config::{NodeConfig, Purpose, Wait, placed};
-use crate::acl::Acl;
-use crate::error::{Error, ErrorKind, Result};
+use super::create_options::{CreateMode, CreateOptions};
+use super::node_config::{NodeConfig, Purpose, placed};
+use super::version::{Version, Versioned};
+use super::znode::{Znode, create};
+use crate::error::{ErrorKind, Result};
 use crate::rt::Deadline;
-use crate::session::connection::{Answer, Fault, NodeKind, Stat, Step};
-use crate::session::create_parents::make_parents;
-use crate::session::session::Session;
-use crate::session::watch_loop::View;
+use crate::session::connection::{Fault, NodeKind};
 
-/// A few bytes that every client of the ensemble sees: configuration, a name that is looked up,
-/// the address of who is in charge.
+/// A few bytes that every client of the ensemble sees: configuration, a name to look up, the
+/// address of a leader.
 ///
-/// It is the data of the node `base/name`, of which ZooKeeper's "Recipes and Solutions" speaks as
-/// configuration and name service; below 1 MiB, and better below some kilobytes. Whatever else
-/// reads and writes the node, such as Curator's `SharedValue`, can share it. The node stays when
-/// its writers have gone.
+/// It is the data of the node `base/name`: what ZooKeeper's "Recipes and Solutions" calls
+/// configuration and name service. It must be below 1 MiB, and should be below some kilobytes.
+/// Other programs that read and write the node, such as Curator's `SharedValue`, can share it. The
+/// node stays when its writers have gone.
 ///
 /// The value is a description: cheap to make and to clone, and not tied to a session.
 ///
@@ -38,235 +35,131 @@ use crate::session::watch_loop::View;
 /// }
 /// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct SharedValue {
     target: NodeConfig,
 }
 
-/// A value, and which one it is.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Versioned {
-    data: Vec<u8>,
-    version: Version,
-}
+const SET: Purpose = Purpose::to_change("set the value", "WRITE on it");
 
-impl Versioned {
-    /// The bytes.
-    pub fn data(&self) -> &[u8] {
-        &self.data
-    }
-
-    /// The bytes, without a copy.
-    pub fn into_data(self) -> Vec<u8> {
-        self.data
-    }
-
-    /// What [`compare_and_set`](SharedValue::compare_and_set) asks for.
-    pub fn version(&self) -> Version {
-        self.version
-    }
-}
-
-impl fmt::Debug for Versioned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Versioned")
-            .field("data", &String::from_utf8_lossy(&self.data))
-            .field("version", &self.version)
-            .finish()
-    }
-}
-
-/// Which of the values of a node one is: each change makes another version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Version {
-    /// The transaction that made the node: who makes it anew starts the numbers again.
-    node: i64,
-    number: i32,
-}
-
-impl Version {
-    /// ZooKeeper's number of the version: how often the value was set since the node was made.
-    pub fn number(&self) -> i32 {
-        self.number
-    }
-
-    fn of(stat: &Stat) -> Version {
-        Version { node: stat.czxid, number: stat.version }
-    }
-
-    /// The server takes −1 for any version.
-    fn check(self) -> Result<()> {
-        if self.number != -1 {
-            return Ok(());
-        }
-        let message = "to the server, version -1 is any version; set the value without a look";
-        Err(Error::new(ErrorKind::InvalidData, message))
-    }
-
-    fn next(self) -> Version {
-        Version { number: self.number.wrapping_add(1), ..self }
-    }
-}
-
-const GET: Purpose = Purpose { tried: "read the value", needs: "READ on it" };
-const SET: Purpose = Purpose { tried: "set the value", needs: "WRITE on it" };
-const MAKE: Purpose =
-    Purpose { tried: "make the node of the value", needs: "CREATE on its parent" };
-
-/// How a change to one version of the value has ended.
-enum Change {
-    Done,
-    /// It was another version.
-    Outdated,
-    /// A reply was lost, and what is there now may be ours or somebody else's.
-    Unknown,
-    /// Not done by this attempt; an earlier one may have done it.
-    Refused(Error),
-}
-
-placed!(SharedValue, SharedValueBuilder, "The value of the node `base/name`");
+placed!(SharedValue, SharedValueBuilder, "Returns the value at the node `base/name`");
 
 impl SharedValue {
     pub(crate) fn at(target: &NodeConfig) -> SharedValue {
         SharedValue { target: target.clone() }
     }
 
-    /// The value as this client's server knows it; `None` if it was never set.
+    /// Reads the value as this client's server knows it; `None` if it was never set.
     ///
-    /// That server may lag behind the others, as all reads of ZooKeeper's may, by what is usually
-    /// milliseconds: use [`latest`](SharedValue::latest) to see what others have set before. What
-    /// this client has set itself in this session, it sees.
+    /// That server may lag behind the others, usually by milliseconds, as with all reads from
+    /// ZooKeeper: use [`latest`](SharedValue::latest) to see what others have set before. The
+    /// answer includes what this client itself has set in this session.
     ///
     /// # Errors
     ///
     /// [`InvalidName`](ErrorKind::InvalidName); [`NotAuthorized`](ErrorKind::NotAuthorized) without
-    /// READ; [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) when
+    /// READ; [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) if
     /// the ensemble does not answer within the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout); what waiting cannot mend else.
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting does
+    /// not resolve.
     pub fn get(&self) -> Result<Option<Versioned>> {
-        self.target.ask(GET, read)
+        self.znode().read()
     }
 
-    /// As [`get`](SharedValue::get), of all that was set before this call, by whomever: asks the
-    /// ensemble's leader first, in two round trips.
+    /// Reads the value, including what any client has set before this call, in two round trips.
+    ///
+    /// Asks the ensemble's leader first.
     ///
     /// # Errors
     ///
     /// As [`get`](SharedValue::get).
     pub fn latest(&self) -> Result<Option<Versioned>> {
-        self.target.ask(GET, |session, node| {
-            session.sync()?;
-            read(session, node)
-        })
+        self.znode().read_latest()
     }
 
-    /// Sets the value, whatever it was; makes the node, and what is missing above it.
+    /// Sets the value, whatever it was; creates the node and its missing parents.
     ///
-    /// If a reply is lost it is set again, over what somebody else may have set meanwhile.
+    /// If a reply is lost, the call sets the value again, and overwrites what another client may
+    /// have set meanwhile.
     ///
     /// # Errors
     ///
-    /// [`TooLarge`](ErrorKind::TooLarge) for more than the server takes: before anything is sent, or
-    /// the error says that an earlier attempt may have set it;
+    /// [`TooLarge`](ErrorKind::TooLarge) for more data than the server allows: nothing was sent, or
+    /// the error says that an earlier attempt may have set the value;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without WRITE on the node, or CREATE on its
-    /// parent; else as [`get`](SharedValue::get). Where the ensemble has not answered in time, it may
-    /// be set all the same.
+    /// parent; otherwise as [`get`](SharedValue::get). If the ensemble has not answered in time,
+    /// the value may still be set.
     pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<()> {
         let (data, acl) = (data.into(), self.target.acl.clone());
         let until = Deadline::after(self.target.client.core().connect_timeout());
         self.target.ask(SET, move |session, node| {
             loop {
-                // Nobody waits for it any more, and may set something else meanwhile.
+                // The caller no longer waits, and may set another value meanwhile.
                 if until.has_passed() {
                     return Err(Fault::ConnectionLoss);
                 }
                 match session.write(node, &data) {
-                    Err(Fault::NoNode) => match make(session, node, &data, &acl) {
-                        Err(Fault::NodeExists) => {}
-                        made => return made,
-                    },
+                    Err(Fault::NoNode) => {
+                        match create(session, node, &data, &acl, NodeKind::Persistent, Some(&acl)) {
+                            Err(Fault::NodeExists) => {}
+                            made => return made.map(drop),
+                        }
+                    }
                     written => return written,
                 }
             }
         })
     }
 
-    /// Sets the value if there is none yet; whether it did. Node and parents are made.
+    /// Sets the value if there is none yet, and returns whether it did. Creates the node and its
+    /// missing parents.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost, and the value is the
-    /// same that this call wanted to set: it cannot be known whose it is. Else as
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost and the value equals
+    /// the one that this call wanted to set: another client may have set it. Otherwise as
     /// [`set`](SharedValue::set).
     pub fn set_if_absent(&self, data: impl Into<Vec<u8>>) -> Result<bool> {
-        let (data, acl) = (data.into(), self.target.acl.clone());
-        let wanted = data.clone();
-        let change = self.change(MAKE, move |session, node| make(session, node, &data, &acl))?;
-        match change {
-            Change::Done => Ok(true),
-            Change::Outdated => Ok(false),
-            Change::Unknown => match self.latest()? {
-                Some(now) if now.version.number == 0 && now.data != wanted => Ok(false),
-                _ => Err(self.unknown()),
-            },
-            Change::Refused(error) => match self.latest()? {
-                None => Err(error),
-                Some(_) => Err(self.unknown()),
-            },
+        let options = CreateOptions::new(CreateMode::Persistent).acl(self.target.acl.clone());
+        match self.znode().create_with_parents(options, data) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
-    /// Sets the value if it still has the version that was read; `None` if it has another, or none.
+    /// Sets the value if it still has the given version, and returns the new version; `None` if it
+    /// has another version, or there is no value.
     ///
-    /// Of all who try with one version, exactly one succeeds.
-    ///
-    /// The number of a version is what the server compares: a node that somebody has deleted and
-    /// made anew counts from 0 again.
+    /// If several calls use the same version, exactly one succeeds. The server compares only the
+    /// version's number, which starts from 0 again when the node is deleted and created again.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost, and the value has been
-    /// changed since, so that it cannot be known by whom; where it can be known, it is found out.
-    /// [`InvalidData`](ErrorKind::InvalidData) for the version number −1, after 2³² changes: the
-    /// server takes it for any version. Else as [`set`](SharedValue::set).
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost, and the value was
+    /// changed, by this call or by another client: the library checks, and could not tell.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for the version number −1, which comes after
+    /// 2³² changes: the server takes it for any version. Otherwise as [`set`](SharedValue::set).
     pub fn compare_and_set(
         &self,
         version: Version,
         data: impl Into<Vec<u8>>,
     ) -> Result<Option<Version>> {
-        version.check().map_err(|error| error.on(self.path()))?;
-        let data = data.into();
-        let wanted = data.clone();
-        let change = self.change(SET, move |session, node| {
-            let (path, data) = (node.to_owned(), data.clone());
-            session.transact(&[Step::Write { path, data, version: Some(version.number) }])
-        })?;
-        let next = version.next();
-        match change {
-            Change::Done => Ok(Some(next)),
-            Change::Outdated => Ok(None),
-            Change::Unknown => match self.latest()? {
-                // The one change since then was not ours.
-                Some(now) if now.version == next && now.data != wanted => Ok(None),
-                _ => Err(self.unknown()),
-            },
-            Change::Refused(error) => match self.latest()? {
-                Some(now) if now.version == version => Err(error),
-                _ => Err(self.unknown()),
-            },
-        }
+        self.znode().write_if_unchanged(version, data)
     }
 
-    /// Changes the value by what it was, in one go: reads it, and sets what `new` makes of it if it
-    /// is still the same; else again. `None` stands for no value.
+    /// Replaces the value by what `new` returns for it, atomically, and returns the new value.
     ///
-    /// `new` may be called many times. It goes on for as long as others are faster, which is no
-    /// longer than they go on.
+    /// Reads the value, and sets the new one if the old one has not changed meanwhile; otherwise it
+    /// starts again. `None` means that there is no value. `new` may be called many times: as long
+    /// as other clients keep changing the value first.
     ///
     /// # Errors
     ///
-    /// As [`compare_and_set`](SharedValue::compare_and_set): in particular with
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) the change may have been made, or not.
+    /// As [`compare_and_set`](SharedValue::compare_and_set): in particular, after
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) the change may have been made or not.
     pub fn update<D: Into<Vec<u8>>>(
         &self,
         mut new: impl FnMut(Option<&[u8]>) -> D,
@@ -279,7 +172,7 @@ impl SharedValue {
         Ok(data)
     }
 
-    /// As `update`, but not if `new` gives nothing; whether it was changed.
+    /// Updates the value, unless `new` returns nothing. Returns whether the value was changed.
     pub(crate) fn change_by(
         &self,
         mut new: impl FnMut(Option<&[u8]>) -> Result<Option<Vec<u8>>>,
@@ -288,7 +181,7 @@ impl SharedValue {
             let old = self.latest()?;
             let Some(data) = new(old.as_ref().map(Versioned::data))? else { return Ok(false) };
             let done = match old {
-                Some(old) => self.compare_and_set(old.version, data)?.is_some(),
+                Some(old) => self.compare_and_set(old.version(), data)?.is_some(),
                 None => self.set_if_absent(data)?,
             };
             if done {
@@ -297,98 +190,21 @@ impl SharedValue {
         }
     }
 
-    /// The value whenever it changes, and at first as it is; `None` while there is none. Of several
-    /// changes in a row the last is seen. Each change costs one read, and the node is all that is
-    /// watched.
+    /// Observes the value: first the present value, then the value after each change; `None` while
+    /// there is none.
+    ///
+    /// Of several changes in a row, only the last may be seen. Each change costs one read; only the
+    /// node is watched.
     pub fn observe(&self) -> Changes<Option<Versioned>> {
-        Changes::new(&self.target, GET, |view: &mut View<'_>, node: &str| {
-            let found = view.node_or_making(node)?;
-            Ok(found.map(|(data, stat)| Versioned { data, version: Version::of(&stat) }))
-        })
+        self.znode().observe()
     }
 
-    /// Makes a change that can succeed but once, however often it is asked for.
-    fn change(
-        &self,
-        purpose: Purpose,
-        change: impl Fn(&Session, &str) -> Answer<()> + Clone + Send + 'static,
-    ) -> Result<Change> {
-        let whole = self.target.whole()?;
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        let mut watch_loop = self.target.watch_loop(Wait::FOREVER);
-        let mut lost = false;
-        loop {
-            let session = watch_loop.session(until);
-            let session = session.map_err(|error| match lost {
-                true => self.unknown().caused_by(error),
-                false => error,
-            })?;
-            let Some(session) = session else {
-                let fault = Fault::ConnectionLoss;
-                return Err(if lost {
-                    self.unknown()
-                } else {
-                    self.target.refused(&fault, purpose)
-                });
-            };
-            let (change, whole) = (change.clone(), whole.clone());
-            match watch_loop.ask(&session, until, move |session| change(session, &whole), drop)? {
-                Some(Ok(())) => return Ok(Change::Done),
-                Some(Err(Fault::BadVersion | Fault::NodeExists | Fault::NoNode)) => {
-                    return Ok(if lost { Change::Unknown } else { Change::Outdated });
-                }
-                None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
-                    lost = true;
-                    if until.has_passed() {
-                        return Err(self.unknown());
-                    }
-                }
-                Some(Err(fault)) => {
-                    let error = self.target.refused(&fault, purpose);
-                    return if lost { Ok(Change::Refused(error)) } else { Err(error) };
-                }
-            }
-        }
-    }
-
-    /// The node, as the client names it; empty for one that cannot be.
+    /// The node, as the client names it, even if ZooKeeper does not allow such a path.
     pub(crate) fn path(&self) -> &str {
-        self.target.node().unwrap_or_default()
+        self.target.path()
     }
 
-    fn unknown(&self) -> Error {
-        let message = "the connection was lost before the answer came: the value may have been \
-                       set, or not";
-        Error::new(ErrorKind::ConnectionLoss, message).on(self.path())
-    }
-}
-
-fn read(session: &Session, node: &str) -> Answer<Option<Versioned>> {
-    let found = session.data(node, false)?;
-    Ok(found.map(|(data, stat)| Versioned { data, version: Version::of(&stat) }))
-}
-
-/// The node with its data, and what is missing above it.
-fn make(session: &Session, node: &str, data: &[u8], acl: &[Acl]) -> Answer<()> {
-    match session.create(node, data, acl, NodeKind::Persistent) {
-        Err(Fault::NoNode) => {
-            make_parents(session, crate::path::parent(node), NodeKind::Persistent, acl)?;
-            session.create(node, data, acl, NodeKind::Persistent).map(drop)
-        }
-        made => made.map(drop),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_that_would_match_any_is_refused() {
-        let last = Version { node: 7, number: -2 };
-        assert!(last.check().is_ok() && last.next().check().is_err());
-        assert!(last.next().next().check().is_ok());
-        let most = Version { node: 7, number: i32::MAX };
-        assert_eq!(most.next().number(), i32::MIN);
+    fn znode(&self) -> Znode {
+        Znode::of(&self.target)
     }
 }

@@ -1,5 +1,5 @@
-//! Threads, channels, locks and time: the only place they come from, so that a
-//! simulation can put its own in their stead.
+//! Threads, channels, locks and time: the rest of the library takes them only from here, so that a
+//! simulation can replace them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ mod real;
 #[cfg(not(test))]
 use real as ground;
 
-// In tests: real, too, but for the threads of a simulation.
+// In tests: real as well, except for the threads of a simulation.
 #[cfg(test)]
 #[cfg(not(shuttle))]
 pub(crate) mod schedule;
@@ -26,7 +26,7 @@ mod simulated;
 #[cfg(not(shuttle))]
 use simulated as ground;
 
-// With `--cfg shuttle`: threads that are switched wherever they meet.
+// With `--cfg shuttle`: shuttle's threads, which are switched wherever they synchronize.
 #[cfg(test)]
 #[cfg(shuttle)]
 pub(crate) mod shuttled;
@@ -48,7 +48,7 @@ impl Drop for Counted {
     }
 }
 
-/// Starts a named thread that nobody joins.
+/// Starts a named thread that is never joined.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
     LIVE.fetch_add(1, Ordering::AcqRel);
     let counted = Counted;
@@ -67,7 +67,7 @@ pub(crate) fn live_threads() -> usize {
     LIVE.load(Ordering::Acquire)
 }
 
-/// The end of a wait; `None` never comes.
+/// The end of a wait; `None` for a wait without end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Option<Instant>);
 
@@ -78,7 +78,7 @@ impl Deadline {
         Deadline(Some(instant))
     }
 
-    /// A duration too long for the clock never ends.
+    /// A deadline that never comes, if `duration` is too long for the clock.
     pub(crate) fn after(duration: Duration) -> Deadline {
         Deadline(now().checked_add(duration))
     }
@@ -103,7 +103,7 @@ impl Deadline {
     }
 }
 
-/// A point on the clock of the lease, in nanoseconds: it goes on while the machine
+/// A point in time on the lease's clock, in nanoseconds. The clock goes on while the machine
 /// sleeps (`CLOCK_BOOTTIME` on Linux).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);

@@ -20,7 +20,7 @@ pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
 
 pub(crate) use std::thread::ThreadId;
 
-/// Tells the calling thread from all others.
+/// Identifies the calling thread.
 pub(crate) fn thread_id() -> ThreadId {
     std::thread::current().id()
 }
@@ -30,12 +30,12 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Nobody can guess it.
+/// A random number that cannot be guessed.
 pub(crate) fn random() -> u128 {
     uuid::Uuid::new_v4().as_u128()
 }
 
-/// A bell, and the one who listens for it.
+/// A bell, and the receiver that waits for it.
 pub(crate) fn bell() -> (Bell, Rung) {
     let (ring, rung) = bounded(1);
     (Bell(ring), Rung(rung))

@@ -1,8 +1,8 @@
 //! A deterministic scheduler: tasks in place of threads, one at a time on one real thread,
-//! in virtual time, and everything that is left to chance comes from one seed.
+//! in virtual time. All random choices come from one seed.
 //!
-//! A task is switched only where it waits. What time passes between two steps, and so their
-//! order, is drawn at random.
+//! A task is switched only where it waits. The time between two steps, and so their order, is
+//! drawn at random.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use generator::{Generator, Gn};
 
-/// Words of stack for a task.
+/// The size of a task's stack, in words.
 const STACK: usize = 0x8000;
-/// A task that runs for so many looks at the clock without ever waiting is stuck.
+/// A task that reads the clock this many times without ever waiting is stuck.
 const PATIENCE: u32 = 100_000;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Schedule>>> = const { RefCell::new(None) };
-    /// Stacks of tasks that have ended, for others.
+    /// The stacks of tasks that have ended, to be used again.
     static STACKS: RefCell<Vec<Stack>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -34,10 +34,10 @@ pub(crate) fn current() -> Option<Rc<Schedule>> {
     CURRENT.with(|current| current.borrow().clone())
 }
 
-/// Tasks of one process are stopped together.
+/// The number of a simulated process, whose tasks are stopped together.
 pub(crate) type Process = usize;
 
-/// A stay in `sleep`, of one task.
+/// One call of `sleep` by one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sleeper {
     task: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Sleeper {
 pub(crate) struct Schedule {
     now: Cell<u64>,
     random: Cell<u64>,
-    /// The most nanoseconds that a task may take to go on.
+    /// The most nanoseconds that a task may take to go on once it can.
     lag: Cell<u64>,
     queue: RefCell<BinaryHeap<Reverse<Entry>>>,
     entries: Cell<u64>,
@@ -57,14 +57,14 @@ pub(crate) struct Schedule {
     alive: Cell<usize>,
     /// The task that runs, if one does.
     running: Cell<Option<usize>>,
-    /// The process on whose behalf something goes on.
+    /// The process that the current step belongs to.
     process: Cell<Process>,
-    /// Until when which processes are stopped.
+    /// Until when each process is stopped.
     stopped: RefCell<Vec<u64>>,
     looks: Cell<u32>,
-    /// How many of a hundred threads cannot be started.
+    /// The percentage of threads that cannot be started.
     poverty: Cell<u64>,
-    /// Prints what goes on.
+    /// Whether to print the events of the simulation.
     pub(crate) verbose: bool,
 }
 
@@ -78,7 +78,7 @@ struct Task {
 
 struct Entry {
     time: u64,
-    /// Among those of the same time.
+    /// The order among entries of the same time.
     rank: u64,
     what: What,
 }
@@ -112,7 +112,7 @@ impl Ord for Entry {
 
 /// Why a step could not be taken.
 pub(crate) enum Stuck {
-    /// There is nothing left to do, for ever.
+    /// Nothing is left to do, and nothing will ever happen.
     Quiet,
     Panicked {
         task: String,
@@ -126,7 +126,7 @@ pub(crate) struct Running;
 impl Drop for Running {
     fn drop(&mut self) {
         let schedule = CURRENT.with(|current| current.borrow_mut().take());
-        // What has not ended is not unwound: it stands where it must not go on from.
+        // Tasks that have not ended are not unwound: they must not go on from where they stand.
         if let Some(schedule) = schedule {
             std::mem::forget(schedule.tasks.take());
         }
@@ -134,11 +134,11 @@ impl Drop for Running {
 }
 
 impl Schedule {
-    /// Has this thread simulate, from now on.
+    /// Starts a simulation on this thread.
     pub(crate) fn begin(seed: u64, verbose: bool) -> (Rc<Schedule>, Running) {
         let schedule = Rc::new(Schedule {
             now: Cell::new(0),
-            // Mixed, or one seed would draw what the next one does, a number later.
+            // Mixed: otherwise two seeds could draw the same numbers, shifted by one draw.
             random: Cell::new(mix(seed)),
             lag: Cell::new(0),
             queue: RefCell::default(),
@@ -161,19 +161,19 @@ impl Schedule {
         self.lag.set(nanos(most));
     }
 
-    /// Prints what goes on, with the time.
+    /// Prints a line with the virtual time in front.
     pub(crate) fn say(&self, what: &str) {
         eprintln!("{:12.6} {what}", self.time().as_secs_f64());
     }
 
-    /// From now on, so many of a hundred threads cannot be started.
+    /// From now on, this percentage of threads cannot be started.
     pub(crate) fn set_poverty(&self, percent: u64) {
         self.poverty.set(percent);
     }
 
     // ----- chance
 
-    /// Splitmix64, so that a seed means the same everywhere and always.
+    /// Splitmix64, so that a seed gives the same numbers on every machine and in every version.
     pub(crate) fn next(&self) -> u64 {
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(state);
@@ -184,7 +184,7 @@ impl Schedule {
         u128::from(self.next()) << 64 | u128::from(self.next())
     }
 
-    /// In 0..end.
+    /// A random number in `0..end`.
     pub(crate) fn below(&self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
@@ -193,14 +193,14 @@ impl Schedule {
         self.next() % 100 < percent
     }
 
-    /// Up to `most`.
+    /// A random duration of at most `most`.
     pub(crate) fn some(&self, most: Duration) -> Duration {
         Duration::from_nanos(self.next() % (nanos(most) + 1))
     }
 
     // ----- time
 
-    /// Since the beginning.
+    /// The virtual time since the beginning.
     pub(crate) fn time(&self) -> Duration {
         Duration::from_nanos(self.now.get())
     }
@@ -208,7 +208,7 @@ impl Schedule {
     pub(super) fn instant(&self) -> Instant {
         let looks = self.looks.get() + 1;
         self.looks.set(looks);
-        assert!(looks < PATIENCE, "a task goes round and round without waiting");
+        assert!(looks < PATIENCE, "a task runs on without ever waiting");
         base() + self.time()
     }
 
@@ -221,7 +221,7 @@ impl Schedule {
     }
 
     fn enter(&self, time: u64, what: What) {
-        // Chance decides between those of one time, and the number between those of one rank.
+        // The order at one time is random; if two draws are equal, the entry's number decides.
         let number = self.entries.get() + 1;
         self.entries.set(number);
         let rank = self.next() << 32 | number & 0xffff_ffff;
@@ -231,7 +231,7 @@ impl Schedule {
 
     // ----- processes
 
-    /// On behalf of a process; what is started then is its.
+    /// Runs `call` as a part of `process`; tasks that it starts belong to that process.
     pub(crate) fn within<T>(&self, process: Process, call: impl FnOnce() -> T) -> T {
         let before = self.process.replace(process);
         let result = call();
@@ -239,12 +239,12 @@ impl Schedule {
         result
     }
 
-    /// The process on whose behalf something goes on.
+    /// The process that the current step belongs to.
     pub(crate) fn process(&self) -> Process {
         self.process.get()
     }
 
-    /// Stops a process until then.
+    /// Stops a process until the given time.
     pub(crate) fn stop(&self, process: Process, until: Duration) {
         let mut stopped = self.stopped.borrow_mut();
         if stopped.len() <= process {
@@ -304,7 +304,7 @@ impl Schedule {
         self.alive.get()
     }
 
-    /// The names of those that have not.
+    /// The names of the tasks that have not ended.
     pub(crate) fn names(&self) -> Vec<String> {
         let free = self.free.borrow();
         let tasks = self.tasks.borrow();
@@ -322,13 +322,13 @@ impl Schedule {
         self.running.get()
     }
 
-    /// The stay that the running task is about to begin.
+    /// The sleep that the running task is about to begin.
     pub(crate) fn sleeper(&self) -> Sleeper {
         let task = self.running.get().unwrap_or_else(|| unreachable!("only tasks wait"));
         Sleeper { task, stay: self.tasks.borrow()[task].stay + 1 }
     }
 
-    /// Has the running task wait until it is woken or for so long.
+    /// Makes the running task wait until it is woken, or until the given time.
     pub(crate) fn sleep(&self, until: Option<Instant>) {
         let sleeper = self.sleeper();
         {
@@ -343,12 +343,12 @@ impl Schedule {
         }
         #[expect(
             deprecated,
-            reason = "its successor would have to be handed down through what waits"
+            reason = "its successor would have to be passed to everything that waits"
         )]
         generator::yield_with(());
     }
 
-    /// Has the running task wait for so long.
+    /// Makes the running task wait for `duration`.
     pub(crate) fn pause(&self, duration: Duration) {
         let end = base() + self.time() + duration;
         self.sleep(Some(end));
@@ -363,7 +363,7 @@ impl Schedule {
         }
     }
 
-    /// Does what is next.
+    /// Takes the next step.
     pub(crate) fn step(&self) -> Result<(), Stuck> {
         let next = self.queue.borrow_mut().pop();
         let Some(Reverse(Entry { time, what, .. })) = next else { return Err(Stuck::Quiet) };
@@ -408,7 +408,7 @@ impl Schedule {
 
 fn panicked(task: String, why: &(dyn Any + Send)) -> Stuck {
     let text = why.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("of what?");
+    let text = text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("no message");
     Stuck::Panicked { task, why: text.to_owned() }
 }
 

@@ -1,8 +1,8 @@
-//! What takes the place of threads, bells, locks and clocks where all interleavings count: those
-//! of shuttle, which switches threads at each of them.
+//! Threads, bells, locks and clocks for tests of all interleavings: shuttle's, which switches
+//! threads at each of them.
 //!
-//! All threads of one model run on one real thread, so that what is kept here without shuttle's
-//! locks is not switched, and not shared with other models.
+//! All threads of one model run on one real thread: so at state that is kept here without shuttle's
+//! locks, no switch happens, and other models do not share it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,39 +22,39 @@ use super::Deadline;
 thread_local! {
     /// Nanoseconds.
     static CLOCK: Cell<u64> = const { Cell::new(0) };
-    /// How many of a hundred threads cannot be started.
+    /// The percentage of threads that cannot be started.
     static POVERTY: Cell<u32> = const { Cell::new(0) };
     static THREADS: RefCell<Vec<thread::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Before each schedule.
+/// Resets the clock and the threads; to be called before each schedule.
 pub(crate) fn begin() {
     CLOCK.set(0);
     POVERTY.set(0);
     THREADS.take();
 }
 
-/// From now on, so many of a hundred threads cannot be started.
+/// From now on, this percentage of threads cannot be started.
 pub(crate) fn set_poverty(percent: u32) {
     POVERTY.set(percent);
 }
 
-/// Waits for the end of all threads that nobody joins.
+/// Waits for the end of all threads that were started here.
 pub(crate) fn join_all() {
     while let Some(thread) = THREADS.with(|threads| threads.borrow_mut().pop()) {
         assert!(thread.join().is_ok(), "a thread panicked");
     }
 }
 
-/// What a model's own panics carry.
+/// The payload of panics that a model makes on purpose.
 struct Meant;
 
-/// A panic that nobody is told of, as it belongs to the model.
+/// Panics without a report, as the panic is a part of the model.
 pub(crate) fn give_way() -> ! {
     resume_unwind(Box::new(Meant))
 }
 
-/// One in so many times.
+/// True one time in `count`, at random.
 pub(crate) fn one_in(count: u32) -> bool {
     thread_rng().gen_range(0..count) == 0
 }
@@ -62,7 +62,7 @@ pub(crate) fn one_in(count: u32) -> bool {
 pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let poverty = POVERTY.get();
     if poverty > 0 && thread_rng().gen_range(0..100) < poverty {
-        // That takes a while, too.
+        // A failure takes time as well, so other threads may run.
         thread::sleep(Duration::ZERO);
         return Err(io::ErrorKind::OutOfMemory.into());
     }
@@ -70,9 +70,9 @@ pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
     Ok(())
 }
 
-/// Starts a thread of what the library stands on.
+/// Starts a thread of the code that the library stands on; unlike [`start`], this never fails.
 pub(crate) fn start_always(name: &str, body: impl FnOnce() + Send + 'static) {
-    // A panic of its own is no failure of the model.
+    // A panic made by the model on purpose is no failure of it.
     let body = || {
         if let Err(why) = catch_unwind(AssertUnwindSafe(body))
             && !why.is::<Meant>()
@@ -91,14 +91,14 @@ pub(crate) fn thread_id() -> ThreadId {
     thread::current().id()
 }
 
-/// Goes on with every look, and now and then by much: a thread may be held up.
+/// Each call moves the clock forward, now and then by much: a thread may be held up.
 pub(crate) fn now() -> Instant {
     let step = if one_in(16) { thread_rng().gen_range(0..1 << 30) } else { 1 };
     CLOCK.set(CLOCK.get() + step);
     base() + Duration::from_nanos(CLOCK.get())
 }
 
-/// The end of a wait has come.
+/// Moves the clock to the end of a wait.
 fn pass(end: Instant) {
     let end = end.saturating_duration_since(base()).as_nanos();
     CLOCK.set(CLOCK.get().max(u64::try_from(end).unwrap_or(u64::MAX)));
@@ -115,7 +115,7 @@ pub(crate) fn random() -> u128 {
 
 // ----- waiting
 
-/// A wake-up that may come before its sleeper sleeps.
+/// A thread's sleep; a wake-up may come before it begins.
 #[derive(Debug)]
 struct Sleeper(BatchSemaphore);
 
@@ -128,7 +128,7 @@ impl Sleeper {
         self.0.release(1);
     }
 
-    /// Whether it was woken. When a wait with an end ends is left to chance.
+    /// Sleeps, and says whether it was woken. A sleep with a time limit ends at random.
     fn sleep(&self, until: Option<Instant>) -> bool {
         let Some(end) = until else {
             return self.0.acquire_blocking(1).is_ok();
@@ -146,7 +146,7 @@ impl Sleeper {
     }
 }
 
-/// As parking_lot's, which knows no poison.
+/// A mutex like parking_lot's, without poisoning.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -163,7 +163,7 @@ impl<T> Mutex<T> {
 
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// `None` only within a wait.
+    /// `None` only during a wait.
     inner: Option<shuttle::sync::MutexGuard<'a, T>>,
 }
 
@@ -183,7 +183,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Shuttle's own never times out.
+/// A condition variable with timeouts, which shuttle's own never has.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     sleepers: std::sync::Mutex<Vec<Arc<Sleeper>>>,
@@ -222,7 +222,7 @@ impl Condvar {
 
     fn sleep<T>(&self, guard: &mut MutexGuard<'_, T>, end: Option<Instant>) -> Waited {
         let sleeper = Arc::new(Sleeper::new());
-        // Others come before the mutex is released, and then not before the sleeper is one.
+        // Other threads may run before the mutex is released, but then not before the push.
         guard.inner = None;
         self.sleepers().push(Arc::clone(&sleeper));
         let mut woken = sleeper.sleep(end);
@@ -230,7 +230,7 @@ impl Condvar {
             let mut sleepers = self.sleepers();
             let before = sleepers.len();
             sleepers.retain(|other| !Arc::ptr_eq(other, &sleeper));
-            // One who is being woken takes that wake-up, late as he is.
+            // A sleeper that is already being woken counts as woken, although its time is over.
             woken = sleepers.len() == before;
         }
         *guard = guard.mutex.lock();
@@ -265,7 +265,7 @@ pub(crate) fn bell() -> (Bell, Rung) {
 
 #[derive(Debug)]
 struct Shared {
-    /// Not shuttle's: the sleeper is what is switched at.
+    /// Not shuttle's: the switch happens at the sleeper.
     rung: atomic::AtomicBool,
     sleeper: Sleeper,
 }

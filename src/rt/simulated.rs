@@ -1,4 +1,4 @@
-//! What takes the place of threads, bells and clocks within a simulation, and is real outside.
+//! Threads, bells and clocks: simulated within a simulation, and real outside.
 
 use std::io;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub(crate) fn random() -> u128 {
     schedule::current().map_or_else(real::random, |schedule| schedule.random())
 }
 
-/// A task is switched only where it waits, so that nobody ever finds a mutex locked that
-/// is not meant to be; the real one will do.
+/// A condition variable for tasks and real threads. The mutex is the real one for both: a task is
+/// switched only where it waits, so no task ever finds a mutex locked that is not meant to be.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     real: parking_lot::Condvar,
@@ -83,7 +83,7 @@ impl Condvar {
         self.wait_until(guard, now() + limit)
     }
 
-    /// Whether this is a simulation.
+    /// Sleeps if this is a simulation, and says whether it is.
     fn sleep<T>(&self, guard: &mut MutexGuard<'_, T>, end: Option<Instant>) -> bool {
         let Some(schedule) = schedule::current() else { return false };
         let sleeper = schedule.sleeper();
@@ -123,7 +123,7 @@ pub(crate) fn bell() -> (Bell, Rung) {
     (Bell::Simulated(Arc::clone(&shared)), Rung::Simulated(shared))
 }
 
-/// Whether it was rung, and who waits for that.
+/// Whether the bell was rung, and the task that waits for that.
 type Shared = Arc<Mutex<(bool, Option<Sleeper>)>>;
 
 #[derive(Clone, Debug)]

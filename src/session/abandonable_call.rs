@@ -1,5 +1,5 @@
-//! Runs a call on a program's handle, which cannot be interrupted, on a worker thread, so that a caller
-//! with a timeout can stop waiting for it.
+//! Runs a call on a program's handle, which cannot be interrupted, on a worker thread, so that a
+//! caller with a timeout can stop waiting for it.
 
 use std::mem;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::rt::Mutex;
 enum ResultSlot<T> {
     Pending,
     Done(T),
-    /// It will never be done: there was no thread for it, or it panicked.
+    /// There will be no result: no thread could be started for the job, or the job panicked.
     Failed,
     Abandoned,
 }
 
-/// The job's end of a slot; dropped without a result, the call has failed.
+/// The job's end of a slot. If it is dropped without a result, the call fails.
 struct ResultPromise<T> {
     slot: Arc<Mutex<ResultSlot<T>>>,
     bell: Signal,
 }
 
-/// Runs `job` and returns its result, or `None` if the limit was over first. A job that has not begun
-/// by then never runs; the result of one that has goes to `late`.
+/// Runs `job` and returns its result, or `None` if the limit was over first. A job that has not
+/// begun by then never runs; if it has begun, its result goes to `late`.
 pub(crate) fn run<T: Send + 'static>(
     workers: &Workers,
     limit: &TimeLimit,
@@ -35,14 +35,15 @@ pub(crate) fn run<T: Send + 'static>(
     let slot = Arc::new(Mutex::new(ResultSlot::Pending));
     let promise = ResultPromise { slot: Arc::clone(&slot), bell: limit.bell() };
     let job = move || {
-        if promise.is_wanted()
-            && let Some(result) = promise.keep(job())
-        {
+        if !promise.is_wanted() {
+            return;
+        }
+        if let Some(result) = promise.keep(job()) {
             late(result);
         }
     };
-    // Dropped, the stranded jobs tell their callers. This one need not be among them: a thread
-    // that has ended since may have run it.
+    // Dropping the stranded jobs makes their callers' calls fail. This job may not be among them: a
+    // thread that has ended since may have run it.
     let refused = workers.submit(Box::new(job)).err().map(|(error, _stranded)| error);
     loop {
         let mut state = slot.lock();
@@ -52,7 +53,7 @@ pub(crate) fn run<T: Send + 'static>(
                 ResultSlot::Failed => Err(refused.unwrap_or_else(|| {
                     Error::new(
                         ErrorKind::System,
-                        "a thread for the call could not be started, or ended early",
+                        "no thread could be started for the call, or the call panicked",
                     )
                 })),
                 ResultSlot::Pending | ResultSlot::Abandoned => Ok(None),
@@ -68,7 +69,7 @@ impl<T> ResultPromise<T> {
         matches!(*self.slot.lock(), ResultSlot::Pending)
     }
 
-    /// Gives the result back if nobody wants it any more.
+    /// Gives the result back if the caller no longer waits for it.
     fn keep(&self, result: T) -> Option<T> {
         let mut slot = self.slot.lock();
         if !matches!(*slot, ResultSlot::Pending) {

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::workers::{Job, Workers};
+use crate::event::Event;
 use crate::logging;
 use crate::rt::{AtomicBool, Mutex};
 
-/// One thread, and while callbacks keep that busy, further ones, as many as it takes: a callback that
-/// blocks holds up no other.
+/// Runs callbacks on one thread, and on as many more as it takes while they block: a callback that
+/// blocks delays no other.
 #[derive(Clone)]
 pub(crate) struct Callbacks {
     workers: Workers,
-    /// What no thread could be had for; it goes with the next one.
+    /// Callbacks for which no thread could be started; they are retried with the next one.
     stranded: Arc<Mutex<VecDeque<Job>>>,
-    /// Whether there was none for the last one, and that was said.
+    /// Whether the lack of threads has been logged since a thread could last be started.
     short: Arc<AtomicBool>,
 }
 
@@ -36,7 +37,7 @@ impl Callbacks {
         self.retry();
     }
 
-    /// Tries again to run what no thread could be had for.
+    /// Retries the callbacks for which no thread could be started.
     pub(crate) fn retry(&self) {
         let stranded = std::mem::take(&mut *self.stranded.lock());
         for job in stranded {
@@ -62,7 +63,7 @@ impl Callbacks {
 /// Callbacks that run in their order, one at a time.
 pub(crate) struct InOrder {
     events: Callbacks,
-    /// What is still to run, and whether something runs.
+    /// The callbacks still to run, and whether a job that runs them is under way.
     pending: Mutex<(VecDeque<Job>, bool)>,
 }
 
@@ -92,6 +93,26 @@ impl InOrder {
                 }
             }
         });
+    }
+}
+
+/// The program's function for events.
+pub(crate) type OnReport = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// Calls the program's function with each event, one at a time and in their order.
+pub(crate) struct EventHook {
+    function: OnReport,
+    calls: Arc<InOrder>,
+}
+
+impl EventHook {
+    pub(crate) fn new(events: &Callbacks, function: OnReport) -> EventHook {
+        EventHook { function, calls: InOrder::new(events) }
+    }
+
+    pub(crate) fn report(&self, event: Event) {
+        let function = Arc::clone(&self.function);
+        self.calls.dispatch(move || function(&event));
     }
 }
 

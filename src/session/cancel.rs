@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::notify::{Signal, Signals, Subscription};
-use crate::rt::AtomicBool;
+use crate::rt::{AtomicBool, Mutex};
 
 /// Lets any thread end a wait: see [`DistributedLock::lock_with`](crate::DistributedLock::lock_with).
 ///
-/// Clones share one state. A token that was tripped stays so: whatever waits on it, now
-/// or later, ends with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Acquisitions
-/// that do not use it never notice.
+/// Clones share one state. A tripped token stays tripped: every call that waits on it, now or
+/// later, ends with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Calls that do not use it
+/// are not affected.
 #[derive(Clone, Default)]
 pub struct Cancel {
     shared: Arc<CancelShared>,
@@ -21,6 +21,8 @@ pub struct Cancel {
 struct CancelShared {
     tripped: AtomicBool,
     signals: Arc<Signals>,
+    /// The tokens that trip this one, too.
+    parents: Mutex<Vec<(Cancel, Subscription)>>,
 }
 
 impl Cancel {
@@ -29,7 +31,48 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// Trips the token and wakes all who wait on it.
+    /// A token that is tripped with this one, but can also be tripped alone.
+    ///
+    /// For one part of what a program stops as a whole.
+    ///
+    /// ```
+    /// let program = zklock::Cancel::new();
+    /// let job = program.child();
+    /// job.cancel();
+    /// assert!(!program.is_cancelled());
+    /// assert!(!program.child().is_cancelled());
+    /// program.cancel();
+    /// assert!(program.child().is_cancelled());
+    /// ```
+    pub fn child(&self) -> Cancel {
+        Cancel::any([self])
+    }
+
+    /// A token that is tripped as soon as one of these is, and can also be tripped alone.
+    ///
+    /// For calls that several things may end, such as the end of the program and the loss of a lock
+    /// (a token comes [from](Cancel#impl-From<Lost>-for-Cancel) a [`Lost`](crate::Lost), too).
+    pub fn any<'a>(tokens: impl IntoIterator<Item = &'a Cancel>) -> Cancel {
+        let any = Cancel::new();
+        let mut parents = Vec::new();
+        for token in tokens {
+            let child = Arc::downgrade(&any.shared);
+            let trip: Signal = Arc::new(move || {
+                if let Some(shared) = child.upgrade() {
+                    Cancel { shared }.cancel();
+                }
+            });
+            parents.push((token.clone(), token.subscribe(trip)));
+        }
+        // It may have been tripped before the subscription.
+        if parents.iter().any(|(token, _)| token.is_cancelled()) {
+            any.cancel();
+        }
+        *any.shared.parents.lock() = parents;
+        any
+    }
+
+    /// Trips the token and wakes all calls that wait on it.
     pub fn cancel(&self) {
         self.shared.tripped.store(true, Ordering::SeqCst);
         self.shared.signals.tell();
@@ -37,7 +80,11 @@ impl Cancel {
 
     /// Whether the token was tripped.
     pub fn is_cancelled(&self) -> bool {
-        self.shared.tripped.load(Ordering::SeqCst)
+        if self.shared.tripped.load(Ordering::SeqCst) {
+            return true;
+        }
+        // One that is being tripped may not have told this one yet.
+        self.shared.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
     }
 
     pub(crate) fn subscribe(&self, signal: Signal) -> Subscription {
@@ -48,5 +95,38 @@ impl Cancel {
 impl fmt::Debug for Cancel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cancel").field("is_cancelled", &self.is_cancelled()).finish()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::rt::Deadline;
+    use crate::session::notify::Waiter;
+
+    #[test]
+    fn a_token_of_several_is_tripped_by_each_and_wakes_those_that_wait() {
+        let (one, other) = (Cancel::new(), Cancel::new());
+        let any = Cancel::any([&one, &other]);
+        let grandchild = any.child();
+        let waiter = Waiter::new();
+        let _subscription = grandchild.subscribe(waiter.bell());
+        assert!(!any.is_cancelled() && !grandchild.is_cancelled());
+        other.cancel();
+        waiter.wait(Deadline::NEVER);
+        assert!(any.is_cancelled() && grandchild.is_cancelled() && !one.is_cancelled());
+        assert!(Cancel::any([&one, &other]).is_cancelled(), "tripped before");
+        let alone = one.child();
+        alone.cancel();
+        assert!(alone.is_cancelled() && !one.is_cancelled());
+    }
+
+    #[test]
+    fn a_child_is_not_kept_by_its_parent() {
+        let parent = Cancel::new();
+        let child = parent.child();
+        let shared = Arc::downgrade(&child.shared);
+        drop(child);
+        assert!(shared.upgrade().is_none());
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::callbacks::OnReport;
+use super::cancel::Cancel;
 use super::client_core::{ClientCore, Interrupted, Patience};
 use super::connection::Ensemble;
 use super::linked::LinkEnsemble;
@@ -12,19 +14,21 @@ use super::retry::Retry;
 use super::status::SessionState;
 use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::link::dial::{Auth, Resolver};
 use crate::link::messages::LinkConfig;
 use crate::rt::{self, Deadline};
 
 /// A client of a ZooKeeper ensemble.
 ///
-/// It keeps one session alive over lost connections, restarts and elections, and opens a
-/// new one, on the next call, when that was lost. Clones are cheap and share it all; so do
-/// locks and guards made from it. The last one dropped closes the session, within a second.
+/// It keeps one session alive over lost connections, server restarts and leader elections. After
+/// the session is lost, the next call opens a new one. Clones are cheap and share everything; so do
+/// locks and guards made from the client. Dropping the last of them all closes the session, within
+/// a second.
 ///
-/// A process that is forked from the one that connected has no use of it: calls fail there with
-/// [`Closed`](ErrorKind::Closed), no guard is held, and dropping clients and guards does nothing. So the
-/// parent keeps its session and its locks. Connect another client in the child.
+/// A forked child process cannot use the client: calls fail there with
+/// [`Closed`](ErrorKind::Closed), no guard is held, and dropping clients and guards does nothing,
+/// so the parent keeps its session and its locks. Connect another client in the child.
 ///
 /// ```no_run
 /// use zklock::Client;
@@ -45,22 +49,22 @@ struct Owner {
 impl Client {
     /// Connects with the default settings: see [`ClientBuilder`].
     ///
-    /// The connect string is a comma-separated list of `host:port`, tried in random order.
-    /// The port defaults to 2181; an IPv6 address stands in brackets; a path after the last
-    /// host is the chroot, under which all of this client's paths lie, and which is made
-    /// with the first lock if it does not exist. A host whose name cannot be resolved is
-    /// only a warning in the log as long as another can be reached.
+    /// The connect string is a comma-separated list of `host:port`, tried in random order. The port
+    /// defaults to 2181; an IPv6 address is written in brackets; a path after the last host is the
+    /// chroot, under which all of this client's paths lie, and which is created with the first lock
+    /// if it does not exist. A host whose name cannot be resolved only causes a warning in the log
+    /// as long as another host can be reached.
     ///
     /// # Errors
     ///
     /// [`InvalidName`](ErrorKind::InvalidName) names the part of the connect string that is
-    /// malformed, [`Connect`](ErrorKind::Connect) says what went wrong with the last server
-    /// tried in the connect time-out.
+    /// malformed; [`Connect`](ErrorKind::Connect) says what went wrong with the last server that
+    /// was tried before the connect timeout ended.
     pub fn connect(hosts: &str) -> Result<Client> {
         Client::builder(hosts).connect()
     }
 
-    /// Settings for a client of these hosts; see [`Client::connect`] for their form.
+    /// Returns a builder for a client of these hosts; see [`Client::connect`] for their form.
     pub fn builder(hosts: &str) -> ClientBuilder {
         ClientBuilder {
             hosts: hosts.to_owned(),
@@ -69,43 +73,51 @@ impl Client {
             auth: Vec::new(),
             max_reply: 64 << 20,
             retry: Retry::default(),
+            on_event: None,
         }
     }
 
-    /// The state of the session at this moment.
+    /// Returns the current state of the session.
     pub fn state(&self) -> SessionState {
         self.owner.core.state()
     }
 
-    /// Calls `callback` after each change of [`state`](Client::state), until the client is
-    /// gone. It runs on a thread of its own and may call this library, also blocking parts
-    /// of it; it is told all changes in their order, one at a time. A panic in it is caught
-    /// and logged.
+    /// Calls `callback` after each change of [`state`](Client::state), until the client is closed
+    /// or dropped. The callback runs on its own thread and may call this library, including calls
+    /// that block. It gets all changes in order, one at a time. A panic in it is caught and logged.
     ///
-    /// A callback that owns a clone of its client keeps that, and so the session, open
-    /// until [`close`](Client::close).
+    /// A callback that owns a clone of its client keeps the client, and so the session, open until
+    /// [`close`](Client::close).
     pub fn on_state_change(&self, callback: impl FnMut(SessionState) + Send + 'static) {
         self.owner.core.listen(Box::new(callback));
     }
 
-    /// Ends the session: locks that are held in it are released by the server, their guards
-    /// learn of it, and whoever waits gets [`Closed`](ErrorKind::Closed). Waits up to a
-    /// second for the server to confirm it. Closing twice does nothing.
+    /// Ends the session: the server releases the locks held in it, their guards report the loss,
+    /// and waiting calls fail with [`Closed`](ErrorKind::Closed). Waits at most a second for the
+    /// server to confirm it. Closing twice does nothing.
     pub fn close(&self) {
         self.owner.core.close();
     }
 
-    /// The session time-out that the server granted: after so long without the client, the
-    /// server ends the session and passes its locks on. The default, or what was asked for,
-    /// where there is no session; zero for a client of a [handle](#impl-From<Arc<ZooKeeper>>-for-Client),
-    /// which does not tell.
+    /// Returns the session timeout that the server granted: after this long without hearing from
+    /// the client, the server ends the session and passes its locks on. Without a session, it is
+    /// the requested timeout, or the default; for a client of a
+    /// [handle](#impl-From<Arc<ZooKeeper>>-for-Client), which does not report its timeout, it is
+    /// zero.
     pub fn session_timeout(&self) -> Duration {
         let core = &self.owner.core;
         let granted = core.slot.lock().session.as_ref().map(|one| one.info().timeout);
         granted.unwrap_or_else(|| core.ensemble.session_timeout())
     }
 
-    /// The session's id, as servers name it in their logs (in hexadecimal); `None` when
+    /// Returns the session timeout that was asked for, by
+    /// [`session_timeout`](ClientBuilder::session_timeout) or by default; the server may have
+    /// [granted](Client::session_timeout) another one. Zero for a client of a handle.
+    pub fn requested_session_timeout(&self) -> Duration {
+        self.owner.core.ensemble.session_timeout()
+    }
+
+    /// Returns the session's id, which servers write to their logs in hexadecimal; `None` when
     /// there is no session.
     pub fn session_id(&self) -> Option<i64> {
         let slot = self.owner.core.slot.lock();
@@ -113,11 +125,11 @@ impl Client {
             .as_ref()
             .filter(|session| session.status().now().ended.is_none())
             .map(|s| s.id())
-            // A handle of the program's does not tell before something was made by it.
+            // On a program's handle it is unknown until the client has created a node.
             .filter(|id| *id != 0)
     }
 
-    /// What this client keeps busy at this moment, to find leaks with.
+    /// Counts what this client is using at the moment, for finding leaks.
     pub fn stats(&self) -> ClientStats {
         let core = &self.owner.core;
         let session = core.slot.lock().session.clone();
@@ -151,17 +163,17 @@ impl Client {
     }
 }
 
-/// What a [`Client`] keeps busy: see [`Client::stats`].
+/// What a [`Client`] is using: see [`Client::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
     /// Entries in the table of watches: one for each node that is held or kept, one for each call
-    /// that waits at the ensemble, and one for each shared or kept node whose holder looks out for
-    /// others.
+    /// that waits for an event from the ensemble, and one for each shared or kept node whose holder
+    /// watches for other contenders.
     pub watches: usize,
-    /// Nodes that the server watches for this client's session, as far as is known; 0 over a handle
-    /// of the program's. Up to 64 of them may be left over from waits that have ended: watches are
-    /// removed together. Servers before 3.5 cannot remove them; there they stay until the node
+    /// Nodes that the server watches for this client's session, as far as the client knows; 0 on a
+    /// program's handle. Up to 64 of them may be left over from waits that have ended: watches are
+    /// removed in batches. Servers before 3.5 cannot remove them; there they stay until the node
     /// changes or the connection ends.
     pub watches_at_server: usize,
     /// Nodes still to be deleted in the background.
@@ -194,7 +206,7 @@ impl fmt::Debug for Client {
 impl Drop for Owner {
     fn drop(&mut self) {
         if self.core.is_elsewhere() {
-            // What it owns would wait for threads that this process does not have.
+            // Dropping the core would wait for threads that this process does not have.
             std::mem::forget(Arc::clone(&self.core));
         } else {
             self.core.close();
@@ -212,35 +224,36 @@ pub struct ClientBuilder {
     auth: Vec<Auth>,
     max_reply: usize,
     retry: Retry,
+    on_event: Option<OnReport>,
 }
 
 impl ClientBuilder {
-    /// How long the ensemble keeps the session, and so its locks, without hearing of the
-    /// client. Default 10 seconds; the server may grant less or more (by default between 2
-    /// and 20 of its ticks, see [`Client::session_timeout`]). Between a millisecond and 24 days.
-    /// If the server grants more than was asked for, the client trusts its session for at most 40
-    /// seconds, or for what was asked for if that is more.
+    /// Sets how long the ensemble keeps the session, and so its locks, without hearing from the
+    /// client. Default 10 seconds; between a millisecond and 24 days. The server may grant less or
+    /// more (by default between 2 and 20 of its ticks, see [`Client::session_timeout`]). If it
+    /// grants more than was requested, the client trusts its session for at most 40 seconds, or for
+    /// the requested timeout if that is longer.
     ///
-    /// Shorter means that a dead holder's lock passes on sooner; longer, that more of an
-    /// outage is survived with the locks kept. It must be at least two ticks of the ensemble
-    /// (`tickTime`), the shortest that servers grant by default, for a guard to learn of a loss before
-    /// the ensemble passes the lock on; and should be at least ten times the round trip to
-    /// a server.
+    /// With a shorter timeout, a dead holder's lock passes on sooner; with a longer one, the locks
+    /// survive longer outages: an idle client's locks survive every outage well below a third of it, a
+    /// busy client's one fifth, and nobody's more than the timeout itself. The timeout must be at least two ticks of the ensemble (`tickTime`),
+    /// the shortest that servers grant by default: otherwise a guard may not learn of a loss before
+    /// the ensemble passes the lock on. It should be at least ten times the round trip to a server.
     pub fn session_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.session_timeout = timeout;
         self
     }
 
-    /// How long [`connect`](ClientBuilder::connect), and any later call that neither waits for others
-    /// nor has a time limit of its own, tries to reach a server before it gives up. Default 15
-    /// seconds. Such calls are `try_lock` and `contenders`; a call that waits without a limit, such as
-    /// [`lock`](crate::DistributedLock::lock), goes on trying.
+    /// Sets how long [`connect`](ClientBuilder::connect) tries to reach a server before it gives
+    /// up. Default 15 seconds. The same limit applies to later calls that neither wait for others
+    /// nor have a time limit of their own, such as `try_lock` and `contenders`. A call that waits
+    /// without a limit, such as [`lock`](crate::DistributedLock::lock), goes on trying.
     pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Credentials to present on every connection, such as `"digest"` and `b"user:password"`.
+    /// Adds credentials to present on every connection, such as `"digest"` and `b"user:password"`.
     /// Default none; may be called several times. They never appear in `Debug` or logs.
     pub fn auth(
         mut self,
@@ -251,18 +264,66 @@ impl ClientBuilder {
         self
     }
 
-    /// The largest reply, in bytes, that is taken from a server; a larger one fails its call
-    /// with [`TooLarge`](ErrorKind::TooLarge). Default 64 MiB; between 64 KiB and 1 GiB.
+    /// Sets the largest reply, in bytes, that the client accepts; a larger one fails its call with
+    /// [`TooLarge`](ErrorKind::TooLarge). Default 64 MiB; between 64 KiB and 1 GiB.
     pub fn max_reply(mut self, bytes: usize) -> ClientBuilder {
         self.max_reply = bytes;
         self
     }
 
-    /// How much trouble with the connection a call that acquires a lock puts up with before it
-    /// fails. Default [`Retry::unlimited`].
+    /// Sets how many lost replies and sessions, and how long an outage, a call that acquires a lock
+    /// tolerates before it fails. Default [`Retry::unlimited`].
     pub fn retry(mut self, retry: Retry) -> ClientBuilder {
         self.retry = retry;
         self
+    }
+
+    /// Calls `function` with each [`Event`]: sessions opened, suspended and lost, locks waited for,
+    /// acquired, released and lost. For metrics, alerts, and a log of the program's own.
+    ///
+    /// The calls come one at a time, in the order of the events, on a thread of this library's, so
+    /// the function may block and call the library; while it blocks, later events wait. Not set by
+    /// default, and then events cost nothing.
+    ///
+    /// ```no_run
+    /// use zklock::{Client, Event};
+    ///
+    /// let builder = Client::builder("zk1:2181,zk2:2181").on_event(|event| match event {
+    ///     Event::Lost { lock, reason } => eprintln!("ALERT: {lock} lost: {reason}"),
+    ///     Event::Acquired { lock, waited, .. } => println!("{lock} after {waited:?}"),
+    ///     _ => {}
+    /// });
+    /// let zk = builder.connect()?;
+    /// # Ok::<(), zklock::Error>(())
+    /// ```
+    pub fn on_event(mut self, function: impl Fn(&Event) + Send + Sync + 'static) -> ClientBuilder {
+        self.on_event = Some(Arc::new(function));
+        self
+    }
+
+    /// Makes a client without connecting: the first call that needs a session opens it.
+    ///
+    /// For services that may start before ZooKeeper does. Sends nothing and starts no thread.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](ErrorKind::InvalidName) for a connect string that cannot be one,
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for settings out of range.
+    pub fn lazy(self) -> Result<Client> {
+        let client = self.unconnected()?;
+        // Its first session is a change of the state that the program can see before.
+        client.core().slot.lock().told = Some(SessionState::Lost);
+        Ok(client)
+    }
+
+    /// Opens a session as [`connect`](ClientBuilder::connect) does, unless any thread trips
+    /// `cancel` first.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled), otherwise as [`connect`](ClientBuilder::connect).
+    pub fn connect_with(self, cancel: &Cancel) -> Result<Client> {
+        self.connect_unless(Some(cancel))
     }
 
     /// Opens a session and returns once a server serves it.
@@ -270,17 +331,46 @@ impl ClientBuilder {
     /// # Errors
     ///
     /// As [`Client::connect`]; [`AuthFailed`](ErrorKind::AuthFailed) when the server rejects
-    /// the credentials, [`InvalidData`](ErrorKind::InvalidData) for settings out of range,
+    /// the credentials, [`InvalidArgument`](ErrorKind::InvalidArgument) for settings out of range,
     /// [`System`](ErrorKind::System) when this process is out of threads or sockets.
     pub fn connect(self) -> Result<Client> {
+        self.connect_unless(None)
+    }
+
+    fn connect_unless(self, cancel: Option<&Cancel>) -> Result<Client> {
+        let connect_timeout = self.connect_timeout;
+        let client = self.unconnected()?;
+        let waiter = Waiter::new();
+        let _cancel = cancel.map(|cancel| cancel.subscribe(waiter.bell()));
+        let is_cancelled = || cancel.is_some_and(Cancel::is_cancelled);
+        // The attempt itself fails at the timeout, and its error says why.
+        let margin = Duration::from_millis(50);
+        let deadline = Deadline::after(connect_timeout.saturating_add(margin));
+        match client.core().session(&waiter, deadline, is_cancelled, Patience::OneAttempt) {
+            Ok(_) => Ok(client),
+            Err(Interrupted::Failed(error)) => Err(error),
+            Err(Interrupted::GaveUp) if is_cancelled() => {
+                Err(Error::new(ErrorKind::Cancelled, "connecting was cancelled"))
+            }
+            Err(Interrupted::GaveUp) => Err(Error::new(
+                ErrorKind::Connect,
+                format!(
+                    "could not connect to {:?} within {connect_timeout:?}",
+                    client.core().hosts,
+                ),
+            )),
+        }
+    }
+
+    fn unconnected(self) -> Result<Client> {
         let hosts: ConnectString = self.hosts.parse()?;
-        let setting = |what: &str| Err(Error::new(ErrorKind::InvalidData, what));
+        let setting = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
         let longest = Duration::from_millis(i32::MAX.unsigned_abs().into());
         if self.session_timeout < Duration::from_millis(1) || self.session_timeout > longest {
-            return setting("the session time-out must be between a millisecond and 24 days");
+            return setting("the session timeout must be between a millisecond and 24 days");
         }
         if self.connect_timeout.is_zero() {
-            return setting("the connect time-out must be more than zero");
+            return setting("the connect timeout must be more than zero");
         }
         if !(64 << 10..=1 << 30).contains(&self.max_reply) {
             return setting("the largest reply must be between 64 KiB and 1 GiB");
@@ -290,7 +380,7 @@ impl ClientBuilder {
                 return setting("the scheme of credentials must be a name such as \"digest\"");
             }
             if auth.scheme.len() + auth.credentials.len() > 64 * 1024 {
-                return setting("credentials of more than 64 KiB");
+                return setting("a scheme and its credentials must be at most 64 KiB together");
             }
         }
         let servers = LinkEnsemble(LinkConfig {
@@ -301,22 +391,10 @@ impl ClientBuilder {
             max_reply: self.max_reply,
         });
         let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot, self.retry);
-        let waiter = Waiter::new();
-        // The attempt itself fails at the time-out, and knows why.
-        let margin = Duration::from_millis(50);
-        let deadline = Deadline::after(self.connect_timeout.saturating_add(margin));
-        match client.core().session(&waiter, deadline, || false, Patience::OneAttempt) {
-            Ok(_) => Ok(client),
-            Err(Interrupted::Failed(error)) => Err(error),
-            Err(Interrupted::GaveUp) => Err(Error::new(
-                ErrorKind::Connect,
-                format!(
-                    "could not connect to {:?} within {:?}",
-                    client.core().hosts,
-                    self.connect_timeout
-                ),
-            )),
+        if let Some(function) = self.on_event {
+            client.core().report_to(function);
         }
+        Ok(client)
     }
 }
 

@@ -4,9 +4,9 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::callbacks::{Callbacks, InOrder};
+use super::callbacks::{Callbacks, EventHook, InOrder, OnReport};
 use super::connection::Ensemble;
 use super::late_queue_items::LateItems;
 use super::notify::{Signals, Waiter};
@@ -16,6 +16,7 @@ use super::session::{Session, ended};
 use super::status::{SessionPhase, SessionState};
 use crate::connect_string::{ConnectString, Host};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session_notice::{End, Notice};
@@ -23,20 +24,21 @@ use crate::session_notice::{End, Notice};
 /// How long closing a client may wait for the server.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// So many lock nodes that were warned of are remembered.
+/// How many nodes with a logged warning are remembered, at most.
 const MOST_WARNED: usize = 1024;
 
 /// What a client is made of. Background work holds no `Client`, only parts of this.
 pub(crate) struct ClientCore {
-    /// The process that it belongs to: see [`is_elsewhere`](ClientCore::is_elsewhere).
+    /// The process that connected: see [`is_elsewhere`](ClientCore::is_elsewhere).
     process: u32,
     pub(super) hosts: String,
     pub(super) chroot: String,
     retry: Retry,
-    /// Lock nodes that a warning was logged about, lately.
+    /// Nodes about which a warning was logged recently.
     warned: Mutex<BTreeSet<String>>,
     pub(super) ensemble: Box<dyn Ensemble>,
     pub(super) events: Callbacks,
+    hook: OnceLock<Arc<EventHook>>,
     pub(super) reaper: Reaper,
     late: Arc<LateItems>,
     pub(super) slot: Mutex<SessionSlot>,
@@ -51,16 +53,18 @@ pub(crate) struct ClientCore {
 #[derive(Default)]
 pub(super) struct SessionSlot {
     pub(super) session: Option<Arc<Session>>,
-    /// Sessions that are lost but not yet known to the server as closed.
+    /// Lost sessions that the server is not yet known to have ended.
     retired: Vec<Arc<Session>>,
     pub(super) closed: bool,
     opening: bool,
     /// Counts the attempts to open a session that have ended.
     attempts: u64,
-    /// How the last of them that failed did, and which it was.
+    /// The number and the error of the last attempt that failed.
     failure: Option<(u64, Error)>,
-    /// What the state listeners were told last; nothing before the first session.
-    told: Option<SessionState>,
+    /// The state that listeners were told last; `None` before the first session.
+    pub(super) told: Option<SessionState>,
+    /// Since when there has been no connection.
+    suspended: Option<Instant>,
 }
 
 pub(super) struct Listener {
@@ -68,11 +72,11 @@ pub(super) struct Listener {
     calls: Arc<InOrder>,
 }
 
-/// How a wait for something of the client's may end early.
+/// Why a wait for a session ended without one.
 pub(crate) enum Interrupted {
     /// The deadline passed, or the caller's own condition came true.
     GaveUp,
-    /// Waiting cannot mend it.
+    /// The wait failed with this error.
     Failed(Error),
 }
 
@@ -98,6 +102,7 @@ impl ClientCore {
             warned: Mutex::default(),
             ensemble,
             events: Callbacks::default(),
+            hook: OnceLock::new(),
             reaper: Reaper::default(),
             late: Arc::default(),
             slot: Mutex::default(),
@@ -108,14 +113,16 @@ impl ClientCore {
         }
     }
 
-    /// The one value that a module above keeps with this client, made when it is first asked for;
-    /// `None` for another type than the first. (A table of the whole process could be locked for ever in
-    /// a process that is forked while another thread has it.)
+    /// Returns the one value that a higher layer keeps with this client, created on the first call;
+    /// `None` if a later call asks for another type. (A process-wide table would not do: if the
+    /// process forked while another thread had it locked, it would stay locked in the child for
+    /// ever.)
     pub(crate) fn extension<T: Default + Send + Sync + 'static>(&self) -> Option<&T> {
         self.extension.get_or_init(|| Box::<T>::default()).downcast_ref()
     }
 
-    /// Has each change of the state told, in their order; a closed client has no more to tell.
+    /// Calls `callback` with each change of the state, in order; does nothing if the client is
+    /// closed.
     pub(super) fn listen(&self, callback: Box<dyn FnMut(SessionState) + Send>) {
         let slot = self.slot.lock();
         if !slot.closed {
@@ -124,6 +131,27 @@ impl ClientCore {
                 calls: InOrder::new(&self.events),
             }));
         }
+    }
+
+    /// Has events reported to the program, from here on.
+    pub(super) fn report_to(&self, function: OnReport) {
+        let _ = self.hook.set(Arc::new(EventHook::new(&self.events, function)));
+    }
+
+    /// Reports an event to the program, if it wants to know.
+    pub(crate) fn report(&self, event: impl FnOnce() -> Event) {
+        if let Some(hook) = self.hook.get() {
+            hook.report(event());
+        }
+    }
+
+    /// The time, if something that takes time is to be reported to the program.
+    pub(crate) fn time_for_report(&self) -> Option<Instant> {
+        self.hook.get().map(|_| rt::now())
+    }
+
+    pub(crate) fn hook(&self) -> Option<&Arc<EventHook>> {
+        self.hook.get()
     }
 
     pub(crate) fn events(&self) -> &Callbacks {
@@ -138,7 +166,8 @@ impl ClientCore {
         &self.late
     }
 
-    /// Logs a warning about a lock node, if there is one to give and it is the first.
+    /// Logs the warning about a node, if `warning` returns one and none was logged about it
+    /// recently.
     pub(crate) fn warn_once(&self, node: &str, warning: impl FnOnce() -> Option<String>) {
         if self.warned.lock().contains(node) {
             return;
@@ -151,21 +180,22 @@ impl ClientCore {
         let first = warned.insert(node.to_owned());
         drop(warned);
         if first {
-            logging::warning!(target: "zklock::contend", "on the node {node:?} {warning}");
+            logging::warning!(target: "zklock::contend", "node {node:?}: {warning}");
         }
     }
 
     /// Claims the name of a node, unless another call of this client has claimed it. The end of a
-    /// claim is told as a [change](ClientCore::changes).
+    /// claim is signalled as a [change](ClientCore::changes).
     ///
-    /// A node that was made by a request without an answer can be told from those of other sessions
-    /// by its owner, and from those of the same session only if nobody else there makes one.
+    /// After a create without an answer, the caller has to find out whether a node is its own. The
+    /// node's owner distinguishes sessions; within one session this works only if no other call
+    /// creates a node of that name.
     pub(crate) fn claim(self: &Arc<Self>, path: &str) -> Option<ClaimedName> {
         let first = self.claimed.lock().insert(path.to_owned());
         first.then(|| ClaimedName { core: Arc::downgrade(self), path: path.to_owned() })
     }
 
-    /// Told whenever the state of the session changes.
+    /// Signalled whenever the state of the session changes.
     pub(crate) fn changes(&self) -> &Arc<Signals> {
         &self.changed
     }
@@ -178,9 +208,10 @@ impl ClientCore {
         self.ensemble.connect_timeout()
     }
 
-    /// Which ensemble it is, as far as the connect string says that.
+    /// The hosts of the connect string, sorted, which identify the ensemble as far as that is
+    /// possible.
     pub(crate) fn ensemble(&self) -> Vec<String> {
-        // Only a handle of the program's has none that can be read.
+        // Only a client of a program's handle has no valid connect string.
         let Ok(ConnectString { hosts, .. }) = self.hosts.parse() else {
             return vec![self.hosts.clone()];
         };
@@ -204,21 +235,31 @@ impl ClientCore {
         }
     }
 
-    /// Whether this is a forked process, in which the client has no threads, and whose session
-    /// is the parent's. To be asked before any lock is taken: a thread that is not there may have it.
+    /// Turns the server's path into the path as the client names it.
+    pub(crate) fn shown<'a>(&self, whole: &'a str) -> &'a str {
+        match whole.strip_prefix(&self.chroot) {
+            Some("") => "/",
+            Some(path) => path,
+            None => whole,
+        }
+    }
+
+    /// Whether this is a forked process, in which the client has no threads, and whose session is
+    /// the parent's. Check this before taking any lock: a thread that does not exist here may hold
+    /// it.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.process != std::process::id()
     }
 
     /// # Errors
     ///
-    /// In another process than the client's.
+    /// Fails with `Closed` in any process other than the one that connected.
     pub(crate) fn check_process(&self) -> Result<()> {
         if !self.is_elsewhere() {
             return Ok(());
         }
         let message = format!(
-            "the client was connected by process {}, of which this process is a fork; connect another \
+            "the client was connected by process {}, and this process is its fork; connect another \
              client here",
             self.process
         );
@@ -229,7 +270,7 @@ impl ClientCore {
         self.slot.lock().closed
     }
 
-    /// The session as it is, for those who check.
+    /// The present session, for checks in tests.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn present_session(&self) -> Option<Arc<Session>> {
         self.slot.lock().session.clone()
@@ -243,8 +284,8 @@ impl ClientCore {
         slot.state()
     }
 
-    /// The live session, opened if there is none. `give_up` is asked at the deadline and
-    /// whenever the waiter's bell is rung.
+    /// Returns the live session, and opens one if there is none. `give_up` is called whenever the
+    /// waiter's bell has been rung.
     pub(crate) fn session(
         self: &Arc<Self>,
         waiter: &Waiter,
@@ -264,11 +305,12 @@ impl ClientCore {
             if let Some(session) = slot.live() {
                 return Ok(session);
             }
-            if let Some((attempt, failure)) = &slot.failure
-                && seen.is_some_and(|seen| seen < *attempt)
-                && (patience == Patience::OneAttempt
-                    || !matches!(failure.kind(), ErrorKind::Connect | ErrorKind::SessionLost))
-            {
+            let failed = slot.failure.as_ref().filter(|(attempt, failure)| {
+                seen.is_some_and(|seen| seen < *attempt)
+                    && (patience == Patience::OneAttempt
+                        || !matches!(failure.kind(), ErrorKind::Connect | ErrorKind::SessionLost))
+            });
+            if let Some((_, failure)) = failed {
                 return Err(Interrupted::Failed(failure.clone()));
             }
             seen = Some(slot.attempts);
@@ -306,12 +348,15 @@ impl ClientCore {
         drop(subscription);
         let mut slot = self.slot.lock();
         match result {
-            // Nobody wants it any more; dropped, it is closed.
+            // The client was closed meanwhile; dropping the session closes it.
             Ok(_) if slot.closed => {}
             Ok(session) => {
                 slot.failure = None;
+                let info = session.info();
                 let before = slot.session.replace(Arc::new(session));
-                // The very first connection is no change to anybody; what comes after it is.
+                slot.suspended = None;
+                self.report(|| Event::Connected { session: info.session, timeout: info.timeout });
+                // Listeners are told only of changes after the very first connection.
                 slot.told.get_or_insert(SessionState::Connected);
                 slot.retired.extend(before);
                 drop(slot);
@@ -322,8 +367,19 @@ impl ClientCore {
         }
     }
 
-    /// Starts what no thread could be had for. Without one even now, the next call or notice
-    /// may find one.
+    /// What keeps a call from being answered, as far as is known.
+    pub(crate) fn why_unreachable(&self) -> String {
+        let slot = self.slot.lock();
+        match (slot.state(), &slot.failure) {
+            (SessionState::Connected, _) => "the server is slow".to_owned(),
+            (SessionState::Suspended, _) => "the connection is lost".to_owned(),
+            (_, Some((_, error))) => error.to_string(),
+            (_, None) => "there is no session".to_owned(),
+        }
+    }
+
+    /// Retries to start the work for which no thread could be started. If that fails again, the
+    /// next call or notice retries.
     fn retry(&self) {
         let _ = self.reaper.retry();
         self.events.retry();
@@ -350,15 +406,16 @@ impl ClientCore {
         drop(over);
     }
 
-    /// Tells of the state, if it is another than was told last.
+    /// Tells listeners the state if it differs from the one told last.
     fn noticed_change(&self) {
         let mut changed = None;
         let mut slot = self.slot.lock();
         let state = slot.state();
-        if slot.told.is_some_and(|told| told != state) {
+        if let Some(before) = slot.told.filter(|told| *told != state) {
             slot.told = Some(state);
             changed = Some(state);
-            // Under the lock, so that all listeners hear of changes in their order.
+            self.report_change(&mut slot, before, state);
+            // Under the lock, so that all listeners get changes in order.
             for listener in self.listeners.lock().iter() {
                 let told = Arc::clone(listener);
                 listener.calls.dispatch(move || (told.callback.lock())(state));
@@ -366,9 +423,28 @@ impl ClientCore {
         }
         drop(slot);
         self.changed.tell();
-        // A logger may ask for the state.
+        // Without the lock: a logger may ask for the state.
         if let Some(state) = changed {
             logging::info!(target: "zklock::client", "the session is {state}");
+        }
+    }
+
+    /// Reports a change of the state as an event; of a new session, the opening has.
+    fn report_change(&self, slot: &mut SessionSlot, before: SessionState, state: SessionState) {
+        let now = rt::now();
+        match state {
+            SessionState::Suspended => {
+                slot.suspended = Some(now);
+                let left = slot.session.as_ref().and_then(|session| session.trusted().ok());
+                self.report(|| Event::Suspended { lease_left: left.unwrap_or_default() });
+            }
+            SessionState::Connected if before == SessionState::Suspended => {
+                let since = slot.suspended.take().unwrap_or(now);
+                self.report(|| Event::Resumed { outage: now.saturating_duration_since(since) });
+            }
+            SessionState::Connected => {}
+            SessionState::Lost => self.report(|| Event::SessionLost),
+            SessionState::Closed => self.report(|| Event::Closed),
         }
     }
 
@@ -396,7 +472,7 @@ impl ClientCore {
             }
         }
         self.slot.lock().session = None;
-        // They may own clients, which would keep them, and would be kept by them, for ever.
+        // Listeners may own clients, and each would keep the other alive for ever.
         let listeners = std::mem::take(&mut *self.listeners.lock());
         drop(listeners);
     }
@@ -417,8 +493,8 @@ impl Drop for ClaimedName {
     }
 }
 
-/// An attempt to open a session. However it ends, and be it that no thread can be had for it,
-/// others are told, and may try.
+/// An attempt to open a session. However it ends, even if no thread can be started for it, waiting
+/// calls are woken and may try.
 struct Opening(Arc<ClientCore>);
 
 impl Opening {
@@ -439,7 +515,7 @@ impl Drop for Opening {
 
 impl SessionSlot {
     fn live(&self) -> Option<Arc<Session>> {
-        // Nothing is begun in a session whose lease is over, though nobody has said so yet.
+        // No call starts in a session whose lease is over, even before the end was reported.
         let lives = |session: &&Arc<Session>| {
             session.is_trusted() && session.status().now().ended.is_none()
         };
@@ -450,7 +526,7 @@ impl SessionSlot {
         if self.closed {
             return SessionState::Closed;
         }
-        // The lease may be over, after a pause, before anybody has said so.
+        // After a pause of the process, the lease may be over before the end was reported.
         let trusted = self.session.as_ref().filter(|session| session.is_trusted());
         match trusted.map(|session| session.status().now()) {
             None | Some(SessionPhase { ended: Some(_), .. }) => SessionState::Lost,

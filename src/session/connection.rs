@@ -1,5 +1,5 @@
-//! The connection with an ensemble, as everything above sees it: requests, replies, and who opens one.
-//! It is a real one, a program's handle, or a simulated one.
+//! The connection with an ensemble, as all higher layers see it: requests, replies, and how a
+//! connection is opened. It is our own link, a program's handle, or a simulated one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
 pub(crate) use crate::session_notice::Info;
 pub(crate) use crate::wire_values::Stat;
 
-/// With how many bytes of data a node can be made at this path: a server takes no longer requests.
+/// How many bytes of data a node at this path can be created with: a server accepts no longer
+/// request.
 pub(crate) fn room(path: &str, acl: &[Acl]) -> usize {
     let entries: usize = acl.iter().map(|acl| 12 + acl.scheme.len() + acl.id.len()).sum();
     // The lengths of the path and the data, the number of entries, and the flags.
@@ -32,7 +33,7 @@ pub(crate) enum NodeKind {
     /// Removed by the server when it has been empty for long; a plain persistent node on
     /// servers that know no containers.
     Container,
-    /// Under a name that nobody else knows.
+    /// An ephemeral node under a name that no other client knows.
     Ephemeral,
     /// An ephemeral node under a name that others may want, too.
     Named,
@@ -40,11 +41,10 @@ pub(crate) enum NodeKind {
     EphemeralSequential,
 }
 
-/// One part of a transaction. A version is that of the node's data, and stands for any where there
-/// is none.
+/// One part of a transaction. A version is that of the node's data; `None` means any version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The node is there.
+    /// The node exists.
     Check {
         path: String,
         version: Option<i32>,
@@ -57,6 +57,7 @@ pub(crate) enum Step {
     },
     Delete {
         path: String,
+        version: Option<i32>,
     },
     Write {
         path: String,
@@ -65,24 +66,42 @@ pub(crate) enum Step {
     },
 }
 
-/// A node that was made.
+impl Step {
+    /// Deletes the node, whatever its version.
+    pub(crate) fn delete(path: String) -> Step {
+        Step::Delete { path, version: None }
+    }
+}
+
+/// What a step of a transaction has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StepReply {
+    Done,
+    Created(Created),
+    Written(Stat),
+}
+
+/// The outcome of a transaction: what each step has done; or nothing was done, and this step failed.
+pub(crate) type Transacted = Result<Vec<StepReply>, (usize, Fault)>;
+
+/// A node that was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Created {
     pub(crate) path: String,
-    /// The zxid of its making, where that is known.
+    /// The zxid of its creation, if known.
     pub(crate) czxid: Option<i64>,
 }
 
-/// A contender that was made.
+/// A contender that was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Enqueued {
     pub(crate) made: Created,
-    /// The children of its parent, asked for behind it on the same connection; `None` where no
-    /// answer has come to that.
+    /// The children of its parent, requested right after the create on the same connection; `None`
+    /// if that request was not answered.
     pub(crate) siblings: Option<Names>,
 }
 
-/// What a verb may end with, beside success.
+/// How a verb may fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// No answer; the request may have taken effect or not.
@@ -96,18 +115,18 @@ pub(crate) enum Fault {
     BadVersion,
     NoAuth,
     InvalidAcl,
-    /// What is, and for what.
+    /// Says what is too large, and for what.
     TooLarge(String),
-    /// The server does not know what it is asked for. It closes the connection, too.
+    /// The server does not know the operation. It also closes the connection.
     Unknown,
     /// Anything else the server said.
     Refused(String),
-    /// The server has too much to do and has not done it: to be asked again in a moment.
+    /// The server was too busy and has not carried out the request: repeat it in a moment.
     Busy,
 }
 
 impl Fault {
-    /// Where nothing is known of the sizes.
+    /// For use where the sizes are not known.
     pub(crate) fn too_large() -> Fault {
         Fault::TooLarge("the request or its reply is too large".to_owned())
     }
@@ -119,9 +138,9 @@ impl fmt::Display for Fault {
             Fault::ConnectionLoss => f.write_str("the connection was lost before the answer came"),
             Fault::SessionEnded => f.write_str("the session is over"),
             Fault::NoNode => f.write_str("the node does not exist"),
-            Fault::NodeExists => f.write_str("the node exists"),
+            Fault::NodeExists => f.write_str("the node already exists"),
             Fault::NotEmpty => f.write_str("the node has children"),
-            Fault::BadVersion => f.write_str("the node's data have another version"),
+            Fault::BadVersion => f.write_str("the node's data has a different version"),
             Fault::NoAuth => f.write_str("an ACL forbids it"),
             Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
             Fault::TooLarge(why) | Fault::Refused(why) => f.write_str(why),
@@ -131,7 +150,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A node's data and stat, if there is such a node.
+/// A node's data and stat, if the node exists.
 pub(crate) type Found = Option<(Vec<u8>, Stat)>;
 
 /// Children's names, in no order.
@@ -139,7 +158,7 @@ pub(crate) type Names = Arc<Vec<String>>;
 
 pub(crate) type Answer<T> = Result<T, Fault>;
 
-/// `None` where there is no such node.
+/// `None` if the node does not exist.
 pub(crate) fn or_none<T>(answer: Answer<T>) -> Answer<Option<T>> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -148,13 +167,13 @@ pub(crate) fn or_none<T>(answer: Answer<T>) -> Answer<Option<T>> {
     }
 }
 
-/// What comes back from a request that nobody waits for.
+/// Called with the answer to a request that no thread waits for.
 pub(crate) type OnAnswer<T> = Box<dyn FnOnce(Answer<T>) + Send>;
 
-/// Whether a request that was put off is still of use to somebody.
+/// Whether a deferred request is still wanted.
 pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
 
-/// What a server is asked for.
+/// A request to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Create {
@@ -163,23 +182,31 @@ pub(crate) enum Request {
         acl: Vec<Acl>,
         kind: NodeKind,
     },
-    /// Of any version.
+    /// Deletes the node if its data has this version; `None` means any.
     Delete {
         path: String,
+        version: Option<i32>,
     },
-    /// Replaces the data, of this version or of any.
+    /// Replaces the data if it has this version; `None` means any.
     Write {
         path: String,
         data: Vec<u8>,
         version: Option<i32>,
     },
     Transact(Vec<Step>),
-    /// The node's data and stat. A watch is set only on a node that is there.
+    Acl {
+        path: String,
+    },
+    SetAcl {
+        path: String,
+        acl: Vec<Acl>,
+    },
+    /// The node's data and stat. A watch is set only if the node exists.
     Data {
         path: String,
         watch: bool,
     },
-    /// The node's stat. A watch on a node that is not there waits for its making.
+    /// The node's stat. If the node does not exist, a watch waits for its creation.
     Exists {
         path: String,
         watch: bool,
@@ -200,7 +227,7 @@ pub(crate) enum Request {
     },
 }
 
-/// What a server answers to it, if it is no fault.
+/// A server's answer to a request that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Done,
@@ -209,13 +236,15 @@ pub(crate) enum Reply {
     Stat(Stat),
     Names(Names),
     NamesAndStat(Names, Stat),
+    Acl(Vec<Acl>),
+    Transacted(Transacted),
 }
 
-/// How an answer's bytes are read.
+/// Decodes an answer's bytes.
 pub(crate) type ReadRaw = fn(&RawReply) -> Answer<Reply>;
 
-/// An answer as it has come, to be read by whoever waits for it rather than on the thread that
-/// brings it.
+/// An answer as it arrived. The thread that waits for it decodes it, not the thread that receives
+/// it.
 #[derive(Debug)]
 pub(crate) enum Answered {
     #[cfg_attr(
@@ -227,7 +256,7 @@ pub(crate) enum Answered {
 }
 
 impl Answered {
-    /// Whether the node is there, if the answer says so.
+    /// Whether the node exists, if the answer tells.
     pub(crate) fn finds(&self) -> Option<bool> {
         match self {
             Answered::Read(Ok(_)) => Some(true),
@@ -238,7 +267,7 @@ impl Answered {
         }
     }
 
-    /// Whether the server had too much to do.
+    /// Whether the server was too busy.
     pub(crate) fn is_busy(&self) -> bool {
         match self {
             Answered::Read(answer) => *answer == Err(Fault::Busy),
@@ -254,81 +283,83 @@ impl Answered {
     }
 }
 
-/// Told once, by a thread that may do no more than signal; or dropped, where nobody answers any more.
+/// Called once with the answer, on a thread on which it may only signal; dropped uncalled if no
+/// answer will come.
 pub(crate) type OnReply = Box<dyn FnOnce(Answered) + Send>;
 
-/// A request, and who is to have its answer.
+/// A request, and what to call with its answer.
 pub(crate) struct Submission {
     pub(crate) request: Request,
     pub(crate) on_reply: OnReply,
 }
 
-/// One or two, back to back.
+/// One or two values, for requests that are sent back to back.
 pub(crate) type OneOrTwo<T> = [Option<T>; 2];
 
-/// One session's connection with the ensemble: a link, a handle of the program's, or a simulated one.
-/// All that a session can be asked for is written upon this, in [`Verbs`](super::verbs::Verbs).
-/// Dropped, it ends the session.
+/// One session's connection with the ensemble: a link, a program's handle, or a simulated one.
+/// [`Verbs`](super::verbs::Verbs) builds all of a session's requests on this. Dropping it ends the
+/// session.
 pub(crate) trait Connection: fmt::Debug + Send + Sync {
-    /// Sends the requests, with nothing in between. Each is answered in bounded time: by the server,
-    /// in the order of all requests and events; with a lost connection or session; or at once, where
-    /// it is too large or there are too many. Whether all that was asked so far is certain to reach
-    /// the server if the connection lasts.
+    /// Sends the requests, with nothing in between. Each is answered in bounded time: by the
+    /// server, in the order of all requests and events; with a lost connection or session; or at
+    /// once, if it is too large or there are too many. Returns whether all requests so far are
+    /// certain to reach the server if the connection lasts.
     fn submit(&self, requests: OneOrTwo<Submission>) -> bool;
 
-    /// As `submit` of one, but may be a few milliseconds late, and does nothing if it is not wanted
-    /// any more then. Of a connection that is lost before, nothing may be heard.
+    /// Sends one request, possibly a few milliseconds late, and only if it is still wanted then. If
+    /// the connection is lost before, there may be no answer.
     fn later(&self, asked: Submission, is_wanted: IsWanted) {
         if is_wanted() {
             self.submit([Some(asked), None]);
         }
     }
 
-    /// Returns when what was asked so far is certain to reach the server if the connection lasts, when
-    /// there is none, or at the deadline.
+    /// Returns when all requests so far are certain to reach the server if the connection lasts,
+    /// when there is no connection, or at the deadline.
     fn flushed_by(&self, until: Deadline);
 
-    /// Whether a holder in this session may believe that its nodes exist; if not, why the session
-    /// is over. Once an error, always one, also where nobody has been told yet.
-    fn trusted(&self) -> Result<(), End>;
+    /// Whether a holder in this session may trust that its nodes exist; if not, why the session is
+    /// over. Once an error, it stays one. It may come before any notice of the end. `Ok` says for how
+    /// long that is certain without another answer: zero where no lease is known.
+    fn trusted(&self) -> Result<Duration, End>;
 
-    /// Where a thread that wants an answer has to make the call by itself: on a handle of the program's.
-    /// Which session that is in may not be known, and its watches are the handle's affair.
+    /// Is `Some` on a program's handle, where a thread that wants an answer has to make the call
+    /// itself. That handle's session may be unknown, and the handle manages its watches itself.
     fn blocking(&self) -> Option<&dyn Blocking> {
         None
     }
 
-    /// Where a thread that is about to ask may be held up, in a simulation.
+    /// Lets a simulation hold up a thread that is about to send a request.
     #[cfg(test)]
     fn hesitate(&self) {}
 
     fn info(&self) -> Info;
 
-    /// Ends the session, and stops trying to after so long.
+    /// Ends the session; stops trying after `give_up_after`.
     fn close(&self, give_up_after: Duration);
 }
 
 /// See [`Connection::blocking`].
 pub(crate) trait Blocking {
-    /// For as long as it takes.
+    /// Makes the call, however long it takes.
     fn call(&self, request: Request) -> Answer<Reply>;
 
-    /// On which callers with a time limit have their calls made.
+    /// The threads that make the calls of callers with a time limit.
     fn workers(&self) -> &Workers;
 }
 
-/// Where a session is to report to.
+/// What a session reports to.
 pub(crate) struct Reports {
     pub(crate) status: Arc<Status>,
     pub(crate) watches: Arc<Watches>,
-    /// Told after the status.
+    /// Called after the status was updated.
     pub(crate) on_notice: Box<dyn Fn(Notice) + Send>,
 }
 
 /// Opens sessions with an ensemble.
 pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
-    /// Returns once a server serves the session. `stop` is asked whenever the waiter's bell,
-    /// which the status rings, is rung.
+    /// Opens a session and returns once a server serves it. `stop` is called whenever the status
+    /// rings the waiter's bell.
     fn open(
         &self,
         reports: Reports,
@@ -336,18 +367,18 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>>;
 
-    /// What to ask for, as a session time-out.
+    /// The session timeout to request.
     fn session_timeout(&self) -> Duration;
 
     /// How long opening may take.
     fn connect_timeout(&self) -> Duration;
 
-    /// Which handle of the program's it is reached by, if that is how: nobody knows which ensemble
-    /// that is.
+    /// The address of the program's handle, if that is how the ensemble is reached: which ensemble
+    /// that is cannot be known.
     fn handle(&self) -> Option<usize> {
         None
     }
 
-    /// Tries again to start what no thread could be had for.
+    /// Retries to start the work for which no thread could be started.
     fn retry(&self) {}
 }

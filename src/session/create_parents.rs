@@ -6,11 +6,11 @@ use crate::acl::Acl;
 use crate::path;
 use crate::rt::{Deadline, Mutex};
 
-/// When a node was made, and how often its children have changed since; `None` where an ACL hides
+/// When a node was created, and how often its children have changed since; `None` if an ACL hides
 /// that.
 pub(crate) type Stamp = Option<(i64, i32)>;
 
-/// Creates the node, and what is missing above it as plain nodes.
+/// Creates the node, and its missing parents as plain nodes.
 pub(crate) fn make_parents(
     session: &Session,
     node: &str,
@@ -19,7 +19,7 @@ pub(crate) fn make_parents(
 ) -> Answer<()> {
     let kind_of = |path: &str| if path == node { kind } else { NodeKind::Persistent };
     let mut missing = vec![node];
-    // Upwards until something is there: a parent that exists need not allow to be made.
+    // Upwards until a node exists: creating a parent that exists already may be forbidden.
     while let Some(path) = missing.last() {
         match session.create(path, &[], acl, kind_of(path)) {
             Ok(_) | Err(Fault::NodeExists) => break,
@@ -37,9 +37,9 @@ pub(crate) fn make_parents(
     Ok(())
 }
 
-/// Creates a plain node, and what is missing above it, once, however often it is asked for: `before`
-/// is what one call of it leaves for the next. Says whether it is ours that is there; `None` when
-/// that cannot be known, as an earlier attempt may have taken effect, and others may have deleted
+/// Creates a plain node and its missing parents, once, however often the call is repeated: `before`
+/// carries what one call leaves for the next. Returns whether the node that exists is ours; `None`
+/// if that cannot be known: an earlier attempt may have taken effect, and others may have deleted
 /// the node since.
 pub(crate) fn make_once(
     session: &Session,
@@ -65,14 +65,14 @@ pub(crate) fn make_once(
                 continue;
             }
             Ok(Some(stat)) => Some((stat.czxid, stat.child_changes)),
-            // CREATE on it may be allowed all the same.
+            // The ACL may allow CREATE all the same.
             Err(Fault::NoAuth) => None,
             Err(fault) => return Err(fault),
         };
         if begun.is_some_and(|begun| begun.is_none() || begun != now) {
             return Ok(None);
         }
-        // Nobody waits for it any more, and may delete the node meanwhile.
+        // The caller no longer waits, and may be deleting the node: create nothing more.
         if until.has_passed() {
             return Err(Fault::ConnectionLoss);
         }

@@ -11,7 +11,7 @@ use crate::logging;
 use crate::path;
 use crate::rt::Mutex;
 
-/// By the path that the nodes of a queue's items begin with.
+/// The late items of each queue, by the path that the queue's item nodes begin with.
 #[derive(Default)]
 pub(crate) struct LateItems {
     kept: Mutex<BTreeMap<String, VecDeque<Result<Vec<u8>>>>>,
@@ -24,7 +24,7 @@ impl LateItems {
         self.arrivals.tell();
     }
 
-    /// The first that came.
+    /// Takes the item that came first.
     pub(crate) fn take(&self, prefix: &str) -> Option<Result<Vec<u8>>> {
         let mut kept = self.kept.lock();
         let came = kept.get_mut(prefix)?.pop_front();
@@ -38,7 +38,7 @@ impl LateItems {
         self.kept.lock().contains_key(prefix)
     }
 
-    /// Has a bell rung whenever something comes, for whatever queue.
+    /// Rings the bell whenever an item comes, for any queue.
     pub(crate) fn subscribe(&self, bell: Signal) -> Subscription {
         self.arrivals.subscribe(bell)
     }
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(late.take("/q/qn-").unwrap().unwrap(), b"a");
         assert_eq!(late.take("/q/qn-").unwrap().unwrap(), b"b");
         assert!(!late.has("/q/qn-") && late.take("/q/qn-").is_none());
-        // Without anybody who asks it is no harm.
+        // An item that no call takes does no harm.
         late.put("/q/qn-", Ok(Vec::new()));
     }
 }

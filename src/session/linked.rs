@@ -1,16 +1,15 @@
-//! A session of our own: a [`Connection`] upon a link, with the encoding of requests and the reading of
-//! replies.
+//! A session of our own: a [`Connection`] over a link, which encodes requests and decodes replies.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{
     Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, OneOrTwo,
-    ReadRaw, Reply, Reports, Request, Step, Submission,
+    ReadRaw, Reply, Reports, Request, Step, StepReply, Submission, Transacted,
 };
 use super::notify::Waiter;
 use super::session::until_attached;
-use crate::acl::Acl;
+use crate::acl::{Acl, Permissions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::frame::{Fields, Frame, Malformed};
 use crate::link::handle::Link;
@@ -53,7 +52,7 @@ impl Ensemble for LinkEnsemble {
         let trouble = trouble.unwrap_or_else(|| format!("no answer yet from {hosts}"));
         Err(Error::new(
             ErrorKind::Connect,
-            format!("could not connect within {limit:?}; last: {trouble}"),
+            format!("no ZooKeeper server could be reached within {limit:?}: {trouble}"),
         ))
     }
 
@@ -83,7 +82,7 @@ impl Connection for LinkedConnection {
         self.0.flushed_by(until);
     }
 
-    fn trusted(&self) -> Result<(), End> {
+    fn trusted(&self) -> Result<Duration, End> {
         self.0.lease()
     }
 
@@ -96,7 +95,7 @@ impl Connection for LinkedConnection {
     }
 }
 
-// ----- requests as they stand on the wire
+// ----- encoding requests
 
 fn verb(Submission { request, on_reply }: Submission) -> Outgoing {
     let (operation, body, read) = encode(&request);
@@ -111,14 +110,22 @@ fn encode(request: &Request) -> (i32, Vec<u8>, ReadRaw) {
             let (operation, body) = create(path, data, acl, *kind);
             (operation, body, |raw| told(raw, created))
         }
-        Request::Delete { path } => (op::DELETE, delete(path), |raw| told(raw, done)),
-        Request::Write { path, data, version } => {
-            (op::SET_DATA, write(path, data, *version), |raw| told(raw, done))
+        Request::Delete { path, version } => {
+            (op::DELETE, delete(path, *version), |raw| told(raw, done))
         }
-        Request::Transact(steps) => (op::MULTI, transaction(steps), |raw| {
-            let error = told(raw, first_error)?;
-            outcome(error).map(|()| Reply::Done)
-        }),
+        Request::Write { path, data, version } => {
+            (op::SET_DATA, write(path, data, *version), |raw| told(raw, stat))
+        }
+        Request::Transact(steps) => {
+            (op::MULTI, transaction(steps), |raw| told(raw, transacted).map(Reply::Transacted))
+        }
+        Request::Acl { path } => {
+            (op::GET_ACL, Frame::new().buffer(path.as_bytes()).body(), |raw| told(raw, entries))
+        }
+        Request::SetAcl { path, acl } => {
+            let body = with_acl(Frame::new().buffer(path.as_bytes()), acl).int(any(None)).body();
+            (op::SET_ACL, body, |raw| told(raw, stat))
+        }
         Request::Data { path, watch } => {
             (op::GET_DATA, about(path, *watch), |raw| told(raw, data_and_stat))
         }
@@ -131,7 +138,7 @@ fn encode(request: &Request) -> (i32, Vec<u8>, ReadRaw) {
         }
         Request::Sync => (op::SYNC, SYNC_ROOT.to_vec(), |raw| told(raw, done)),
         Request::Unwatch { path } => {
-            /// Of a node's data, its children or its making.
+            /// Watches for a node's data, its children or its creation.
             const ANY: i32 = 3;
             let body = Frame::new().buffer(path.as_bytes()).int(ANY).body();
             (op::REMOVE_WATCHES, body, |raw| told(raw, done))
@@ -140,22 +147,25 @@ fn encode(request: &Request) -> (i32, Vec<u8>, ReadRaw) {
 }
 
 fn create(path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> (i32, Vec<u8>) {
-    let count = i32::try_from(acl.len()).unwrap_or(i32::MAX);
-    let head = Frame::new().buffer(path.as_bytes()).buffer(data).int(count);
-    let all = acl.iter().fold(head, |frame, acl| {
-        frame.int(acl.permissions.bits()).buffer(acl.scheme.as_bytes()).buffer(acl.id.as_bytes())
-    });
+    let all = with_acl(Frame::new().buffer(path.as_bytes()).buffer(data), acl);
     let operation = if kind == NodeKind::Container { op::CREATE_CONTAINER } else { op::CREATE };
     (operation, all.int(flags(kind)).body())
 }
 
-/// What stands for any version.
+fn with_acl(frame: Frame, acl: &[Acl]) -> Frame {
+    let count = i32::try_from(acl.len()).unwrap_or(i32::MAX);
+    acl.iter().fold(frame.int(count), |frame, acl| {
+        frame.int(acl.permissions.bits()).buffer(acl.scheme.as_bytes()).buffer(acl.id.as_bytes())
+    })
+}
+
+/// `None` means any version.
 fn any(version: Option<i32>) -> i32 {
     version.unwrap_or(-1)
 }
 
-fn delete(path: &str) -> Vec<u8> {
-    Frame::new().buffer(path.as_bytes()).int(any(None)).body()
+fn delete(path: &str, version: Option<i32>) -> Vec<u8> {
+    Frame::new().buffer(path.as_bytes()).int(any(version)).body()
 }
 
 fn write(path: &str, data: &[u8], version: Option<i32>) -> Vec<u8> {
@@ -168,7 +178,7 @@ fn transaction(steps: &[Step]) -> Vec<u8> {
             (op::CHECK, Frame::new().buffer(path.as_bytes()).int(any(*version)).body())
         }
         Step::Create { path, data, acl, kind } => create(path, data, acl, *kind),
-        Step::Delete { path } => (op::DELETE, delete(path)),
+        Step::Delete { path, version } => (op::DELETE, delete(path, *version)),
         Step::Write { path, data, version } => (op::SET_DATA, write(path, data, *version)),
     };
     let all = steps.iter().map(one).fold(Frame::new(), |frame, (operation, body)| {
@@ -187,7 +197,7 @@ fn flags(kind: NodeKind) -> i32 {
     }
 }
 
-// ----- and what comes back
+// ----- decoding replies
 
 fn told<T>(raw: &RawReply, read: fn(&RawReply) -> Result<T, Malformed>) -> Answer<T> {
     if raw.error == code::MARSHALLING && !raw.body.is_empty() {
@@ -216,34 +226,58 @@ fn outcome(error: i32) -> Answer<()> {
         code::NO_CHILDREN_FOR_EPHEMERALS => "NoChildrenForEphemerals",
         other => &format!("error {other}"),
     };
-    Err(Fault::Refused(format!("the server refused it: {other}")))
+    Err(Fault::Refused(format!("the server refused the request: {other}")))
 }
 
-/// Of the steps of a transaction: what ended it, or `OK`. The steps before that one have no error,
-/// and those behind it one that says nothing.
-fn first_error(raw: &RawReply) -> Result<i32, Malformed> {
-    let mut fields = Fields(&raw.body);
+/// The outcome of a transaction. If a step failed, the steps before it have no error, and those
+/// after it have one that says nothing.
+fn transacted(raw: &RawReply) -> Result<Transacted, Malformed> {
+    let (mut fields, mut done, mut errors) = (Fields(&raw.body), Vec::new(), 0);
     loop {
         let (operation, is_end, _) = (fields.int()?, fields.flag()?, fields.int()?);
-        match operation {
-            _ if is_end => return Ok(code::OK),
-            op::CREATE | op::CREATE_CONTAINER => drop(fields.string()?),
-            op::SET_DATA => drop(fields.stat()?),
-            op::DELETE | op::CHECK => {}
-            -1 => match fields.int()? {
-                code::OK => {}
-                error => return Ok(error),
-            },
-            _ => return Err(Malformed("a step of an unknown kind")),
+        if is_end {
+            return Ok(Ok(done));
         }
+        let created = |path: &str| {
+            StepReply::Created(Created { path: path.to_owned(), czxid: Some(raw.zxid) })
+        };
+        done.push(match operation {
+            op::CREATE => created(fields.string()?),
+            op::CREATE_CONTAINER | op::CREATE_AND_STAT => {
+                let made = created(fields.string()?);
+                fields.stat()?;
+                made
+            }
+            op::SET_DATA => StepReply::Written(fields.stat()?),
+            op::DELETE | op::CHECK => StepReply::Done,
+            -1 => match outcome(fields.int()?) {
+                Ok(()) => {
+                    errors += 1;
+                    continue;
+                }
+                Err(fault) => return Ok(Err((errors, fault))),
+            },
+            _ => return Err(Malformed("a transaction step of an unknown kind")),
+        });
     }
+}
+
+fn entries(raw: &RawReply) -> Result<Reply, Malformed> {
+    let mut fields = Fields(&raw.body);
+    let entry = |fields: &mut Fields<'_>| {
+        let permissions = Permissions::from_bits(fields.int()?);
+        let (scheme, id) = (fields.string()?, fields.string()?);
+        Ok(Acl::new(permissions, scheme, id))
+    };
+    let count = fields.count()?;
+    (0..count).map(|_| entry(&mut fields)).collect::<Result<_, _>>().map(Reply::Acl)
 }
 
 fn done(_: &RawReply) -> Result<Reply, Malformed> {
     Ok(Reply::Done)
 }
 
-/// The answer's own number is that of the transaction which has made the node.
+/// The reply's zxid is that of the transaction that created the node.
 fn created(raw: &RawReply) -> Result<Reply, Malformed> {
     let path = Fields(&raw.body).string()?.to_owned();
     Ok(Reply::Created(Created { path, czxid: Some(raw.zxid) }))

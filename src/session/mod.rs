@@ -1,15 +1,18 @@
-//! Sessions with the ensemble, and what works on behalf of those who have one.
+//! Sessions with the ensemble, and what supports them: waiting and background work.
 //!
-//! - [`client`] is public; its clones share a [`client_core`], which has one live [`session`] at a time and opens
-//!   another on demand, with as much patience as [`retry`] says. [`status`]: what state a session is in.
-//! - [`verbs`]: what a session can be asked for, upon a [`connection`]; [`linked`] is one of our own, `adopted` that
-//!   of a program's handle.
-//! - Waiting: [`notify`] (bells and subscriptions), [`watches`], [`cancel`], [`time_limit`], [`pending_reply`] (the answer
-//!   to a request), [`single_flight`] (one request for all who ask the same), [`watch_loop`] (look again whenever
-//!   something changes, over lost connections and sessions), [`watched_changes`] (the changes of something).
-//! - In the background: [`reaper`] (deletes), [`callbacks`], and [`abandonable_call`] (calls that cannot be given up, on
-//!   a program's handle), on [`workers`]. [`late_queue_items`]: what came too late for the call that had asked.
-//! - [`create_parents`]: nodes together with those above them.
+//! - [`client`] is public; its clones share a [`client_core`], which has one live [`session`] at a
+//!   time and opens another on demand, within the limits of [`retry`]. [`status`]: what state a
+//!   session is in.
+//! - [`verbs`]: the requests of a session, built on a [`connection`]; [`linked`] is our own
+//!   connection, `adopted` that of a program's handle.
+//! - Waiting: [`notify`] (bells and subscriptions), [`watches`], [`cancel`], [`time_limit`],
+//!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
+//!   that ask the same), [`watch_loop`] (looks again whenever something changes, over lost
+//!   connections and sessions), [`watched_changes`] (reports each change of a value).
+//! - In the background: [`reaper`] (deletes), [`callbacks`], and [`abandonable_call`] (calls on a
+//!   program's handle, which cannot be interrupted), on [`workers`]. [`late_queue_items`]: items
+//!   that came too late for the calls that took them.
+//! - [`create_parents`]: creates nodes and their missing parents.
 
 pub(crate) mod abandonable_call;
 #[cfg(feature = "zookeeper")]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::rt::{self, Bell, Deadline, Mutex, Rung};
 
-/// What is called when something happens; it may do no more than signal.
+/// Called when something happens; it may only signal.
 pub(crate) type Signal = Arc<dyn Fn() + Send + Sync>;
 
 /// One waiting thread's end of its bell.
@@ -35,13 +35,13 @@ impl Waiter {
     }
 }
 
-/// Who is to be told.
+/// The signals to give when something happens.
 #[derive(Default)]
 pub(crate) struct Signals {
     entries: Mutex<(u64, Entries)>,
 }
 
-/// By the subscription's number, and so told in their order.
+/// Signals by the subscription's number, and so given in that order.
 pub(super) type Entries = BTreeMap<u64, Signal>;
 
 impl Signals {
@@ -69,7 +69,7 @@ impl fmt::Debug for Signals {
     }
 }
 
-/// Ends when dropped.
+/// A subscription, which ends when this is dropped.
 #[must_use = "the subscription ends when this is dropped"]
 pub(crate) struct Subscription(pub(super) Option<Box<dyn FnOnce() + Send + Sync>>);
 

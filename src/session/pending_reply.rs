@@ -17,19 +17,19 @@ pub(crate) struct PendingReply<'a> {
 struct ReplySlot {
     state: Mutex<ReplyState>,
     done: Condvar,
-    /// Of who waits within a time limit.
+    /// The bell of a caller with a time limit.
     bell: Option<Signal>,
 }
 
 struct ReplyState {
     answers: OneOrTwo<Answered>,
     missing: usize,
-    /// Who is told of the first answer when nobody waits for it any more.
+    /// Called with the first answer if the caller no longer waits for it.
     late: Option<OnAnswer<Reply>>,
 }
 
 impl<'a> PendingReply<'a> {
-    /// Of so many requests, for a caller who waits within this limit.
+    /// For the answers to `count` requests, to a caller that waits within this limit.
     pub(crate) fn new(count: usize, limit: Option<&'a TimeLimit>) -> PendingReply<'a> {
         let state = ReplyState { answers: [None, None], missing: count, late: None };
         let bell = limit.map(TimeLimit::bell);
@@ -37,7 +37,7 @@ impl<'a> PendingReply<'a> {
         PendingReply { shared: Arc::new(shared), limit }
     }
 
-    /// What to do with the answer to the request of this number, to be asked for once each.
+    /// What to call with the answer to request `number`. Call this once for each request.
     pub(crate) fn on_reply(&self, number: usize) -> OnReply {
         let mut promise = ReplyPromise { shared: Arc::clone(&self.shared), number, answer: None };
         Box::new(move |answer| {
@@ -46,9 +46,9 @@ impl<'a> PendingReply<'a> {
         })
     }
 
-    /// Waits for all of them, or until the limit is over: what has not come by then counts as lost with
-    /// the connection. Whoever wants to know of the first answer even so gives a `late`; it is taken if
-    /// that answer is missing then.
+    /// Waits for all answers, or until the limit is over: an answer that has not come by then
+    /// counts as a lost connection. If the first answer is missing then, `late` is taken, and
+    /// called with that answer when it comes.
     pub(crate) fn wait(self, late: &mut Option<OnAnswer<Reply>>) -> [Answer<Reply>; 2] {
         let mut state = self.shared.state.lock();
         while state.missing > 0 {
@@ -76,12 +76,12 @@ impl<'a> PendingReply<'a> {
     }
 }
 
-/// Where the answer was dropped, the session is over.
+/// A dropped answer means that the session is over.
 fn given(answer: Option<Answered>) -> Answer<Reply> {
     answer.map_or(Err(Fault::SessionEnded), Answered::read)
 }
 
-/// Dropped with an answer or without: nobody waits for ever.
+/// Delivers the answer when dropped. Without one, that ends the wait, too.
 struct ReplyPromise {
     shared: Arc<ReplySlot>,
     number: usize,
@@ -92,11 +92,10 @@ impl Drop for ReplyPromise {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.missing -= 1;
-        // One wake-up, for the last of them.
+        // Only the last answer wakes the caller.
         let is_last = state.missing == 0;
-        if self.number == 0
-            && let Some(late) = state.late.take()
-        {
+        let late = if self.number == 0 { state.late.take() } else { None };
+        if let Some(late) = late {
             drop(state);
             return late(given(self.answer.take()));
         }

@@ -1,6 +1,6 @@
-//! Deletes that nobody waits for: nodes whose owner has gone on or could not wait, and
-//! nodes that may or may not have been made. A task goes on until the server says that
-//! there is nothing left, or that the session is over.
+//! Deletes nodes in the background: those whose owner has gone on or could not wait, and those that
+//! may or may not have been created. A task goes on until the server says that nothing is left, or
+//! that the session is over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -34,16 +34,16 @@ struct ReaperShared {
 #[derive(Default)]
 struct ReaperState {
     tasks: Vec<Task>,
-    /// Tasks that are being worked on, one at the most.
+    /// Deletes being worked on, at most one.
     busy: usize,
     running: bool,
-    /// Nodes that were let go and of which there is no answer yet.
+    /// Nodes that were let go and whose deletion has no answer yet.
     unanswered: usize,
     /// Counts the changes of sessions: each makes another attempt worth while.
     changes: u64,
 }
 
-/// Counts as long as there is no answer.
+/// Counted in `ReaperState::unanswered` until this is dropped.
 struct Unanswered(Arc<ReaperShared>);
 
 impl Drop for Unanswered {
@@ -57,24 +57,24 @@ struct Task {
     what: TaskKind,
     tries: u32,
     due: Instant,
-    /// The changes that had been seen when it was last tried.
+    /// The number of changes when it was last tried.
     seen: u64,
     _subscription: Subscription,
 }
 
-/// Something to be done at a time; it says when to do it again, if at all.
+/// Work for a given time; it returns when to run it again, if at all.
 pub(crate) type Chore = Box<dyn FnMut() -> Option<Instant> + Send>;
 
 enum TaskKind {
-    /// This very node.
+    /// The node at this path.
     Node(String),
-    /// The node that this transaction has made, and no later one of its name.
+    /// The node that transaction `czxid` created, and no later one of the same name.
     Named {
         path: String,
         czxid: i64,
     },
     Chore(Chore),
-    /// Whichever children of this node these markers begin the names of.
+    /// All children of this node whose names begin with one of these markers.
     Marked {
         parent: String,
         markers: Vec<String>,
@@ -82,9 +82,9 @@ enum TaskKind {
 }
 
 impl Reaper {
-    /// Has a node deleted that belongs to nobody any more: at once, as far as the caller is
-    /// concerned, if there is a connection (see [`Verbs::let_go`](super::verbs::Verbs::let_go)).
-    /// Whatever goes wrong, it is deleted in the end.
+    /// Deletes a node that is no longer needed. With a connection, this returns once the request is
+    /// on its way, or at the deadline (see [`Verbs::let_go`](super::verbs::Verbs::let_go)).
+    /// Whatever goes wrong, the node is deleted in the end.
     pub(crate) fn let_go(&self, session: &Arc<Session>, path: &str, until: Deadline) {
         if !session.status().now().is_usable() {
             return self.delete(session, path.to_owned());
@@ -92,7 +92,7 @@ impl Reaper {
         session.leaves(path);
         self.shared.state.lock().unanswered += 1;
         let (unanswered, reaper) = (Unanswered(Arc::clone(&self.shared)), self.clone());
-        // Of a session that nobody has any more, nothing is left.
+        // Once the session is dropped, nothing is left to delete.
         let (owner, node) = (Arc::downgrade(session), path.to_owned());
         let on_answer = move |answer: Answer<()>| {
             if let Some(session) = owner.upgrade() {
@@ -114,15 +114,15 @@ impl Reaper {
         self.add(session, TaskKind::Node(path), rt::now());
     }
 
-    /// As `delete`, for a node that the server would not have deleted: until it does, the node is
-    /// in the way of everybody.
+    /// Deletes a node whose deletion the server refused before: as long as it exists, it is in the
+    /// way of all other contenders.
     pub(crate) fn insist(&self, session: &Arc<Session>, path: String) {
         session.leaves_no_more(&path);
         self.add(session, TaskKind::Node(path), rt::now());
     }
 
-    /// As `insist`, for a node under a name that other sessions may take: only the one that this
-    /// transaction has made is deleted.
+    /// Deletes a node under a name that other sessions may take: only the one that transaction
+    /// `czxid` created.
     pub(crate) fn delete_named(&self, session: &Arc<Session>, path: String, czxid: i64) {
         self.add(session, TaskKind::Named { path, czxid }, rt::now());
     }
@@ -133,13 +133,13 @@ impl Reaper {
         }
     }
 
-    /// Has something done at a time, or sooner, on the reaper's thread, unless the session ends
-    /// before. Without a thread for it, it comes late.
+    /// Runs `chore` on the reaper's thread at `due`, or sooner, unless the session ends before. If
+    /// no thread can be started for it, it runs late.
     pub(crate) fn later(&self, session: &Arc<Session>, due: Instant, chore: Chore) {
         self.add(session, TaskKind::Chore(chore), due);
     }
 
-    /// Has a node deleted that may have been made, if it is there and is ours: others may have one of
+    /// Deletes a node that may have been created, if it exists and is ours: others may have one of
     /// the same name.
     pub(crate) fn disown(
         &self,
@@ -164,14 +164,14 @@ impl Reaper {
         self.later(session, rt::now(), Box::new(chore));
     }
 
-    /// How many tasks are left.
+    /// How many deletes are left.
     pub(crate) fn backlog(&self) -> usize {
         let state = self.shared.state.lock();
         let (busy, unanswered) = (state.busy, state.unanswered);
         let deletes = state.tasks.iter().filter(|task| !task.what.is_chore());
         let owners: Vec<Weak<Session>> = deletes.map(|task| Weak::clone(&task.session)).collect();
         drop(state);
-        // What a session has made ends with it. It may be dropped here, so not under the lock.
+        // A session's nodes end with it. The session may be dropped here, so not under the lock.
         let lives = |owner: &Weak<Session>| {
             owner.upgrade().is_some_and(|session| session.status().now().ended.is_none())
         };
@@ -196,20 +196,20 @@ impl Reaper {
         drop(state);
         if let Err(error) = self.retry() {
             logging::error!(target: "zklock::reaper", "could not start the cleanup thread, deleting nodes later: {error}");
-            // Nobody sees to it before the next change; this takes no thread.
+            // No thread tries it before the next change; this request needs no thread.
             if let Some(path) = node {
                 session.delete_soon(&path);
             }
         }
     }
 
-    /// Tries again to start the thread, should that have failed.
+    /// Starts the thread if there are tasks and it is not running.
     pub(crate) fn retry(&self) -> Result<()> {
         let mut state = self.shared.state.lock();
         if state.running || state.tasks.is_empty() {
             return Ok(());
         }
-        // Under the lock, lest somebody rely on a thread that cannot be had.
+        // Under the lock: otherwise another call could rely on a thread that cannot be started.
         let shared = Arc::clone(&self.shared);
         rt::spawn("zklock-reaper", move || shared.work())?;
         state.running = true;
@@ -226,7 +226,7 @@ impl ReaperShared {
                 task.seen = state.changes;
                 state.busy = usize::from(!task.what.is_chore());
                 drop(state);
-                // What a logger may do is not to stop all the others.
+                // A task or a logger that panics must not stop the others.
                 let next = catch_unwind(AssertUnwindSafe(|| task.attempt()));
                 let next = next.unwrap_or_else(|_| Some(rt::now() + task.pause()));
                 let task = next.map(|due| Task { due, ..task });
@@ -259,7 +259,7 @@ impl Task {
         (Duration::from_millis(10) * 2u32.pow(self.tries.min(9))).min(Duration::from_secs(5))
     }
 
-    /// When to try again, unless nothing is left to be done.
+    /// Tries once; returns when to try again, unless nothing is left to do.
     fn attempt(&mut self) -> Option<Instant> {
         let session = self.session.upgrade()?;
         let phase = session.status().now();
@@ -272,7 +272,7 @@ impl Task {
         (!self.delete(&session, phase.attached)).then(|| rt::now() + self.pause())
     }
 
-    /// Whether nothing is left to be deleted.
+    /// Tries once; returns whether nothing is left to delete.
     fn delete(&mut self, session: &Arc<Session>, attached: bool) -> bool {
         self.tries = self.tries.saturating_add(1);
         if !attached {
@@ -317,7 +317,7 @@ fn delete(session: &Session, path: &str) -> Answer<()> {
 }
 
 fn sweep(session: &Session, parent: &str, markers: &[String]) -> Answer<()> {
-    // Only what is listed after a sync of the same connection is certain to be all.
+    // Only a list after a `sync` on the same connection is certain to be complete.
     let connection = session.status().now().connection;
     session.sync()?;
     let children = session.children(parent, false)?.unwrap_or_default();

@@ -2,28 +2,29 @@
 
 use std::time::Duration;
 
-/// How much trouble with the connection a call that acquires a lock puts up with before it fails:
-/// see [`ClientBuilder::retry`](crate::ClientBuilder::retry). By default, any.
+/// How many lost replies and sessions, and how long an outage, a call that acquires a lock
+/// tolerates before it fails: see [`ClientBuilder::retry`](crate::ClientBuilder::retry). By
+/// default, any.
 ///
-/// What a call does about each kind of trouble:
+/// What a call does about each kind of fault:
 ///
-/// | Trouble | What is done |
+/// | Fault | What the call does |
 /// |---|---|
-/// | no answer to a create | after a `sync`, the children are searched for the call's own node; it is adopted or made anew |
-/// | no answer to anything else | asked again on the next connection |
-/// | no connection | waited for |
-/// | no server can be reached, no session can be opened | tried again |
-/// | the session is lost | queued anew, at the end, in a new session |
-/// | the own node was deleted by somebody | queued anew, at the end |
-/// | the lock node, or what is above it, is missing | made |
-/// | no room, no permission, an ACL or data that the server does not accept, rejected credentials, a closed client | the call fails |
+/// | no answer to a create | after a `sync`, it searches the children for its own node, and adopts it or creates a new one |
+/// | no answer to anything else | it repeats the request on the next connection |
+/// | no connection | it waits for one |
+/// | no server can be reached, no session can be opened | it retries |
+/// | the session is lost | it queues again, at the end, in a new session |
+/// | another client deleted the call's node | it queues again, at the end |
+/// | the lock path, or a parent of it, does not exist | it creates what is missing |
+/// | no room, no permission, an ACL or data that the server does not accept, rejected credentials, a closed client | it fails |
 ///
 /// The first two and the loss of a session are *losses*; the time without a connection is an
-/// *outage*. Both can be limited here; the time of a call as a whole is limited by the `try_`
-/// methods, and ended by a [`Cancel`](crate::Cancel). Whatever ends a call, what it has made is
-/// deleted.
+/// *outage*. Both can be limited here. The `try_` methods limit the time of a call as a whole, and
+/// a [`Cancel`](crate::Cancel) ends it. If a call ends without the lock, its nodes are deleted.
 ///
-/// Guards are not affected: releasing and confirming go on until the session is resumed or lost.
+/// Guards are not affected: releasing and confirming a lock go on until the session is resumed or
+/// lost.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -35,29 +36,29 @@ use std::time::Duration;
 /// # Ok::<(), zklock::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use = "it is to be given to a client's builder"]
+#[must_use = "it has no effect until it is given to `ClientBuilder::retry`"]
 pub struct Retry {
     losses: Option<u32>,
     outage: Option<Duration>,
 }
 
 impl Retry {
-    /// Puts up with anything; the default.
+    /// Tolerates any fault that can be retried; the default.
     pub const fn unlimited() -> Retry {
         Retry { losses: None, outage: None }
     }
 
-    /// So many requests of one call may remain without an answer, or sessions be lost under it;
-    /// with the next it fails with [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) or
-    /// [`SessionLost`](crate::ErrorKind::SessionLost). With 0, nothing is tried again.
+    /// Tolerates at most this many losses in one call: requests without an answer, and lost
+    /// sessions. The next loss fails the call with
+    /// [`Connect`](crate::ErrorKind::Connect) or
+    /// [`SessionLost`](crate::ErrorKind::SessionLost). With 0, nothing is retried.
     pub const fn losses(self, most: u32) -> Retry {
         Retry { losses: Some(most), ..self }
     }
 
-    /// A call may be without a connection for so long at a stretch, the end of a session in it
-    /// included; zero is no patience at all. Then it fails with
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss), or
-    /// [`Connect`](crate::ErrorKind::Connect) where it was still to get a session.
+    /// Tolerates at most this long without a connection at a stretch, even if the session ends
+    /// meanwhile; zero tolerates no outage at all. After that, the call fails with
+    /// [`Connect`](crate::ErrorKind::Connect).
     pub const fn outage(self, longest: Duration) -> Retry {
         Retry { outage: Some(longest), ..self }
     }

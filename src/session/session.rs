@@ -26,7 +26,7 @@ pub(crate) struct Session {
     shared: Arc<SharedParts>,
 }
 
-/// What all callers of a session have in common, with a time limit and without.
+/// What all callers of a session share, with or without a time limit.
 #[derive(Debug)]
 struct SharedParts {
     status: Arc<Status>,
@@ -34,13 +34,14 @@ struct SharedParts {
     listings: SingleFlight<Answer<Option<Names>>>,
     lists: SingleFlight<Answer<Option<(Names, Stat)>>>,
     leaving: Mutex<BTreeSet<String>>,
-    /// All that have ever been among these, for those who check.
+    /// All paths that were ever among these, for checks in tests.
     #[cfg(test)]
     left: Mutex<BTreeSet<String>>,
 }
 
 impl Session {
-    /// Connects, within the connect time-out; `stop` is asked whenever the waiter's bell is rung.
+    /// Opens a session within the connect timeout; `stop` is called whenever the waiter's bell is
+    /// rung.
     pub(crate) fn open(
         ensemble: &dyn Ensemble,
         waiter: &Waiter,
@@ -73,12 +74,13 @@ impl Session {
         Ok(Session { verbs, shared })
     }
 
-    /// Asks within a time limit; `None` if it was over first. What was asked for may then have taken
-    /// effect or not, and may do so yet: `late` is told that the connection was lost, before this returns.
-    /// Where the session is on a handle of the program's, on which no call can be abandoned, the question
-    /// goes on, if it has begun, and `late` is told what comes of it, on another thread.
+    /// Runs `question` within a time limit; `None` if the limit was over first. Its requests may
+    /// then have taken effect, or may do so later: before this returns, `late` is called with a
+    /// lost connection. On a program's handle, where no call can be interrupted, a question that
+    /// has begun goes on, and `late` is called with its result, on another thread.
     ///
-    /// A question has to pass a lost connection on: else it says something of what was never asked.
+    /// A question must pass a lost connection on: otherwise its result would describe requests that
+    /// were never sent.
     pub(crate) fn ask<T: Send + 'static>(
         self: &Arc<Session>,
         until: Deadline,
@@ -103,8 +105,8 @@ impl Session {
         Ok(Some(answer))
     }
 
-    /// Deletes a node, within a time limit; `None` if it was over first. If an answer may still come then,
-    /// `late` is told of it, on another thread.
+    /// Deletes a node within a time limit; `None` if the limit was over first. If an answer can
+    /// still come then, `late` is called with it, on another thread.
     pub(crate) fn delete_or(
         self: &Arc<Session>,
         until: Deadline,
@@ -134,7 +136,7 @@ impl Session {
         Session { verbs: self.verbs.within(limit), shared: Arc::clone(&self.shared) }
     }
 
-    /// Whether the caller has gone without an answer.
+    /// Whether the caller has stopped waiting without an answer.
     fn gave_up(&self) -> bool {
         self.verbs.limit().is_some_and(TimeLimit::was_over)
     }
@@ -143,7 +145,8 @@ impl Session {
         &self.shared.status
     }
 
-    /// For whoever is about to wait for something.
+    /// The table of watches, for a call that is about to wait; removes unused watches from the
+    /// server first if there are many.
     pub(crate) fn watches(&self) -> &Arc<Watches> {
         let watches = &self.shared.watches;
         watches.tidy(|path| self.verbs.unwatch_soon(path));
@@ -159,13 +162,13 @@ impl Session {
         self.verbs.info().session
     }
 
-    /// As the verb of that name, but callers may be given one common answer to a request that was sent
+    /// As [`Verbs::children`], but callers may share the answer to one request, which was sent
     /// after each of them had called.
     pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
         self.together(&self.shared.listings, path, watch, || self.verbs.children(path, watch))
     }
 
-    /// As the verb of that name, with a common answer as with `children`.
+    /// As [`Verbs::list`], with shared answers as in `children`.
     pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
         self.together(&self.shared.lists, path, watch, || self.verbs.list(path, watch))
     }
@@ -181,8 +184,8 @@ impl Session {
         answer.unwrap_or(Err(Fault::ConnectionLoss))
     }
 
-    /// Notes that a node of the session's belongs to nobody any more, and is about to go: no call
-    /// will ever take it for its own place, and no guard stands on it.
+    /// Notes that a node of this session is no longer needed and is about to be deleted: no call
+    /// will ever adopt it, and no guard relies on it.
     pub(crate) fn leaves(&self, path: &str) {
         #[cfg(test)]
         self.shared.left.lock().insert(path.to_owned());
@@ -194,12 +197,12 @@ impl Session {
         self.shared.left.lock().contains(path)
     }
 
-    /// It has gone, or cannot go.
+    /// Notes that the node is deleted, or cannot be.
     pub(crate) fn leaves_no_more(&self, path: &str) {
         self.shared.leaving.lock().remove(path);
     }
 
-    /// The names of such nodes among the children of this one.
+    /// The names of the parent's children that are about to be deleted.
     pub(crate) fn leaving(&self, parent: &str) -> Vec<String> {
         let leaving = self.shared.leaving.lock();
         let inside = leaving.iter().filter(|path| path::parent(path) == parent);
@@ -207,7 +210,8 @@ impl Session {
     }
 }
 
-/// What callers have to ask alike to be given a common answer. No path begins as one with a watch.
+/// Callers with the same key share an answer. No path begins like the key of a request with a
+/// watch.
 fn key(path: &str, watch: bool) -> Cow<'_, str> {
     if watch { format!("watched {path}").into() } else { path.into() }
 }
@@ -220,8 +224,8 @@ impl Deref for Session {
     }
 }
 
-/// Waits for a server to serve a session that is being opened. `stop` is asked whenever the bell is
-/// rung, which the status must ring. False when that was not in time.
+/// Waits until a server serves a session that is being opened; false if that was not in time.
+/// `stop` is called whenever the waiter's bell is rung; the status must ring it.
 pub(crate) fn until_attached(
     status: &Status,
     waiter: &Waiter,
@@ -233,7 +237,7 @@ pub(crate) fn until_attached(
         if let Some(end) = phase.ended {
             return Err(ended(end));
         }
-        // A session that is there is not thrown away for what is left of the time.
+        // A session that is open is used, even if the time is over.
         if phase.attached {
             return Ok(true);
         }
@@ -247,7 +251,7 @@ pub(crate) fn until_attached(
     }
 }
 
-/// The error for those who needed a session that has ended.
+/// The error of a call whose session has ended.
 pub(crate) fn ended(end: End) -> Error {
     match end {
         End::Expired => Error::new(ErrorKind::SessionLost, "the server expired the session"),
@@ -276,7 +280,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Passes on what it is asked for, and leaves the answers to others.
+    /// Passes on each request, and leaves the answers to others.
     #[derive(Debug)]
     struct Passes(Sender<(Request, OnReply)>);
 
@@ -290,8 +294,8 @@ mod tests {
 
         fn flushed_by(&self, _until: Deadline) {}
 
-        fn trusted(&self) -> std::result::Result<(), End> {
-            Ok(())
+        fn trusted(&self) -> std::result::Result<Duration, End> {
+            Ok(Duration::ZERO)
         }
 
         fn info(&self) -> Info {
@@ -354,7 +358,7 @@ mod tests {
         assert_eq!(goes.recv_timeout(SOON), Ok(None));
         first.cancel();
         assert_eq!(asks.recv_timeout(SOON), Ok(None));
-        // Asked anew.
+        // The request is sent again.
         let (_, on_reply) = asked.recv_timeout(SOON).unwrap();
         on_reply(Answered::Read(Ok(Reply::Names(names()))));
         assert_eq!(waits.recv_timeout(SOON), Ok(Some(Ok(Some(names())))));
@@ -376,7 +380,7 @@ mod tests {
         let each = |session: &Session| Ok(session.read_each(&["/a".to_owned()]));
         let read = session.ask(now, None, each, drop).unwrap();
         assert_eq!(read, Some(Ok(vec![Err(Fault::ConnectionLoss)])));
-        let deleted = session.delete_or(now, None, "/a", |_| panic!("nobody was asked"));
+        let deleted = session.delete_or(now, None, "/a", |_| panic!("an answer to no request"));
         assert_eq!(deleted.unwrap(), None);
         assert!(asked.is_empty());
     }

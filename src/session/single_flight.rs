@@ -1,5 +1,5 @@
-//! One answer for all who ask the same at the same time: after a new connection, every
-//! waiter of a client wants the same list at once.
+//! One answer for all callers that ask the same at the same time: after a new connection, every
+//! waiting call of a client wants the same list at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -11,7 +11,7 @@ use crate::rt::{Condvar, Mutex};
 
 /// Shares answers of type `T` among callers with the same key.
 ///
-/// Nobody is given an answer that was asked for before the call began.
+/// No caller gets the answer to a request that was sent before its call began.
 pub(crate) struct SingleFlight<T> {
     rounds: Mutex<HashMap<String, Rounds<T>>>,
 }
@@ -28,24 +28,24 @@ struct Round<T> {
 
 struct Inner<T> {
     state: FlightState<T>,
-    /// How many have joined and not come to ask. They cannot be told by the references to the
-    /// round: who has panicked may still have one.
+    /// How many callers have joined and neither asked nor given up. The references to the round do
+    /// not tell: a caller that has panicked may still have one.
     waiting: usize,
-    /// Of those of them who wait within a time limit, by number.
+    /// The bells of those with a time limit, by number.
     bells: BTreeMap<u64, Signal>,
     next: u64,
 }
 
 enum FlightState<T> {
     Waiting,
-    /// One of those who wait for it is to ask.
+    /// One of the waiting callers is to ask.
     Due,
     Done(T),
 }
 
 impl<T: Clone> SingleFlight<T> {
-    /// The answer of `ask`, by whoever of the callers runs it; `None` to the caller whose time limit
-    /// is over first. If that was the one who asked, another asks anew.
+    /// Returns the answer of `ask`, which one of the callers runs; `None` if the caller's time
+    /// limit is over first. If that caller was the one asking, another asks anew.
     pub(crate) fn get(
         &self,
         key: &str,
@@ -83,7 +83,7 @@ impl<T: Clone> SingleFlight<T> {
         self.run(key, None, limit, ask)
     }
 
-    /// The round to wait for, if one is under way already.
+    /// Joins the next round if one is under way already; otherwise the caller is to ask.
     fn join(&self, key: &str) -> Option<Arc<Round<T>>> {
         let mut rounds = self.rounds.lock();
         let Some(of_key) = rounds.get_mut(key) else {
@@ -134,11 +134,8 @@ struct AskTurn<'a, T> {
 
 impl<T> Drop for AskTurn<'_, T> {
     fn drop(&mut self) {
-        if !self.finished
-            && let Some(round) = self.round
-            && round.hand_on()
-        {
-            // There was no answer: another of those who wait for this round takes it over.
+        if !self.finished && self.round.is_some_and(|round| round.hand_on()) {
+            // There was no answer: another caller that waits for this round takes over.
             return;
         }
         let mut rounds = self.together.rounds.lock();
@@ -150,14 +147,14 @@ impl<T> Drop for AskTurn<'_, T> {
 }
 
 impl<T> Round<T> {
-    /// Has one of those who wait ask, if there is one.
+    /// Makes one of the waiting callers ask, if there is one.
     fn hand_on(&self) -> bool {
         let mut inner = self.inner.lock();
         if inner.waiting == 0 {
             return false;
         }
         inner.state = FlightState::Due;
-        // Whoever's bell is here will look.
+        // A caller whose bell is listed is still waiting, and will look.
         match inner.bells.values().next() {
             Some(bell) => bell(),
             None => {
@@ -242,7 +239,7 @@ mod tests {
             })
             .collect();
         wait_until_joined(&together, 20);
-        assert_eq!(together.get("b", None, || 7), Some(7), "another key waits for nobody");
+        assert_eq!(together.get("b", None, || 7), Some(7), "another key does not wait");
         drop(go_on);
         assert_eq!(first.join().unwrap(), 1);
         for other in others {
@@ -268,7 +265,7 @@ mod tests {
             wait_until_joined(&together, 1 + others);
             drop(go_on);
             assert_eq!(first.join().unwrap(), 1);
-            // Whichever of them came to ask.
+            // It panics only if it was the one to ask.
             let _: std::thread::Result<Option<u8>> = panics.join();
             for answer in answers {
                 assert_eq!(answer.join().unwrap(), 3);
@@ -320,7 +317,7 @@ mod tests {
                 shared.get("a", Some(&limit), || {
                     let (answer, answered) = bounded(1);
                     asks.send((number, answer)).unwrap();
-                    // As verbs do: without an answer when the limit is over.
+                    // As verbs do: no answer counts once the limit is over.
                     let given = answered.recv().unwrap();
                     if limit.is_over() { 0 } else { given }
                 })
@@ -347,7 +344,7 @@ mod tests {
         let (cancel, shared) = (Cancel::new(), Arc::clone(&together));
         let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
         let (tell, told) = unbounded();
-        spawn(move || tell.send(shared.get("a", Some(&limit), || panic!("asked by who has gone"))));
+        spawn(move || tell.send(shared.get("a", Some(&limit), || panic!("asked after giving up"))));
         wait_until_joined(&together, 1);
         cancel.cancel();
         assert_eq!(told.recv_timeout(SOON), Ok(None));

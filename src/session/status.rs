@@ -1,4 +1,4 @@
-//! The state of a session, and who is told of its changes.
+//! The state of a session, and the signals of its changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,25 +14,26 @@ pub(crate) struct Status {
     signals: Arc<Signals>,
 }
 
-/// A snapshot.
+/// A snapshot of a session's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SessionPhase {
     pub(crate) attached: bool,
     /// Counts the connections that have served the session.
     pub(crate) connection: u64,
     pub(crate) ended: Option<End>,
-    /// Counts the times that the link said so.
+    /// Counts how often the link reported that the session is alive.
     alive: u64,
-    /// The server knows that the session is over, or nobody cares any more.
+    /// The server knows that the session is over, or that no longer matters.
     pub(crate) over: bool,
 }
 
-/// After so many thirds of the session time-out, at the least, whoever waits for a watch looks
-/// again: servers spend a watch on a node that may not be read just then, and tell nobody.
+/// After at least this many thirds of the session timeout, every call that waits for a watch looks
+/// again: a server uses up a watch without sending its event if the client may not read the node at
+/// that moment.
 const REVIEW: u64 = 6;
 
 impl SessionPhase {
-    /// Counts the times that everybody is to look again, though nothing seems to have happened.
+    /// Counts how often all waiting calls have to look again although no change was reported.
     pub(crate) fn review(&self) -> u64 {
         self.alive / REVIEW
     }
@@ -42,7 +43,7 @@ impl SessionPhase {
     }
 }
 
-/// Whether requests are of use.
+/// Whether requests can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Usable {
     Now,
@@ -55,8 +56,8 @@ impl Status {
         *self.phase.lock()
     }
 
-    /// Waits for a server to serve the session: there is no use in asking before. `give_up` is
-    /// asked whenever the waiter's bell, which must be subscribed here, is rung.
+    /// Waits until a server serves the session: earlier requests would be in vain. `give_up` is
+    /// called whenever the waiter's bell is rung, which must be subscribed to this status.
     pub(crate) fn until_usable(
         &self,
         waiter: &Waiter,
@@ -87,7 +88,7 @@ impl Status {
         match notice {
             Notice::Alive => {
                 phase.alive += 1;
-                if !phase.alive.is_multiple_of(REVIEW) {
+                if phase.alive % REVIEW != 0 {
                     return;
                 }
             }
@@ -112,8 +113,8 @@ impl Status {
 pub enum SessionState {
     /// A server serves the session.
     Connected,
-    /// The connection is lost, the session is not: locks are still held, and nothing is
-    /// asked of the ensemble until a server takes the session up again, or it is lost.
+    /// The connection is lost, the session is not: locks are still held, and the client sends no
+    /// requests until a server serves the session again, or the session is lost.
     Suspended,
     /// The session is over: it expired, or its lease ran out by this machine's clock. All
     /// locks that were held in it are lost. The next call opens a new session.

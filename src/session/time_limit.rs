@@ -7,7 +7,7 @@ use super::cancel::Cancel;
 use super::notify::{Signal, Subscription, Waiter};
 use crate::rt::{AtomicBool, Deadline};
 
-/// By when a caller wants its answers, and what ends its waiting earlier.
+/// By when a caller wants its answers, and what may end its wait earlier.
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
     until: Deadline,
@@ -24,7 +24,7 @@ impl TimeLimit {
         TimeLimit { until, cancel, waiter, was_over: AtomicBool::new(false) }
     }
 
-    /// Whether the caller is to go. It goes when this has been said once.
+    /// Whether the caller must stop waiting. Once true, it stays true.
     pub(crate) fn is_over(&self) -> bool {
         let is_cancelled = || self.cancel.as_ref().is_some_and(|(cancel, _)| cancel.is_cancelled());
         if self.until.has_passed() || is_cancelled() {
@@ -33,12 +33,12 @@ impl TimeLimit {
         self.was_over()
     }
 
-    /// Whether the caller has been told to go.
+    /// Whether [`is_over`](TimeLimit::is_over) has told the caller to stop waiting.
     pub(crate) fn was_over(&self) -> bool {
         self.was_over.load(Ordering::Relaxed)
     }
 
-    /// For what the caller waits for.
+    /// The bell to ring when what the caller waits for has come.
     pub(crate) fn bell(&self) -> Signal {
         self.waiter.bell()
     }
@@ -48,7 +48,7 @@ impl TimeLimit {
         self.waiter.wait(self.until);
     }
 
-    /// Does nothing for so long, or until it is over.
+    /// Waits for `duration`, or until the limit is over.
     pub(crate) fn pause(&self, duration: Duration) {
         let end = Deadline::after(duration).earlier(self.until);
         while !end.has_passed() && !self.is_over() {

@@ -1,9 +1,9 @@
-//! What a session can be asked for, written once upon whatever [`Connection`] it has, be it with a
-//! real ensemble or with a simulated one. Paths are whole: the chroot is part of them.
+//! The requests that a session can make, written once for every [`Connection`], real or simulated.
+//! Paths are whole: the chroot is part of them.
 //!
 //! A server that limits its requests (`zookeeper.request_throttle_max_requests`, since 3.6) answers
-//! some of them with an error, on a connection that lives on, and has not done what they ask for. Those
-//! are repeated, with pauses; what is asked without waiting for the answer is told [`Fault::Busy`].
+//! some of them with an error, on a connection that lives on, and does not carry them out. Those
+//! are repeated, with pauses; a request whose answer is not waited for gets [`Fault::Busy`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use super::connection::{
     Answer, Answered, Blocking, Connection, Created, Enqueued, Fault, Found, IsWanted, Names,
-    NodeKind, OnAnswer, OnReply, OneOrTwo, Reply, Request, Stat, Step, Submission, or_none,
+    NodeKind, OnAnswer, OnReply, OneOrTwo, Reply, Request, Stat, Step, Submission, Transacted,
+    or_none,
 };
 use super::notify::Waiter;
 use super::pending_reply::PendingReply;
@@ -23,27 +24,28 @@ use crate::path;
 use crate::rt::Deadline;
 use crate::session_notice::{End, Info};
 
-/// So many requests of one caller may be under way at once.
+/// How many requests of one caller may be under way at once.
 const WINDOW: usize = 100;
 
-/// The first pause before what a server was too busy for is asked again; each is twice as long as the
-/// one before.
+/// The first pause before a request is repeated that the server was too busy for; each further
+/// pause is twice as long as the one before.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_millis(200);
-/// After so many attempts the answer counts as lost: some two seconds.
+/// After this many attempts the answer counts as lost: about two seconds.
 const ATTEMPTS: u32 = 15;
 
-/// See the module. Every call answers in bounded time, or as soon as the caller's time limit is over:
-/// as with a connection that is lost, what was asked for may take effect or not. Afterwards nothing is
-/// asked whose answer would be waited for. With the last of those of one connection, the session ends.
+/// See the module. Every call returns in bounded time, and as soon as the caller's time limit is
+/// over: as with a lost connection, its request may take effect or not. After that, no request is
+/// sent whose answer would be waited for. Dropping the last `Verbs` of a connection ends the
+/// session.
 #[derive(Debug)]
 pub(crate) struct Verbs {
     connection: Arc<dyn Connection>,
     watches: Arc<Watches>,
     limit: Option<TimeLimit>,
-    /// The server is older than 3.5. It says so by closing the connection: another one is not to be
-    /// lost for the same answer.
+    /// The server is older than 3.5. It says so by closing the connection; this is remembered so
+    /// that no other connection is lost for the same answer.
     is_old: Arc<AtomicBool>,
 }
 
@@ -60,7 +62,7 @@ fn patiently<T>(mut ask: impl FnMut() -> Answer<T>, rest: impl Fn(Duration)) -> 
 }
 
 fn strange<T>(reply: &Reply) -> Answer<T> {
-    Err(Fault::Refused(format!("the answer is to another question: {reply:?}")))
+    Err(Fault::Refused(format!("the server's reply does not fit the request: {reply:?}")))
 }
 
 pub(crate) fn created(reply: Reply) -> Answer<Created> {
@@ -102,7 +104,7 @@ impl Request {
     }
 
     fn delete(path: &str) -> Request {
-        Request::Delete { path: path.to_owned() }
+        Request::Delete { path: path.to_owned(), version: None }
     }
 
     fn data(path: &str, watch: bool) -> Request {
@@ -144,7 +146,8 @@ impl Verbs {
 
     // ----- asking
 
-    /// A request whose watch is noted when it is set, in the order of answers and events.
+    /// A request; if it sets a watch, that is noted when the answer comes, in the order of answers
+    /// and events.
     fn asked(&self, request: Request, on_reply: OnReply) -> Submission {
         let (path, awaits) = match &request {
             Request::Exists { path, watch: true } => (path, true),
@@ -158,7 +161,7 @@ impl Verbs {
         }
         let (watches, path) = (Arc::clone(&self.watches), path.clone());
         let on_reply = Box::new(move |answered: Answered| {
-            // One on a node that is not there waits for its making.
+            // A watch on a missing node waits for its creation.
             if answered.finds().is_some_and(|is_there| is_there || awaits) {
                 watches.is_set(&path);
             }
@@ -179,13 +182,13 @@ impl Verbs {
         pending
     }
 
-    /// Without patience.
+    /// Sends a request and waits for its answer; does not repeat it if the server was too busy.
     fn ask_once(&self, request: Request) -> Answer<Reply> {
         self.ask_once_or(request, &mut None)
     }
 
-    /// As `ask_once`; `late` is taken where the caller's time limit is over before the answer comes, and
-    /// is told of it, on another thread.
+    /// As `ask_once`. If the caller's time limit is over before the answer comes, `late` is taken,
+    /// and called with the answer, on another thread.
     fn ask_once_or(&self, request: Request, late: &mut Option<OnAnswer<Reply>>) -> Answer<Reply> {
         match self.connection.blocking() {
             Some(handle) => handle.call(request),
@@ -197,8 +200,8 @@ impl Verbs {
         }
     }
 
-    /// Back to back, without patience; `late` is told of the first answer, as with `ask_once_or`. On a
-    /// handle of the program's the second follows on the success of the first.
+    /// Sends both requests back to back, as in `ask_once`; `late` gets the first answer, as in
+    /// `ask_once_or`. On a program's handle the second is sent only if the first succeeded.
     fn ask_both(
         &self,
         first: Request,
@@ -238,7 +241,7 @@ impl Verbs {
         })
     }
 
-    /// Of each path; a window of requests is sent before its first answer is waited for.
+    /// Asks about each path. A window of requests is sent before its first answer is waited for.
     fn ask_each<T>(
         &self,
         paths: &[String],
@@ -267,7 +270,7 @@ impl Verbs {
         all
     }
 
-    // ----- to change something
+    // ----- requests that change something
 
     pub(crate) fn create(
         &self,
@@ -286,16 +289,16 @@ impl Verbs {
                     "the server knows no container nodes (ZooKeeper 3.5 and later do): {path:?} \
                      and others are made as persistent nodes"
                 );
-                // It closes this one.
+                // The server closes this connection.
                 Err(Fault::ConnectionLoss)
             }
             answer => answer.and_then(created),
         }
     }
 
-    /// Makes an ephemeral sequential node and lists the children of its parent, in one round trip
-    /// where that can be done. Where the caller's time limit is over before the answer comes, `late` is
-    /// told of the node that was made, by a thread that may do no more than signal.
+    /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
+    /// if possible. If the caller's time limit is over before the answer comes, `late` is called
+    /// with the created node, on a thread on which it may only signal.
     pub(crate) fn enter(
         &self,
         path: &str,
@@ -317,18 +320,24 @@ impl Verbs {
     }
 
     pub(crate) fn delete(&self, path: &str) -> Answer<()> {
-        self.ask(|| Request::delete(path)).map(drop)
+        self.delete_version(path, None)
     }
 
-    /// As `delete`; where the caller's time limit is over before the answer comes, `late` is told of it
-    /// by a thread that may do no more than signal.
+    /// Deletes the node if its data has this version; `None` means any.
+    pub(crate) fn delete_version(&self, path: &str, version: Option<i32>) -> Answer<()> {
+        self.ask(|| Request::Delete { path: path.to_owned(), version }).map(drop)
+    }
+
+    /// As `delete`. If the caller's time limit is over before the answer comes, `late` is called
+    /// with it, on a thread on which it may only signal.
     pub(super) fn delete_or(&self, path: &str, late: OnAnswer<()>) -> Answer<()> {
         let mut late: Option<OnAnswer<Reply>> = Some(Box::new(|reply| late(reply.map(drop))));
         self.patiently(|| self.ask_once_or(Request::delete(path), &mut late)).map(drop)
     }
 
-    /// Deletes the node that this transaction has made; `NoNode` if it is gone, also where another
-    /// session has made one of the same name since. Who may not read it cannot tell the two apart.
+    /// Deletes the node that transaction `czxid` created; `NoNode` if it is gone, even if another
+    /// session has created one of the same name since. Without permission to read the node, the two
+    /// cannot be told apart.
     pub(crate) fn delete_named(&self, path: &str, czxid: i64) -> Answer<()> {
         // Looks again each time: the node may have been replaced meanwhile.
         self.patiently(|| match self.confirm_once(path) {
@@ -341,19 +350,42 @@ impl Verbs {
 
     /// Replaces the node's data.
     pub(crate) fn write(&self, path: &str, data: &[u8]) -> Answer<()> {
-        let write = || Request::Write { path: path.to_owned(), data: data.to_vec(), version: None };
-        self.ask(write).map(drop)
+        self.write_version(path, data, None).map(drop)
     }
 
-    /// Takes all of these steps, as one, or none of them; then it is the fault of the first that
-    /// cannot be taken.
+    /// Replaces the node's data if it has this version, and returns the new stat; `None` means any.
+    pub(crate) fn write_version(
+        &self,
+        path: &str,
+        data: &[u8],
+        version: Option<i32>,
+    ) -> Answer<Stat> {
+        let write = || Request::Write { path: path.to_owned(), data: data.to_vec(), version };
+        self.ask(write).and_then(stat)
+    }
+
+    pub(crate) fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<()> {
+        self.ask(|| Request::SetAcl { path: path.to_owned(), acl: acl.to_vec() }).map(drop)
+    }
+
+    /// Carries out all of these steps as one, or none of them; then it returns the fault of the
+    /// first that failed.
     pub(crate) fn transact(&self, steps: &[Step]) -> Answer<()> {
-        self.ask(|| Request::Transact(steps.to_vec())).map(drop)
+        self.commit(steps)?.map(drop).map_err(|(_, fault)| fault)
     }
 
-    /// Asks for a node's deletion, and returns when the request is certain to reach the server
-    /// if the connection lasts, when there is none, or at the deadline. What is asked afterwards
-    /// comes after it. The answer, which comes on another thread, may be lost with the session.
+    /// Carries out all of these steps as one, or none of them; returns what each has done, or which
+    /// failed.
+    pub(crate) fn commit(&self, steps: &[Step]) -> Answer<Transacted> {
+        self.ask(|| Request::Transact(steps.to_vec())).and_then(|reply| match reply {
+            Reply::Transacted(transacted) => Ok(transacted),
+            other => strange(&other),
+        })
+    }
+
+    /// Sends the deletion of a node, and returns when the request is certain to reach the server if
+    /// the connection lasts, when there is no connection, or at the deadline. Later requests come
+    /// after it. The answer comes on another thread, and may be lost with the session.
     pub(crate) fn let_go(&self, path: &str, until: Deadline, on_answer: OnAnswer<()>) {
         if !self.submit(Request::delete(path), told(on_answer, |_| Ok(()))) {
             self.connection.flushed_by(until);
@@ -365,9 +397,9 @@ impl Verbs {
         self.submit(Request::delete(path), Box::new(drop));
     }
 
-    // ----- to look
+    // ----- requests that read
 
-    fn exists(&self, path: &str, watch: bool) -> Answer<Option<Stat>> {
+    pub(crate) fn exists(&self, path: &str, watch: bool) -> Answer<Option<Stat>> {
         or_none(self.ask(|| Request::exists(path, watch)).and_then(stat))
     }
 
@@ -377,11 +409,20 @@ impl Verbs {
         or_none(self.ask(|| Request::data(path, watch)).and_then(data))
     }
 
-    /// As `data`, but neither an ACL that hides the data nor their size hides whether the node
-    /// exists: there are none then. `NoAuth` says that the node is there, but that the server
-    /// tells nothing else of it: servers from 3.7.3, 3.8.4 and 3.9.2 on want READ for the stat, too.
-    /// It also answers who wants to watch a node without READ on it: since ZooKeeper 3.8.4 and 3.9.2
-    /// he can set a watch on it, but is told of nothing (CVE-2024-23944).
+    /// `None` if the node does not exist.
+    pub(crate) fn acl(&self, path: &str) -> Answer<Option<Vec<Acl>>> {
+        let read = self.ask(|| Request::Acl { path: path.to_owned() });
+        or_none(read.and_then(|reply| match reply {
+            Reply::Acl(acl) => Ok(acl),
+            other => strange(&other),
+        }))
+    }
+
+    /// As `data`, but a node whose data is too large, or hidden by an ACL, is found, with empty
+    /// data. `NoAuth` means that the node exists, but the server tells nothing else: servers from
+    /// 3.7.3, 3.8.4 and 3.9.2 on require READ for the stat, too. It is also the answer to a request
+    /// to watch a node without READ on it: since ZooKeeper 3.8.4 and 3.9.2 such a watch can be set,
+    /// but gets no events (CVE-2024-23944).
     pub(crate) fn read(&self, path: &str, watch: bool) -> Answer<Found> {
         self.or_its_stat(path, watch, self.data(path, watch))
     }
@@ -400,25 +441,25 @@ impl Verbs {
         Ok(stat.map(|stat| (Vec::new(), stat)))
     }
 
-    /// As `read` without a watch, of many nodes, in as few round trips as can be.
+    /// As `read` without a watch, of many nodes, in as few round trips as possible.
     pub(crate) fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
         let all = self.ask_each(paths, |path| Request::data(path, false), data);
         let one = |(path, read): (&String, _)| self.or_its_stat(path, false, read);
         paths.iter().zip(all).map(one).collect()
     }
 
-    /// Whether the node is there; if not, a watch is set that its making fires. It stays with the
+    /// Whether the node exists; if not, sets a watch for its creation. The watch stays at the
     /// server until then, or until the session or its connection ends.
     pub(crate) fn await_making(&self, path: &str) -> Answer<bool> {
         Ok(self.exists(path, true)?.is_some())
     }
 
-    /// `None` if there is no such node.
+    /// The names of the node's children; `None` if the node does not exist.
     pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
         or_none(self.ask(|| Request::children(path, watch)).and_then(names))
     }
 
-    /// As `children`, of many nodes: in as few round trips as can be.
+    /// As `children`, of many nodes, in as few round trips as possible.
     pub(crate) fn children_each(
         &self,
         paths: &[String],
@@ -441,7 +482,7 @@ impl Verbs {
         self.ask(|| Request::Sync).map(drop)
     }
 
-    /// Asks, in one round trip, for the leader's word and for the node; `NoAuth` as with `read`.
+    /// Does a `sync` and reads the node's stat, in one round trip; `NoAuth` as with `read`.
     pub(crate) fn confirm(&self, path: &str) -> Answer<Option<Stat>> {
         self.patiently(|| self.confirm_once(path))
     }
@@ -452,15 +493,15 @@ impl Verbs {
         or_none(found.and_then(stat))
     }
 
-    // ----- to have something watched, without waiting
+    // ----- setting watches, without waiting
 
     /// Reads the node's data and sets a watch on it; `NoAuth` as with `read`.
     pub(crate) fn watch_soon(&self, path: &str, on_answer: OnAnswer<(Vec<u8>, Stat)>) {
         self.submit(Request::data(path, true), told(on_answer, data));
     }
 
-    /// As `watch_soon`, but may be a few milliseconds late, and does nothing if it is not wanted
-    /// any more then. Of a connection that is lost before, nothing may be heard.
+    /// As `watch_soon`, but possibly a few milliseconds late, and only if it is still wanted then.
+    /// If the connection is lost before, there may be no answer.
     pub(crate) fn watch_later(
         &self,
         path: &str,
@@ -471,7 +512,7 @@ impl Verbs {
         self.connection.later(asked, is_wanted);
     }
 
-    /// Sets a watch on the children of the node's parent, and answers whether the node is there;
+    /// Sets a watch on the children of the node's parent, and answers whether the node exists;
     /// `NoAuth` as with `read`.
     pub(crate) fn watch_siblings_soon(&self, path: &str, on_answer: OnAnswer<Stat>) {
         let is_busy = Arc::new(AtomicBool::new(false));
@@ -495,8 +536,8 @@ impl Verbs {
         self.submit(Request::children(path, true), told(on_answer, names));
     }
 
-    /// Has all watches of this connection on a node removed. What is asked for afterwards comes after
-    /// it. Not every server can.
+    /// Removes all watches of this connection on a node. Later requests come after it. Not every
+    /// server can do it.
     pub(crate) fn unwatch_soon(&self, path: &str) {
         if self.is_old.load(Ordering::Relaxed) || self.connection.blocking().is_some() {
             return;
@@ -508,11 +549,12 @@ impl Verbs {
         self.submit(Request::Unwatch { path: path.to_owned() }, on_reply);
     }
 
-    // ----- of the session itself
+    // ----- the session itself
 
-    /// Whether a holder in this session may believe that its nodes exist; if not, why the session
-    /// is over. Once an error, always one, also where nobody has been told yet.
-    pub(crate) fn trusted(&self) -> Result<(), End> {
+    /// Whether a holder in this session may trust that its nodes exist; if not, why the session is
+    /// over. Once an error, it stays one. It may come before any notice of the end. `Ok` says for how
+    /// long that is certain.
+    pub(crate) fn trusted(&self) -> Result<Duration, End> {
         self.connection.trusted()
     }
 
@@ -521,7 +563,13 @@ impl Verbs {
         self.connection.blocking()
     }
 
-    /// Whether a node that may be ours can be told to be of this session, and so be kept.
+    /// Whether the server carries out the steps of a transaction as one. Over a program's own handle,
+    /// they are carried out one after the other.
+    pub(crate) fn has_transactions(&self) -> bool {
+        self.connection.blocking().is_none()
+    }
+
+    /// Whether a node that may be ours can be recognised as this session's, and so be kept.
     pub(crate) fn may_adopt(&self) -> bool {
         self.connection.blocking().is_none()
     }
@@ -530,7 +578,7 @@ impl Verbs {
         self.connection.info()
     }
 
-    /// Ends the session, and stops trying to after so long.
+    /// Ends the session; stops trying after `give_up_after`.
     pub(crate) fn close(&self, give_up_after: Duration) {
         self.connection.close(give_up_after);
     }
@@ -542,7 +590,7 @@ mod tests {
     use super::*;
     use crate::rt::Mutex;
 
-    /// Answers nothing, and notes what it is asked.
+    /// Answers nothing, and notes what is requested.
     #[derive(Debug)]
     struct Notes {
         is_certain: bool,
@@ -559,8 +607,8 @@ mod tests {
             self.said.lock().push("flush");
         }
 
-        fn trusted(&self) -> Result<(), End> {
-            Ok(())
+        fn trusted(&self) -> Result<Duration, End> {
+            Ok(Duration::ZERO)
         }
 
         fn info(&self) -> Info {

@@ -1,5 +1,5 @@
-//! Looks at nodes, watches what it saw, and looks again when something changes, over lost connections
-//! and sessions.
+//! Looks at nodes, watches what it saw, and looks again when something changes, over lost
+//! connections and sessions.
 
 use std::fmt;
 use std::ops::Deref;
@@ -17,11 +17,12 @@ use super::status::Usable;
 use crate::error::Result;
 use crate::rt::{AtomicBool, Deadline};
 
-/// A request may be this much late of a deadline, so that a very short one is worth an
-/// attempt, and so that what an attempt leaves behind is mostly gone when it returns.
+/// A request may exceed a deadline by this much, so that even a very short time limit allows an
+/// attempt, and so that most of what an attempt leaves behind is deleted when it returns.
 pub(crate) const GRACE: Duration = Duration::from_millis(50);
 
-/// By when requests must have their answers, if all is to be over by the deadline.
+/// By when requests must be answered, so that everything is over by the deadline, or by [`GRACE`]
+/// from now if that is later.
 pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
     match (deadline.instant(), Deadline::after(GRACE).instant()) {
         (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
@@ -29,13 +30,17 @@ pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
     }
 }
 
-/// See the module. Wherever it answers `None`, the time was over, or the wait was cancelled.
+/// See the module. `None` from a method means that the time was over, or that the wait was
+/// cancelled.
 pub(crate) struct WatchLoop {
     client: Client,
     waiter: Waiter,
     cancel: Option<(Cancel, Subscription)>,
     session: Option<(Arc<Session>, Subscription)>,
     seen: Option<LastLook>,
+    /// Whether a look of [`find`](WatchLoop::find) was answered; and whether the latest was not.
+    was_answered: bool,
+    is_unanswered: bool,
 }
 
 /// What has been seen, until it changes.
@@ -51,7 +56,15 @@ impl WatchLoop {
         let waiter = Waiter::new();
         let heed = |cancel: &Cancel| (cancel.clone(), cancel.subscribe(waiter.bell()));
         let cancel = cancel.map(heed);
-        WatchLoop { client: client.clone(), waiter, cancel, session: None, seen: None }
+        WatchLoop {
+            client: client.clone(),
+            waiter,
+            cancel,
+            session: None,
+            seen: None,
+            was_answered: false,
+            is_unanswered: false,
+        }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -66,12 +79,17 @@ impl WatchLoop {
         self.cancel().is_some_and(Cancel::is_cancelled)
     }
 
-    /// Whether there has been a session, served or not, that has not ended.
-    pub(crate) fn has_session(&self) -> bool {
-        self.session.is_some()
+    /// Whether any look of [`find`](WatchLoop::find) was answered.
+    pub(crate) fn was_answered(&self) -> bool {
+        self.was_answered
     }
 
-    /// A session that a server serves.
+    /// Whether the latest look of [`find`](WatchLoop::find) had no answer.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.is_unanswered
+    }
+
+    /// Waits for a session that a server serves.
     pub(crate) fn session(&mut self, until: Deadline) -> Result<Option<Arc<Session>>> {
         let cancel = self.cancel.as_ref().map(|(cancel, _)| cancel);
         let is_cancelled = || cancel.is_some_and(Cancel::is_cancelled);
@@ -106,7 +124,7 @@ impl WatchLoop {
         session.ask(until, self.cancel(), question, late)
     }
 
-    /// Looks once, in this session; what it watches thereby is watched until the next look.
+    /// Looks once, in this session. The watches that this sets last until the next look.
     pub(crate) fn look<T: Send + 'static>(
         &mut self,
         session: &Arc<Session>,
@@ -119,7 +137,7 @@ impl WatchLoop {
             flag.store(true, Ordering::SeqCst);
             bell();
         });
-        // A watch that is lost is known by the connection.
+        // A change of the connection tells that watches were lost.
         let phase = session.status().now();
         let question = move |session: &Session| {
             let mut view = View { session, signal, watches: Vec::new() };
@@ -133,8 +151,8 @@ impl WatchLoop {
         })))
     }
 
-    /// Looks, again after each change of what it has watched, until it finds something. Changes
-    /// are waited for until the deadline, answers until `ask_until`.
+    /// Looks, and again after each change of what it watches, until `look` finds something. Waits
+    /// for changes until `until`, and for answers until `ask_until`.
     pub(crate) fn find<T: Send + 'static>(
         &mut self,
         until: Deadline,
@@ -143,10 +161,12 @@ impl WatchLoop {
     ) -> Result<Option<Answer<T>>> {
         loop {
             let Some(session) = self.session(ask_until)? else { return Ok(None) };
+            self.is_unanswered = true;
             match self.look(&session, ask_until, look.clone())? {
                 None => return Ok(None),
                 Some(Ok(Some(found))) => return Ok(Some(Ok(found))),
                 Some(Ok(None)) => {
+                    (self.was_answered, self.is_unanswered) = (true, false);
                     if !self.changed(until)? {
                         return Ok(None);
                     }
@@ -164,7 +184,7 @@ impl WatchLoop {
     /// Waits until what was seen last may have changed; false when that was not in time.
     pub(crate) fn changed(&mut self, until: Deadline) -> Result<bool> {
         loop {
-            // What cannot be looked at again is not known to have changed.
+            // Without a session it is unknown whether something has changed.
             let Some(session) = self.session(until)? else { return Ok(false) };
             if !self.is_up_to_date(&session) {
                 return Ok(true);
@@ -176,17 +196,17 @@ impl WatchLoop {
         }
     }
 
-    /// Does nothing until then, or until it is cancelled.
+    /// Waits until then, or until it is cancelled.
     pub(crate) fn rest(&self, until: Deadline) {
         self.has_come(until, || false);
     }
 
-    /// What ends a wait for something of the caller's own.
+    /// The bell to ring when a condition of the caller's own may have come true: see `has_come`.
     pub(crate) fn bell(&self) -> Signal {
         self.waiter.bell()
     }
 
-    /// Waits until something of the caller's own has come, for which the bell is rung; false when
+    /// Waits until a condition of the caller's own is true, for which the bell is rung; false if
     /// that was not in time.
     pub(crate) fn has_come(&self, until: Deadline, mut has_come: impl FnMut() -> bool) -> bool {
         loop {
@@ -204,6 +224,14 @@ impl WatchLoop {
         self.is_cancelled() || until.has_passed()
     }
 
+    /// Whether a connected server would have reported a change of what was seen.
+    pub(crate) fn is_current(&self) -> bool {
+        let session = self.session.as_ref().map(|(session, _)| session);
+        session.is_some_and(|session| {
+            session.status().now().is_usable() && self.is_up_to_date(session)
+        })
+    }
+
     pub(crate) fn is_up_to_date(&self, session: &Session) -> bool {
         let phase = session.status().now();
         self.seen.as_ref().is_some_and(|seen| {
@@ -219,8 +247,8 @@ impl fmt::Debug for WatchLoop {
     }
 }
 
-/// What can be seen in one look. What is read by its own verbs is watched; the session's verbs are
-/// there, too.
+/// What one look can read. Its own methods also watch what they read; the session's verbs are
+/// available, too.
 pub(crate) struct View<'a> {
     session: &'a Session,
     signal: Signal,
@@ -232,13 +260,13 @@ impl View<'_> {
         self.watches.push(self.session.watches().subscribe(path, Arc::clone(&self.signal)));
     }
 
-    /// A node's data, and news of it; of one that is not there, none.
+    /// Reads a node's data and watches the node. A missing node is not watched.
     pub(crate) fn node(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
         self.watch(path);
         self.session.data(path, true)
     }
 
-    /// A node's data, and news of it, be it there or not yet.
+    /// Reads a node's data and watches the node; if it is missing, watches for its creation.
     pub(crate) fn node_or_making(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
         loop {
             if let Some(found) = self.node(path)? {
@@ -250,13 +278,14 @@ impl View<'_> {
         }
     }
 
-    /// The names of a node's children, and news of them; of a node that is not there, none.
+    /// Reads the names of a node's children and watches them. A missing node is not watched.
     pub(crate) fn list(&mut self, path: &str) -> Answer<Option<Names>> {
         self.watch(path);
         self.session.children(path, true)
     }
 
-    /// The names of a node's children, and news of them, be the node there or not yet.
+    /// Reads the names of a node's children and watches them; if the node is missing, watches for
+    /// its creation.
     pub(crate) fn list_or_making(&mut self, path: &str) -> Answer<Option<Names>> {
         loop {
             if let Some(found) = self.list(path)? {

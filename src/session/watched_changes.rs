@@ -6,15 +6,15 @@ use super::watch_loop::{View, WatchLoop, worth_asking};
 use crate::error::Result;
 use crate::rt::Deadline;
 
-/// See the module. What happens between two calls is looked up by the next one.
+/// See the module. What changes between two calls is found by the next one.
 pub(crate) struct WatchedChanges<T> {
     watch_loop: WatchLoop,
-    /// Whether two looks have shown the same.
+    /// Whether two looks found the same.
     is_same: fn(&T, &T) -> bool,
-    /// Whether the first look in a session asks the leader first: its server may lag behind the one that
-    /// was asked last.
+    /// Whether the first look in a session begins with a `sync`: its server may lag behind the one
+    /// that was asked last.
     catches_up: bool,
-    /// In which it was looked at last.
+    /// The session of the last look.
     session: i64,
     told: Option<T>,
 }
@@ -33,8 +33,14 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
         self.watch_loop.client()
     }
 
-    /// What there is now, as soon as it is not what was told last; at the first call at once. `None`
-    /// when nothing has changed by the deadline. `look` says what there is, and has it watched.
+    /// Whether the value returned last is the present one, as far as the connected server knows.
+    pub(crate) fn is_current(&self) -> bool {
+        self.told.is_some() && self.watch_loop.is_current()
+    }
+
+    /// Returns the present value as soon as it differs from the one returned last; at the first
+    /// call at once. `None` if nothing has changed by the deadline. `look` reads the value and
+    /// watches it.
     pub(crate) fn next_until(
         &mut self,
         deadline: Deadline,
@@ -63,7 +69,7 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
                         return Ok(Some(Ok(found)));
                     }
                 }
-                // Something has vanished just now, or the connection has.
+                // A node has just been deleted, or the connection lost: look again.
                 Some(Err(Fault::NoNode | Fault::ConnectionLoss | Fault::SessionEnded)) => {}
                 Some(Err(fault)) => return Ok(Some(Err(fault))),
             }

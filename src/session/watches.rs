@@ -1,5 +1,5 @@
-//! Watches: who waits for the events of which node. The server tells each connection once; here that is passed on
-//! to all who wait for the node.
+//! Watches: which calls wait for events of which node. The server sends an event once to each
+//! connection; here it is passed on to all calls that wait for the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,11 +8,10 @@ use std::sync::Arc;
 use super::notify::{Entries, Signal, Subscription};
 use crate::rt::Mutex;
 
-/// So many watches may stay with the server for which nobody waits any more.
+/// How many watches for which no call waits any more may stay at the server.
 const LITTER: usize = if cfg!(test) { 4 } else { 64 };
 
-/// Who waits for which node's watch. The server tells each connection once; here that
-/// is passed on to all who are registered for the node.
+/// See the module.
 #[derive(Default)]
 pub(crate) struct Watches {
     table: Mutex<Table>,
@@ -24,7 +23,7 @@ struct Table {
     entries: BTreeMap<String, Entries>,
     /// Nodes with a watch at the server, as far as its answers say.
     set: BTreeSet<String>,
-    /// Those of them for which nobody is registered.
+    /// Those of them for which no call is registered.
     litter: BTreeSet<String>,
 }
 
@@ -67,7 +66,8 @@ impl Watches {
         }
     }
 
-    /// The server has set a watch: to be said in the order of its answers and events.
+    /// Notes that the server has set a watch. Call this in the order of the server's answers and
+    /// events.
     pub(crate) fn is_set(&self, path: &str) {
         let mut table = self.table.lock();
         table.set.insert(path.to_owned());
@@ -76,18 +76,18 @@ impl Watches {
         }
     }
 
-    /// The connection is gone, and the server's watches with it.
+    /// Notes that the connection is lost, and the server's watches with it.
     pub(crate) fn are_void(&self) {
         let mut table = self.table.lock();
         table.set.clear();
         table.litter.clear();
     }
 
-    /// Has watches removed for which nobody is registered, should there be many.
+    /// Removes watches for which no call is registered, if there are many.
     ///
-    /// Under the lock: whoever registers for one of these nodes does so before or after, and asks
-    /// the server for a watch only then. So that request follows the removal on the connection, and
-    /// no watch is removed that somebody relies on.
+    /// Under the lock: a call registers for one of these nodes either before this or after it, and
+    /// only then requests a watch. So its request follows the removal on the connection, and no
+    /// watch is removed that a call relies on.
     pub(crate) fn tidy(&self, mut remove: impl FnMut(&str)) {
         let mut table = self.table.lock();
         if table.litter.len() < LITTER {
@@ -99,7 +99,7 @@ impl Watches {
         }
     }
 
-    /// How many are registered.
+    /// How many registrations there are.
     pub(crate) fn len(&self) -> usize {
         self.table.lock().entries.values().map(BTreeMap::len).sum()
     }
@@ -146,14 +146,14 @@ mod tests {
         Arc::new(|| ())
     }
 
-    /// What would be removed now.
+    /// What is removed now.
     fn removed(watches: &Watches) -> Vec<String> {
         let mut all = Vec::new();
         watches.tidy(|path| all.push(path.to_owned()));
         all
     }
 
-    /// As many as are too many, for which nobody waits.
+    /// A table with just enough unused watches for their removal.
     fn littered() -> Arc<Watches> {
         let watches = Arc::new(Watches::default());
         for number in 0..LITTER {
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(watches.at_the_server(), LITTER);
         assert_eq!(removed(&watches).len(), LITTER);
         assert_eq!((removed(&watches).len(), watches.at_the_server()), (0, 0));
-        // Of those that have fired, that were never set, or that somebody waits for, none.
+        // Watches that have fired, that were never set, or for which a call waits are not removed.
         let watches = littered();
         watches.tell("/0");
         assert!(removed(&watches).is_empty());
@@ -191,7 +191,7 @@ mod tests {
         removed(watches).is_empty() && watches.at_the_server() == 0
     }
 
-    /// Else a request for a watch could overtake the removal of the one before.
+    /// Otherwise a request for a watch could overtake the removal of the one before.
     #[test]
     fn nobody_registers_while_watches_are_being_removed() {
         let watches = littered();
@@ -204,7 +204,7 @@ mod tests {
                     drop(watches.subscribe(&path, nobody()));
                     tell.send(()).unwrap();
                 }));
-                assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "it was let in");
+                assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "not kept out");
             }
         });
         told.recv().unwrap();

@@ -1,4 +1,5 @@
-//! A pool of threads that are started when there is work and end when there has been none for a while.
+//! A pool of threads that are started when there is work and end when there has been none for a
+//! while.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,7 +25,7 @@ pub(crate) struct Workers {
 struct Pool {
     /// What the threads are called.
     name: &'static str,
-    /// The most of them at once.
+    /// How many of them may run at once.
     most: usize,
     state: Mutex<PoolState>,
     work: Condvar,
@@ -43,8 +44,8 @@ impl Workers {
         Workers { shared: Arc::new(shared) }
     }
 
-    /// Has a thread run the job, now or when one is free. Should there be no thread at
-    /// all, what was to be run is given back with the reason.
+    /// Runs the job on a thread, now or when one is free. If there is no thread at all and none can
+    /// be started, all waiting jobs are given back with the reason.
     pub(crate) fn submit(&self, job: Job) -> Result<(), (Error, VecDeque<Job>)> {
         let mut state = self.shared.state.lock();
         state.queue.push_back(job);
@@ -59,7 +60,7 @@ impl Workers {
         let mut state = self.shared.state.lock();
         state.threads -= 1;
         if state.threads > 0 {
-            // Those that there are will come to it.
+            // The existing threads will run it.
             return Ok(());
         }
         Err((error, std::mem::take(&mut state.queue)))
@@ -73,7 +74,8 @@ impl Pool {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    // A logger that panics must not take the thread from the count of them.
+                    // The thread must survive a logger that panics, as it would still be counted
+                    // otherwise.
                     let name = self.name;
                     let say = move || logging::error!(target: "zklock::events", "a job of {name} panicked");
                     let _ = catch_unwind(say);

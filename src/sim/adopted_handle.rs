@@ -1,7 +1,7 @@
-//! A program's handle of the `zookeeper` crate in the simulation: none of what a link promises. A call
-//! hangs or fails, also now and then on a connection that goes on; watches are lost with the
-//! connection; and when the session has expired the handle takes another one. That handles close
-//! themselves, or are closed, is not in it.
+//! A program's handle of the `zookeeper` crate in the simulation. It keeps none of a link's
+//! promises. A call hangs or fails, sometimes even on a working connection; watches are lost with
+//! the connection; and when the session has expired the handle opens another one. Closing of
+//! handles, by themselves or by the program, is not simulated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::session::verbs;
 use crate::session::watches::Watches;
 use crate::session_notice::Notice;
 
-/// See the module.
+/// A simulated handle.
 pub(super) struct Simulated {
     me: Weak<Simulated>,
     world: Arc<World>,
@@ -32,10 +32,10 @@ pub(super) struct Simulated {
 
 struct State {
     link: Option<LinkId>,
-    /// Events reach all who are registered, whatever connection they were set on.
+    /// Events reach all registered watchers, whatever connection their watches were set on.
     events: Arc<Watches>,
     line: HandleEvent,
-    /// How many sessions it has had.
+    /// How many sessions the handle has had.
     sessions: u64,
     /// The number of the next listener.
     next: u64,
@@ -44,7 +44,7 @@ struct State {
 }
 
 impl Simulated {
-    /// In the process that is running.
+    /// Makes a handle in the running process.
     pub(super) fn new(world: &Arc<World>) -> Arc<Simulated> {
         let process = schedule().process();
         let handle = Arc::new_cyclic(|me| Simulated {
@@ -65,12 +65,12 @@ impl Simulated {
         handle
     }
 
-    /// How many sessions it has had so far.
+    /// Returns how many sessions the handle has had so far.
     pub(super) fn sessions(&self) -> u64 {
         self.state.lock().sessions
     }
 
-    /// Takes another session.
+    /// Opens another session.
     fn open(&self) {
         let (me, events) = (Weak::clone(&self.me), Arc::<Watches>::default());
         let mut state = self.state.lock();
@@ -92,7 +92,7 @@ impl Simulated {
         match notice {
             Notice::Attached => self.tell(HandleEvent::Connected),
             Notice::Suspended => self.tell(HandleEvent::Lost),
-            // It learns of the session's end when a server says so.
+            // The handle learns of the session's end from a server.
             Notice::Ended(_) => {
                 self.tell(HandleEvent::Lost);
                 self.renew();
@@ -114,7 +114,7 @@ impl Simulated {
         }
     }
 
-    /// As soon as a server can be reached.
+    /// Opens another session as soon as a server can be reached.
     fn renew(&self) {
         let schedule = schedule();
         let reachable = self.world.look(|world| world.reachable_at(self.process));
@@ -139,14 +139,15 @@ impl Simulated {
         self.call_with(request, None)
     }
 
-    /// A watcher is kept with the answer, if one comes.
+    /// Sends a request; its watcher is registered when the answer comes.
     fn call_with(&self, request: Request, watcher: Option<(&str, Watcher)>) -> Answer<Reply> {
         let schedule = schedule();
-        // Even what is refused at once takes a look at the clock, lest somebody asks for ever.
+        // Looking at the clock makes time pass, even for a call that is refused at once: otherwise
+        // a caller might repeat it for ever.
         let _ = rt::now();
         let timeout = self.world.look(|world| world.habits.session_timeout);
-        // What has not been sent when the connection is lost may wait for the next one, of whatever
-        // session.
+        // A request not yet sent when the connection is lost may wait for the next connection,
+        // whatever its session.
         if schedule.chance(10) {
             schedule.pause(schedule.some(timeout));
         }
@@ -170,14 +171,14 @@ impl Simulated {
         self.world.act(|world| world.send(link, Submission { request, on_reply }));
         let [answer, _] = pending.wait(&mut None);
         match answer {
-            // Some calls end when the connection is lost, some only long after.
+            // Some calls end when the connection is lost, others only long after.
             Err(fault @ (Fault::ConnectionLoss | Fault::SessionEnded)) => {
                 if schedule.chance(30) {
                     schedule.pause(schedule.some(timeout * 3));
                 }
                 Err(if schedule.chance(50) { fault } else { Fault::ConnectionLoss })
             }
-            // The crate loses answers on connections that go on, too.
+            // The crate loses answers on working connections, too.
             answer if schedule.chance(99) => answer,
             _ => Err(Fault::ConnectionLoss),
         }
@@ -205,13 +206,25 @@ impl Handle for Simulated {
         Ok(made.path)
     }
 
-    fn delete(&self, path: &str) -> Answer<()> {
-        self.call(Request::Delete { path: path.to_owned() }).map(drop)
+    fn delete(&self, path: &str, version: Option<i32>) -> Answer<()> {
+        self.call(Request::Delete { path: path.to_owned(), version }).map(drop)
     }
 
-    fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<()> {
+    fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<Stat> {
         let (path, data) = (path.to_owned(), data.to_vec());
-        self.call(Request::Write { path, data, version }).map(drop)
+        self.call(Request::Write { path, data, version }).and_then(verbs::stat)
+    }
+
+    fn acl(&self, path: &str) -> Answer<Vec<Acl>> {
+        match self.call(Request::Acl { path: path.to_owned() })? {
+            Reply::Acl(acl) => Ok(acl),
+            other => Err(Fault::Refused(format!("{other:?}"))),
+        }
+    }
+
+    fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<Stat> {
+        let (path, acl) = (path.to_owned(), acl.to_vec());
+        self.call(Request::SetAcl { path, acl }).and_then(verbs::stat)
     }
 
     fn read(&self, path: &str) -> Answer<Found> {
@@ -245,7 +258,7 @@ impl Handle for Simulated {
     }
 
     fn forget(&self, path: &str) -> Answer<()> {
-        // Whatever it is: that there is no such watch is what servers say.
+        // The answer does not matter: servers reply that there is no such watch.
         self.call(Request::Exists { path: path.to_owned(), watch: false })?;
         let forgotten = self.state.lock().watchers.remove(path);
         drop(forgotten);

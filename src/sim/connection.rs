@@ -1,4 +1,4 @@
-//! A client's end of the simulated ensemble: what the engine takes for sessions.
+//! The client side of the simulated ensemble: it stands in for the connections of real sessions.
 
 use std::fmt;
 use std::panic::resume_unwind;
@@ -16,7 +16,7 @@ use crate::session::notify::Waiter;
 use crate::session::session::ended;
 use crate::session_notice::End;
 
-/// The simulated ensemble, as one client's.
+/// The simulated ensemble as one client sees it.
 pub(super) struct SimulatedEnsemble(pub(super) Arc<World>);
 
 impl Ensemble for SimulatedEnsemble {
@@ -74,7 +74,7 @@ impl Connection for SimulatedConnection {
         self.world.act(|world| {
             requests.into_iter().flatten().for_each(|asked| world.send(self.link, asked));
         });
-        // Nobody is held up here: that would be beyond the deadline.
+        // No delay is simulated here: it would not be bound by the caller's deadline.
         true
     }
 
@@ -85,10 +85,11 @@ impl Connection for SimulatedConnection {
     fn flushed_by(&self, _until: Deadline) {}
 
     fn hesitate(&self) {
-        // Even what is refused at once takes a look at the clock, lest somebody asks for ever.
+        // Looking at the clock makes time pass, even for a call that is refused at once: otherwise
+        // a caller might repeat it for ever.
         let _ = rt::now();
         if self.world.act(|world| world.is_to_panic()) {
-            resume_unwind(Box::new("meant"));
+            resume_unwind(Box::new("panic planned by the test"));
         }
         let hesitation = self.world.look(|world| world.habits.hesitation);
         if let Some(schedule) = current()
@@ -99,7 +100,7 @@ impl Connection for SimulatedConnection {
         }
     }
 
-    fn trusted(&self) -> Result<(), End> {
+    fn trusted(&self) -> Result<Duration, End> {
         self.world.look(|world| world.lease(self.link))
     }
 

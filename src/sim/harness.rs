@@ -1,5 +1,5 @@
-//! A run of any recipe from one seed: programs at work with it while things go wrong. What must
-//! not be is for the play to say; that all ends, and nothing is left, is seen to here.
+//! One run of any recipe from one seed: programs use it while faults occur. The play checks its
+//! recipe's promises; the harness checks that everything ends and nothing is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,40 +13,40 @@ use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
 use crate::session::connection::NodeKind;
 
-/// Beyond a deadline, for a request that is under way.
+/// How long a request that is under way may last beyond a deadline.
 const GRACE: Duration = Duration::from_millis(50);
-/// What strangers call what they leave: what means nothing, and a contender.
+/// The names of nodes that strangers leave: one without a meaning, and one of a contender.
 const LITTER: [&str; 2] = ["litter", "x-99-"];
-/// What no play needs.
+/// More steps than any play needs.
 const MOST_STEPS: u64 = 600_000;
 
-/// What is played: a recipe, and those who use it.
+/// A recipe and the actors that use it.
 pub(super) trait Play: Send + Sync + 'static {
-    /// A client of the process that is running.
+    /// Makes a client for the running process.
     fn client(&self, stage: &Stage) -> Client {
         stage.client()
     }
 
-    /// What one of them does.
+    /// Runs one actor.
     fn act(&self, stage: &Stage, role: Role<'_>);
 
-    /// What must hold after each step.
+    /// Checks what must hold after each step.
     fn look(&self, _stage: &Stage) {}
 
-    /// What must hold in the end, when all is calm and nobody is at work any more.
+    /// Checks what must hold at the end, when all faults are over and all actors have finished.
     fn end(&self, _stage: &Stage, _client: &Client) {}
 }
 
-/// Who acts.
+/// One actor.
 #[derive(Clone, Copy)]
 pub(super) struct Role<'a> {
     pub(super) process: Process,
-    /// Of all, by number.
+    /// The actor's number among all actors.
     pub(super) number: usize,
     pub(super) client: &'a Client,
 }
 
-/// What happened.
+/// Counts of what happened in a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) steps: u64,
@@ -60,7 +60,7 @@ pub(super) struct Stage {
     pub(super) habits: Habits,
     /// When the last fault is over.
     pub(super) calm: Duration,
-    /// Whether strangers leave nodes below others, which then cannot be deleted.
+    /// Whether strangers create nodes below others, which then cannot be deleted.
     pub(super) littered: bool,
     state: Mutex<State>,
 }
@@ -73,7 +73,7 @@ struct State {
     tally: Tally,
 }
 
-/// Performs the play with so many actors in each process; `play` is given what is drawn.
+/// Performs a play; `cast` draws the number of actors of each process, and the play.
 pub(super) fn perform(
     seed: u64,
     verbose: bool,
@@ -82,7 +82,7 @@ pub(super) fn perform(
     perform_with(seed, verbose, true, cast)
 }
 
-/// As `perform`, without any fault.
+/// Performs a play without any faults.
 pub(super) fn perform_in_peace(
     seed: u64,
     actors: Vec<usize>,
@@ -142,7 +142,7 @@ fn perform_with(
     let result = stage.run(&schedule, &*play);
     let tally = stage.state.lock().tally;
     if let Err(violation) = result {
-        // Whoever stands in the middle of something does not go on.
+        // Tasks that are in the middle of something must not go on.
         std::mem::forget((stage, play));
         drop(running);
         return Err(violation);
@@ -151,7 +151,7 @@ fn perform_with(
     Ok(tally)
 }
 
-/// Whether a fault is none of a lock's only; it is made one of these processes.
+/// Returns whether a fault also applies without locks, and maps it to an existing process.
 fn suits(fault: &mut PlannedFault, processes: usize) -> bool {
     match fault {
         PlannedFault::Cut { process, .. }
@@ -174,18 +174,18 @@ impl Stage {
         Client::with(servers, "simulated".to_owned(), String::new())
     }
 
-    /// For good: the run ends with it.
+    /// Reports a violation, which ends the run.
     pub(super) fn accuse(&self, violation: String) {
         self.state.lock().violation.get_or_insert(violation);
     }
 
-    /// Something was done, or could not be.
+    /// Counts a success or a failure.
     pub(super) fn count(&self, done: bool) {
         let tally = &mut self.state.lock().tally;
         *if done { &mut tally.deeds } else { &mut tally.failures } += 1;
     }
 
-    /// Once all is calm it has to be so, but for what late traps still do.
+    /// Waits until the condition holds, as it soon must: only late traps can still cause faults.
     pub(super) fn eventually(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let Some(schedule) = current() else { return };
         for _ in 0..40 {
@@ -197,14 +197,16 @@ impl Stage {
         self.accuse(format!("waited in vain for {what}"));
     }
 
-    /// A call that began then has to be over, if it was not held up from outside.
+    /// Checks that a call that began then has ended in time, unless its process was stopped.
     pub(super) fn check_on_time(&self, process: Process, began: Duration, limit: Duration) {
         let Some(schedule) = current() else { return };
         let resumed = self.world.look(|world| world.resumed_at(process));
         let due = (began + limit.max(GRACE)).max(resumed) + GRACE + self.habits.hesitation * 4;
         if schedule.time() > due + Duration::from_millis(20) {
             let now = schedule.time();
-            self.accuse(format!("process {process}: {limit:?} from {began:?}, and it is {now:?}"));
+            self.accuse(format!(
+                "process {process}: limit {limit:?} from {began:?} on, but it is {now:?}"
+            ));
         }
     }
 
@@ -229,7 +231,7 @@ impl Stage {
         });
     }
 
-    /// A stranger leaves something below any node that can have children.
+    /// Has a stranger create a node below any node that can have children.
     fn litter(&self, schedule: &Schedule, contends: bool, deep: bool, lasts: Duration) {
         let mut parents = self.world.look(|world| world.possible_parents());
         parents.retain(|path| !LITTER.iter().any(|name| path.contains(name)));
@@ -263,15 +265,15 @@ impl Stage {
             }
             if step > MOST_STEPS || (schedule.time() > patience && !state.over) {
                 let (time, names) = (schedule.time(), schedule.names());
-                return Err(format!("not done after {step} steps and {time:?}: {names:?}"));
+                return Err(format!("not done after {step} steps and {time:.1?}: {names:?}"));
             }
         }
         if schedule.alive() > 0 {
-            return Err(format!("these would wait for ever: {:?}", schedule.names()));
+            return Err(format!("these tasks wait for ever: {:?}", schedule.names()));
         }
         let left = self.world.look(|world| world.ephemerals());
         if !left.is_empty() {
-            return Err(format!("left for ever: {left:?}"));
+            return Err(format!("nodes left after all clients closed: {left:?}"));
         }
         Ok(())
     }
@@ -289,7 +291,7 @@ impl Stage {
         schedule.pause(self.habits.session_timeout * 2);
         let left = self.world.look(|world| world.ephemerals());
         if !left.is_empty() {
-            self.accuse(format!("left behind: {left:?}"));
+            self.accuse(format!("nodes left after all actors finished: {left:?}"));
         }
         for client in &clients {
             let stats = client.stats();

@@ -1,10 +1,10 @@
-//! Deterministic simulation: the real code above a session's connection, run in virtual time on an
+//! Deterministic simulation: the real code above a session's connection runs in virtual time on an
 //! ensemble in memory. One seed decides everything.
 //!
 //! ```text
-//! scripts/simulate --seeds 1000000     # many
-//! scripts/simulate --seed 4711         # this one, with all that happens in it
-//! scripts/simulate --play queue        # only this recipe; adopted: programs' own handles
+//! scripts/simulate --seeds 1000000     # many seeds
+//! scripts/simulate --seed 4711         # one seed, with a trace of all its events
+//! scripts/simulate --play queue        # one recipe; `adopted` means programs' own handles
 //! ```
 
 #[cfg(feature = "zookeeper")]
@@ -30,7 +30,7 @@ use world::Operation;
 use crate::DistributedLock;
 use crate::rt::schedule::current;
 
-/// How many seeds a plain test run tries.
+/// How many seeds a run tries by default.
 const SEEDS: u64 = 5_000;
 
 fn setting(name: &str) -> Option<u64> {
@@ -38,8 +38,8 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
 }
 
-/// `ZKLOCK_SEED` is one seed to replay; `ZKLOCK_SEEDS` how many to try, from
-/// `ZKLOCK_FIRST_SEED` on.
+/// `ZKLOCK_SEED` sets one seed to replay; `ZKLOCK_SEEDS` how many to try, starting at
+/// `ZKLOCK_FIRST_SEED`.
 #[test]
 fn no_seed_breaks_the_lock() {
     if let Some(seed) = setting("ZKLOCK_SEED") {
@@ -66,22 +66,22 @@ fn no_seed_breaks_the_lock() {
     println!(
         "{count} schedules from seed {} without a violation: {steps} steps, {granted} locks \
          granted, {lost} of them lost, {refused} not granted, {downgraded} downgraded; {asked} \
-         requests to let go, {faults} faults; {:.1} s",
+         release requests, {faults} faults; {:.1} s",
         totals.first, totals.seconds
     );
 }
 
-/// What many runs have come to.
+/// The results of many runs.
 struct Totals<const N: usize> {
     first: u64,
     seconds: f64,
     sums: [u64; N],
 }
 
-/// Runs so many seeds, on all processors.
+/// Runs `count` seeds on all processors.
 ///
 /// # Panics
-/// With the first seed that breaks something.
+/// If a seed breaks something; the message names the lowest such seed.
 fn try_seeds<const N: usize>(
     what: &str,
     count: u64,
@@ -117,14 +117,14 @@ fn try_seeds<const N: usize>(
     let broken = broken.into_inner();
     assert!(
         broken == u64::MAX,
-        "seed {broken} breaks it; replay it: scripts/simulate{what} --seed {broken}"
+        "seed {broken} breaks it; replay it with: scripts/simulate{what} --seed {broken}"
     );
     let seconds = began.elapsed().as_secs_f64();
     Totals { first, seconds, sums: totals.map(AtomicU64::into_inner) }
 }
 
-/// Who releases finds no thread for it, and the one request that needs none is lost with the
-/// connection; when that is back, there are still no threads.
+/// A release finds no thread, and the one request that needs none is lost with the connection. When
+/// the connection is back, there are still no threads.
 #[test]
 fn a_long_lack_of_threads_leaves_no_node() {
     for seed in 0..300 {
@@ -138,7 +138,7 @@ fn a_long_lack_of_threads_leaves_no_node() {
     }
 }
 
-/// A thread that contends panics, at any of its requests: it leaves no node that blocks others.
+/// A contending thread panics at any of its requests; it leaves no node that blocks others.
 #[test]
 fn a_panic_in_the_middle_of_a_call_leaves_no_node() {
     struct Panics {
@@ -156,7 +156,7 @@ fn a_panic_in_the_middle_of_a_call_leaves_no_node() {
             let limit = stage.habits.session_timeout * 30;
             match lock.try_lock_for(limit) {
                 Ok(Some(_)) => {}
-                other => stage.accuse(format!("process {}: {other:?}", role.process)),
+                other => stage.accuse(format!("process {} got no lock: {other:?}", role.process)),
             }
         }
     }
@@ -166,12 +166,12 @@ fn a_panic_in_the_middle_of_a_call_leaves_no_node() {
         let run = harness::perform_in_peace(seed, vec![1, 1], Arc::new(Panics { after }));
         panicked += run.unwrap_or_else(|why| panic!("seed {seed}: {why}")).failures;
     }
-    assert!(panicked > 50, "only {panicked} calls have panicked");
+    assert!(panicked > 50, "only {panicked} calls panicked");
 }
 
-/// A process is stopped for longer than its session lasts, and perhaps again while it lets go. Whoever
-/// finds the loss first when it goes on, be it the link, who asks, or who lets go, the loss has a reason
-/// and is told.
+/// A process is stopped for longer than its session lasts, and sometimes again during the release.
+/// The loss may be found first by the link, by a query or by the release: in each case it has a
+/// reason and is reported.
 #[test]
 fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
     #[derive(Clone, Copy)]
@@ -187,7 +187,7 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
     impl Play for Paused {
         fn act(&self, stage: &Stage, role: Role<'_>) {
             let Ok(guard) = DistributedLock::new(role.client, "/locks", "one").lock() else {
-                return stage.accuse("there is no lock to be had".to_owned());
+                return stage.accuse("the lock was not granted".to_owned());
             };
             let (told, heard) = (Arc::new(AtomicU64::new(0)), guard.lost());
             let counted = Arc::clone(&told);
@@ -197,19 +197,19 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
             let Some(schedule) = current() else { return };
             let until = schedule.time() + stage.habits.session_timeout * 2;
             stage.world.act(|world| world.stop(role.process, until));
-            // It goes on when the process does, at any moment of the link's.
+            // The thread resumes with its process, before or after the link does.
             schedule.pause(Duration::from_nanos(1));
             let is_over = schedule.time() >= until;
             if is_over {
                 match self.way {
                     Way::Ask if guard.is_held() => {
-                        stage.accuse("a lock is held that was lost long ago".to_owned());
+                        stage.accuse("is_held() is true, long after the loss".to_owned());
                     }
                     Way::Ask if heard.recorded().is_none() => {
-                        stage.accuse("a lock is not held, and there is no reason".to_owned());
+                        stage.accuse("the lock is not held, but no reason is recorded".to_owned());
                     }
                     Way::AskWhy if heard.reason().is_none() => {
-                        stage.accuse("there is no reason for a loss".to_owned());
+                        stage.accuse("the lock is lost, but has no reason".to_owned());
                     }
                     Way::Ask | Way::AskWhy | Way::LetGo => {}
                 }
@@ -223,7 +223,7 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
             }
             drop(guard);
             if is_over && told.load(Ordering::SeqCst) != 1 {
-                stage.accuse(format!("told {} times", told.load(Ordering::SeqCst)));
+                stage.accuse(format!("on_lost was called {} times", told.load(Ordering::SeqCst)));
             }
             stage.count(is_over);
         }
@@ -236,10 +236,10 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
         let tally = run.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         stopped += tally.deeds;
     }
-    assert!(stopped > 200, "only {stopped} were stopped");
+    assert!(stopped > 200, "only {stopped} threads were stopped");
 }
 
-/// What a hostile server may send: a flood of events has the holder ask once at a time.
+/// A hostile server may send a flood of events; the holder then sends one request at a time.
 #[test]
 fn a_flood_of_events_has_a_holder_ask_one_at_a_time() {
     struct Flooded;
@@ -247,7 +247,7 @@ fn a_flood_of_events_has_a_holder_ask_one_at_a_time() {
         fn act(&self, stage: &Stage, role: Role<'_>) {
             let guard = DistributedLock::new(role.client, "/locks", "one").lock();
             let (Ok(guard), Some(session)) = (guard, role.client.core().present_session()) else {
-                return stage.accuse("there is no lock to be had".to_owned());
+                return stage.accuse("the lock was not granted".to_owned());
             };
             let asked = || stage.world.look(|world| world.asked(Operation::Read));
             stage.eventually("the first watch", || asked() > 0);
@@ -256,9 +256,9 @@ fn a_flood_of_events_has_a_holder_ask_one_at_a_time() {
                 session.watches().tell(guard.path());
             }
             let at_once = asked() - before;
-            // The first watch may still be under way, or about to be: then none more is.
+            // If the first watch is still under way, or about to be, no request is added.
             let made_up = || asked() > before + at_once;
-            stage.eventually("the one that makes up for all the others", made_up);
+            stage.eventually("the one request that covers all events", made_up);
             if at_once > 1 {
                 stage.accuse(format!("{at_once} requests were under way at once"));
             }
@@ -270,7 +270,7 @@ fn a_flood_of_events_has_a_holder_ask_one_at_a_time() {
     }
 }
 
-/// That each of them may be a little late must not add up.
+/// Each lock may be a little late; these delays must not add up.
 #[test]
 fn several_locks_have_one_limit() {
     for seed in 0..200 {

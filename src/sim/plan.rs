@@ -1,4 +1,4 @@
-//! What a trial is made of, all drawn from its seed: clients, threads, habits, faults.
+//! The plan of a trial, all drawn from its seed: clients, threads, habits, faults.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use super::world::{Habits, Operation, RequestStage, Trap};
 use crate::acl::{Acl, Permissions};
 use crate::rt::schedule::{Process, Schedule};
 
-/// A server that takes so little takes all but the contenders of the first process.
+/// A request limit in bytes that only the contenders of the first process exceed.
 const LARGEST: usize = 1500;
 
-/// What a trial is about.
+/// The kind of lock that a trial uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recipe {
     Mutex,
     ReadWrite,
     Semaphore {
         permits: u32,
-        /// Somebody takes it to have one more.
+        /// Whether one contender assumes one permit more.
         disagreed: bool,
     },
     Multi {
@@ -28,29 +28,29 @@ pub(super) enum Recipe {
 pub(super) struct Plan {
     pub(super) recipe: Recipe,
     pub(super) habits: Habits,
-    /// The most that a thread takes to go on.
+    /// The longest time that a thread takes to go on.
     pub(super) lag: Duration,
     /// How many threads each process has.
     pub(super) threads: Vec<usize>,
     pub(super) rounds: usize,
-    /// The longest that a lock is held without a reason.
+    /// The longest pause of a thread, with or without a lock.
     pub(super) hold: Duration,
     pub(super) faults: Vec<(Duration, PlannedFault)>,
-    /// When the last of them is over.
+    /// When the last fault is over.
     pub(super) calm: Duration,
-    /// What the lock node's numbers begin with.
+    /// The first sequence number at the lock node.
     pub(super) first_number: i32,
-    /// Whether nobody may read the contenders of the first process.
+    /// Whether no client may read the contenders of the first process.
     pub(super) hidden: bool,
-    /// When somebody asks somebody to let go.
+    /// When contenders are asked to release, and which.
     pub(super) asks: Vec<(Duration, Ask)>,
-    /// Whose client looks on.
+    /// Which process's client observes the lock.
     pub(super) observer: Option<Process>,
     /// How the threads of a process share a node, if they do.
     pub(super) sharing: Option<Sharing>,
 }
 
-/// Threads of a process that want a mutex share a node.
+/// How a process's threads that want a mutex share a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sharing {
     pub(super) turns: u32,
@@ -58,7 +58,7 @@ pub(super) struct Sharing {
     pub(super) keep: Option<Duration>,
 }
 
-/// Asking to let go, with the client of a process.
+/// A request to release, sent by the client of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     pub(super) process: Process,
@@ -70,13 +70,13 @@ pub(super) enum Whom {
     Holders,
     /// Any one contender.
     One,
-    /// The same, by somebody with a client of another kind.
+    /// Any one contender, asked by a client of another kind.
     OneByPeer,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum PlannedFault {
-    /// A connection is lost, which is noticed and mended so much later.
+    /// A connection is lost; that is noticed and mended after these times.
     Cut {
         process: Process,
         notice: Duration,
@@ -98,12 +98,12 @@ pub(super) enum PlannedFault {
         server: usize,
         lasts: Duration,
     },
-    /// Somebody deletes the first contender, or any.
+    /// An outsider deletes the first contender, or any.
     Delete {
         first: bool,
     },
     DeleteLockNode,
-    /// Somebody ends a session.
+    /// An outsider ends a session.
     Murder {
         process: Process,
     },
@@ -114,18 +114,18 @@ pub(super) enum PlannedFault {
         left: Option<Permissions>,
         lasts: Duration,
     },
-    /// Somebody with a client of another kind contends for so long.
+    /// A client of another kind contends for this long.
     Peer {
         lasts: Duration,
     },
-    /// Somebody makes a node that stays for so long, and perhaps one below it: as a contender, or
-    /// under a name that means nothing.
+    /// An outsider creates a node that stays for this long and, if `deep`, one below it: as a
+    /// contender, or under a name without a meaning.
     Litter {
         contends: bool,
         deep: bool,
         lasts: Duration,
     },
-    /// Threads cannot be had.
+    /// Threads cannot be started.
     Poverty {
         percent: u64,
         lasts: Duration,
@@ -183,7 +183,7 @@ impl Plan {
         let threads: Vec<usize> = (0..processes).map(|_| 1 + chance.below(3)).collect();
         let rounds = 1 + chance.below(3);
         let hold = pick(&[ms(0), ms(2), timeout / 8, timeout / 8, timeout]);
-        // About as long as everybody is busy, so that most faults hit somebody.
+        // About as long as all threads are busy, so that most faults hit one.
         let turns = (rounds * threads.iter().sum::<usize>()) as u32;
         let busy = (hold * 3 / 4 + habits.latency * 6) * turns + ms(1);
         let horizon = if chance.chance(80) { busy.min(timeout * 6) } else { timeout * 3 };
@@ -198,7 +198,8 @@ impl Plan {
             1 => i32::MAX - (1 << 16) - 2,
             _ => 0,
         };
-        // Who hides his contenders is not to make the lock node: the others could not list it.
+        // A process that hides its contenders must not create the lock node: the others could not
+        // list it.
         let hidden = first_number == 0 && chance.chance(10);
         faults.retain(|(_, fault)| !hidden || !matches!(fault, PlannedFault::DeleteLockNode));
         let recipe = Plan::recipe(chance);
@@ -247,7 +248,7 @@ impl Plan {
     fn fault(chance: &Schedule, processes: usize, habits: &Habits) -> PlannedFault {
         let timeout = habits.session_timeout;
         let process = chance.below(processes);
-        // Hardly any time, part of the session's, or more than that.
+        // Hardly any time, part of the session timeout, or more than that.
         let some = || match chance.below(4) {
             0 => chance.some(ms(20)),
             1 | 2 => chance.some(timeout * 3 / 4),
@@ -260,12 +261,12 @@ impl Plan {
                 mend: some(),
             },
             4..=7 => {
-                use Operation::{Children, Create, Delete, Read, Sync};
+                use Operation::{Children, Create, Delete, Read, Sync, Transact};
                 let (when, on) = match chance.below(10) {
                     0..=2 => {
-                        (RequestStage::Arrived, [Create, Create, Delete, Children, Read, Sync])
+                        (RequestStage::Arrived, [Create, Transact, Delete, Children, Read, Sync])
                     }
-                    3..=5 => (RequestStage::Done, [Create, Create, Create, Create, Delete, Sync]),
+                    3..=5 => (RequestStage::Done, [Create, Create, Create, Transact, Delete, Sync]),
                     6 | 7 => (RequestStage::Answered, [Create, Delete, Children, Read, Read, Sync]),
                     _ => (
                         RequestStage::Unseen(some()),
@@ -306,15 +307,15 @@ impl Plan {
         }
     }
 
-    /// The same, but for what goes wrong.
+    /// Replaces the plan's faults.
     pub(super) fn with(self, faults: Vec<(Duration, PlannedFault)>) -> Plan {
         let reminds = Plan::needs_reminders(&faults, self.hidden || self.observer.is_some());
         let habits = Habits { reminds, ..self.habits };
         Plan { calm: Plan::end_of(&faults), habits, faults, ..self }
     }
 
-    /// Whether something may be left undone that only a reminder mends: what finds no thread,
-    /// and a watch that is spent while the lock node may not be read.
+    /// Returns whether some work may need a reminder: work that finds no thread, and a watch that
+    /// fires while the lock node may not be read.
     fn needs_reminders(faults: &[(Duration, PlannedFault)], lists_watched: bool) -> bool {
         faults.iter().any(|(_, fault)| match fault {
             PlannedFault::Poverty { .. } => true,
@@ -328,7 +329,8 @@ impl Plan {
         ends.max().unwrap_or_default()
     }
 
-    /// What this process's contenders say: more than some servers take, if it is the first.
+    /// Returns the data of a process's contenders. For the first process it is longer than some
+    /// servers accept.
     pub(super) fn data(&self, process: Process, name: &str) -> String {
         match self.habits.largest {
             Some(largest) if process == 0 => format!("{name:largest$}"),
@@ -340,7 +342,7 @@ impl Plan {
         permissions.map(|some| Acl::new(some, "world", "anyone")).into_iter().collect()
     }
 
-    /// How long a node may be there that nobody holds, if nobody else wants it.
+    /// Returns how long a node may be kept without a holder while no other contender waits.
     pub(super) fn keep(&self) -> Duration {
         self.sharing.and_then(|sharing| sharing.keep).unwrap_or_default()
     }

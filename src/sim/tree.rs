@@ -1,10 +1,10 @@
-//! The nodes that one server knows, as far as locks care.
+//! The nodes that one server knows, as far as locks need them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::acl::{Acl, Permissions};
 use crate::path;
-use crate::session::connection::{Fault, NodeKind, Stat, Step};
+use crate::session::connection::{Created, Fault, NodeKind, Stat, Step, StepReply};
 
 /// One server's state, which follows from the transactions it has applied.
 #[derive(Clone, Debug)]
@@ -19,19 +19,20 @@ struct Node {
     czxid: i64,
     mzxid: i64,
     ctime: i64,
+    mtime: i64,
     owner: i64,
     data: Vec<u8>,
     version: i32,
     /// How many children were made and deleted.
     child_changes: i32,
-    /// Of everyone.
+    /// What every client may do; `None` means nothing.
     permissions: Option<Permissions>,
     children: BTreeSet<String>,
-    /// The transaction that made or deleted one of them last.
+    /// The last transaction that created or deleted a child.
     children_zxid: i64,
     /// The sequence number of the next child: how many were made so far.
     next: i32,
-    /// The server removes it when it has outlived its children.
+    /// Whether the server removes the node when it has outlived its children.
     container: bool,
 }
 
@@ -58,10 +59,11 @@ pub(super) enum Change {
     Write {
         path: String,
         data: Vec<u8>,
+        time: i64,
     },
-    /// As one.
+    /// Several changes in one transaction.
     Several(Vec<Change>),
-    /// With all that it owns.
+    /// Closes a session and deletes all nodes that it owns.
     CloseSession(i64),
     SetPermissions {
         path: String,
@@ -73,16 +75,16 @@ pub(super) enum Change {
     },
 }
 
-/// What a change triggers: watches on a node.
+/// A change that triggers watches on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trigger {
     pub(super) path: String,
     pub(super) on: On,
-    /// Whether anyone may read the node.
+    /// Whether clients may read the node.
     pub(super) readable: bool,
 }
 
-/// Which watches: those on the node, on its children, or both.
+/// Which watches fire: those on the node, on its children, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum On {
     Node,
@@ -90,7 +92,7 @@ pub(super) enum On {
     Gone,
 }
 
-/// What an ACL grants to anyone: nobody has credentials here.
+/// Returns what an ACL grants to every client: no client has credentials here.
 fn of_everyone(acl: &[Acl]) -> Result<Option<Permissions>, Fault> {
     let anyone = |acl: &&Acl| acl.scheme == "world" && acl.id == "anyone";
     let known = |acl: &Acl| anyone(&acl) || acl.scheme == "digest";
@@ -122,8 +124,10 @@ impl Node {
             czxid: self.czxid,
             mzxid: self.mzxid,
             ctime: self.ctime,
+            mtime: self.mtime,
             version: self.version,
             child_changes: self.child_changes,
+            data_length: i32::try_from(self.data.len()).unwrap_or(i32::MAX),
             children: i32::try_from(self.children.len()).unwrap_or(i32::MAX),
             children_zxid: self.children_zxid,
             ephemeral_owner: self.owner,
@@ -137,6 +141,7 @@ impl Tree {
             czxid: 0,
             mzxid: 0,
             ctime: 0,
+            mtime: 0,
             owner: 0,
             data: Vec::new(),
             version: 0,
@@ -188,7 +193,7 @@ impl Tree {
         Ok(Change::Create { path, data: data.to_vec(), permissions, owner, container, time })
     }
 
-    pub(super) fn delete(&self, path: &str) -> Result<Change, Fault> {
+    pub(super) fn delete(&self, path: &str, version: Option<i32>) -> Result<Change, Fault> {
         let node = self.nodes.get(path).ok_or(Fault::NoNode);
         // Old servers look for the node before they look at the ACL.
         if self.is_old {
@@ -196,6 +201,7 @@ impl Tree {
         }
         self.may(path::parent(path), Permissions::DELETE)?;
         let node = node?;
+        node.check(version)?;
         if !node.children.is_empty() {
             return Err(Fault::NotEmpty);
         }
@@ -207,36 +213,60 @@ impl Tree {
         path: &str,
         data: &[u8],
         version: Option<i32>,
+        time: i64,
     ) -> Result<Change, Fault> {
         self.may(path, Permissions::WRITE)?.check(version)?;
-        Ok(Change::Write { path: path.to_owned(), data: data.to_vec() })
+        Ok(Change::Write { path: path.to_owned(), data: data.to_vec(), time })
     }
 
-    /// Each step sees what those before it have done.
+    pub(super) fn set_acl(&self, path: &str, acl: &[Acl]) -> Result<Change, Fault> {
+        let permissions = of_everyone(acl)?;
+        self.may(path, Permissions::ADMIN)?;
+        Ok(Change::SetPermissions { path: path.to_owned(), permissions })
+    }
+
+    /// Decides on a transaction of several steps; each sees the results of those before it.
     pub(super) fn transact(
         &self,
         steps: &[Step],
         session: i64,
         zxid: i64,
         time: i64,
-    ) -> Result<Change, Fault> {
-        let (mut then, mut changes) = (self.clone(), Vec::new());
-        for step in steps {
-            let change = match step {
-                Step::Check { path, version } => {
-                    then.may(path, Permissions::READ)?.check(*version)?;
-                    continue;
-                }
-                Step::Create { path, data, acl, kind } => {
-                    then.create(path, data, acl, *kind, session, time)?
-                }
-                Step::Delete { path } => then.delete(path)?,
-                Step::Write { path, data, version } => then.write(path, data, *version)?,
+    ) -> Result<(Change, Vec<StepReply>), (usize, Fault)> {
+        let (mut then, mut changes, mut done) = (self.clone(), Vec::new(), Vec::new());
+        for (place, step) in steps.iter().enumerate() {
+            let change = then.step(step, session, time).map_err(|fault| (place, fault))?;
+            let Some(change) = change else {
+                done.push(StepReply::Done);
+                continue;
             };
             then.change(zxid, &change);
+            done.push(match &change {
+                Change::Create { path, .. } => {
+                    StepReply::Created(Created { path: path.clone(), czxid: Some(zxid) })
+                }
+                Change::Write { path, .. } => {
+                    StepReply::Written(then.nodes.get(path).map(Node::stat).unwrap_or_default())
+                }
+                _ => StepReply::Done,
+            });
             changes.push(change);
         }
-        Ok(Change::Several(changes))
+        Ok((Change::Several(changes), done))
+    }
+
+    fn step(&self, step: &Step, session: i64, time: i64) -> Result<Option<Change>, Fault> {
+        Ok(Some(match step {
+            Step::Check { path, version } => {
+                self.may(path, Permissions::READ)?.check(*version)?;
+                return Ok(None);
+            }
+            Step::Create { path, data, acl, kind } => {
+                self.create(path, data, acl, *kind, session, time)?
+            }
+            Step::Delete { path, version } => self.delete(path, *version)?,
+            Step::Write { path, data, version } => self.write(path, data, *version, time)?,
+        }))
     }
 
     // ----- what every server does
@@ -252,6 +282,7 @@ impl Tree {
                     czxid: zxid,
                     mzxid: zxid,
                     ctime: *time,
+                    mtime: *time,
                     owner: *owner,
                     data: data.clone(),
                     version: 0,
@@ -267,7 +298,7 @@ impl Tree {
                 let (parent, is_old) = (path::parent(path), self.is_old);
                 let children = self.nodes.get_mut(parent).map(|node| {
                     node.children.insert(path::last(path).to_owned());
-                    // Old servers count on from the least number.
+                    // On old servers the numbers wrap around to the lowest one.
                     let next = if is_old { i32::wrapping_add } else { i32::saturating_add };
                     node.next = next(node.next, 1);
                     node.child_changes += 1;
@@ -277,9 +308,10 @@ impl Tree {
                 [made].into_iter().chain(children).collect()
             }
             Change::Delete { path } => self.remove(zxid, path),
-            Change::Write { path, data } => {
+            Change::Write { path, data, time } => {
                 let written = self.nodes.get_mut(path).map(|node| {
                     node.data.clone_from(data);
+                    node.mtime = *time;
                     node.mzxid = zxid;
                     node.version += 1;
                     node.trigger(path, On::Node)
@@ -336,11 +368,21 @@ impl Tree {
         Ok((node.data.clone(), node.stat()))
     }
 
+    /// Returns the ACL's entry for everyone, if there is one.
+    pub(super) fn acl(&self, path: &str) -> Result<Vec<Acl>, Fault> {
+        let node = self.nodes.get(path).ok_or(Fault::NoNode)?;
+        if !node.allows(Permissions::READ) && !node.allows(Permissions::ADMIN) {
+            return Err(Fault::NoAuth);
+        }
+        let granted = node.permissions;
+        Ok(granted.map(|granted| Acl::new(granted, "world", "anyone")).into_iter().collect())
+    }
+
     pub(super) fn children(&self, path: &str) -> Result<Vec<String>, Fault> {
         Ok(self.may(path, Permissions::READ)?.children.iter().cloned().collect())
     }
 
-    /// Whatever its ACL says.
+    /// Returns a node's children without regard to its ACL.
     pub(super) fn all_children(&self, path: &str) -> impl Iterator<Item = &String> {
         self.nodes.get(path).into_iter().flat_map(|node| &node.children)
     }
@@ -349,17 +391,17 @@ impl Tree {
         self.nodes.contains_key(path)
     }
 
-    /// Whether it is a container without children.
+    /// Returns whether the node is a container without children.
     pub(super) fn is_empty_container(&self, path: &str) -> bool {
         self.nodes.get(path).is_some_and(|node| node.container && node.children.is_empty())
     }
 
-    /// Whether it is a container that has had children, and has none any more.
+    /// Returns whether the node is a container that has had children and has none now.
     pub(super) fn has_outlived_its_children(&self, path: &str) -> bool {
         self.is_empty_container(path) && self.nodes.get(path).is_some_and(|node| node.next > 0)
     }
 
-    /// All that can have children, but for the root.
+    /// Returns all nodes that can have children, except for the root.
     pub(super) fn possible_parents(&self) -> impl Iterator<Item = &String> {
         let parents = self.nodes.iter().filter(|(path, node)| node.owner == 0 && *path != "/");
         parents.map(|(path, _)| path)
@@ -370,7 +412,7 @@ impl Tree {
         owned.map(|(path, _)| path.clone()).collect()
     }
 
-    /// All nodes of sessions.
+    /// Returns all nodes that sessions own.
     pub(super) fn ephemerals(&self) -> Vec<String> {
         let nodes = self.nodes.iter().filter(|(_, node)| node.owner != 0);
         nodes.map(|(path, _)| path.clone()).collect()

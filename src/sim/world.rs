@@ -1,12 +1,12 @@
-//! An ensemble in memory, and the connections to it: all that a lock can meet with there,
-//! at moments that the schedule draws.
+//! An ensemble in memory and the connections to it, with every fault that a lock can meet, at
+//! moments that the schedule draws.
 //!
 //! Several servers apply what their leader has decided, each in its own time. A client's
-//! requests wait at its server in their order; replies and watch events come back in
-//! theirs. A connection may break before a request has taken effect or after it. What
-//! promises a client may rely on is the link's affair, and taken for granted here: while a
-//! client is out of touch its lease ends before the ensemble ends its session. That servers
-//! answer as real ones do is for [`conform`](super::conform) to show.
+//! requests wait at its server in order; replies and watch events come back in order, too.
+//! A connection may break before or after a request has taken effect. The link's promises to
+//! the client are taken for granted here: while a client is out of touch, its lease ends before
+//! the ensemble ends its session. [`conform`](super::conform) shows that these servers answer as
+//! real ones do.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -24,44 +24,44 @@ use crate::session::connection::{
 };
 use crate::session_notice::{End, Notice};
 
-/// The most that the link takes to go on after its process was stopped.
+/// The longest time that a link takes to resume after its process was stopped.
 const RESUMPTION: Duration = Duration::from_millis(5);
-/// The most that the link puts off what can wait.
+/// The longest time that a link delays requests that can wait.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// How the network and the servers behave when nothing is wrong.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
     pub(super) servers: usize,
-    /// The most that a message takes.
+    /// The longest time that a message takes.
     pub(super) latency: Duration,
-    /// The most that a server is behind.
+    /// The longest time that a server lags behind its leader.
     pub(super) lag: Duration,
-    /// The most that a thread may be held up before its request is sent.
+    /// The longest time that a thread may be delayed before its request is sent.
     pub(super) hesitation: Duration,
     pub(super) session_timeout: Duration,
     pub(super) connect_timeout: Duration,
-    /// Whether links remind of what was left undone. Without need they do not, as that would
-    /// mend what was forgotten by mistake.
+    /// Whether links remind the client of unfinished work. They do so only if a plan needs it:
+    /// reminders would hide that the library forgot something.
     pub(super) reminds: bool,
-    /// In how many of a hundred creates the link does not know the new node's zxid.
+    /// In how many percent of creates the link does not know the new node's zxid.
     pub(super) forgetful: u64,
-    /// Nobody is told of a node that he may not read: so are servers from 3.8.4 and 3.9.2 on,
-    /// and older ones where a distribution has patched them (CVE-2024-23944).
+    /// Whether clients get no events of nodes that they may not read. Servers from 3.8.4 and 3.9.2
+    /// on are so, and older ones where a distribution has patched them (CVE-2024-23944).
     pub(super) discreet: bool,
-    /// To ask whether a node exists needs READ on it: so with servers from 3.8.4 and 3.9.2 on.
+    /// Whether checking that a node exists needs READ on it, as on servers from 3.8.4 and 3.9.2 on.
     pub(super) hides_stat: bool,
-    /// Servers are older than 3.5: they know no containers, nor how to remove watches. Who asks for that
-    /// is told so, and loses the connection.
+    /// Whether servers are older than 3.5: they know neither containers nor the removal of watches.
+    /// They refuse such a request and close the connection.
     pub(super) is_old: bool,
-    /// How many bytes of a request a server takes; it closes the connection on more, without a word.
+    /// The largest request in bytes; on larger ones servers close the connection without a reply.
     pub(super) largest: Option<usize>,
-    /// The most that passes until the leader finds that a container has outlived its children, and
-    /// removes it; never, if there is none.
+    /// The longest time until the leader notices that a container has outlived its children and
+    /// removes it; with `None` it never does.
     pub(super) tidies: Option<Duration>,
 }
 
-/// See the module.
+/// The simulated ensemble with its clients.
 pub(super) struct World {
     inner: Mutex<Inner>,
 }
@@ -76,16 +76,16 @@ pub(super) struct Inner {
     links: Vec<Link>,
     connections: u64,
     requests: u64,
-    /// How many requests of each kind were sent.
+    /// How many requests of each operation were sent.
     asked: [u64; OPERATIONS],
-    /// Counts the connections that were lost.
+    /// How many connections were lost.
     breaks: u64,
     down_until: Duration,
-    /// Which process was stopped, and until when.
+    /// Which processes were stopped, and until when.
     stops: Vec<(Process, Duration)>,
-    /// Which process panics, and before how many more requests.
+    /// Which process panics, and after how many more requests.
     panics: Option<(Process, u32)>,
-    /// What is to be done when nothing here is being changed.
+    /// Callbacks to run when the lock on this state is released.
     effects: Vec<(Process, Effect)>,
 }
 
@@ -93,17 +93,17 @@ type Effect = Box<dyn FnOnce() + Send>;
 
 struct Server {
     tree: Tree,
-    /// How much of the log.
+    /// How many transactions of the log the server has applied.
     applied: usize,
     stalled_until: Duration,
 }
 
-/// A session, as the ensemble knows it.
+/// A session as the ensemble knows it.
 struct ServerSession {
     closed: bool,
 }
 
-/// A session, as its client knows it.
+/// A session as its client knows it.
 struct Link {
     session: i64,
     process: Process,
@@ -112,18 +112,18 @@ struct Link {
     latest_connection: u64,
     ended: Option<End>,
     over: bool,
-    /// Until when it may be believed in, if the client is out of touch.
+    /// When the lease ends, if the client is out of touch.
     lease_end: Option<Duration>,
-    /// Counts the times that touch was lost or found.
+    /// How often the client lost or regained touch with the ensemble.
     touches: u64,
     sent: VecDeque<Sent>,
-    /// Watch events that the client's own thread for them has not passed on yet.
+    /// Watch events that the client's event thread has not passed on yet.
     events: VecDeque<String>,
     seen: usize,
     cut_until: Duration,
     give_up_at: Duration,
     trap: Option<Trap>,
-    /// Somebody else has ended the session, which its holders cannot know.
+    /// Whether an outsider has ended the session, which its holders cannot know.
     murdered: bool,
     sizes: Sizes,
 }
@@ -133,12 +133,12 @@ struct Connection {
     since: Duration,
     server: usize,
     broken: bool,
-    /// The server has ended it, and takes nothing from it any more.
+    /// Whether the server has closed it, and accepts no more requests from it.
     deaf: bool,
     to_server: VecDeque<Waiting>,
-    /// With what the server had applied when it sent this.
+    /// Items with how many transactions the server had applied when it sent them.
     to_client: VecDeque<(usize, Item)>,
-    /// Replies that wait for the server to have applied so much.
+    /// Items that wait until the server has applied this many transactions.
     held: VecDeque<(usize, Item)>,
     node_watches: BTreeSet<String>,
     child_watches: BTreeSet<String>,
@@ -178,25 +178,25 @@ pub(super) enum Operation {
 
 const OPERATIONS: usize = 8;
 
-/// Of a request's life.
+/// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestStage {
     /// It has not taken effect yet.
     Arrived,
-    /// It has taken effect, and nobody knows.
+    /// It has taken effect, and the client does not know.
     Done,
-    /// Its answer is there, and whoever waits for it has not looked yet.
+    /// Its answer has arrived, and the waiting thread has not looked yet.
     Answered,
-    /// The same, but it is the process that is stopped, for so long.
+    /// As `Answered`, but the process is stopped for this long instead.
     Unseen(Duration),
 }
 
-/// Breaks the connection at this moment of the next requests of this kind.
+/// Breaks the connection when the next requests of an operation reach a stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trap {
     pub(super) on: Operation,
     pub(super) when: RequestStage,
-    /// The most that mending takes.
+    /// The longest time until the connection is mended.
     pub(super) mend: Duration,
     pub(super) times: usize,
 }
@@ -205,16 +205,16 @@ fn operation(request: &Request) -> Operation {
     match request {
         Request::Create { .. } => Operation::Create,
         Request::Delete { .. } => Operation::Delete,
-        Request::Write { .. } => Operation::Write,
+        Request::Write { .. } | Request::SetAcl { .. } => Operation::Write,
         Request::Transact(_) => Operation::Transact,
-        Request::Data { .. } | Request::Exists { .. } => Operation::Read,
+        Request::Data { .. } | Request::Exists { .. } | Request::Acl { .. } => Operation::Read,
         Request::Children { .. } | Request::ChildrenAndStat { .. } => Operation::Children,
         Request::Sync => Operation::Sync,
         Request::Unwatch { .. } => Operation::Unwatch,
     }
 }
 
-/// As far as it matters here.
+/// Returns the size of a create or a write; no other request here can be too large.
 fn size(request: &Request) -> usize {
     match request {
         Request::Create { path, data, .. } | Request::Write { path, data, .. } => {
@@ -224,7 +224,7 @@ fn size(request: &Request) -> usize {
     }
 }
 
-/// The clock of the link.
+/// Returns the time by the link's clock.
 fn clock() -> rt::Moment {
     rt::Moment::ZERO.plus(schedule().time())
 }
@@ -233,7 +233,7 @@ fn is_for_the_leader(request: &Request) -> bool {
     !matches!(operation(request), Operation::Read | Operation::Children | Operation::Unwatch)
 }
 
-/// Names one session of one client.
+/// Identifies one session of one client.
 pub(super) type LinkId = usize;
 
 pub(super) fn schedule() -> std::rc::Rc<Schedule> {
@@ -269,7 +269,7 @@ impl World {
         })
     }
 
-    /// Changes something, and then does what follows from it.
+    /// Changes the state, and then runs the callbacks that follow from the change.
     pub(super) fn act<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.inner.lock();
         let result = change(&mut inner);
@@ -281,7 +281,7 @@ impl World {
         result
     }
 
-    /// Only looks.
+    /// Reads the state.
     pub(super) fn look<T>(&self, at: impl FnOnce(&Inner) -> T) -> T {
         at(&self.inner.lock())
     }
@@ -305,11 +305,11 @@ impl Inner {
         });
     }
 
-    /// On behalf of a client: not while its process is stopped.
+    /// Acts for a client at that time, or when its process resumes.
     fn later_at(&self, link: LinkId, at: Duration, act: impl FnOnce(&mut Inner) + 'static) {
         let process = self.links[link].process;
         self.later(at, move |inner| match schedule().stopped(process) {
-            // Its threads go on in any order.
+            // Threads of a process resume in any order.
             Some(until) => {
                 let at = until + schedule().some(RESUMPTION);
                 inner.later_at(link, at, act);
@@ -318,7 +318,7 @@ impl Inner {
         });
     }
 
-    /// When a message sent now arrives.
+    /// Draws when a message sent now arrives.
     fn arrival(&self) -> Duration {
         schedule().time() + schedule().some(self.habits.latency)
     }
@@ -363,8 +363,8 @@ impl Inner {
         index
     }
 
-    /// It counts that a container is empty when the leader comes to it, though it may be another one
-    /// by then.
+    /// Has emptied containers removed later. The leader removes a container that is empty by then,
+    /// even if another one has taken its place.
     fn tidy_later(&self, triggers: &[Trigger]) {
         let Some(most) = self.habits.tidies else { return };
         for Trigger { path, .. } in triggers.iter().filter(|trigger| trigger.on == On::Children) {
@@ -419,14 +419,14 @@ impl Inner {
         }
     }
 
-    /// A server closes the connection of a session that is no more.
+    /// Has a server close the connection of a session that has ended.
     fn dismiss(&mut self, link: LinkId, server: usize) {
         let applied = self.servers[server].applied;
         let Some(connection) = &mut self.links[link].connection else { return };
         if connection.server != server || connection.broken || connection.deaf {
             return;
         }
-        // What it has sent before may arrive, or not, where messages take time.
+        // Where messages take time, earlier ones may arrive or not.
         if !self.habits.latency.is_zero() && schedule().chance(50) {
             return self.hang_up(link, self.habits.latency);
         }
@@ -443,7 +443,7 @@ impl Inner {
         let fired = match trigger.on {
             On::Node => connection.node_watches.remove(path),
             On::Children => connection.child_watches.remove(path),
-            // Who watches the node and its children is told once.
+            // A client that watches both the node and its children gets one event.
             On::Gone => {
                 connection.node_watches.remove(path) | connection.child_watches.remove(path)
             }
@@ -453,7 +453,7 @@ impl Inner {
         }
     }
 
-    /// On the way to the client.
+    /// Sends an item to the client.
     fn push(&mut self, link: LinkId, item: Item) {
         let arrival = self.arrival();
         let Some(connection) = &mut self.links[link].connection else { return };
@@ -473,12 +473,12 @@ impl Inner {
         }
         let Some((applied, item)) = connection.to_client.pop_front() else { return };
         match item {
-            // From the link's point of view, the end.
+            // The link takes this for the end of the session.
             Item::Reply(_, Err(Fault::SessionEnded)) => self.expired(link),
             Item::Reply(number, answer) => {
                 self.links[link].seen = self.links[link].seen.max(applied);
                 let Some(sent) = self.links[link].sent.pop_front() else { return };
-                assert_eq!(sent.number, number, "replies come in order");
+                assert_eq!(sent.number, number, "replies must come in order");
                 trace!("session {}: reply {answer:?}", self.links[link].session);
                 let operation = sent.operation;
                 self.links[link].sizes.answered(sent.size);
@@ -489,7 +489,7 @@ impl Inner {
                     }
                     Some(_) => {
                         self.cut(link, Duration::ZERO, Duration::ZERO);
-                        // The waiter may be that slow.
+                        // The waiting thread may be so slow that it sees the new connection first.
                         if schedule().chance(50) {
                             self.notice(link, id);
                             self.attach(link);
@@ -499,8 +499,8 @@ impl Inner {
                 }
             }
             Item::Event(path) => {
-                // Replies that come later may be known sooner: a link keeps the order, but a handle
-                // of the program's has a thread of its own for events.
+                // Later replies may overtake an event: a link keeps the order, but a program's
+                // handle has a separate thread for events.
                 self.links[link].events.push_back(path);
                 let at = self.arrival();
                 self.later_at(link, at, move |inner| inner.pass_on(link));
@@ -521,7 +521,7 @@ impl Inner {
         self.effects.push((one.process, Box::new(move || watches.tell(&path))));
     }
 
-    /// When its link comes to it, if it is still wanted then.
+    /// Sends a request when the link gets to it, if it is still wanted then.
     pub(super) fn send_later(&mut self, link: LinkId, asked: Submission, is_wanted: IsWanted) {
         let at = schedule().time() + schedule().some(MOMENT);
         self.later_at(link, at, move |inner| {
@@ -557,7 +557,7 @@ impl Inner {
         self.later(arrival, move |inner| inner.serve(link, id));
     }
 
-    /// The server takes up the next request of a connection.
+    /// Has the server process the next request of a connection.
     fn serve(&mut self, link: LinkId, id: u64) {
         let Some(connection) = &mut self.links[link].connection else { return };
         if connection.id != id || connection.broken || connection.deaf {
@@ -565,7 +565,7 @@ impl Inner {
         }
         let server = connection.server;
         let stalled = self.servers[server].stalled_until;
-        // A server that is cut off from its leader does not always get through to it.
+        // A server that is cut off from its leader may get a request through, or not.
         let unheard = stalled > schedule().time()
             && connection.to_server.front().is_some_and(|next| is_for_the_leader(&next.request))
             && schedule().chance(50);
@@ -601,7 +601,8 @@ impl Inner {
         self.catch_up(server, needed);
     }
 
-    /// Whether a trap was set for this, of those that wait for the answer or the others.
+    /// Returns the stage at which a trap breaks the connection, if one is set for this operation.
+    /// `answered` selects between traps before and after the answer.
     fn spring(&mut self, link: LinkId, on: Operation, answered: bool) -> Option<RequestStage> {
         let trap = self.links[link].trap.as_mut()?;
         let early = matches!(trap.when, RequestStage::Arrived | RequestStage::Done);
@@ -615,7 +616,7 @@ impl Inner {
     fn process(&mut self, link: LinkId, server: usize, request: &Request) -> Answer<Reply> {
         let session = self.links[link].session;
         let closed = self.tenures.get(&session).is_none_or(|tenure| tenure.closed);
-        // A server that has not heard of it goes on answering what it can by itself.
+        // A server that has not heard of the end still answers what it can by itself.
         if closed && is_for_the_leader(request) {
             return Err(Fault::SessionEnded);
         }
@@ -631,7 +632,7 @@ impl Inner {
                 let Change::Create { path, .. } = &change else { return Ok(Reply::Done) };
                 let path = path.clone();
                 let zxid = self.commit(change);
-                // Who may not be shown the stat cannot look for it afterwards.
+                // The client finds a forgotten zxid by reading the stat, which may be hidden.
                 let forgotten = matches!(
                     kind,
                     NodeKind::Ephemeral | NodeKind::Named | NodeKind::EphemeralSequential
@@ -640,22 +641,31 @@ impl Inner {
                 let czxid = (!forgotten).then_some(zxid as i64);
                 Ok(Reply::Created(Created { path, czxid }))
             }
-            Request::Delete { path } => {
-                let change = self.leader.delete(path)?;
+            Request::Delete { path, version } => {
+                let change = self.leader.delete(path, *version)?;
                 self.commit(change);
                 Ok(Reply::Done)
             }
             Request::Write { path, data, version } => {
-                let change = self.leader.write(path, data, *version)?;
+                let time = schedule().time().as_millis() as i64;
+                let change = self.leader.write(path, data, *version, time)?;
                 self.commit(change);
-                Ok(Reply::Done)
+                self.leader.stat(path, false).map(Reply::Stat)
             }
+            Request::SetAcl { path, acl } => {
+                let change = self.leader.set_acl(path, acl)?;
+                self.commit(change);
+                self.leader.stat(path, false).map(Reply::Stat)
+            }
+            Request::Acl { path } => self.servers[server].tree.acl(path).map(Reply::Acl),
             Request::Transact(steps) => {
                 let time = schedule().time().as_millis() as i64;
                 let zxid = self.log.len() as i64 + 1;
-                let change = self.leader.transact(steps, session, zxid, time)?;
-                self.commit(change);
-                Ok(Reply::Done)
+                let transacted = self.leader.transact(steps, session, zxid, time);
+                Ok(Reply::Transacted(transacted.map(|(change, done)| {
+                    self.commit(change);
+                    done
+                })))
             }
             Request::Sync => Ok(Reply::Done),
             Request::Data { path, watch } => {
@@ -719,7 +729,7 @@ impl Inner {
 
     // ----- sessions
 
-    /// When a new session could be opened, as things stand.
+    /// Returns when a new session can be opened, by the faults known now.
     pub(super) fn reachable_at(&self, process: Process) -> Duration {
         let cut = self.links.iter().filter(|link| link.process == process);
         let cut = cut.map(|link| link.cut_until).max().unwrap_or_default();
@@ -730,7 +740,7 @@ impl Inner {
         self.servers[server].stalled_until > schedule().time()
     }
 
-    /// When there is a server that hears of its leader.
+    /// Returns when at least one server has contact with its leader.
     fn served_at(&self) -> Duration {
         self.servers.iter().map(|server| server.stalled_until).min().unwrap_or_default()
     }
@@ -790,10 +800,10 @@ impl Inner {
             self.close_tenure(session);
             return self.bury(link);
         }
-        // To take up a session, a server asks its leader.
+        // A server asks its leader before it accepts a session.
         let able: Vec<_> = (0..self.servers.len()).filter(|one| !self.is_stalled(*one)).collect();
         let server = able[schedule().below(able.len())];
-        // No server serves a client that has seen more than it has.
+        // No server accepts a client that has seen newer transactions than it has itself.
         let seen = self.links[link].seen;
         self.apply(server, seen);
         self.connections += 1;
@@ -818,7 +828,7 @@ impl Inner {
         }
     }
 
-    /// As the link does, every now and then.
+    /// Reports now and then that the session is alive, as the link does.
     fn remind(&mut self, link: LinkId, id: u64) {
         let at = schedule().time() + self.habits.session_timeout / 3;
         self.later_at(link, at, move |inner| {
@@ -832,7 +842,7 @@ impl Inner {
         });
     }
 
-    /// What a client takes to find out that it can reach a server again.
+    /// Draws how long a client needs to find out that it can reach a server again.
     fn back_off(&self) -> Duration {
         let most = self.habits.session_timeout / 20;
         if schedule().chance(50) { Duration::ZERO } else { schedule().some(most) }
@@ -844,7 +854,7 @@ impl Inner {
         }
     }
 
-    /// From now on the ensemble hears nothing of the client, nor the client of it.
+    /// Ends the contact between client and ensemble in both directions.
     fn lose_touch(&mut self, link: LinkId) {
         let (now, timeout) = (schedule().time(), self.habits.session_timeout);
         let one = &mut self.links[link];
@@ -879,12 +889,12 @@ impl Inner {
     fn lapse(&mut self, link: LinkId, touch: u64) {
         if self.links[link].touches == touch && self.links[link].ended.is_none() {
             self.end(link, End::Lapsed);
-            // What was asked before may take effect all the same.
+            // Earlier requests may still take effect.
             self.cut(link, Duration::ZERO, Duration::ZERO);
         }
     }
 
-    /// The server has said so.
+    /// Ends the session because a server has reported its expiry.
     fn expired(&mut self, link: LinkId) {
         if self.links[link].ended.is_none() {
             self.end(link, End::Expired);
@@ -895,7 +905,7 @@ impl Inner {
 
     fn end(&mut self, link: LinkId, why: End) {
         self.links[link].ended = Some(why);
-        // The answers go another way than the notice.
+        // Answers and notices take different ways, so either may come first.
         if schedule().chance(50) {
             self.answer_all(link, &Fault::SessionEnded);
         }
@@ -903,10 +913,11 @@ impl Inner {
         self.answer_all(link, &Fault::SessionEnded);
     }
 
-    pub(super) fn lease(&self, link: LinkId) -> Result<(), End> {
+    pub(super) fn lease(&self, link: LinkId) -> Result<Duration, End> {
         let link = &self.links[link];
-        let lapsed = link.lease_end.is_some_and(|end| schedule().time() >= end);
-        link.ended.or(lapsed.then_some(End::Lapsed)).map_or(Ok(()), Err)
+        let left = link.lease_end.map(|end| end.saturating_sub(schedule().time()));
+        let lapsed = left == Some(Duration::ZERO);
+        link.ended.or(lapsed.then_some(End::Lapsed)).map_or(Ok(left.unwrap_or_default()), Err)
     }
 
     pub(super) fn id(&self, link: LinkId) -> i64 {
@@ -940,7 +951,7 @@ impl Inner {
 
     // ----- faults
 
-    /// The client's process is stopped.
+    /// Stops the client's process.
     pub(super) fn stop(&mut self, process: Process, until: Duration) {
         trace!("process {process} is stopped until {until:?}");
         schedule().stop(process, until);
@@ -955,18 +966,18 @@ impl Inner {
         }
     }
 
-    /// What has cut the client off is over, and nothing has come of it.
+    /// Restores contact if the interruption ended without consequences.
     fn go_on(&mut self, link: LinkId, touch: u64) {
         let one = &self.links[link];
         let lives = one.lease_end.is_some_and(|end| schedule().time() < end);
         let attached = one.connection.as_ref().is_some_and(|one| !one.broken);
-        // One that is being closed is not kept alive.
+        // A session that is being closed is not kept alive.
         if one.touches == touch && lives && attached && one.ended.is_none() {
             self.find_touch(link);
         }
     }
 
-    /// The connection is lost. What the server has not taken up yet takes effect at once,
+    /// Breaks the connection. Requests that the server has not processed yet take effect at once,
     /// late, or never.
     pub(super) fn cut(&mut self, link: LinkId, notice: Duration, mend: Duration) {
         let now = schedule().time();
@@ -988,7 +999,7 @@ impl Inner {
             } else if schedule().chance(50) {
                 at += schedule().some(mend.max(notice));
                 self.later(at, move |inner| {
-                    // A session that has moved on takes nothing from where it was.
+                    // A session with a newer connection accepts nothing from an old one.
                     if inner.links[link].latest_connection == id {
                         trace!("late: {request:?}");
                         let _ = inner.process(link, server, &request);
@@ -1002,7 +1013,7 @@ impl Inner {
         self.hang_up(link, notice);
     }
 
-    /// The client finds its connection closed.
+    /// Closes a connection; the client notices it later.
     fn hang_up(&mut self, link: LinkId, notice: Duration) {
         let Some(connection) = &mut self.links[link].connection else { return };
         connection.broken = true;
@@ -1039,7 +1050,7 @@ impl Inner {
         }
     }
 
-    /// Connections can be made again.
+    /// Lets connections be made again.
     pub(super) fn mend(&mut self, process: Process) {
         for link in 0..self.links.len() {
             if self.links[link].process == process {
@@ -1049,7 +1060,7 @@ impl Inner {
         }
     }
 
-    /// No server serves anybody.
+    /// Stops all servers.
     pub(super) fn go_down(&mut self, notice: Duration, until: Duration) {
         self.down_until = self.down_until.max(until);
         for link in 0..self.links.len() {
@@ -1057,7 +1068,7 @@ impl Inner {
         }
     }
 
-    /// A server hears nothing of its leader.
+    /// Cuts a server off from its leader.
     pub(super) fn stall(&mut self, server: usize, until: Duration) {
         trace!("server {server} is stalled until {until:?}");
         let one = &mut self.servers[server];
@@ -1076,7 +1087,7 @@ impl Inner {
             self.lose_touch(link);
             let touch = self.links[link].touches;
             self.later_at(link, until, move |inner| inner.go_on(link, touch));
-            // Heartbeats are not answered.
+            // The client gives up the connection because its heartbeats are not answered.
             let silence = schedule().time() + schedule().some(timeout * 2 / 3);
             self.later_at(link, silence, move |inner| {
                 if inner.is_stalled(server) && inner.links[link].latest_connection == id {
@@ -1086,12 +1097,12 @@ impl Inner {
         }
     }
 
-    /// A thread of the process panics when it is about to send so many requests more.
+    /// Has a thread of the process panic after this many more requests.
     pub(super) fn set_panic(&mut self, process: Process, after: u32) {
         self.panics = Some((process, after));
     }
 
-    /// Whether the running task is to panic now.
+    /// Returns whether the running task panics now.
     pub(super) fn is_to_panic(&mut self) -> bool {
         match &mut self.panics {
             Some((process, left)) if *process == schedule().process() => {
@@ -1112,7 +1123,7 @@ impl Inner {
         }
     }
 
-    /// Somebody ends a client's session for it.
+    /// Ends a client's session from outside.
     pub(super) fn murder(&mut self, process: Process) {
         for link in 0..self.links.len() {
             if self.links[link].process == process && self.links[link].ended.is_none() {
@@ -1122,7 +1133,7 @@ impl Inner {
         }
     }
 
-    /// Somebody deletes a node. Whether there was one.
+    /// Deletes a node from outside, unless it has children. Returns whether it was deleted.
     pub(super) fn delete(&mut self, path: &str) -> bool {
         let exists = self.leader.contains(path);
         let empty = self.leader.all_children(path).next().is_none();
@@ -1132,14 +1143,16 @@ impl Inner {
         exists && empty
     }
 
-    /// Somebody writes over a node's data.
+    /// Overwrites a node's data from outside.
     pub(super) fn write(&mut self, path: &str, data: &[u8]) {
         if self.leader.contains(path) {
-            self.commit(Change::Write { path: path.to_owned(), data: data.to_vec() });
+            let time = schedule().time().as_millis() as i64;
+            self.commit(Change::Write { path: path.to_owned(), data: data.to_vec(), time });
         }
     }
 
-    /// Somebody makes a node that stays, and perhaps another below it. Says which, the lower first.
+    /// Creates a node that stays and, if `deep`, another below it. Returns their paths, the lower
+    /// one first.
     pub(super) fn litter(&mut self, path: &str, kind: NodeKind, deep: bool) -> Vec<String> {
         let mut made = Vec::new();
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
@@ -1156,7 +1169,7 @@ impl Inner {
         made
     }
 
-    /// Somebody with a client of another kind contends.
+    /// Adds a contender of another kind of client.
     pub(super) fn contend(&mut self, prefix: &str) -> Option<String> {
         let all = [Acl::new(Permissions::ALL, "world", "anyone")];
         let kind = NodeKind::EphemeralSequential;
@@ -1167,7 +1180,7 @@ impl Inner {
         Some(path)
     }
 
-    /// Somebody makes a plain node.
+    /// Creates a plain node whose next child has the number `next`.
     pub(super) fn make(&mut self, path: &str, acl: &[Acl], next: i32) {
         if let Ok(change) = self.leader.create(path, &[], acl, NodeKind::Persistent, 0, 0) {
             self.commit(change);
@@ -1180,9 +1193,9 @@ impl Inner {
         self.commit(Change::SetPermissions { path: path.to_owned(), permissions });
     }
 
-    // ----- for those who check
+    // ----- for checks
 
-    /// All nodes that can have children, but for the root.
+    /// Returns all nodes that can have children, except for the root.
     pub(super) fn possible_parents(&self) -> Vec<String> {
         self.leader.possible_parents().cloned().collect()
     }
@@ -1195,7 +1208,7 @@ impl Inner {
         self.leader.all_children(path).cloned().collect()
     }
 
-    /// A node's children by the transactions that made them, and what they say.
+    /// Returns a node's children with their data, by the transactions that created them.
     pub(super) fn children_by_age(&self, path: &str) -> BTreeMap<i64, (String, Vec<u8>)> {
         let read = |name: &String| {
             let (data, stat) = self.leader.data(&path::join(path, name)).ok()?;
@@ -1204,18 +1217,18 @@ impl Inner {
         self.leader.all_children(path).filter_map(read).collect()
     }
 
-    /// Whether there has been a node below this one since that transaction.
+    /// Returns whether a node was created below this one since that transaction.
     pub(super) fn had_children_since(&self, path: &str, zxid: i64) -> bool {
         let then = usize::try_from(zxid).unwrap_or_default();
         self.made_since(then).any(|(made, ..)| path::parent(made) == path)
     }
 
-    /// How much has happened so far.
+    /// Returns how many transactions there were so far.
     pub(super) fn transactions(&self) -> usize {
         self.log.len()
     }
 
-    /// What was made since then, by whom, and what it said of itself.
+    /// Returns the nodes created since then, with their owners and data.
     pub(super) fn made_since(&self, then: usize) -> impl Iterator<Item = (&str, i64, &[u8])> {
         self.log[then..].iter().filter_map(|transaction| match &transaction.change {
             Change::Create { path, owner, data, .. } => Some((path.as_str(), *owner, &data[..])),
@@ -1223,7 +1236,21 @@ impl Inner {
         })
     }
 
-    /// What was written over, and up to where the log says so.
+    /// Returns the data that transactions have written to a node since then, and the present length
+    /// of the log.
+    pub(super) fn transacted_since(&self, path: &str, then: usize) -> (Vec<&[u8]>, usize) {
+        let mut written = Vec::new();
+        for transaction in self.log.iter().skip(then) {
+            let Change::Several(changes) = &transaction.change else { continue };
+            written.extend(changes.iter().filter_map(|change| match change {
+                Change::Write { path: of, data, .. } if of == path => Some(data.as_slice()),
+                _ => None,
+            }));
+        }
+        (written, self.log.len())
+    }
+
+    /// Returns the nodes whose data was overwritten since then, and the present length of the log.
     pub(super) fn written_since(&self, then: usize) -> (Vec<String>, usize) {
         let written = self.log[then..].iter().filter_map(|transaction| match &transaction.change {
             Change::Write { path, .. } => Some(path.clone()),
@@ -1232,22 +1259,21 @@ impl Inner {
         (written.collect(), self.log.len())
     }
 
-    /// Which transaction has made the node, and what it said of itself.
-    /// What was written to a node, in a transaction, and has this in it.
+    /// Finds data with this text in it that a multi-step transaction wrote to the node.
     pub(super) fn written_with(&self, node: &str, text: &str) -> Option<Vec<u8>> {
         let changes = self.log.iter().filter_map(|transaction| match &transaction.change {
             Change::Several(changes) => Some(changes),
             _ => None,
         });
         changes.flatten().find_map(|change| match change {
-            Change::Write { path, data } if path == node => {
+            Change::Write { path, data, .. } if path == node => {
                 String::from_utf8_lossy(data).contains(text).then(|| data.clone())
             }
             _ => None,
         })
     }
 
-    /// Which transaction has made a node that says this.
+    /// Returns the transaction that created a node with this data.
     pub(super) fn made_with(&self, said: &[u8]) -> Option<i64> {
         self.log.iter().find_map(|transaction| match &transaction.change {
             Change::Create { data, .. } => (data == said).then_some(transaction.zxid),
@@ -1255,6 +1281,7 @@ impl Inner {
         })
     }
 
+    /// Returns the transaction that created the node last, and the data that it was given.
     pub(super) fn making(&self, path: &str) -> Option<(i64, &[u8])> {
         self.log.iter().rev().find_map(|transaction| match &transaction.change {
             Change::Create { path: made, data, .. } if made == path => {
@@ -1264,7 +1291,7 @@ impl Inner {
         })
     }
 
-    /// Whose the node is or was.
+    /// Returns the session that owns or owned the node.
     pub(super) fn owner(&self, path: &str) -> Option<i64> {
         self.log.iter().rev().find_map(|transaction| match &transaction.change {
             Change::Create { path: made, owner, .. } if made == path => Some(*owner),
@@ -1276,36 +1303,36 @@ impl Inner {
         self.leader.ephemerals()
     }
 
-    /// How many connections were lost so far; `None` while one is not there.
+    /// Returns how many connections were lost so far, or `None` while one is missing.
     pub(super) fn breaks(&self) -> Option<u64> {
         let there = |link: &Link| link.connection.as_ref().is_some_and(|one| !one.broken);
         self.links.iter().all(|link| link.over || there(link)).then_some(self.breaks)
     }
 
-    /// When a process went on after it was stopped last, or will.
+    /// Returns when a process resumed after its last stop, or will resume.
     pub(super) fn resumed_at(&self, process: Process) -> Duration {
         let of_process = self.stops.iter().filter(|(stopped, _)| *stopped == process);
         of_process.map(|(_, until)| *until).max().unwrap_or_default()
     }
 
-    /// Since when a session's client has its connection.
+    /// Returns since when a session's client has its connection.
     pub(super) fn connected_since(&self, session: i64) -> Option<Duration> {
         let link = self.links.iter().find(|link| link.session == session)?;
         link.connection.as_ref().filter(|one| !one.broken).map(|one| one.since)
     }
 
-    /// Whether the session's client was told that it is over.
+    /// Returns whether the session's client knows that the session has ended.
     pub(super) fn has_ended(&self, session: i64) -> bool {
         self.links.iter().any(|link| link.session == session && link.ended.is_some())
     }
 
-    /// Whether the session's lease is over, and its client may not have been told yet.
+    /// Returns whether the session's lease is over, even if its client does not know yet.
     pub(super) fn has_lapsed(&self, session: i64) -> bool {
         let lapsed = |end: Duration| schedule().time() >= end;
         self.links.iter().any(|link| link.session == session && link.lease_end.is_some_and(lapsed))
     }
 
-    /// Whether a process has a session that it means to keep.
+    /// Returns whether a process has a session that has not ended.
     pub(super) fn has_session(&self, process: Process) -> bool {
         self.links.iter().any(|link| link.process == process && link.ended.is_none())
     }

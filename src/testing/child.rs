@@ -1,22 +1,25 @@
-//! What a ZooKeeper server as a child process is made of: an installation, a port, a directory,
-//! and a keeper that ends the server with this process.
+//! The parts of a ZooKeeper server that runs as a child process: an installation, a directory, and a
+//! keeper, which ends the server with this process.
 //!
-//! The tests of this crate build their own servers of the same pieces, and include this file.
+//! The tests of this crate build their own servers of the same parts, and include this file.
 
 #![allow(dead_code, reason = "the tests use more of it than the library")]
 
 use std::env;
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::MetadataExt;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+/// How long the keeper may take to carry out an order, or to clean up.
+const KEEPER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where Java and ZooKeeper's jars are.
 #[derive(Debug)]
@@ -51,7 +54,7 @@ impl Installation {
             _ => Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 format!(
-                    "cannot start a ZooKeeper server without {}; on Debian or Ubuntu: apt-get \
+                    "a local ZooKeeper server needs {}; on Debian or Ubuntu: apt-get \
                      install default-jre-headless libzookeeper-java libslf4j-java (jars elsewhere: \
                      set ZKLOCK_ZOOKEEPER_JARS to their directory)",
                     missing.join(", ")
@@ -80,10 +83,10 @@ pub(crate) const MAIN_CLASS: &str = "org.apache.zookeeper.server.quorum.QuorumPe
 
 /// The shell between this process and the server.
 ///
-/// It ignores the signals of a terminal, and also the `SIGHUP` that the kernel sends to it and to
-/// a paused server when this process is gone: it must outlive us to clean up.
-/// It reads one order a line and answers each with one line. It never reaps a server that ended by
-/// itself, so a process id that it has told stays the server's.
+/// It must outlive this process to clean up. So it ignores the signals of a terminal, and the `SIGHUP`
+/// that the kernel sends to it and to a paused server when this process has ended.
+/// It reads one order per line and answers each with one line. It does not reap a server that ended by
+/// itself: until the order `kill`, no other process can get the server's process id.
 const KEEPER: &str = r#"
 trap '' HUP INT PIPE TERM
 log=$1 directory=$2 pid=
@@ -103,18 +106,20 @@ rm -rf "$directory"
 "#;
 
 /// Starts and ends a server, and removes its directory, at the latest when this process ends.
+///
+/// Every call ends within [`KEEPER_LIMIT`].
 #[derive(Debug)]
 pub(crate) struct Keeper {
     shell: Child,
-    /// Taken in `drop`: its end tells the keeper to clean up.
+    /// Closed to tell the keeper to clean up.
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// The server's, unless it was killed.
+    /// The server's process id, unless it was killed.
     pid: Option<u32>,
 }
 
 impl Keeper {
-    /// A keeper for a server that is yet to be [launched](Keeper::launch) by this command.
+    /// Starts a keeper for a server that [`launch`](Keeper::launch) starts with this command.
     pub(crate) fn spawn(log: &Path, directory: &Path, command: &[String]) -> io::Result<Keeper> {
         let mut shell = Command::new("sh")
             .args(["-c", KEEPER, "zookeeper-keeper"])
@@ -123,7 +128,7 @@ impl Keeper {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // Out of reach of a signal to our whole group, which would leave the directory.
+            // A signal to our whole process group would end the keeper before it can clean up.
             .process_group(0)
             .spawn()?;
         let orders = shell.stdin.take();
@@ -132,6 +137,7 @@ impl Keeper {
         Ok(Keeper { shell, orders, answers: BufReader::new(answers), pid: None })
     }
 
+    /// Starts the server.
     pub(crate) fn launch(&mut self) -> io::Result<()> {
         if self.pid.is_some() {
             return Err(io::Error::other("the server was started already"));
@@ -142,12 +148,14 @@ impl Keeper {
         Ok(())
     }
 
+    /// Kills the server (`SIGKILL`), and waits until its process has ended.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         self.order("kill")?;
         self.pid = None;
         Ok(())
     }
 
+    /// Sends the server a signal, named without `SIG`.
     pub(crate) fn signal(&mut self, name: &str) -> io::Result<()> {
         if self.pid.is_none() {
             return Err(io::Error::other(format!("SIG{name} to a server that was killed")));
@@ -164,16 +172,39 @@ impl Keeper {
     }
 
     fn order(&mut self, order: &str) -> io::Result<String> {
-        let mut answer = String::new();
-        let orders = self.orders.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let orders = self.orders.as_mut().ok_or_else(keeper_has_ended)?;
         writeln!(orders, "{order}")?;
+        if !self.answers_within(KEEPER_LIMIT)? {
+            // Its next answer would be taken for that to another order. It cleans up when it can.
+            self.orders = None;
+            let text = format!("the server's keeper did not answer {order:?} in {KEEPER_LIMIT:?}");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        let mut answer = String::new();
         if self.answers.read_line(&mut answer)? == 0 {
-            return Err(io::Error::other("the server's keeper has ended"));
+            return Err(keeper_has_ended());
         }
         Ok(answer.trim().to_owned())
     }
 
-    /// The state letter of the process (`S`, `T`, `Z`, ...), as the kernel tells it.
+    /// Waits until there is an answer to read, or the keeper has ended.
+    fn answers_within(&self, limit: Duration) -> io::Result<bool> {
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let mut pipe = [PollFd::new(self.answers.get_ref(), PollFlags::IN)];
+            match rustix::event::poll(&mut pipe, Some(&left)) {
+                Err(rustix::io::Errno::INTR) => {}
+                ready => return Ok(ready? > 0),
+            }
+        }
+    }
+
+    /// The process's state letter (`S`, `T`, `Z`, ...), as the kernel shows it in `/proc`.
     pub(crate) fn process_state(&self) -> Option<char> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid?)).ok()?;
         let (_, after_name) = stat.rsplit_once(") ")?;
@@ -189,66 +220,20 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.orders = None;
-        // Nothing is left to do about a failure.
-        let _ = self.shell.wait();
-    }
-}
-
-/// A free loopback port, below the range that the kernel takes the ports of clients from; it stays
-/// this process's while it runs, or until it is [given back](release), even when nobody listens
-/// there.
-///
-/// Inside that range a client that tries again and again to reach a server that is down may be
-/// given the very port that it connects to, and is then connected to itself. And a port that is
-/// free because its server is down just now must not become that of another test's server, which
-/// would tell the clients of the first that their sessions have expired.
-pub(crate) fn free_port() -> io::Result<u16> {
-    const FIRST: u16 = 20_000;
-    const COUNT: u16 = 12_000;
-    static START: OnceLock<u16> = OnceLock::new();
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test processes that run side by side start at different places.
-    let start = *START.get_or_init(|| (RandomState::new().hash_one(0) % u64::from(COUNT)) as u16);
-    for _ in 0..COUNT {
-        let offset = (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT;
-        let port = FIRST + offset;
-        if claim(port)? {
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                return Ok(port);
-            }
-            release(port);
+        let end = Instant::now() + KEEPER_LIMIT;
+        // Its end of the pipe closes when it has cleaned up. If that takes longer, it goes on without us.
+        let _ = self.answers_within(KEEPER_LIMIT);
+        while matches!(self.shell.try_wait(), Ok(None)) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(1));
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no free port from {FIRST} on")))
 }
 
-/// The ports that are this process's, by locked files.
-static CLAIMS: Mutex<Vec<(u16, fs::File)>> = Mutex::new(Vec::new());
-
-/// Makes the port this process's; false if it is already, or another's.
-pub(crate) fn claim(port: u16) -> io::Result<bool> {
-    // Nobody can write in another's directory.
-    let user = fs::metadata("/proc/self").map_or(0, |process| process.uid());
-    let directory = env::temp_dir().join(format!("zklock-ports-{user}"));
-    let file = fs::create_dir_all(&directory)
-        .and_then(|()| fs::File::create(directory.join(port.to_string())))
-        .map_err(|cause| {
-            let text = format!("cannot claim a port in {}: {cause}", directory.display());
-            io::Error::new(cause.kind(), text)
-        })?;
-    let claimed = file.try_lock().is_ok();
-    if claimed {
-        CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).push((port, file));
-    }
-    Ok(claimed)
+fn keeper_has_ended() -> io::Error {
+    io::Error::other("the server's keeper has ended")
 }
 
-/// Gives a port back.
-pub(crate) fn release(port: u16) {
-    CLAIMS.lock().unwrap_or_else(PoisonError::into_inner).retain(|(claimed, _)| *claimed != port);
-}
-
-/// A directory for temporary files that is nobody else's.
+/// Makes a new directory for temporary files.
 pub(crate) fn fresh_directory() -> io::Result<PathBuf> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -262,14 +247,14 @@ pub(crate) fn fresh_directory() -> io::Result<PathBuf> {
     Ok(directory)
 }
 
-/// The last lines of a server's log, or what can be read of them.
+/// The last lines of a server's log.
 pub(crate) fn tail(log: &[u8]) -> String {
     let log = String::from_utf8_lossy(log);
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
-/// The answer to a four-letter word.
+/// Sends a server a four-letter command; its answer.
 pub(crate) fn ask(server: SocketAddr, word: &str, patience: Duration) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&server, patience)?;
     stream.set_read_timeout(Some(patience))?;
@@ -279,10 +264,10 @@ pub(crate) fn ask(server: SocketAddr, word: &str, patience: Duration) -> io::Res
     Ok(answer)
 }
 
-/// What `srvr` calls the server: `standalone`, `leader` or `follower`; `None` while it does
-/// not serve.
+/// The server's mode by the command `srvr`: `standalone`, `leader` or `follower`. `None` while it does not
+/// serve clients.
 pub(crate) fn mode(server: SocketAddr) -> Option<String> {
-    // A word sent while the server is starting may be accepted and never answered.
+    // A server that is starting may accept a command and never answer it.
     let answer = ask(server, "srvr", Duration::from_millis(300)).ok()?;
     answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
 }

@@ -3,21 +3,22 @@
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use super::POLL;
 use super::child::{self, Installation, Keeper};
-use super::end_after;
-use super::system;
+use super::ports::Port;
 use super::testcontainers_toml::Settings;
-use crate::error::Result;
+use super::{Backend, POLL, end_after, system};
+use crate::error::{Error, Result};
 
-/// How often a port that somebody else was quicker to take is replaced.
+/// How often a start is repeated with another port, when another process was quicker to take the port.
 const ATTEMPTS: u32 = 3;
+/// How long the kernel may take to pause a process.
+const PAUSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The variables of the official image that stand for lines of `zoo.cfg`, and what its entry point
-/// sets where they are missing.
+/// The variables of the official image for lines of `zoo.cfg`, and the values that its entry point takes
+/// for those that are missing.
 const LINES: [(&str, &str, &str); 5] = [
     ("ZOO_TICK_TIME", "tickTime", "2000"),
     ("ZOO_INIT_LIMIT", "initLimit", "5"),
@@ -27,62 +28,51 @@ const LINES: [(&str, &str, &str); 5] = [
 ];
 
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct LocalServer {
     address: SocketAddr,
     log: PathBuf,
+    startup_timeout: Duration,
     keeper: Keeper,
-    // Given back when the keeper has ended the server.
+    // Dropped after the keeper has ended the server.
     _port: Port,
 }
 
-/// One that is this server's.
-#[derive(Debug)]
-struct Port(u16);
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        child::release(self.0);
-    }
-}
-
-impl Local {
-    pub(super) fn start(settings: &Settings) -> Result<Local> {
+impl LocalServer {
+    pub(super) fn start(settings: &Settings) -> Result<LocalServer> {
         let end = end_after(settings.startup_timeout);
+        let installation =
+            Installation::find().map_err(|why| system(why.to_string()).caused_by(why))?;
         let mut attempt = 1;
         loop {
-            let server = Local::launch(settings).map_err(|cause| {
-                system(format!("no local ZooKeeper server: {cause}")).caused_by(cause)
+            let server = LocalServer::launch(settings, &installation).map_err(|cause| {
+                system(format!("cannot start a local ZooKeeper server: {cause}")).caused_by(cause)
             })?;
             let Err(why) = server.wait_ready(end) else { return Ok(server) };
             let log = server.log_tail();
             if attempt == ATTEMPTS || !log.contains("already in use") {
-                return Err(system(format!(
-                    "the local ZooKeeper server {why}; its log ended in:\n{log}"
-                )));
+                return Err(server.failure(why));
             }
             attempt += 1;
         }
     }
 
-    pub(super) fn hosts(&self) -> String {
-        self.address.to_string()
-    }
-
-    fn launch(settings: &Settings) -> io::Result<Local> {
-        let mut command = Installation::find()?.java_command();
-        let claimed = Port(child::free_port()?);
-        let port = claimed.0;
+    fn launch(settings: &Settings, installation: &Installation) -> io::Result<LocalServer> {
+        let mut command = installation.java_command();
+        let port = Port::claim_free()?;
         let directory = child::fresh_directory()?;
         let (log, config) = (directory.join("log"), directory.join("zoo.cfg"));
-        // Data that nobody needs after the test need not reach the disk.
+        // The data of a test need not survive the machine.
         command.push("-Dzookeeper.forceSync=no".to_owned());
         command.extend([child::MAIN_CLASS.to_owned(), config.display().to_string()]);
-        // From here on the directory is the keeper's to remove.
-        let mut keeper = Keeper::spawn(&log, &directory, &command)?;
-        fs::write(&config, zoo_cfg(settings, &directory.join("data"), port))?;
+        // The keeper removes the directory, once there is one.
+        let mut keeper = Keeper::spawn(&log, &directory, &command).inspect_err(|_| {
+            let _ = fs::remove_dir_all(&directory);
+        })?;
+        fs::write(&config, zoo_cfg(settings, &directory.join("data"), port.0))?;
         keeper.launch()?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Ok(Local { address, log, keeper, _port: claimed })
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.0));
+        let startup_timeout = settings.startup_timeout;
+        Ok(LocalServer { address, log, startup_timeout, keeper, _port: port })
     }
 
     fn wait_ready(&self, end: Instant) -> Result<(), &'static str> {
@@ -91,31 +81,91 @@ impl Local {
                 return Err("ended while it was starting");
             }
             if Instant::now() >= end {
-                return Err("did not serve in time");
+                return Err("did not serve clients within the start-up timeout");
             }
             thread::sleep(POLL);
         }
-        // What answers may be the server of the one who was quicker to take the port.
+        // The answer may come from another server, which was quicker to take the port.
         if self.keeper.has_ended() { Err("ended while it was starting") } else { Ok(()) }
+    }
+
+    fn failure(&self, why: &str) -> Error {
+        system(format!("the local ZooKeeper server {why}; its log ends with:\n{}", self.log_tail()))
     }
 
     fn log_tail(&self) -> String {
         child::tail(&fs::read(&self.log).unwrap_or_default())
     }
+
+    /// Sends a signal to the server.
+    fn signal(&mut self, name: &str) -> Result<()> {
+        if self.keeper.has_ended() {
+            return Err(self.failure("has ended by itself"));
+        }
+        self.keeper.signal(name).map_err(not_done)
+    }
+}
+
+impl Backend for LocalServer {
+    fn hosts(&self) -> String {
+        self.address.to_string()
+    }
+
+    fn is_docker(&self) -> bool {
+        false
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.keeper.kill().map_err(not_done)
+    }
+
+    fn start_again(&mut self) -> Result<()> {
+        let end = end_after(self.startup_timeout);
+        self.keeper.launch().map_err(not_done)?;
+        self.wait_ready(end).map_err(|why| {
+            let error = self.failure(why);
+            // It stays stopped, so that the call can be repeated.
+            let _ = self.keeper.kill();
+            error
+        })
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        self.signal("STOP")?;
+        let end = end_after(PAUSE_LIMIT);
+        while !matches!(self.keeper.process_state(), Some('T' | 't')) {
+            if self.keeper.has_ended() {
+                return Err(self.failure("has ended by itself"));
+            }
+            if Instant::now() >= end {
+                return Err(self.failure("did not pause"));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        self.signal("CONT")
+    }
+}
+
+fn not_done(cause: io::Error) -> Error {
+    system(format!("cannot control the local ZooKeeper server: {cause}")).caused_by(cause)
 }
 
 fn zoo_cfg(settings: &Settings, data: &Path, port: u16) -> String {
     let mut config = String::new();
     for (variable, key, default) in LINES {
         let value = settings.env.get(variable).map_or(default, String::as_str);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(config, "{key}={value}");
     }
     let extra = settings.env.get("ZOO_CFG_EXTRA").map_or("", String::as_str);
     for line in extra.split_whitespace() {
         let _ = writeln!(config, "{line}");
     }
-    // The last word is ours.
+    // Of two lines for the same setting, the server takes the last.
     let _ = write!(
         config,
         "dataDir={}\nclientPort={port}\nclientPortAddress={}\nadmin.enableServer=false\n",
@@ -130,13 +180,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_can_be_claimed_again_once_it_was_given_back() {
-        let port = Port(child::free_port().unwrap());
-        let number = port.0;
-        assert!(!child::claim(number).unwrap());
-        drop(port);
-        assert!(child::claim(number).unwrap());
-        child::release(number);
+    fn a_server_that_has_ended_by_itself_can_be_started_again() {
+        if Installation::find().is_err() {
+            return println!("SKIPPED: no local installation");
+        }
+        let mut server = LocalServer::start(&Settings::of_package(None).unwrap()).unwrap();
+        let pid = i32::try_from(server.keeper.pid().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let end = end_after(Duration::from_secs(60));
+        while !server.keeper.has_ended() {
+            assert!(Instant::now() < end, "it was killed");
+            thread::sleep(POLL);
+        }
+        for done in [server.pause(), server.resume()] {
+            assert!(done.unwrap_err().to_string().contains("has ended by itself"));
+        }
+        server.stop().unwrap();
+        server.start_again().unwrap();
     }
 
     #[test]

@@ -1,130 +1,209 @@
-//! A ZooKeeper server for the tests of programs that use this crate.
+//! ZooKeeper servers for the tests of programs that use this crate.
 //!
-//! With the feature `testing`, which is for development only: it brings an async runtime and some
-//! two hundred crates along.
+//! A server starts in half a second, in a directory and on a port of its own. A test can stop it and start it
+//! again, pause it, and expire a client's session. The features are for development only:
 //!
 //! ```toml
 //! [dev-dependencies]
 //! zklock = { version = "0.1", features = ["testing"] }
 //! ```
 //!
+//! - `testing-local` starts servers from a local installation of ZooKeeper. It adds nine small crates.
+//! - `testing` starts them in Docker, too. It adds an async runtime and two hundred crates.
+//!
 //! ```no_run
-//! use zklock::DistributedLock;
+//! use std::time::Duration;
 //! use zklock::testing::ZooKeeperServer;
+//! use zklock::{DistributedLock, LossReason};
 //!
 //! # fn main() -> zklock::Result<()> {
 //! let server = ZooKeeperServer::start()?;
 //! let zk = server.client()?;
 //! let guard = DistributedLock::new(&zk, "/locks", "nightly").lock()?;
 //! assert!(guard.is_held());
+//!
+//! server.expire(&zk)?;
+//! let reason = guard.lost().wait_for(Duration::from_secs(10));
+//! assert_eq!(reason, Some(LossReason::SessionExpired));
+//! assert!(!guard.is_held());
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! # One server for many tests
+//!
+//! Tests of one process can share a server in a `static`: it ends with the process. Each test works below a
+//! *chroot* of its own, a path in its connect string that all its other paths are relative to; the first lock
+//! creates it. A test that stops or pauses its server starts one of its own.
+//!
+//! ```no_run
+//! use std::sync::LazyLock;
+//! use zklock::testing::ZooKeeperServer;
+//! use zklock::{Client, DistributedLock};
+//!
+//! static SERVER: LazyLock<ZooKeeperServer> =
+//!     LazyLock::new(|| ZooKeeperServer::start().expect("a ZooKeeper server"));
+//!
+//! fn client_of(test: &str) -> Client {
+//!     Client::connect(&format!("{}/{test}", SERVER.hosts())).expect("a client")
+//! }
+//!
+//! #[test]
+//! fn reports_are_written_once() {
+//!     let zk = client_of("reports_are_written_once");
+//!     let lock = DistributedLock::new(&zk, "/locks", "report");
+//!     // ...
+//! }
+//! ```
+//!
+//! Runners that start a process for each test, such as cargo-nextest, start a server for each test, too.
+//!
+//! # Faults
+//!
+//! | | |
+//! |---|---|
+//! | [`stop`](ZooKeeperServer::stop), [`start_again`](ZooKeeperServer::start_again) | an outage or a restart: connections break, the data stays, sessions that are shorter than the outage expire |
+//! | [`pause`](ZooKeeperServer::pause), [`resume`](ZooKeeperServer::resume) | a server that is silent: connections stay, and nothing is answered |
+//! | [`expire`](ZooKeeperServer::expire), [`expire_session`](ZooKeeperServer::expire_session) | a lost session, at once and for one client only |
+//!
+//! Locks survive an outage that is clearly shorter than the session timeout, 10 s by default, and are lost in a
+//! longer one. To test both in little time, connect with a shorter
+//! [`session_timeout`](crate::ClientBuilder::session_timeout), such as 2 s.
+//!
 //! # Docker, or a local installation
 //!
-//! If a Docker engine answers, the server is a container, by the
-//! [`testcontainers`](https://docs.rs/testcontainers) crate, which pulls the image if it is not
-//! there. Otherwise it is a child process, from the packages `default-jre-headless`,
-//! `libzookeeper-java` and `libslf4j-java` of Debian and Ubuntu, or from the jars in the directory
-//! that `ZKLOCK_ZOOKEEPER_JARS` names. If neither is possible, the error says what to install.
-//! [`docker`](ZooKeeperServerBuilder::docker) and [`local`](ZooKeeperServerBuilder::local) force
-//! the choice; so does the environment variable `ZKLOCK_TESTING_SERVER`, which is `docker` or
-//! `local`.
+//! With the feature `testing`, the server is a container, started by the
+//! [`testcontainers`](https://docs.rs/testcontainers) crate. An image that is missing is pulled first. If no
+//! Docker engine answers, or the image cannot be pulled, a server from a local installation replaces it, and a
+//! line in the log (target `zklock::testing`, level `info`) says why. If that is impossible, too, the error names
+//! both causes.
+//!
+//! - The environment variable `ZKLOCK_TESTING_SERVER` forces one or the other: `docker` or `local`. So do
+#![cfg_attr(feature = "testing", doc = "[`docker`](ZooKeeperServerBuilder::docker)")]
+#![cfg_attr(not(feature = "testing"), doc = "`docker`")]
+//!   and [`local`](ZooKeeperServerBuilder::local) of the builder.
+//! - `ZKLOCK_TESTING_IMAGE`, as `name:tag`, names another image, for example to run the same tests with several
+//!   versions. A local server does not replace an image that is named like this, or by the builder.
+//!
+//! A local installation consists of `java` on the `PATH` and of ZooKeeper's jars. Debian and Ubuntu have them in
+//! the packages `default-jre-headless`, `libzookeeper-java` and `libslf4j-java`. `ZKLOCK_ZOOKEEPER_JARS` names
+//! another directory with jars. It has to contain `zookeeper.jar` and `slf4j-simple.jar`.
 //!
 //! # `testcontainers.toml`
 //!
-//! Read from the root of the package whose tests run (`CARGO_MANIFEST_DIR`, which cargo sets), if
-//! it is there. Each key may be left out; these are the defaults:
+//! This file in the root of the package under test (`CARGO_MANIFEST_DIR`, which cargo sets) changes the
+//! settings. Every key is optional; these are the defaults:
 //!
 //! ```toml
 #![doc = include_str!("../../testcontainers.toml")]
 //! ```
 //!
-//! A table `[env]` replaces the default one as a whole. A local installation takes those of its
-//! variables that stand for lines of `zoo.cfg` (`ZOO_TICK_TIME`, `ZOO_INIT_LIMIT`,
-//! `ZOO_SYNC_LIMIT`, `ZOO_MAX_CLIENT_CNXNS`, `ZOO_4LW_COMMANDS_WHITELIST`, `ZOO_CFG_EXTRA`), and
-//! leaves out the others; it has no admin server. The word `srvr` has to be allowed. The
-//! environment variable `ZKLOCK_TESTING_IMAGE`, as `name:tag`, takes the place of the file's image
-//! and tag, for example to run the same tests with several versions.
+//! A table `[env]` replaces the whole default table. It has to allow the command `srvr`. A local server has no
+//! admin server and ignores all variables except for `ZOO_TICK_TIME`, `ZOO_INIT_LIMIT`, `ZOO_SYNC_LIMIT`,
+//! `ZOO_MAX_CLIENT_CNXNS`, `ZOO_4LW_COMMANDS_WHITELIST` and `ZOO_CFG_EXTRA`.
 //!
-//! # What is left behind
+//! # Cleaning up
 //!
-//! Nothing but an empty file for each port that was used, in `zklock-ports-<user id>` of the
-//! directory for temporary files: the server, its data and its log are gone when the [`ZooKeeperServer`] is dropped, and
-//! soon after the process has ended in any other way, `SIGKILL` included; so it may be in a
-//! `static` too. For a container this needs the command `docker` on the `PATH`; without it only the
-//! drop removes it. With `TESTCONTAINERS_COMMAND=keep` containers are kept.
+//! The server, its data and its log are gone when the [`ZooKeeperServer`] is dropped, and soon after the process
+//! has ended in any other way, `SIGKILL` included. For a container of a process that was killed, this needs the
+//! command `docker` on the `PATH`. With `TESTCONTAINERS_COMMAND=keep`, containers are kept.
 //!
-//! An engine that is reached with TLS needs a feature of the `testcontainers` crate: depend on it,
-//! with `ring` or `aws-lc-rs`.
+//! A locked file in `zklock-ports-<user id>`, below the directory for temporary files, reserves the server's
+//! port. A process that was killed leaves such files; the next one that starts a server removes them.
+//!
+//! # Engines with TLS
+//!
+//! A Docker engine that is reached with TLS needs the feature `ring` or `aws-lc-rs` of the `testcontainers`
+//! crate: depend on it with one of these.
 
+mod builder;
 mod child;
+#[cfg(feature = "testing")]
 mod docker;
+mod expire_session;
 mod local;
+mod ports;
 mod testcontainers_toml;
 
-use std::env;
+use std::fmt;
 use std::time::{Duration, Instant};
 
-use log::info;
-
-use self::docker::Docker;
-use self::local::Local;
-use self::testcontainers_toml::Settings;
+pub use self::builder::ZooKeeperServerBuilder;
 use crate::error::{Error, ErrorKind, Result};
+use crate::rt::Mutex;
 use crate::session::client::Client;
 
-/// The pause between two looks at a server that is starting.
+/// The pause between two looks at something that is about to change.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running ZooKeeper server, which ends when this is dropped.
+/// A ZooKeeper server for tests.
 ///
-/// Dropping waits until it is gone.
-#[derive(Debug)]
+/// Dropping it waits until the server and its data are gone: some milliseconds for a local server, about a
+/// second for a container, and never more than a minute.
+///
+/// Its methods can be called from several threads; each waits for the one before.
 pub struct ZooKeeperServer {
     hosts: String,
-    kind: Kind,
-    // Ends the server when dropped.
-    _running: Running,
+    is_docker: bool,
+    controlled: Mutex<Controlled>,
 }
 
-#[derive(Debug)]
-enum Running {
-    Docker(#[expect(dead_code, reason = "for its drop")] Box<Docker>),
-    Local(#[expect(dead_code, reason = "for its drop")] Local),
+struct Controlled {
+    condition: Condition,
+    server: Box<dyn Backend>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Docker,
-    Local,
+enum Condition {
+    Running,
+    Paused,
+    Stopped,
+}
+
+/// A server in a container, or as a child process. It ends when dropped.
+trait Backend: Send {
+    fn hosts(&self) -> String;
+    fn is_docker(&self) -> bool;
+    fn stop(&mut self) -> Result<()>;
+    /// Starts a stopped server, which stays stopped if this fails.
+    fn start_again(&mut self) -> Result<()>;
+    fn pause(&mut self) -> Result<()>;
+    fn resume(&mut self) -> Result<()>;
 }
 
 impl ZooKeeperServer {
-    /// Starts a server with what `testcontainers.toml` says, and waits until it serves clients.
+    /// Starts a server with the settings of `testcontainers.toml`, and waits until it serves clients.
     ///
-    /// An image is pulled first if it is not there; the start-up time-out begins after that.
+    /// An image that is missing is pulled first, for at most ten minutes. After that the start-up timeout
+    /// limits the wait, 60 s by default.
     ///
     /// # Errors
-    /// [`InvalidData`](ErrorKind::InvalidData) for a setting that cannot be accepted,
-    /// [`System`](ErrorKind::System) when there is neither a Docker engine nor an installation, or
-    /// when the server did not start; then the message ends in its log.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a setting that cannot be accepted,
+    /// [`System`](ErrorKind::System) if there is neither an engine with the image nor a local installation, or
+    /// if the server did not start; then the message contains the end of its log.
     pub fn start() -> Result<ZooKeeperServer> {
         ZooKeeperServer::builder().start()
     }
 
-    /// For a server with other settings.
+    /// Returns a builder for a server with other settings.
     pub fn builder() -> ZooKeeperServerBuilder {
-        ZooKeeperServerBuilder { kind: None, image: None, env: Vec::new(), startup_timeout: None }
+        ZooKeeperServerBuilder::new()
     }
 
-    /// The connect string, for [`Client::connect`].
+    fn new(server: Box<dyn Backend>) -> ZooKeeperServer {
+        ZooKeeperServer {
+            hosts: server.hosts(),
+            is_docker: server.is_docker(),
+            controlled: Mutex::new(Controlled { condition: Condition::Running, server }),
+        }
+    }
+
+    /// Returns the connect string, `host:port`, for [`Client::connect`]. It never changes.
     pub fn hosts(&self) -> &str {
         &self.hosts
     }
 
-    /// A new client, connected to this server, with the default settings.
+    /// Connects a new client with the default settings.
     ///
     /// # Errors
     /// Those of [`Client::connect`].
@@ -132,134 +211,150 @@ impl ZooKeeperServer {
         Client::connect(&self.hosts)
     }
 
-    /// Whether it runs in a container, rather than as a child process.
+    /// Returns whether the server runs in a container, rather than as a child process.
     pub fn is_docker(&self) -> bool {
-        self.kind == Kind::Docker
-    }
-}
-
-/// What a [`ZooKeeperServer`] is started with. What is said here goes before the environment
-/// variables, and these before `testcontainers.toml`.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `start`"]
-pub struct ZooKeeperServerBuilder {
-    kind: Option<Kind>,
-    image: Option<String>,
-    env: Vec<(String, String)>,
-    startup_timeout: Option<Duration>,
-}
-
-impl ZooKeeperServerBuilder {
-    /// In Docker, or not at all.
-    pub fn docker(mut self) -> ZooKeeperServerBuilder {
-        self.kind = Some(Kind::Docker);
-        self
+        self.is_docker
     }
 
-    /// From a local installation, or not at all.
-    pub fn local(mut self) -> ZooKeeperServerBuilder {
-        self.kind = Some(Kind::Local);
-        self
-    }
-
-    /// The image, as `name:tag`; without a tag, `latest`.
-    pub fn image(mut self, image: impl Into<String>) -> ZooKeeperServerBuilder {
-        self.image = Some(image.into());
-        self
-    }
-
-    /// Sets one variable of `[env]`.
-    pub fn env(
-        mut self,
-        name: impl Into<String>,
-        value: impl Into<String>,
-    ) -> ZooKeeperServerBuilder {
-        self.env.push((name.into(), value.into()));
-        self
-    }
-
-    /// How long the server may take to serve clients, up to an hour; 60 s by default.
-    pub fn startup_timeout(mut self, timeout: Duration) -> ZooKeeperServerBuilder {
-        self.startup_timeout = Some(timeout);
-        self
-    }
-
-    /// Starts the server, and waits until it serves clients.
+    /// Stops the server at once, as a crash does, and keeps its data.
+    ///
+    /// Nothing that it has acknowledged is lost. Its port stays reserved, and connections to it are refused. A
+    /// paused server can be stopped, too. If the server is stopped already, this does nothing.
     ///
     /// # Errors
-    /// Those of [`ZooKeeperServer::start`].
-    pub fn start(self) -> Result<ZooKeeperServer> {
-        let settings = self.settings()?;
-        let kind = match self.kind {
-            Some(kind) => kind,
-            None => match given("ZKLOCK_TESTING_SERVER")? {
-                Some(name) => Kind::named(&name)?,
-                None => Kind::possible()?,
-            },
-        };
-        let (hosts, running) = match kind {
-            Kind::Docker => {
-                let docker = Docker::start(&settings)?;
-                (docker.hosts(), Running::Docker(Box::new(docker)))
-            }
-            Kind::Local => {
-                let local = Local::start(&settings)?;
-                (local.hosts(), Running::Local(local))
-            }
-        };
-        info!(target: "zklock::testing", "started a ZooKeeper server at {hosts} ({kind:?})");
-        Ok(ZooKeeperServer { hosts, kind, _running: running })
+    /// [`System`](ErrorKind::System) if the server has not ended within 30 s.
+    ///
+    /// ```no_run
+    /// use zklock::DistributedLock;
+    /// use zklock::testing::ZooKeeperServer;
+    ///
+    /// # fn main() -> zklock::Result<()> {
+    /// let server = ZooKeeperServer::start()?;
+    /// let zk = server.client()?;
+    /// let guard = DistributedLock::new(&zk, "/locks", "nightly").lock()?;
+    /// server.stop()?;
+    /// server.start_again()?;
+    /// guard.ensure_held()?; // a short restart costs no lock
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stop(&self) -> Result<()> {
+        let mut controlled = self.controlled.lock();
+        if controlled.condition != Condition::Stopped {
+            controlled.server.stop()?;
+            controlled.condition = Condition::Stopped;
+        }
+        Ok(())
     }
 
-    fn settings(&self) -> Result<Settings> {
-        let package = env::var_os("CARGO_MANIFEST_DIR");
-        let mut settings = Settings::of_package(package.as_deref().map(AsRef::as_ref))?;
-        let given_image = given("ZKLOCK_TESTING_IMAGE")?;
-        if let Some(image) = self.image.as_ref().or(given_image.as_ref()) {
-            settings.set_image(image);
+    /// Starts a stopped server with the same port and data, and waits until it serves clients.
+    ///
+    /// Sessions continue if their clients connect again within the session timeout, which begins anew with the
+    /// start. If the server is running, this does nothing.
+    ///
+    /// # Errors
+    /// [`System`](ErrorKind::System) if the server did not serve clients within the start-up timeout; then the
+    /// message contains the end of its log, the server is stopped, and the call can be repeated. Also if the
+    /// server is paused.
+    pub fn start_again(&self) -> Result<()> {
+        let mut controlled = self.controlled.lock();
+        match controlled.condition {
+            Condition::Running => Ok(()),
+            Condition::Paused => Err(self.refusal("start", "is paused; call `resume`")),
+            Condition::Stopped => {
+                controlled.server.start_again()?;
+                controlled.condition = Condition::Running;
+                Ok(())
+            }
         }
-        settings.env.extend(self.env.iter().cloned());
-        if let Some(timeout) = self.startup_timeout {
-            settings.startup_timeout = timeout;
+    }
+
+    /// Pauses the server: connections to it stay open, and it answers nothing.
+    ///
+    /// A local server gets `SIGSTOP`; new connections to it are accepted by the kernel, and not served. A
+    /// container is frozen. If the server is paused already, this does nothing.
+    ///
+    /// # Errors
+    /// [`System`](ErrorKind::System) if the server is stopped or has ended by itself, or did not pause in time.
+    pub fn pause(&self) -> Result<()> {
+        let mut controlled = self.controlled.lock();
+        match controlled.condition {
+            Condition::Paused => Ok(()),
+            Condition::Stopped => Err(self.refusal("pause", "is stopped; call `start_again`")),
+            Condition::Running => {
+                // If it fails half-way, `resume` and `stop` are still possible.
+                controlled.condition = Condition::Paused;
+                controlled.server.pause()
+            }
         }
-        settings.checked()
+    }
+
+    /// Resumes a paused server.
+    ///
+    /// The server then expires the sessions whose timeout has passed, except for those whose clients it hears
+    /// first. If the server is running, this does nothing.
+    ///
+    /// # Errors
+    /// [`System`](ErrorKind::System) if the server is stopped or has ended by itself, or did not resume in time.
+    pub fn resume(&self) -> Result<()> {
+        let mut controlled = self.controlled.lock();
+        match controlled.condition {
+            Condition::Running => Ok(()),
+            Condition::Stopped => Err(self.refusal("resume", "is stopped; call `start_again`")),
+            Condition::Paused => {
+                controlled.server.resume()?;
+                controlled.condition = Condition::Running;
+                Ok(())
+            }
+        }
+    }
+
+    /// Expires the session of a client at the server.
+    ///
+    /// When this returns, the session's ephemeral znodes are gone, and other clients can take its locks. The
+    /// client learns of it from the server, as after an expiry in production: its connection breaks, and when it
+    /// connects again, some milliseconds later, the server answers that the session has expired. The client opens
+    /// a new session for the next call.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) if the client has no session, or not at this server,
+    /// [`System`](ErrorKind::System) if the server is stopped or paused, or did not end the session within 10 s.
+    pub fn expire(&self, client: &Client) -> Result<()> {
+        let session = client.session_id().ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "the client has no session that could be expired")
+        })?;
+        self.expire_session(session)
+    }
+
+    /// Expires a session at the server, by the id that [`Client::session_id`] and the server's log tell.
+    ///
+    /// This is for sessions of other processes and of other client libraries. Otherwise like
+    /// [`expire`](ZooKeeperServer::expire).
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) if the server has no such session, [`System`](ErrorKind::System) if the
+    /// server is stopped or paused, or did not end the session within 10 s.
+    pub fn expire_session(&self, id: i64) -> Result<()> {
+        let controlled = self.controlled.lock();
+        let refusal = |why| Err(self.refusal("expire a session of", why));
+        match controlled.condition {
+            Condition::Running => expire_session::expire_session(&self.hosts, id),
+            Condition::Paused => refusal("is paused; call `resume`"),
+            Condition::Stopped => refusal("is stopped; call `start_again`"),
+        }
+    }
+
+    fn refusal(&self, what: &str, why: &str) -> Error {
+        system(format!("cannot {what} the ZooKeeper server at {}: it {why} first", self.hosts))
     }
 }
 
-impl Kind {
-    fn named(name: &str) -> Result<Kind> {
-        match name {
-            "docker" => Ok(Kind::Docker),
-            "local" => Ok(Kind::Local),
-            _ => Err(Error::new(
-                ErrorKind::InvalidData,
-                format!("ZKLOCK_TESTING_SERVER is {name:?}; it can be \"docker\" or \"local\""),
-            )),
-        }
-    }
-
-    fn possible() -> Result<Kind> {
-        let Err(no_engine) = docker::engine() else { return Ok(Kind::Docker) };
-        match child::Installation::find() {
-            Ok(_) => Ok(Kind::Local),
-            Err(no_installation) => Err(Error::new(
-                ErrorKind::System,
-                format!("{no_engine}; start one, or install ZooKeeper: {no_installation}"),
-            )),
-        }
-    }
-}
-
-/// An environment variable that is set and not empty.
-fn given(name: &str) -> Result<Option<String>> {
-    match env::var(name) {
-        Ok(value) if value.is_empty() => Ok(None),
-        Ok(value) => Ok(Some(value)),
-        Err(env::VarError::NotPresent) => Ok(None),
-        Err(env::VarError::NotUnicode(value)) => Err(Error::new(
-            ErrorKind::InvalidData,
-            format!("{name} is {value:?}, which is no text"),
-        )),
+impl fmt::Debug for ZooKeeperServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZooKeeperServer")
+            .field("hosts", &self.hosts)
+            .field("is_docker", &self.is_docker)
+            .finish_non_exhaustive()
     }
 }
 
@@ -267,22 +362,8 @@ fn system(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::System, message)
 }
 
-/// When a server that is starting now must serve. The time-out is within bounds, or the end is now.
-fn end_after(timeout: Duration) -> Instant {
+/// The end of a time limit that is not too long for the clock; otherwise now.
+fn end_after(limit: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(timeout).unwrap_or(now)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_choice_is_one_of_two() {
-        assert_eq!(Kind::named("docker").unwrap(), Kind::Docker);
-        assert_eq!(Kind::named("local").unwrap(), Kind::Local);
-        let error = Kind::named("podman").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidData);
-        assert!(error.to_string().contains("podman"), "{error}");
-    }
+    now.checked_add(limit).unwrap_or(now)
 }

@@ -1,4 +1,4 @@
-//! What `testcontainers.toml` says.
+//! The settings that `testcontainers.toml` makes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::error::{Error, ErrorKind, Result};
 
 const FILE: &str = "testcontainers.toml";
-/// This crate's own file has the defaults.
+/// This crate's own file contains the defaults.
 const DEFAULTS: &str = include_str!("../../testcontainers.toml");
 const LONGEST_START: Duration = Duration::from_secs(3600);
 
@@ -34,7 +34,7 @@ struct File {
 }
 
 impl Settings {
-    /// What the file in this directory says, and the defaults for what it does not.
+    /// Reads the file in this directory; defaults replace what it leaves out.
     pub(super) fn of_package(root: Option<&Path>) -> Result<Settings> {
         let Some(root) = root else { return Settings::of("") };
         let path = root.join(FILE);
@@ -59,7 +59,14 @@ impl Settings {
         .checked()
     }
 
-    /// Takes an image apart: a colon after the last slash is before the tag.
+    /// The image as Docker names it.
+    #[cfg(feature = "testing")]
+    pub(super) fn image_and_tag(&self) -> String {
+        format!("{}:{}", self.image, self.tag)
+    }
+
+    /// Sets the image from `name:tag`. A colon before a slash belongs to a registry's port.
+    #[cfg(any(feature = "testing", test))]
     pub(super) fn set_image(&mut self, image: &str) {
         let (name, tag) = match image.rsplit_once(':') {
             Some((name, tag)) if !tag.contains('/') => (name, tag),
@@ -69,30 +76,30 @@ impl Settings {
         self.tag = tag.to_owned();
     }
 
-    /// Refuses what Docker would refuse less clearly, or not at all.
+    /// Refuses settings that Docker would refuse less clearly, or not at all.
     pub(super) fn checked(self) -> Result<Settings> {
         let Settings { image, tag, startup_timeout, env } = &self;
         let last = image.rsplit('/').next().unwrap_or_default();
         if last.is_empty() || image.contains(char::is_whitespace) {
-            return Err(invalid(format!("image is {image:?}, which is no name of an image")));
+            return Err(invalid(format!("image is {image:?}, which is not a valid image name")));
         }
         if last.contains([':', '@']) {
-            return Err(invalid(format!("image is {image:?}; its tag stands apart, as `tag`")));
+            return Err(invalid(format!("image is {image:?}: write its tag under the key `tag`")));
         }
         if tag.is_empty() || tag.contains(|c: char| c.is_whitespace() || ":/@".contains(c)) {
-            return Err(invalid(format!("tag is {tag:?}, which is no tag of an image")));
+            return Err(invalid(format!("tag is {tag:?}, which is not a valid tag")));
         }
         if startup_timeout.is_zero() || *startup_timeout > LONGEST_START {
             let seconds = startup_timeout.as_secs();
-            let text = format!("the start-up time-out is {seconds} s; it can be from 1 to 3600 s");
+            let text = format!("the start-up timeout is {seconds} s; it must be from 1 to 3600 s");
             return Err(invalid(text));
         }
         let odd = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
         if let Some(name) = env.keys().find(odd) {
-            return Err(invalid(format!("env: {name:?} is no name of a variable")));
+            return Err(invalid(format!("env: {name:?} is not a valid variable name")));
         }
         if let Some((name, _)) = env.iter().find(|(_, value)| value.contains(['\0', '\n'])) {
-            return Err(invalid(format!("env: the value of {name} is not one line of text")));
+            return Err(invalid(format!("env: the value of {name} must be a single line")));
         }
         Ok(self)
     }
@@ -105,7 +112,7 @@ impl File {
 }
 
 fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidData, message)
+    Error::new(ErrorKind::InvalidArgument, message)
 }
 
 #[cfg(test)]
@@ -114,7 +121,7 @@ mod tests {
 
     fn refusal(text: &str) -> String {
         let error = Settings::of(text).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         error.to_string()
     }
 
@@ -144,15 +151,15 @@ mod tests {
         for (text, named) in [
             ("imgae = \"zookeeper\"", "imgae"),
             ("image = 3", "image"),
-            ("image = \"\"", "no name of an image"),
-            ("image = \"zookeeper:3.8\"", "stands apart"),
-            ("tag = \"a b\"", "no tag"),
+            ("image = \"\"", "not a valid image name"),
+            ("image = \"zookeeper:3.8\"", "under the key `tag`"),
+            ("tag = \"a b\"", "not a valid tag"),
             ("startup_timeout_seconds = 0", "from 1 to 3600"),
             ("startup_timeout_seconds = 9223372036854775807", "from 1 to 3600"),
             ("startup_timeout_seconds = -1", "-1"),
             ("[env]\nZOO_TICK_TIME = 200", "line 2"),
             ("[env]\n\"A=B\" = \"c\"", "A=B"),
-            ("[env]\nA = \"b\\nc\"", "not one line"),
+            ("[env]\nA = \"b\\nc\"", "a single line"),
             ("image = ", "line 1"),
         ] {
             let error = refusal(text);
@@ -161,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_taken_apart() {
+    fn an_image_is_split_into_name_and_tag() {
         let mut settings = Settings::of("").unwrap();
         for (image, name, tag) in [
             ("zookeeper:3.9", "zookeeper", "3.9"),

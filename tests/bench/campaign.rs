@@ -16,9 +16,9 @@ use super::results::{Missing, Results, Run};
 use super::support::server::{Place, Server};
 use super::workload::{Work, Workload};
 
-/// How often a run is tried that other load spoils.
+/// How often a run is tried if other load spoils it.
 const ATTEMPTS: usize = 3;
-/// How many runs of a workload are tried again, of a hundred of its runs.
+/// How many runs of a workload are tried again at most, in percent of its runs.
 const AGAIN: usize = 30;
 /// How long to wait for other load to end before trying again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ pub(crate) fn campaign(options: &Options, stop: &AtomicBool) -> Result<Results, 
         campaign.measure(workload)?;
     }
     let Campaign { results, logs, .. } = campaign;
-    // Of use only when something went wrong.
+    // Logs are useful only after a failure.
     let _ = fs::remove_dir_all(logs);
     Ok(results)
 }
@@ -58,7 +58,7 @@ struct Campaign<'a> {
     options: &'a Options,
     stop: &'a AtomicBool,
     logs: PathBuf,
-    // Ended before the servers.
+    // Dropped before the servers.
     workers: BTreeMap<(Contestant, usize), Worker>,
     /// By whether they force their logs to the disk.
     servers: BTreeMap<bool, Server>,
@@ -77,7 +77,7 @@ impl Campaign<'_> {
                 continue;
             }
             if !contestant.is_there(&self.options.programs) {
-                self.miss(workload, *contestant, "there is no program; see scripts/peers --bench");
+                self.miss(workload, *contestant, "not built; see scripts/peers --bench");
                 continue;
             }
             match self.prepare(workload, *contestant, is_new_server) {
@@ -87,7 +87,7 @@ impl Campaign<'_> {
         }
         self.again = (AGAIN * self.options.rounds * present.len()).div_ceil(100);
         for round in 0..self.options.rounds {
-            // Nobody always comes after the same one.
+            // Each round starts with another contestant.
             let order = (0..present.len()).map(|place| present[(place + round) % present.len()]);
             for contestant in order.collect::<Vec<_>>() {
                 if self.is_missing(workload, contestant) {
@@ -106,19 +106,19 @@ impl Campaign<'_> {
             match self.ask(contestant, workload.processes, "close", START) {
                 Err(Trouble::Stopped) => return Err("stopped".into()),
                 Ok(_) if contestant.is_compiled_at_work() => {}
-                // The next workload finds a new process, whose memory is that workload's.
+                // A new process for the next workload: its memory is that of this workload only.
                 Ok(_) | Err(_) => self.drop_workers(contestant),
             }
         }
         Ok(())
     }
 
-    /// Whether it was not there yet.
+    /// Starts a server if there is none yet, and returns whether it did.
     fn start_server(&mut self, fsync: bool) -> Result<bool, Box<dyn Error>> {
         if self.servers.contains_key(&fsync) {
             return Ok(false);
         }
-        // As a server is, but for its port: tests have theirs start quickly, and stay small.
+        // As in production. By default, tests start servers that start fast and stay small.
         let java = "_JAVA_OPTIONS=-XX:TieredStopAtLevel=4 -Xmx512m";
         let command = vec!["env".to_owned(), java.to_owned()];
         let server = Server::builder()
@@ -135,7 +135,7 @@ impl Campaign<'_> {
         Ok(true)
     }
 
-    /// Has a contestant's processes run, be connected, and be used to the work.
+    /// Starts a contestant's processes, connects them, and warms them up.
     fn prepare(
         &mut self,
         workload: &Workload,
@@ -163,7 +163,7 @@ impl Campaign<'_> {
         let hosts = self.servers[&workload.fsync].hosts();
         let connect = format!("connect {hosts} {}", workload.clients());
         self.ask(contestant, workload.processes, &connect, START)?;
-        // A new server, too, is compiled at work.
+        // A new server gets faster for a while, too, as it is compiled while it runs.
         let usual = self.options.length / 2;
         let length = if is_new_server { usual.max(Duration::from_secs(2)) } else { usual };
         let order = workload.warm_up(&path, length);
@@ -177,7 +177,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// Measures, again and again while other load spoils it, but not for ever.
+    /// Measures one run, and repeats it a few times while other load spoils it.
     fn run(
         &mut self,
         workload: &Workload,
@@ -191,7 +191,7 @@ impl Campaign<'_> {
             if !is_tried_again(run.spoiled, attempt, self.again) {
                 return Ok(run);
             }
-            println!("  {}, again", line(&run));
+            println!("  {}, trying again", line(&run));
             attempt += 1;
             self.again -= 1;
             let end = Instant::now() + PAUSE;
@@ -212,7 +212,7 @@ impl Campaign<'_> {
             .collect();
         let used = || pids.iter().map(|pid| machine::processor_seconds(*pid)).sum::<f64>();
         for pid in &pids {
-            // Without it the peak is that since the worker's start.
+            // If this fails, the peak is the one since the worker's start.
             let _ = machine::forget_peak(*pid);
         }
         let order = workload.order(&path(workload, contestant), self.options.length);
@@ -224,7 +224,7 @@ impl Campaign<'_> {
         let others = load.others(&Load::now(&ours));
         let processor = used() - before;
         let server = &self.servers[&workload.fsync];
-        // The second reading's own, and the third's.
+        // Less the requests of the second reading and of the third.
         let counted = Counters::read(server).less(&counters).less(&own).less(&own);
         let shares: Vec<u64> = answers.iter().map(|(operations, _)| *operations).collect();
         Ok(Run {
@@ -243,7 +243,7 @@ impl Campaign<'_> {
         })
     }
 
-    /// Gives all processes of a contestant an order at once, and waits for their answers:
+    /// Sends an order to all processes of a contestant at once, and waits for their answers:
     /// operations and seconds.
     fn ask(
         &mut self,
@@ -272,7 +272,7 @@ impl Campaign<'_> {
         Ok(answers)
     }
 
-    /// All that is ours but this process.
+    /// All processes of the bench except for this one.
     fn processes(&self) -> Vec<u32> {
         let servers = self.servers.values().filter_map(Server::pid);
         servers.chain(self.workers.values().map(Worker::pid)).collect()
@@ -291,7 +291,7 @@ impl Campaign<'_> {
         self.results.missing.push(missing);
     }
 
-    /// Leaves a contestant out of the rest of a workload; the next one has it start anew.
+    /// Leaves a contestant out of the rest of a workload; the next workload starts it again.
     fn fail(
         &mut self,
         workload: &Workload,
@@ -319,13 +319,13 @@ fn is_tried_again(spoiled: bool, attempt: usize, left: usize) -> bool {
     spoiled && attempt < ATTEMPTS && left > 0
 }
 
-/// The same in all rounds: what is above the contenders is made with the first.
+/// A contestant's lock path, the same in all rounds, so that only the first one creates parents.
 fn path(workload: &Workload, contestant: Contestant) -> String {
     format!("/bench/{}/{}", workload.name, contestant.name())
 }
 
-/// Ten thousand operations and more, until the compiler is done with what is done often: uncontended
-/// and contended, by several threads, as that is more in the same time.
+/// More than ten thousand operations, until the JVM has compiled what runs often: uncontended and
+/// contended, by several threads, because that is more operations in the same time.
 fn compiling(hosts: &str, path: &str, length: Duration) -> [String; 4] {
     let millis = length.as_millis();
     [
@@ -344,7 +344,7 @@ fn line(run: &Run) -> String {
     format!("{round} {name:<18} {speed:>12.0} per second; others {percent:.0} %{spoiled}")
 }
 
-/// What a server has counted.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counters {
     requests: u64,
@@ -357,7 +357,7 @@ impl Counters {
         let number = |name: &str| all.get(name).and_then(|text| text.parse::<f64>().ok());
         Counters {
             requests: number("zk_packets_received").unwrap_or_default() as u64,
-            // Not there before the first one.
+            // Missing before the first fsync.
             fsyncs: number("zk_cnt_fsynctime").unwrap_or_default() as u64,
         }
     }

@@ -1,4 +1,4 @@
-//! Who is measured.
+//! The clients that are measured.
 
 use std::env;
 use std::io;
@@ -51,17 +51,17 @@ impl Contestant {
 
     pub(crate) fn what(self) -> &'static str {
         match self {
-            Zklock => "this crate as it comes",
-            ZklockOff => "each acquisition with a node of its own: `HandOver::Off`",
-            ZklockKept => "a kept lock taken again: `keep_for`",
-            ZklockCrate => "a client made of a handle of the `zookeeper` crate, without a link",
+            Zklock => "this crate with its defaults",
+            ZklockOff => "this crate with a node for each acquisition: `HandOver::Off`",
+            ZklockKept => "this crate, acquiring a kept lock again: `keep_for`",
+            ZklockCrate => "this crate on a handle of the `zookeeper` crate",
             Curator => "Curator 5.4, `InterProcessMutex`, an instance for each thread",
             Kazoo => "kazoo 2.11, `Lock`, an object for each thread",
             ZookeeperClient => {
-                "zookeeper-client 0.11 (Rust, async), which does not wait for a release"
+                "zookeeper-client 0.11 (Rust, async), which does not wait for releases"
             }
-            Raw => "the floor: the least requests, in frames written by hand on one socket",
-            RawUnwaited => "the floor, which does not wait for a release either",
+            Raw => "only the requests that a lock needs, in frames written directly to one socket",
+            RawUnwaited => "the same, without waiting for releases",
         }
     }
 
@@ -69,12 +69,12 @@ impl Contestant {
         Contestant::ALL.into_iter().find(|contestant| contestant.name() == name)
     }
 
-    /// Whether it is this crate.
+    /// Whether it is a variant of this crate.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Zklock | ZklockOff | ZklockKept | ZklockCrate)
     }
 
-    /// Whether its worker is this very program.
+    /// Whether its worker is this program.
     fn is_within(self) -> bool {
         self.is_ours() || self.is_floor()
     }
@@ -83,12 +83,12 @@ impl Contestant {
         matches!(self, Raw | RawUnwaited)
     }
 
-    /// Whether it gets faster for a while.
+    /// Whether it gets faster for a while, because it is compiled while it runs.
     pub(crate) fn is_compiled_at_work(self) -> bool {
         self == Curator
     }
 
-    /// Whether there is a program of it, among those that `scripts/peers --bench` has built.
+    /// Whether its worker program exists; `scripts/peers --bench` builds those of other clients.
     pub(crate) fn is_there(self, programs: &Path) -> bool {
         self.is_within() || programs.join(self.program()).is_file()
     }

@@ -14,18 +14,19 @@ use serde_json::Value;
 
 use super::contestant::Contestant;
 
-/// Why there is no answer.
+/// Why a worker did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It takes longer than it may.
+    /// It takes longer than this limit.
     TooSlow(Duration),
-    /// It has ended, and said why.
+    /// It has ended, with this reason.
     Ended(String),
-    /// This program is to end.
+    /// The bench was interrupted.
     Stopped,
 }
 
-/// Ended when this is dropped; one that is left alone ends with its input.
+/// A worker process, killed when this is dropped. If the bench itself is killed, the worker ends at
+/// the end of its input.
 #[derive(Debug)]
 pub(crate) struct Worker {
     child: Child,
@@ -47,7 +48,7 @@ impl Worker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)
-            // Out of reach of the terminal's Ctrl-C: it ends with this.
+            // In its own process group, so that the terminal's Ctrl-C does not reach it.
             .process_group(0)
             .spawn()?;
         let orders = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -55,7 +56,7 @@ impl Worker {
         let (tell, answers) = mpsc::channel();
         thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(io::Result::ok);
-            // Who no longer listens has ended it.
+            // Sending fails if the `Worker` was dropped.
             let _ = lines
                 .filter_map(|line| Some(line.strip_prefix("peer: ")?.to_owned()))
                 .try_for_each(|answer| tell.send(answer));
@@ -68,7 +69,7 @@ impl Worker {
     }
 
     pub(crate) fn order(&mut self, order: &str) {
-        // One that has ended gives no answer, which is noticed.
+        // If the worker has ended, reading its answer fails.
         let _ = writeln!(self.orders, "{order}");
     }
 
@@ -102,7 +103,7 @@ impl Worker {
         let said = fs::read(&self.log).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
         let last = said.lines().rfind(|line| !line.trim().is_empty());
-        last.unwrap_or("and said nothing").trim().to_owned()
+        last.unwrap_or("it ended without a message").trim().to_owned()
     }
 }
 

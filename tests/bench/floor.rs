@@ -1,5 +1,5 @@
-//! The floor: the requests that a lock cannot do without, in frames written by hand on one socket,
-//! by one thread that does nothing else. What is faster does not ask the server for each turn.
+//! The floor: only the requests that a lock needs, in frames that one thread writes directly to one
+//! socket. A client that is faster does not ask the server for each acquisition.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,12 +16,12 @@ const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
 const LIST: i32 = 8;
 const CLOSE: i32 = -11;
-/// The number of an event.
+/// The request number in events.
 const EVENT: i32 = -1;
 
 pub(crate) struct Floor {
     hosts: String,
-    /// Whether it waits until a release has been done.
+    /// Whether it waits for the reply to a release.
     waits: bool,
 }
 
@@ -30,7 +30,7 @@ impl Floor {
         Floor { hosts: String::new(), waits }
     }
 
-    /// A connection of its own for each run: nobody sends its heartbeats in between.
+    /// Opens a connection for each run, because nothing sends heartbeats between runs.
     fn socket(&self, path: &str) -> Outcome<Socket> {
         let mut raw = Raw::connect(&self.hosts, SESSION)?;
         raw.create_all(path)?;
@@ -51,7 +51,7 @@ impl Hand for Floor {
 
     fn run(&mut self, path: &str, locks: usize, threads: usize, length: Duration) -> Outcome<Done> {
         if (locks, threads) != (1, 1) {
-            return Err("the floor is that of one thread".into());
+            return Err("the floor works with one thread and one lock only".into());
         }
         let mut socket = self.socket(path)?;
         let (create, list) = (create(path), on_path(path, Some(false)));
@@ -61,13 +61,13 @@ impl Hand for Floor {
             let created = socket.send(CREATE, &create);
             let listed = socket.send(LIST, &list);
             socket.flush()?;
-            // In the order in which they were asked.
+            // Replies come in the order of the requests.
             if let Some(deleted) = deleting.take() {
                 socket.answer(deleted)?;
             }
             let node = string(socket.answer(created)?)?.to_owned();
             if first(socket.answer(listed)?)? != last(&node) {
-                return Err("somebody else is there".into());
+                return Err("another contender is ahead of the only one".into());
             }
             let deleted = socket.send(DELETE, &delete(&node));
             socket.flush()?;
@@ -86,9 +86,9 @@ impl Hand for Floor {
         Ok(Done { operations, time })
     }
 
-    /// All nodes are of one connection, and made beforehand, as are the watches: each waiter was
-    /// in line. A hand-over is a delete, its event, and the list that shows the next one that it
-    /// is the first.
+    /// One connection creates all nodes and sets all watches beforehand, as if each waiter were in
+    /// the queue. A hand-over is a delete, its event, and the list by which the next contender sees
+    /// that it is the first.
     fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done> {
         let mut socket = self.socket(path)?;
         let (create, list) = (create(path), on_path(path, Some(false)));
@@ -114,7 +114,7 @@ impl Hand for Floor {
                 socket.flush()?;
                 socket.answer(deleted)?;
                 if first(socket.answer(listed)?)? != last(&nodes[index + 1]) {
-                    return Err("another one is the next".into());
+                    return Err("the first contender is not the next one in line".into());
                 }
             }
             let deleted = socket.send(DELETE, &delete(&nodes[waiters]));
@@ -155,7 +155,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Has a request sent with the next flush.
+    /// Adds a request to what the next flush sends.
     fn send(&mut self, opcode: i32, body: &[u8]) -> i32 {
         self.xid += 1;
         self.unsent.extend((body.len() as u32 + 8).to_be_bytes());
@@ -178,23 +178,23 @@ impl Socket {
         self.stream.read_exact(&mut self.answer)
     }
 
-    /// The answer that has to be the next one.
+    /// Reads the next reply, which has to be the one to request `xid`.
     fn answer(&mut self, xid: i32) -> io::Result<&[u8]> {
         self.receive()?;
         let (answered, code) = (int(&self.answer, 0)?, int(&self.answer, 12)?);
         if answered != xid || code != 0 {
-            let text = format!("an answer to {answered} and not {xid}, with code {code}");
+            let text = format!("expected a reply to {xid}, got one to {answered}, code {code}");
             return Err(io::Error::other(text));
         }
         Ok(&self.answer[16..])
     }
 
-    /// It comes before the answer to what has brought it about.
+    /// Reads an event. It comes before the reply to the request that caused it.
     fn event(&mut self) -> io::Result<()> {
         self.receive()?;
         match int(&self.answer, 0)? {
             EVENT => Ok(()),
-            other => Err(io::Error::other(format!("an answer to {other}, and no event"))),
+            other => Err(io::Error::other(format!("expected an event, got a reply to {other}"))),
         }
     }
 
@@ -205,7 +205,7 @@ impl Socket {
     }
 }
 
-/// An ephemeral sequential node, open to anyone.
+/// A request for an ephemeral sequential node, with an ACL that permits everything to anyone.
 fn create(path: &str) -> Vec<u8> {
     let mut body = Vec::new();
     put(&mut body, format!("{path}/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-").as_bytes());
@@ -247,7 +247,7 @@ fn string(bytes: &[u8]) -> io::Result<&str> {
     str::from_utf8(text).map_err(io::Error::other)
 }
 
-/// The child with the lowest number, which has ten digits.
+/// The child with the lowest sequence number, which has ten digits.
 fn first(list: &[u8]) -> io::Result<&str> {
     fn number(name: &str) -> &[u8] {
         &name.as_bytes()[name.len().saturating_sub(10)..]
@@ -269,7 +269,7 @@ fn last(path: &str) -> &str {
 }
 
 fn short() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the answer is too short")
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the reply is too short")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What this crate wants to reach, and whether it does.
+//! Goals for this crate's speed, and whether they are met.
 
 use super::contestant::Contestant::{
     self, Curator, Raw, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZookeeperClient,
@@ -15,13 +15,13 @@ pub(crate) struct Goal {
 
 #[derive(Clone, Copy, Debug)]
 enum Measure {
-    /// Operations in a second, by those of another.
+    /// Operations per second, divided by those of another contestant.
     Speed(Contestant),
-    /// Processor time for an operation, by that of another.
+    /// Processor time per operation, divided by that of another contestant.
     Cost(Contestant),
-    /// How far the share of a process is from the mean.
+    /// How far a process's share is from the mean.
     Unfairness,
-    /// Of one client, in all that it does with up to 32 threads, in megabytes.
+    /// Megabytes of one client, over all workloads with up to 32 threads.
     Memory,
 }
 
@@ -36,7 +36,7 @@ enum Bound {
 pub(crate) struct Verdict {
     pub(crate) goal: String,
     pub(crate) workload: &'static str,
-    /// What was seen, or why nothing can be said.
+    /// The measured value, or why there is none.
     pub(crate) seen: Result<Spread, String>,
     pub(crate) met: Option<bool>,
 }
@@ -86,7 +86,7 @@ const GOALS: [Goal; 18] = [
     },
 ];
 
-/// Those about what was measured.
+/// The verdicts on goals whose workload was measured.
 pub(crate) fn verdicts(results: &Results) -> Vec<Verdict> {
     let measured = |goal: &&Goal| results.workloads.iter().any(|one| one.name == goal.workload);
     GOALS.iter().filter(measured).map(|goal| goal.judge(results)).collect()
@@ -146,7 +146,8 @@ impl Bound {
     }
 }
 
-/// Spoiled runs count: load makes nobody smaller, and this is a bound from above.
+/// The greatest memory of all runs. Spoiled runs count: load does not make processes smaller, and
+/// the goal is an upper bound.
 fn greatest_peak(results: &Results, contestant: Contestant) -> Result<Spread, String> {
     let peaks = results
         .runs

@@ -1,4 +1,4 @@
-//! Results for other programs: all that was measured, and what is said of it.
+//! Results for other programs: all measurements, and what follows from them.
 
 use serde_json::{Value, json};
 

@@ -1,17 +1,17 @@
-//! What processes use, and what the machine does besides.
+//! What processes use, and other load on the machine.
 
 use std::fs;
 use std::io;
 use std::time::Instant;
 
-/// Processor time is told in hundredths of a second, on every Linux.
+/// Linux reports processor time in hundredths of a second.
 const TICKS: f64 = 100.0;
-/// In a process's flags: it is a thread of the kernel's.
+/// The flag of a process that is a thread of the kernel.
 const KERNEL: u64 = 0x0020_0000;
-/// What others may use of one processor before a run is spoiled.
+/// How much of one processor others may use before a run is spoiled.
 const TOLERATED: f64 = 0.15;
 
-/// What processors have been doing until now, in ticks.
+/// What the processors have done until now, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     at: Instant,
@@ -20,15 +20,15 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// `processes` are ours, as is this one. The kernel's own threads, which write to the disk for
-    /// the server, count as ours, too.
+    /// `processes` and this process are ours. The kernel's threads, which write to the disk for the
+    /// server, count as ours, too.
     pub(crate) fn now(processes: &[u32]) -> Load {
         let busy = fs::read_to_string("/proc/stat").map_or(0, |stat| busy(&stat));
         let own = processes.iter().chain([&std::process::id()]).map(|pid| ticks(*pid)).sum::<u64>();
         Load { at: Instant::now(), busy, ours: own + of_kernel() }
     }
 
-    /// What others have used since, in processors.
+    /// What others have used between this and `later`, in processors.
     pub(crate) fn others(&self, later: &Load) -> f64 {
         let busy = later.busy.saturating_sub(self.busy);
         let ours = later.ours.saturating_sub(self.ours);
@@ -40,27 +40,27 @@ fn others(busy: u64, ours: u64, seconds: f64) -> f64 {
     busy.saturating_sub(ours) as f64 / TICKS / seconds.max(1.0 / TICKS)
 }
 
-/// Whether so much of one processor, used by others, makes a run worthless.
+/// Whether others used so much of one processor that a run does not count.
 pub(crate) fn spoils(others: f64) -> bool {
     others > TOLERATED
 }
 
-/// Of all processors together: all that is neither idle nor waiting for a disk, and what a
-/// hypervisor gave to others.
+/// The busy ticks of all processors together: what is neither idle nor waiting for a disk. What a
+/// hypervisor gave to others counts as busy.
 fn busy(stat: &str) -> u64 {
     let line = stat.lines().next().unwrap_or_default();
     let fields: Vec<u64> =
         line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
-    // user, nice, system, idle, iowait, irq, softirq, steal; guests are in the first.
+    // user, nice, system, idle, iowait, irq, softirq, steal; user includes guests.
     fields.iter().take(8).enumerate().filter(|(at, _)| !matches!(at, 3 | 4)).map(|(_, t)| t).sum()
 }
 
-/// The processor time that a process has used, in ticks; 0 if it is gone.
+/// The processor time that a process has used, in ticks; 0 if it has ended.
 pub(crate) fn ticks(pid: u32) -> u64 {
     stat(&pid.to_string()).map_or(0, |stat| stat.ticks)
 }
 
-/// As [`ticks`], in seconds.
+/// The processor time that a process has used, in seconds; 0 if it has ended.
 pub(crate) fn processor_seconds(pid: u32) -> f64 {
     ticks(pid) as f64 / TICKS
 }
@@ -87,19 +87,19 @@ fn stat(pid: &str) -> Option<Stat> {
 }
 
 fn parse_stat(line: &str) -> Option<Stat> {
-    // A name may have spaces and parentheses.
+    // The name may contain spaces and parentheses.
     let (_, after_name) = line.rsplit_once(") ")?;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Stat { flags: number(6)?, ticks: number(11)? + number(12)? })
 }
 
-/// Has the peak of a process's memory count from now on.
+/// Resets the peak of a process's memory, which then counts from now on.
 pub(crate) fn forget_peak(pid: u32) -> io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
-/// The most memory that a process had in use at once, in bytes.
+/// The peak of a process's memory, in bytes.
 pub(crate) fn peak(pid: u32) -> Option<u64> {
     peak_in(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
@@ -109,7 +109,7 @@ fn peak_in(status: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// As results say it.
+/// Describes this machine, for the results.
 pub(crate) fn describe() -> String {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processors
@@ -161,7 +161,7 @@ mod tests {
     fn this_process_uses_processors_and_memory() {
         let begin = Load::now(&[]);
         let own = ticks(std::process::id());
-        // However little of them it is given.
+        // The limit is long, because a busy machine may give this process little time.
         eventually(Duration::from_secs(60), "a tick of this process", || {
             let since = Instant::now();
             while since.elapsed() < Duration::from_millis(20) {}

@@ -1,12 +1,12 @@
-//! How fast the locks are, beside those of other clients and the least that a lock takes: all on
-//! one server, in one run, one after another in each round.
+//! Compares the speed of these locks with other clients' locks, and with the least requests that a
+//! lock needs: all on one server, in one run, one after another in each round.
 //!
 //! ```text
 //! scripts/bench
 //! ```
 //!
-//! An example and no `[[bench]]`, as those have either a harness for their tests or a `main` that
-//! talks to workers.
+//! It is an example, not a `[[bench]]`: that has either a test harness or a `main`, and this needs
+//! both, to have tests and to start workers.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,25 +14,25 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a measurement that talks to people"
+    reason = "a measurement with a command line"
 )]
 
 mod campaign; // a whole run
-mod contestant; // who is measured
+mod contestant; // the clients that are measured
 mod crew; // the worker processes
-mod floor; // what a lock cannot do without
-mod goals; // what is to be reached
+mod floor; // a worker that sends only the requests that a lock needs
+mod goals; // the goals, and whether they are met
 mod json;
-mod machine; // what processes use, and what the machine does besides
-mod obey; // a worker: does what it is told
+mod machine; // what processes use, and other load on the machine
+mod obey; // a worker's main loop: reads orders, and answers them
 mod options;
-mod ours; // our own locks at work
+mod ours; // a worker that uses our own locks
 mod plot;
 mod results; // medians and ratios
 #[path = "../it/support/mod.rs"]
 mod support;
 mod table;
-mod workload; // what is done
+mod workload; // what the workers do
 
 use std::env;
 use std::error::Error;
@@ -48,9 +48,10 @@ use results::Results;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 fn main() -> ExitCode {
-    // A panic is a server that did not start, or the like; it ends the workers too.
+    // A panic means that the run itself failed, such as a server that did not start. It ends the
+    // workers, too.
     let outcome = catch_unwind(AssertUnwindSafe(run));
-    match outcome.unwrap_or_else(|_| Err("it came to nothing".into())) {
+    match outcome.unwrap_or_else(|_| Err("the run panicked, see above".into())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -87,7 +88,7 @@ fn work(worker: Contestant) -> Result<(), Box<dyn Error>> {
     worked.map_err(|error| -> Box<dyn Error> { error })
 }
 
-/// Puts the results where they are to stand.
+/// Writes the results to files.
 fn write(results: &Results, options: &Options) -> Result<(), Box<dyn Error>> {
     let verdicts = goals::verdicts(results);
     let pictures = plot::pictures(results);

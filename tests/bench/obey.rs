@@ -1,5 +1,5 @@
-//! A worker: does what it is told by lines at its input, and answers with lines of JSON. Those of
-//! other clients are in tests/peers, whose README has the orders.
+//! A worker's main loop: reads orders as lines from standard input, and answers with lines of JSON.
+//! Other clients' workers are in tests/peers, whose README has the orders.
 
 use std::error::Error;
 use std::io;
@@ -22,9 +22,9 @@ pub(crate) struct Done {
 pub(crate) trait Hand {
     fn connect(&mut self, hosts: &str, clients: usize) -> Outcome<()>;
     fn close(&mut self) -> Outcome<()>;
-    /// Acquires and releases for so long.
+    /// Acquires and releases for a time of `length`.
     fn run(&mut self, path: &str, locks: usize, threads: usize, length: Duration) -> Outcome<Done>;
-    /// Has so many wait in line, each for one turn.
+    /// Has waiters queue, until each has held the lock once.
     fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done>;
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn obey(mut hand: impl Hand) -> Outcome<()> {
         for order in io::stdin().lines().map_while(io::Result::ok) {
             let _ = tell.send(order);
         }
-        // Whoever gave the orders is gone, whatever is going on.
+        // The parent is gone: ends at once, even while an order is carried out.
         exit(0);
     });
     println!("peer: ready");
@@ -62,7 +62,7 @@ fn carry_out(hand: &mut impl Hand, words: &[&str]) -> Outcome<Value> {
         ["queue", path, waiters, repeats] => {
             hand.queue(path, waiters.parse()?, repeats.parse()?)?
         }
-        _ => return Err(format!("no such order: {words:?}").into()),
+        _ => return Err(format!("unknown order: {words:?}").into()),
     };
     Ok(json!({ "operations": done.operations, "seconds": done.time.as_secs_f64() }))
 }

@@ -1,4 +1,4 @@
-//! What to do, as the command line says it.
+//! The command line.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,19 +10,21 @@ use super::workload::{self, Workload};
 pub(crate) const USAGE: &str = "\
 usage: bench [--rounds N] [--seconds S] [--only WORKLOAD,..] [--peers NAME,..] [--write]
 
-  --rounds N          how often each is measured in each workload (5); a ratio takes three
-  --seconds S         how long each time (1.5); may be a fraction
+  --rounds N          how often each client is measured in each workload (5); at least 3
+  --seconds S         how long each measurement takes (1.5); may be a fraction
   --only WORKLOAD,..  one, one-nofsync, own, shared-8, shared-8-nofsync, shared-32, processes-4,
                       processes-4x8, queued-200, queued-1000 (all)
-  --peers NAME,..     curator, kazoo, zookeeper-client, raw (all, as far as they are there)
-  --limit SECONDS     what takes longer is given up (60)
-  --write             put table, figures and plots into docs/bench, as they stand in the
-                      documentation; else they are in target/bench
-  --out DIR           put them there
+  --peers NAME,..     curator, kazoo, zookeeper-client, raw (all that are built)
+  --limit SECONDS     give up a measurement that takes longer (60)
+  --write             write table, figures and plots to docs/bench, as part of the
+                      documentation, not to target/bench
+  --out DIR           write them to DIR
+  --accept-load       measure even if other programs load the machine; the results are
+                      not to be quoted. Allows fewer than 3 rounds
 
-The exit code is 0 if it could be measured, whatever came of it.";
+The exit code is 0 if the measurement succeeded, whether or not the goals are met.";
 
-/// Of how many rounds a ratio is made at the least.
+/// How many rounds a ratio needs at least.
 const NEEDED: usize = 3;
 
 #[derive(Clone, Debug)]
@@ -33,12 +35,12 @@ pub(crate) struct Options {
     pub(crate) contestants: Vec<Contestant>,
     pub(crate) limit: Duration,
     pub(crate) out: PathBuf,
-    /// Where the programs of other clients are.
+    /// The directory of other clients' programs.
     pub(crate) programs: PathBuf,
-    /// Takes what other load has spoiled as if nothing were; for trying this program.
+    /// Whether runs count that other load has spoiled; for trying out this program.
     pub(crate) accept_load: bool,
     pub(crate) help: bool,
-    /// What makes this process a worker; not for people.
+    /// Set if this process is a worker. The bench starts workers with this option; users do not.
     pub(crate) worker: Option<Contestant>,
 }
 
@@ -82,43 +84,43 @@ impl Options {
                 "--help" | "-h" => options.help = true,
                 "--worker" => {
                     let name = value()?;
-                    let worker = Contestant::of_name(&name).ok_or(format!("no worker {name}"))?;
+                    let worker = Contestant::of_name(&name).ok_or(format!("no worker: {name}"))?;
                     options.worker = Some(worker);
                 }
-                _ => return Err(format!("{option}: no such option")),
+                _ => return Err(format!("unknown option: {option}")),
             }
         }
         if options.rounds < NEEDED && !options.accept_load {
-            return Err(format!("a ratio takes {NEEDED} rounds"));
+            return Err(format!("--rounds: at least {NEEDED}, or use --accept-load"));
         }
         if write {
             if partial || options.accept_load {
-                return Err("the documentation has a whole run, of a quiet machine".to_owned());
+                return Err("--write excludes --only, --peers and --accept-load".to_owned());
             }
             options.out = "docs/bench".into();
         }
         Ok(options)
     }
 
-    /// How many clean rounds of both sides a ratio takes.
+    /// How many clean rounds of both sides a ratio needs.
     pub(crate) fn needed(&self) -> usize {
         if self.accept_load { 1 } else { NEEDED }
     }
 }
 
 fn number<N: FromStr>(option: &str, text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| format!("{option}: {text:?} is not a number that will do"))
+    text.parse().map_err(|_| format!("{option}: {text:?} is not a valid number"))
 }
 
 fn seconds(option: &str, text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number(option, text)?)
         .ok()
         .filter(|length| !length.is_zero())
-        .ok_or_else(|| format!("{option}: {text:?} is not a time that will do"))
+        .ok_or_else(|| format!("{option}: {text:?} is not a valid length of time"))
 }
 
 fn each<T>(option: &str, text: &str, of_name: fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
-    let parse = |name: &str| of_name(name).ok_or_else(|| format!("{option}: what is {name:?}?"));
+    let parse = |name: &str| of_name(name).ok_or_else(|| format!("{option}: unknown {name:?}"));
     text.split(',').map(parse).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Our own locks at work.
+//! A worker that uses our own locks.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -13,11 +13,11 @@ use super::obey::{Done, Hand, Outcome};
 use super::support::raw::Raw;
 
 const SESSION: Duration = Duration::from_secs(30);
-/// In line are all when each has called, and nobody has come for so long: a client may have one
-/// place for several.
+/// All waiters are in the queue when each has called, and no node has come for this long. Nodes
+/// cannot be counted, as waiters of one client may share one.
 const SETTLED: Duration = Duration::from_millis(300);
 
-/// The lock of one variant: all that sets them apart, but for how the client is made.
+/// The lock of one variant. Variants differ only in this, and in how the client is made.
 fn lock(variant: Contestant, zk: &Client, base: &str, name: &str) -> DistributedLock {
     let builder = DistributedLock::builder(zk, base, name);
     match variant {
@@ -32,7 +32,7 @@ pub(crate) struct Ours {
     variant: Contestant,
     hosts: String,
     clients: Vec<Client>,
-    /// What clients are made of that have no connection of their own.
+    /// The handles of clients that are made of handles of the `zookeeper` crate.
     handles: Vec<Arc<ZooKeeper>>,
 }
 
@@ -105,7 +105,7 @@ impl Hand for Ours {
 
     fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done> {
         let mut done = Done { operations: 0, time: Duration::ZERO };
-        // Not by the locks' own `contenders`, which reads what each says of itself.
+        // Not with the locks' own `contenders`, which also reads each contender's data.
         let mut onlooker = Raw::connect(&self.hosts, SESSION)?;
         for _ in 0..repeats {
             let held = self.lock(0, path)?.lock()?;
@@ -116,7 +116,7 @@ impl Hand for Ours {
             let time = thread::scope(|scope| -> Outcome<Duration> {
                 let working =
                     locks.into_iter().map(|lock| wait_once(scope, lock, &called)).collect();
-                // Also on an error: those who wait here would wait for ever.
+                // An error is returned only after the release: otherwise the waiters wait for ever.
                 let in_line = wait_for_line(&mut onlooker, path, &called, waiters);
                 let begin = Instant::now();
                 LockGuard::unlock(held)?;

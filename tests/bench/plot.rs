@@ -1,5 +1,5 @@
-//! Results as pictures, in SVG: a bar for each client, with its spread. They are legible on light
-//! and on dark pages.
+//! Results as SVG pictures: a bar for each client, with its spread. They are legible on light and
+//! on dark pages.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::workload::{Group, Workload};
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 150.0;
-/// Behind the longest bar there is room for its figure.
+/// Room for the figure behind the longest bar.
 const RIGHT: f64 = 170.0;
 const ROW: f64 = 22.0;
 const BAR: f64 = 14.0;
@@ -35,7 +35,7 @@ text { font: 12px sans-serif; fill: #1f2328 }
 }
 ";
 
-/// Files by name; only those of what was measured.
+/// The names and contents of the pictures of all workloads that were measured.
 pub(crate) fn pictures(results: &Results) -> Vec<(String, String)> {
     let groups = [
         (Group::Uncontended, "uncontended.svg"),
@@ -80,8 +80,8 @@ fn costs(results: &Results) -> Option<String> {
 
 type Bar = (Contestant, Result<Spread, String>);
 
-/// Of all that were measured, or should have been. A kept lock would leave nothing to be seen of
-/// the others.
+/// The bars of all contestants that were measured, or should have been; except for the kept lock,
+/// beside which the other bars would be invisible.
 fn bars(
     results: &Results,
     workload: &Workload,

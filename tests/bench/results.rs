@@ -1,5 +1,5 @@
-//! What was measured, and what can be said of it: medians with their spread, and ratios of what
-//! was measured in one round.
+//! The measurements, and what follows from them: medians with their spread, and ratios of
+//! measurements of one round.
 
 use super::contestant::Contestant;
 use super::workload::Workload;
@@ -11,15 +11,15 @@ pub(crate) struct Run {
     pub(crate) contestant: Contestant,
     pub(crate) round: usize,
     pub(crate) operations: u64,
-    /// Operations in a second; of several processes together.
+    /// Operations per second, of all processes together.
     pub(crate) speed: f64,
-    /// The client's, in seconds.
+    /// The client's processor time, in seconds.
     pub(crate) processor: f64,
-    /// Bytes; of the process with the most.
+    /// The peak memory of the largest process, in bytes.
     pub(crate) peak: Option<u64>,
     pub(crate) requests: u64,
     pub(crate) fsyncs: u64,
-    /// By process.
+    /// The operations of each process.
     pub(crate) shares: Vec<u64>,
     /// The processors that others used meanwhile.
     pub(crate) others: f64,
@@ -27,7 +27,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Microseconds of processor for each operation.
+    /// Microseconds of processor time per operation.
     pub(crate) fn cost(&self) -> f64 {
         self.processor * 1e6 / self.operations as f64
     }
@@ -43,14 +43,14 @@ impl Run {
         Some((*least as f64 / mean, *most as f64 / mean))
     }
 
-    /// How far the share of a process is from the mean at the most, as a part of it.
+    /// How far a process's share is from the mean at most, as a part of the mean.
     pub(crate) fn unfairness(&self) -> Option<f64> {
         let (least, most) = self.extremes()?;
         Some((1.0 - least).max(most - 1.0))
     }
 }
 
-/// Why there is nothing of a contestant.
+/// Why a contestant was not measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Missing {
     pub(crate) workload: &'static str,
@@ -63,17 +63,17 @@ pub(crate) struct Results {
     pub(crate) workloads: Vec<Workload>,
     pub(crate) runs: Vec<Run>,
     pub(crate) missing: Vec<Missing>,
-    /// How many clean rounds of both sides a ratio takes.
+    /// How many clean rounds of both sides a ratio needs.
     pub(crate) needed: usize,
     pub(crate) rounds: usize,
     pub(crate) seconds: f64,
     pub(crate) machine: String,
     pub(crate) server: String,
-    /// Nothing was taken for spoiled: not to be quoted.
+    /// Whether spoiled runs were counted: then the results are not to be quoted.
     pub(crate) accepted_load: bool,
 }
 
-/// A median, and what lies on both sides of it.
+/// A median, with the least and the greatest value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -92,7 +92,7 @@ impl Spread {
 }
 
 impl Results {
-    /// All runs of one kind, spoiled ones too.
+    /// All runs of one kind, including spoiled ones.
     pub(crate) fn of(
         &self,
         workload: &str,
@@ -109,7 +109,7 @@ impl Results {
         self.of(workload, contestant).filter(|run| !run.spoiled)
     }
 
-    /// Of the clean rounds.
+    /// The spread of the clean rounds.
     pub(crate) fn spread(
         &self,
         workload: &str,
@@ -119,7 +119,7 @@ impl Results {
         Spread::of(self.clean(workload, contestant).filter_map(measure).collect())
     }
 
-    /// The first by the second, each ratio within one round; or why there is none.
+    /// The first divided by the second, each ratio within one round; or why there is none.
     pub(crate) fn ratio(
         &self,
         workload: &str,
@@ -143,7 +143,8 @@ impl Results {
         Spread::of(ratios).ok_or_else(|| "spoiled".to_owned())
     }
 
-    /// As [`spread`](Results::spread), of as many clean rounds as a ratio takes.
+    /// The spread of the clean rounds, if there are as many as a ratio needs; otherwise why there
+    /// is none.
     pub(crate) fn figure(
         &self,
         workload: &str,
@@ -246,7 +247,7 @@ pub(crate) mod tests {
                 .map(|spread| spread.median)
         };
         assert_eq!(ratio(&results), Ok(3.0));
-        // Of another round, and of the other side.
+        // The second spoiled run is of another round, and of the other side.
         results.runs[3] = spoil(results.runs[3].clone());
         assert_eq!(ratio(&results), Err("spoiled".to_owned()));
         assert!(results.figure("one", Zklock, |run| Some(run.speed)).is_ok());

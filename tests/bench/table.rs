@@ -1,4 +1,4 @@
-//! Results for people, in Markdown.
+//! Results as a Markdown page.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::goals::Verdict;
 use super::results::{Results, Run, Spread};
 use super::workload::{Group, Workload};
 
-/// Said of what was measured beside other load, wherever it stands.
+/// Added to all results that were measured under other load.
 pub(crate) const NOT_TO_BE_QUOTED: &str =
     "Measured without regard to other load on the machine: not to be quoted.";
 
@@ -71,7 +71,7 @@ fn section(results: &Results, workload: &Workload) -> String {
     out + "\n"
 }
 
-/// `None` for who was not asked for.
+/// `None` for a contestant that was not selected.
 fn row(results: &Results, workload: &str, contestant: Contestant, shares: bool) -> Option<String> {
     let name = contestant.name();
     let runs = results.of(workload, contestant);
@@ -95,7 +95,7 @@ fn row(results: &Results, workload: &str, contestant: Contestant, shares: bool) 
     let by_curator = match by_curator {
         _ if contestant == Curator => "1".to_owned(),
         Ok(spread) => to_text(&spread, ratio),
-        // Why is said in Curator's own row.
+        // Curator's own row says why.
         Err(_) if results.of(workload, Curator).next().is_none() => "–".to_owned(),
         Err(why) => why,
     };
@@ -123,7 +123,7 @@ fn row(results: &Results, workload: &str, contestant: Contestant, shares: bool) 
 }
 
 fn notes(results: &Results) -> String {
-    let mut out = String::from("## Who is who\n\n");
+    let mut out = String::from("## Clients\n\n");
     let measured = |contestant: &Contestant| {
         results.runs.iter().any(|run| run.contestant == *contestant)
             || results.missing.iter().any(|missing| missing.contestant == *contestant)
@@ -137,20 +137,21 @@ fn notes(results: &Results) -> String {
         "
 ## How it is measured
 
-- Workers stay alive from round to round, and have done the same work before it counts. In each
-  round one after another works, and who comes first changes.
+- Workers stay alive from round to round, and warm up with the same work before they are measured.
+  In each round they work one after another, and each round begins with another client.
 - Figures are medians of the clean rounds, with the least and the greatest in parentheses. A ratio
-  is made within each round, and then the median is taken; it takes {needed} clean rounds of both.
-- A run is spoiled when others use more than 15 % of one processor meanwhile. It is tried again a
-  few times; nothing that a spoiled run says is in the table.
-- An operation is an acquisition and its release; in the queue, a hand-over. There requests count
-  from the first one in line on, and time from the gate's opening.
+  is computed within each round, and then its median; it needs {needed} clean rounds of both.
+- A run is spoiled if other programs use more than 15 % of one processor meanwhile. It is tried
+  again a few times; the table has no figures of spoiled runs.
+- An operation is an acquisition and its release; in the queued workloads, a hand-over. There,
+  requests count from when the first waiter queues, and time from the release by the holder at the
+  front, which opens the gate.
 - Requests and fsyncs are what the server counts. Several requests may share one fsync. Processor
-  time is the client's, of all its threads. Memory is the greatest resident size in a run, of the
-  largest process; each workload has new processes, but for Curator's, which would have to be
+  time is that of all threads of the client. Memory is the greatest resident size in a run, of the
+  largest process; each workload has new processes, except for Curator's, which would have to be
   compiled again.
 - Shares are those of processes, as parts of their mean.
-- The server runs with 512 MB of heap, and is as it is shipped otherwise; with *nofsync* it has
+- The server runs with 512 MB of heap and otherwise with its defaults; with *nofsync* it has
   `zookeeper.forceSync=no`.
 "
     );
@@ -170,7 +171,7 @@ fn whole_or_parts(value: f64) -> String {
     if value >= 10.0 { whole(value) } else { format!("{value:.2}") }
 }
 
-/// With a comma after the thousands.
+/// A whole number, with commas between thousands.
 pub(crate) fn whole(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::new();

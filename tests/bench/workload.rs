@@ -1,4 +1,4 @@
-//! What is done, and by whom.
+//! The workloads, and the clients that are measured with each.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) group: Group,
-    /// Whether the server forces its log to the disk, as it does unless told otherwise.
+    /// Whether the server forces its log to the disk, as it does by default.
     pub(crate) fsync: bool,
     pub(crate) processes: usize,
     pub(crate) work: Work,
     pub(crate) contestants: &'static [Contestant],
 }
 
-/// What stands in one picture.
+/// Workloads that are shown in one picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Uncontended,
@@ -30,9 +30,9 @@ pub(crate) enum Group {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    /// So many threads of a client acquire and release, each again and again.
+    /// Threads of one client acquire and release, again and again.
     Loop { threads: usize, locks: usize },
-    /// So many wait in line behind a holder, who lets go; over when each has held once.
+    /// Waiters queue behind a holder, which then releases; over when each has held once.
     Queue { waiters: usize, clients: usize, repeats: usize },
 }
 
@@ -158,7 +158,7 @@ impl Workload {
         }
     }
 
-    /// The order to a worker, at a path that is this contestant's.
+    /// The order to a worker; `path` is this contestant's own.
     pub(crate) fn order(&self, path: &str, length: Duration) -> String {
         match self.work {
             Work::Loop { threads, locks } => {
@@ -168,7 +168,7 @@ impl Workload {
         }
     }
 
-    /// The order to get used to it, without being measured.
+    /// The order to warm up, without being measured.
     pub(crate) fn warm_up(&self, path: &str, length: Duration) -> String {
         match self.work {
             Work::Loop { .. } => self.order(path, length),

@@ -19,7 +19,7 @@ const WRITE: i32 = 2;
 const CREATE: i32 = 4;
 const DELETE: i32 = 8;
 
-/// A lock node on which everybody else may do no more than `permissions`.
+/// A lock node on which all other clients have only `permissions`.
 fn owned(site: &Site, permissions: i32) -> (Raw, String) {
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
@@ -127,7 +127,7 @@ fn s70_a_lock_node_that_cannot_be_made_is_an_error_that_says_so() {
     assert_refused("read", shared.read(), &node, "CREATE");
     assert_refused("write", shared.try_write_for(SOON), &node, "CREATE");
     assert_refused("acquire", permits.acquire(), &node, "CREATE");
-    // Nobody holds what is not there.
+    // A lock node that does not exist has no contenders.
     assert_eq!(shared.contenders().unwrap(), []);
     assert_eq!(shared.observe().next_for(SOON).unwrap(), Some(Vec::new()));
     assert_eq!(permits.request_release().unwrap(), 0);
@@ -163,7 +163,7 @@ fn s70_to_ask_and_to_break_take_what_the_error_says() {
     ] {
         assert_refused(case, asked, &contender.path, "WRITE");
     }
-    // WRITE on the contender would not do for that: it takes DELETE on the lock node.
+    // WRITE on the contender is not enough: to break the lock takes DELETE on the lock node.
     for (case, broken) in [
         ("mutex", lock.break_lock(&contender)),
         ("shared", shared.break_lock(&contender)),
@@ -174,7 +174,7 @@ fn s70_to_ask_and_to_break_take_what_the_error_says() {
     guard.ensure_held().unwrap();
     assert!(!guard.release_requested());
 
-    // Who has the credentials may.
+    // A client with the credentials may.
     assert_eq!(theirs.request_release().unwrap(), 1);
     assert!(theirs.request_release_of(&contender).unwrap());
     assert!(theirs.break_lock(&contender).unwrap());
@@ -197,7 +197,7 @@ fn s70_a_release_that_an_acl_forbids_says_so() {
     let path = reader.path().to_owned();
     assert_refused("unlock", reader.unlock(), &path, "DELETE");
     raw.delete(&path).unwrap();
-    // The second node is there, and the first cannot go.
+    // The second node is there, and the first cannot be deleted.
     let writer = shared.write().unwrap();
     let path = writer.path().to_owned();
     assert_refused("downgrade", writer.downgrade(), &path, "DELETE");
@@ -216,7 +216,7 @@ fn s70_a_release_that_an_acl_forbids_says_so() {
     site.finish([zk]);
 }
 
-/// The nodes that these locks make bear the ACL that they were given.
+/// The nodes that these locks make have the ACL that the locks were given.
 #[test]
 fn s70_an_acl_covers_lock_node_and_contenders() {
     skip_without_zookeeper!();
@@ -254,7 +254,7 @@ fn s70_an_acl_covers_lock_node_and_contenders() {
     site.finish([owner, zk]);
 }
 
-/// Servers from 3.7.3, 3.8.4 and 3.9.2 on want READ for the stat, too; these tests imitate that.
+/// Servers from 3.7.3, 3.8.4 and 3.9.2 on require READ for the stat, too; the proxy imitates that.
 fn with_hidden_stats(site: &Site, part: &str) -> (Proxy, Client) {
     let (proxy, zk) = site.proxied(Duration::from_secs(10));
     proxy.deny(opcode::EXISTS, part, NO_AUTH);
@@ -274,10 +274,10 @@ fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_unt
     let guard = lock.lock().unwrap();
     guard.ensure_held().unwrap();
     raw.delete(guard.path()).unwrap();
-    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::LockLost);
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
     drop(guard);
-    // One whose making has no answer is given up for another one: its token cannot be seen.
+    // A node whose create has no answer is replaced by another one: its token cannot be read.
     proxy.drop_reply(opcode::CREATE, 1);
     let guard = lock.lock().unwrap();
     let made = raw.exists(guard.path()).unwrap().expect("its node").czxid;
@@ -327,7 +327,7 @@ fn a_contender_of_which_nothing_is_shown_is_listed_and_observed() {
     let leader = election.leader().unwrap().expect("the leader");
     for one in contenders.iter().chain(&seen) {
         assert_eq!((&*one.path, &*one.data, one.session), (&*theirs, &b""[..], -1));
-        // As it was seen just now: nobody is to take it for stuck.
+        // Its age counts from now, so that it does not look stuck.
         assert!(one.age() < SOON * 2, "{one:?}");
     }
     assert_eq!((contenders.len(), seen.len()), (1, 1));
@@ -354,13 +354,13 @@ fn a_barrier_of_which_nothing_is_shown_is_up() {
     assert!(theirs.is_raised().unwrap());
     assert!(!theirs.raise().unwrap());
     assert_refused("wait", theirs.wait_for(SOON), &format!("{base}/a"), "READ");
-    // It is not known whether it is the one that an unanswered attempt has meant.
+    // A retry cannot tell whether this is the barrier that an earlier attempt was to delete.
     assert_refused("lift", theirs.lift(), &format!("{base}/a"), "READ");
-    // To make one under a node that may not be read, CREATE is enough.
+    // To raise a barrier below a node that may not be read, CREATE is enough.
     let other = Barrier::new(&zk, &base, "b");
     assert!(other.raise().unwrap());
     raw.delete(&format!("{base}/b")).unwrap();
-    // Whether it was made and lifted again, or never made, cannot be seen.
+    // The client cannot see whether the barrier was made and lifted again, or never made.
     proxy.drop_request_on(opcode::CREATE, "/b", 1);
     assert_eq!(other.raise().unwrap_err().kind(), ErrorKind::ConnectionLoss);
     raw.delete(&format!("{base}/a")).unwrap();

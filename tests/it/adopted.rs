@@ -1,4 +1,5 @@
-//! Clients of a handle that the program has already: what holds without a link.
+//! Clients that use a program's own handle of the `zookeeper` crate: what they guarantee without
+//! the library's own connection.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -17,8 +18,8 @@ use crate::support::raw::Kind;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    eventually, in_background, mutex, nodes_of, skip_without_server, skip_without_zookeeper,
-    strict, waiting,
+    eventually, got_nothing, in_background, is_unanswered, mutex, nodes_of, skip_without_server,
+    skip_without_zookeeper, strict, waiting,
 };
 
 const T: Duration = Duration::from_secs(10);
@@ -34,7 +35,7 @@ fn plain_for(hosts: &str, timeout: Duration) -> Arc<ZooKeeper> {
     Arc::new(handle)
 }
 
-/// A plain handle behind a faulty network, at a server of the test's own.
+/// A plain handle behind a faulty network, connected to the test's own server.
 struct Rig {
     site: Site,
     proxy: Proxy,
@@ -71,7 +72,7 @@ impl Rig {
     }
 }
 
-/// As `in_background`, and returns once the job waits.
+/// Like `in_background`, but returns only once the job waits.
 fn waits<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (tell, told) = mpsc::channel();
     drop(waiting(move || tell.send(job())));
@@ -133,7 +134,7 @@ fn s03_both_kinds_of_clients_never_hold_at_once() {
                         0 => lock.lock().unwrap(),
                         _ => lock.try_lock_for(3 * LONG).unwrap().expect("in time"),
                     };
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two inside");
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
                     let token = Some(guard.fencing_token());
                     let before = std::mem::replace(&mut *last.lock().unwrap(), token);
                     assert!(before < token, "{before:?} {token:?}");
@@ -184,7 +185,7 @@ fn s14_s15_s20_trying_leaves_no_node_and_no_watch_for_each_try() {
     let lock = rig.lock();
     assert!(lock.try_lock().unwrap().is_none());
     let start = Instant::now();
-    assert!(lock.try_lock_for(Duration::from_millis(200)).unwrap().is_none());
+    assert!(got_nothing(lock.try_lock_for(Duration::from_millis(200))));
     assert!(start.elapsed() >= Duration::from_millis(200) && start.elapsed() < LONG);
     let cancel = Cancel::new();
     let (also, token) = (lock.clone(), cancel.clone());
@@ -196,15 +197,15 @@ fn s14_s15_s20_trying_leaves_no_node_and_no_watch_for_each_try() {
     rig.wait_for_contenders(1);
 
     rig.proxy.reset_counts();
-    // Long enough to make a node and to wait, where the server takes its time to write.
+    // Long enough to make a node and to wait, even on a server with slow writes.
     for _ in 0..40 {
-        assert!(lock.try_lock_for(Duration::from_millis(60)).unwrap().is_none());
+        assert!(got_nothing(lock.try_lock_for(Duration::from_millis(60))));
     }
     eventually(LONG, "the last delete", || rig.zk.stats().pending_deletes == 0);
     assert_eq!(rig.zk.stats().watches, 0);
     let on_holder: Vec<_> = rig.proxy.requests();
     let on_holder = on_holder.iter().filter(|seen| seen.path.as_deref() == Some(holder.path()));
-    assert!(on_holder.count() >= 10, "nobody waited");
+    assert!(on_holder.count() >= 10, "too few calls waited");
     let watches = rig.site.server().counter("zk_watch_count");
     assert!(watches <= 4, "{watches} watches");
     holder.unlock().unwrap();
@@ -222,13 +223,13 @@ fn s30_a_deletion_from_outside_is_told() {
     rig.site.raw().delete(guard.path()).unwrap();
     assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::NodeDeleted));
     assert!(!guard.is_held());
-    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::LockLost);
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Lost);
     drop(guard);
     rig.lock().try_lock().unwrap().expect("free").unlock().unwrap();
     rig.finish();
 }
 
-/// The watch on the own node goes with the connection, and has to be set again.
+/// The watch on the holder's own node is lost with the connection, and must be set again.
 #[test]
 fn s30_a_deletion_after_a_reconnect_or_during_one_is_told() {
     skip_without_server!();
@@ -239,7 +240,7 @@ fn s30_a_deletion_after_a_reconnect_or_during_one_is_told() {
         guard.ensure_held().unwrap();
         rig.proxy.refuse();
         eventually(LONG, "the loss to be noticed", || rig.zk.state() == SessionState::Suspended);
-        assert!(guard.is_held(), "no loss was seen");
+        assert!(guard.is_held(), "lost when only suspended");
         if during {
             rig.site.raw().delete(guard.path()).unwrap();
         }
@@ -267,7 +268,7 @@ fn s24_a_waiter_is_not_stranded_by_a_reconnect() {
     assert!(rig.proxy.wait_for_request(opcode::GET_DATA, LONG), "no watch was set");
     rig.proxy.refuse();
     eventually(LONG, "the loss to be noticed", || rig.zk.state() == SessionState::Suspended);
-    // The crate has lost its watches now.
+    // The crate's watches are lost now.
     holder.unlock().unwrap();
     rig.proxy.release();
     let guard = waiter.recv_timeout(LONG).expect("the waiter's turn").unwrap();
@@ -293,12 +294,12 @@ fn s26_an_expired_session_is_told_and_the_next_one_works() {
     assert!(lost.recv().is_err(), "on_lost was called twice");
     assert!(!guard.is_held());
     assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::SessionLost);
-    // s27: who waited queues anew, in the handle's next session.
+    // s27: the waiter queues anew, in the handle's next session.
     let next = waiter.recv_timeout(LONG).expect("a place in the new session").unwrap();
     assert!(next.fencing_token() > token);
     assert_ne!(rig.zk.session_id(), session);
     next.ensure_held().unwrap();
-    // s32: the lost guard deletes nobody's node.
+    // s32: the lost guard does not delete the new holder's node.
     drop(guard);
     next.ensure_held().unwrap();
     assert_eq!(rig.site.children("a").len(), 1);
@@ -313,7 +314,7 @@ fn s36_a_node_whose_making_was_not_confirmed_is_deleted_and_another_one_made() {
     skip_without_server!();
     for (lost_reply, timed) in [(true, false), (true, true), (false, false), (false, true)] {
         let rig = Rig::new("borrowed-s36");
-        // So that a session id is known, which would do to adopt.
+        // Lets the client learn its session id. To adopt a node, that alone would be enough.
         rig.lock().lock().unwrap().unlock().unwrap();
         rig.proxy.reset_counts();
         match lost_reply {
@@ -367,7 +368,7 @@ fn s42_giving_up_during_an_outage_leaves_no_node() {
     rig.lock().lock().unwrap().unlock().unwrap();
     rig.proxy.stall_reply(opcode::CREATE);
     let start = Stopwatch::start();
-    assert!(rig.lock().try_lock_for(Duration::from_millis(300)).unwrap().is_none());
+    assert!(is_unanswered(rig.lock().try_lock_for(Duration::from_millis(300))));
     assert!(start.took().within(LONG));
     rig.wait_for_contenders(1);
     rig.proxy.pass();
@@ -382,15 +383,16 @@ fn s18_a_silent_server_does_not_hold_up_calls_with_a_limit() {
     let guard = rig.lock().lock().unwrap();
     rig.proxy.black_hole();
     for limit in [0, 100, 300] {
-        // Threads of one client wait for the one lock without asking anybody.
+        // This client holds `a`: its threads wait for that without a request, but for `b` with one.
         for name in ["a", "b"] {
             let (start, limit) = (Stopwatch::start(), Duration::from_millis(limit));
             let lock = mutex(&rig.zk, &rig.site.base, name);
-            assert!(lock.try_lock_for(limit).unwrap().is_none());
+            let result = lock.try_lock_for(limit);
+            assert_eq!(is_unanswered(result), name == "b", "{name}");
             assert!(start.took().within(limit + Duration::from_secs(2)), "{:?}", start.took());
         }
     }
-    // What the documentation says: nobody has told it otherwise.
+    // As documented: the handle has not reported a loss.
     assert!(guard.is_held());
     rig.proxy.pass();
     rig.proxy.cut();
@@ -416,7 +418,7 @@ fn s22_a_handle_that_the_program_closes_ends_all() {
     assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(lock.try_lock().unwrap_err().kind(), ErrorKind::Closed);
-    // Closed before anybody looked.
+    // Closed before the lock was first used.
     let late = mutex(&rig.handle, &rig.site.base, "a");
     assert_eq!(late.lock().unwrap_err().kind(), ErrorKind::Closed);
     rig.wait_for_contenders(0);
@@ -424,7 +426,7 @@ fn s22_a_handle_that_the_program_closes_ends_all() {
     rig.finish();
 }
 
-/// A panic in a listener of the program's ends the crate's thread, which tells nobody.
+/// A panic in the program's listener ends the crate's thread, without notice.
 #[test]
 fn h14_a_handle_that_has_died_is_closed() {
     skip_without_server!();
@@ -434,7 +436,7 @@ fn h14_a_handle_that_has_died_is_closed() {
     let lost = losses(&guard);
     rig.handle.add_listener(|state| assert_ne!(state, ZkState::Connecting, "on purpose"));
     rig.proxy.cut();
-    // Nobody has said so; it is learnt by asking.
+    // The crate reports nothing; only a request finds out.
     let error = guard.ensure_held().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
     assert_eq!(lost.recv_timeout(LONG), Ok(LossReason::ClientClosed));
@@ -479,7 +481,7 @@ fn s22_closing_the_client_deletes_its_nodes_and_leaves_the_handle() {
 fn the_last_owner_closes_the_handle() {
     skip_without_server!();
     let site = Site::own("borrowed-last");
-    let handle = Arc::into_inner(plain(site.hosts())).expect("nobody else has it");
+    let handle = Arc::into_inner(plain(site.hosts())).expect("the only reference");
     let lock = mutex(handle, &site.base, "a");
     let guard = lock.lock().unwrap();
     drop(lock);
@@ -517,18 +519,18 @@ fn s12_a_handle_with_a_chroot() {
     site.finish([zk]);
 }
 
-/// The crate keeps watchers for ever whose events a lost connection has taken along.
+/// The crate keeps a watcher forever if its event was lost with a connection.
 #[test]
 fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     const REMOVE_WATCHES: i32 = 18;
     skip_without_server!();
-    // A handle that was busy for longer than its time-out is closed by a cut.
+    // A cut closes a handle that was busy for longer than its timeout.
     let rig = Rig::with("borrowed-h16", T * 4);
     let hold = |name: usize| mutex(&rig.zk, &rig.site.base, name.to_string());
     let guards: Vec<_> = (0..260).map(|name| hold(name).lock().unwrap()).collect();
     eventually(LONG, "all watches", || rig.site.server().counter("zk_watch_count") == 260);
     let mut raw = rig.site.raw();
-    // The events are lost with the connection, of which the next is made at once: an outage would
+    // The events are lost with the connection. The next connection is made at once: an outage would
     // end the handle.
     rig.proxy.black_hole();
     raw.delete_together(guards.iter().map(LockGuard::path)).unwrap();
@@ -537,7 +539,7 @@ fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     eventually(LONG, "all losses", || !guards.iter().any(LockGuard::is_held));
     drop(guards);
 
-    // Nothing else was.
+    // Nothing else was lost.
     let (guard, lock) = (hold(0).lock().unwrap(), hold(0));
     let waiter = waits(move || lock.lock());
     eventually(LONG, "two contenders", || rig.site.children("0").len() == nodes_of(2));
@@ -546,7 +548,7 @@ fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     rig.finish();
 }
 
-/// Names of nodes that others may have, too.
+/// Members' nodes have fixed names, so two clients may ask for the same one.
 #[test]
 fn a_member_under_a_name_that_another_has_waits_for_it_and_harms_nobody() {
     skip_without_server!();
@@ -570,7 +572,8 @@ fn a_member_under_a_name_that_another_has_waits_for_it_and_harms_nobody() {
     rig.finish();
 }
 
-/// What is one transaction otherwise is not seen half done where that would be taken for a vote.
+/// What our own connection does in one transaction takes several requests here. When only a part is
+/// done, others must not take it for a vote against.
 #[test]
 fn a_vote_in_favour_is_never_seen_as_one_against() {
     skip_without_server!();
@@ -588,4 +591,37 @@ fn a_vote_in_favour_is_never_seen_as_one_against() {
     }
     drop(other);
     rig.finish();
+}
+
+/// Data beside the locks; what needs a transaction is refused before anything is done.
+#[test]
+fn nodes_are_read_and_written_and_transactions_are_refused() {
+    skip_without_zookeeper!();
+    let site = Site::shared("adopted-znode");
+    let handle = plain(site.hosts());
+    let zk = Client::from(&handle);
+    let node = zk.znode(format!("{}/node", site.base));
+    node.create_with_parents(zklock::CreateMode::Persistent, "one").unwrap();
+    let first = node.read_latest().unwrap().unwrap();
+    let second = node.write_if_unchanged(first.version(), "two").unwrap().expect("unchanged");
+    assert_eq!(node.write_if_unchanged(first.version(), "three").unwrap(), None);
+    assert!(!node.delete_if_unchanged(first.version()).unwrap());
+    let acl = node.acl().unwrap().unwrap();
+    node.set_acl(acl.clone()).unwrap();
+    assert_eq!(acl, [zklock::Acl::open()]);
+    assert_eq!(node.stat().unwrap().unwrap().version(), second);
+    let kind = |error: zklock::Error| error.kind();
+    let commit = zk.transaction().delete(node.path()).commit();
+    assert_eq!(commit.map_err(kind).err(), Some(ErrorKind::Unsupported));
+    let guard = mutex(&zk, &site.base, "a").lock().unwrap();
+    let commit = guard.transaction().delete(node.path()).commit();
+    assert_eq!(commit.map_err(kind).err(), Some(ErrorKind::Unsupported));
+    let once = zklock::Once::new(&zk, &site.base, "job");
+    let job = |_: &LockGuard| -> zklock::Result<()> { panic!("it was not to run") };
+    assert_eq!(once.run("a", job).map_err(kind).err(), Some(ErrorKind::Unsupported));
+    assert!(node.delete_if_unchanged(second).unwrap());
+    drop((guard, once, node));
+    zk.close();
+    drop((handle, zk));
+    site.finish([]);
 }

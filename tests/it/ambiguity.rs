@@ -9,12 +9,12 @@ use crate::support::raw::{self, Acl, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::skip_without_server;
 use crate::support::stopwatch::Stopwatch;
-use crate::support::{QUIET, eventually, mutex, strict};
+use crate::support::{QUIET, eventually, got_nothing, is_unanswered, mutex, strict};
 
 const T: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(15);
 
-/// A client whose network misbehaves to order, at a server of the test's own.
+/// A client of the test's own server, behind a proxy that can misbehave.
 struct Rig {
     site: Site,
     proxy: Proxy,
@@ -37,15 +37,16 @@ impl Rig {
         mutex(&self.zk, &self.site.base, name)
     }
 
-    /// A new client, as one that lost its connections time and again waits longer each time
-    /// before it connects again.
+    /// Replaces the client: one that repeatedly lost its connection waits longer each time before
+    /// it reconnects.
     fn renew(&mut self) {
         self.zk.close();
         self.zk = Client::builder(&self.proxy.hosts()).session_timeout(T).connect().unwrap();
         self.proxy.reset_counts();
     }
 
-    /// A lock node "stuck" that lets contenders in, but not out again; and who can remove it.
+    /// Makes a lock node "stuck" in which contenders can be created but not deleted, and returns
+    /// the connection that can remove it.
     fn make_stuck(&self) -> Raw {
         const READ_AND_CREATE: i32 = 1 | 4;
         let mut owner = self.site.raw();
@@ -75,7 +76,8 @@ impl Rig {
         self.site.finish([self.zk]);
     }
 
-    /// Exactly the guard's node is there, of this session, and the token is its birth.
+    /// Checks that the guard's node is the only one, belongs to this session, and that its creation
+    /// is the guard's token.
     fn assert_adopted(&self, name: &str, guard: &LockGuard, case: &str) {
         let children = self.site.children(name);
         assert_eq!(children.len(), 1, "{case}: {children:?}");
@@ -87,7 +89,7 @@ impl Rig {
         guard.ensure_held().unwrap();
     }
 
-    /// How many creates of contenders have come by.
+    /// How many creates of contenders the proxy has seen.
     fn contenders_made(&self) -> usize {
         let is_contender = |path: &Option<String>| path.as_ref().is_some_and(|p| p.contains("_c_"));
         let requests = self.proxy.requests();
@@ -135,7 +137,7 @@ impl Loss {
 type Fault = (i32, &'static str, Loss, usize);
 
 /// Takes the lock in every way while `faults` happen, and checks that it has one node; `check`
-/// looks at more and releases it.
+/// checks the rest and releases the lock.
 fn with_faults(rig: &mut Rig, faults: &[Fault], check: impl Fn(&Rig, LockGuard, &str)) {
     for call in Call::ALL {
         rig.renew();
@@ -148,7 +150,7 @@ fn with_faults(rig: &mut Rig, faults: &[Fault], check: impl Fn(&Rig, LockGuard, 
         }
         let guard = call.on(&rig.lock(&name));
         assert!(rig.proxy.connections() > before, "{case}: nothing was lost");
-        // What is left of the faults must not hit the rest.
+        // Unused faults must not hit what follows.
         rig.proxy.pass();
         rig.assert_adopted(&name, &guard, &case);
         check(rig, guard, &case);
@@ -292,7 +294,7 @@ fn s39_s40_a_delete_is_done_whatever_is_lost() {
                 guard.unlock().unwrap();
                 assert_eq!(rig.site.children("a").len(), 0, "{case}");
                 assert!(rig.proxy.connections() > before, "{case}: nothing was lost");
-                // What an applied delete leaves of the fault.
+                // Ends what is left of the fault: a delete that took effect is not repeated.
                 rig.proxy.pass();
 
                 let guard = call.on(&lock);
@@ -321,7 +323,7 @@ fn s40_a_delete_during_an_outage_happens_after_it() {
     drop(guard);
     rig.site.server().start_again();
     let guard = lock.lock().unwrap();
-    // Not by a new session: the delete was repeated.
+    // The session is the same, so the delete was repeated.
     assert_eq!(rig.zk.session_id(), session);
     rig.assert_adopted("a", &guard, "after the outage");
     drop((guard, lock));
@@ -431,13 +433,13 @@ fn s42_giving_up_during_an_outage_leaves_no_ghost() {
             if cancels {
                 assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled, "{case}");
             } else {
-                assert!(outcome.unwrap().is_none(), "{case}");
+                assert!(is_unanswered(outcome), "{case}");
                 assert!(started.took().within(limit + Duration::from_secs(1)), "{case}");
             }
             assert_eq!(rig.site.children(&case).len(), 1, "{case}: there was no ghost");
             rig.proxy.pass();
             eventually(LONG, "the ghost to go", || rig.site.children(&case).is_empty());
-            // It did not go with its session.
+            // The session is the same, so the ghost was deleted.
             assert_eq!(rig.zk.session_id(), session, "{case}");
             let guard =
                 rig.lock(&case).try_lock_for(LONG).unwrap().expect("the lock after the outage");
@@ -454,7 +456,7 @@ fn s42_giving_up_while_requests_are_swallowed_leaves_nothing() {
     rig.site.raw().create_all(&format!("{}/a", rig.site.base)).unwrap();
     let lock = rig.lock("a");
     rig.proxy.black_hole();
-    assert!(lock.try_lock_for(Duration::from_millis(300)).unwrap().is_none());
+    assert!(is_unanswered(lock.try_lock_for(Duration::from_millis(300))));
     assert!(rig.proxy.wait_for_request(opcode::CREATE, LONG));
     rig.proxy.pass();
     let guard = lock.lock().unwrap();
@@ -474,7 +476,7 @@ fn s42_a_waiter_that_gives_up_leaves_nothing_over_lost_deletes() {
         for count in [1, 3] {
             loss.arm(&rig.proxy, opcode::DELETE, "_c_", count);
             let before = rig.proxy.connections();
-            assert!(lock.try_lock_for(Duration::from_millis(200)).unwrap().is_none());
+            assert!(got_nothing(lock.try_lock_for(Duration::from_millis(200))));
             eventually(LONG, "the waiter's node to go", || rig.site.children("a").len() == 1);
             eventually(LONG, "the lost connection", || rig.proxy.connections() > before);
             rig.proxy.pass();
@@ -499,7 +501,7 @@ fn s43_a_guard_of_a_lost_session_releases_nobody() {
         assert!(holder.fencing_token() > stale.fencing_token());
         rig.proxy.pass();
         rig.proxy.reset_counts();
-        // Opens the new session, which a stale release could misuse.
+        // Opens the new session, in which a stale release could delete a node.
         assert!(rig.lock("a").try_lock().unwrap().is_none());
         let deletes = rig.proxy.count(opcode::DELETE);
         if unlocks {
@@ -539,7 +541,7 @@ fn s43_an_unlock_that_is_retried_spares_a_successor_of_the_same_client() {
     skip_without_server!();
     let rig = Rig::new("s43-same");
     for count in [1, 3] {
-        // Who succeeds by a node of its own.
+        // The successor must have a node of its own.
         let lock = strict(&rig.zk, &rig.site.base, "a");
         let guard = lock.lock().unwrap();
         let watches = rig.zk.stats().watches;
@@ -563,13 +565,13 @@ fn s43b_our_own_lost_session_does_not_block_us_after_a_restart() {
     let rig = Rig::new("s43b");
     let lock = rig.lock("a");
     let stale = lock.lock().unwrap();
-    // From the first heartbeat on, the server keeps the session for longer than we may rely on it.
+    // After the first heartbeat the server keeps the session longer than the lease lasts.
     assert!(rig.proxy.wait_for_request(opcode::SYNC, LONG));
     stale.ensure_held().unwrap();
     rig.proxy.black_hole();
     eventually(LONG, "the loss", || rig.zk.state() == SessionState::Lost);
     assert_eq!(rig.site.children("a").len(), 1, "the server expired the session first");
-    // Started again, it gives every session that it knows a new full time-out.
+    // When it starts again, the server gives each session that it knows a full new timeout.
     rig.site.server().kill();
     rig.proxy.pass();
     rig.site.server().start_again();
@@ -577,7 +579,7 @@ fn s43b_our_own_lost_session_does_not_block_us_after_a_restart() {
     let guard = lock.lock().unwrap();
     let took = ready.took();
     assert!(took.within(T / 2), "took {took:?}");
-    println!("the lock was had {took:?} after the restart");
+    println!("the lock was acquired {took:?} after the restart");
     assert!(guard.fencing_token() > stale.fencing_token());
     rig.assert_adopted("a", &guard, "after the restart");
     drop((stale, guard, lock));
@@ -594,15 +596,15 @@ fn a_node_that_cannot_be_deleted_is_told_of_and_delays_no_other() {
     let error = stuck.lock().unwrap().unlock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
     let tries = || rig.tries_to_delete("/stuck/");
-    // By now it is tried again after two seconds and a half only.
+    // By now the pause between two tries has grown to 2.5 s.
     eventually(LONG, "some tries", || tries() >= TRIES);
     drop(rig.lock("a").lock().unwrap());
     let tried = tries();
     rig.proxy.delay_replies(Duration::from_millis(200));
-    assert!(rig.lock("a").try_lock_for(Duration::from_millis(20)).unwrap().is_none());
+    assert!(is_unanswered(rig.lock("a").try_lock_for(Duration::from_millis(20))));
     eventually(LONG, "the node of the abandoned create", || rig.site.children("a").len() == 1);
     eventually(LONG, "its deletion", || rig.site.children("a").is_empty());
-    assert_eq!(tries(), tried, "it waited for the next try of another");
+    assert_eq!(tries(), tried, "it waited for the next try to delete the stuck node");
     rig.proxy.pass();
     let error = stuck.try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
@@ -612,7 +614,7 @@ fn a_node_that_cannot_be_deleted_is_told_of_and_delays_no_other() {
     rig.finish();
 }
 
-/// What no call has is in the way of everybody, as long as the server does not have it deleted.
+/// A node that belongs to no call blocks all contenders while the server refuses to delete it.
 #[test]
 fn a_node_that_was_made_too_late_and_cannot_be_deleted_is_a_contender() {
     skip_without_server!();
@@ -621,8 +623,8 @@ fn a_node_that_was_made_too_late_and_cannot_be_deleted_is_a_contender() {
     drop(rig.lock("a").lock().unwrap());
     let stuck = rig.lock("stuck");
     rig.proxy.delay_replies(Duration::from_millis(200));
-    assert!(stuck.try_lock_for(Duration::from_millis(20)).unwrap().is_none());
-    // When it is tried again, the first refusal is known.
+    assert!(is_unanswered(stuck.try_lock_for(Duration::from_millis(20))));
+    // The client tries again only after the first refusal has arrived.
     eventually(LONG, "two tries", || rig.tries_to_delete("/stuck/") >= 2);
     rig.proxy.pass();
     let error = stuck.try_lock().unwrap_err();

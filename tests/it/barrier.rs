@@ -52,8 +52,10 @@ fn waiting_ends_in_time_and_when_it_is_cancelled() {
     assert!(barrier.wait_for(SOON).unwrap());
     barrier.raise().unwrap();
     for limit in [Duration::ZERO, BRIEF] {
-        let (passed, took) = timed(|| barrier.wait_for(limit).unwrap());
-        assert!(!passed && took.at_least(limit) && took.within(SOON), "{took:?}");
+        let (passed, took) = timed(|| barrier.wait_for(limit));
+        // With so little time, an answer may be missing.
+        assert!(!passed.map_err(|error| assert!(error.is_outage())).unwrap_or(false));
+        assert!(took.at_least(limit) && took.within(SOON), "{took:?}");
     }
     let cancel = Cancel::new();
     let waiter = {
@@ -122,7 +124,7 @@ fn what_others_do_while_an_answer_is_lost_is_not_undone() {
     let (mut raw, node) = (site.raw(), format!("{}/a", site.base));
     raw.create_all(&site.base).unwrap();
 
-    // Raised, and lifted by another.
+    // Raised, then lifted by another client.
     proxy.stall_reply(opcode::CREATE);
     let call = {
         let barrier = barrier.clone();
@@ -135,7 +137,7 @@ fn what_others_do_while_an_answer_is_lost_is_not_undone() {
     assert_eq!(kind(call.join().unwrap()), ErrorKind::ConnectionLoss);
     assert!(raw.exists(&node).unwrap().is_none(), "it was raised twice");
 
-    // Lifted, and raised by another.
+    // Lifted, then raised by another client.
     assert!(barrier.raise().unwrap());
     proxy.stall_reply(opcode::DELETE);
     let call = {
@@ -147,7 +149,7 @@ fn what_others_do_while_an_answer_is_lost_is_not_undone() {
     raw.create(&node, b"", Kind::Persistent).unwrap();
     proxy.pass();
     assert!(call.join().unwrap().unwrap());
-    assert!(raw.exists(&node).unwrap().is_some(), "another's barrier was lifted");
+    assert!(raw.exists(&node).unwrap().is_some(), "another client's barrier was lifted");
     drop((barrier, raw));
     site.finish([zk]);
 }
@@ -165,13 +167,13 @@ fn waiting_goes_on_over_lost_connections_and_sessions() {
     };
     proxy.reset_counts();
     proxy.cut();
-    // It looks again.
+    // After the reconnect the waiter checks again.
     assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
     proxy.reset_counts();
     site.expire(&proxy);
     assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
     assert!(!waiter.is_finished());
-    // Lifted while nobody could be told of it.
+    // Lifted while the waiter is disconnected.
     proxy.refuse();
     site.raw().delete(&format!("{}/a", site.base)).unwrap();
     proxy.pass();
@@ -193,7 +195,7 @@ fn bad_names_and_refusals_are_clear_errors() {
         assert_eq!(kind(barrier.wait_for(BRIEF)), ErrorKind::InvalidName);
     }
     let nobodys = Barrier::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
-    assert_eq!(kind(nobodys.raise()), ErrorKind::InvalidData, "a client without credentials");
+    assert_eq!(kind(nobodys.raise()), ErrorKind::InvalidArgument, "a client without credentials");
 
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
@@ -211,7 +213,7 @@ fn bad_names_and_refusals_are_clear_errors() {
     let error = Barrier::new(&zk, &base, "b").raise().unwrap_err();
     assert!(error.kind() == ErrorKind::NotAuthorized && error.to_string().contains("CREATE"));
 
-    // With credentials, what is made is the owner's.
+    // With credentials, the new node belongs to the owner.
     let owner = site.builder().auth("digest", b"owner:secret").connect().unwrap();
     let owned = Barrier::builder(&owner, &site.base, "b").acl(Acl::creator_only()).build();
     assert!(owned.raise().unwrap());

@@ -1,5 +1,5 @@
-//! Servers that limit their requests: what they are too busy for they do not do, and say so, on a
-//! connection that goes on.
+//! Servers that throttle: a request that they are too busy for is not carried out, and answered
+//! with an error, while the connection stays open.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -49,10 +49,10 @@ fn a_busy_server_ends_no_call() {
     guard.ensure_held().unwrap();
     let shown = lock.contenders().unwrap();
     assert_eq!(shown.iter().map(|one| &one.path[..]).collect::<Vec<_>>(), [guard.path()]);
-    // Dropped, it waits for no answer, and is gone all the same.
+    // A dropped guard does not wait for an answer, but its node is deleted all the same.
     drop(guard);
     eventually(SOON, "the release", || site.children("a").is_empty());
-    // Who waits is not turned away either.
+    // A waiting call does not fail either.
     let theirs = mutex(&other, &site.base, "a");
     let held = theirs.lock().unwrap();
     proxy.throttle(opcode::CREATE, 1);

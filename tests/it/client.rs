@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(15);
 /// How late an answer may be.
 const OVERSHOOT: Duration = Duration::from_millis(100);
 
-/// A server that is not ZooKeeper: what `serve` does with each connection, on a thread of its own.
+/// A server that is not ZooKeeper: it runs `serve` on each connection, on a thread of its own.
 struct Impostor {
     address: SocketAddr,
     visits: Arc<AtomicUsize>,
@@ -90,7 +90,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream) {
     let _ = from.shutdown(Shutdown::Both);
 }
 
-/// Reads until the other side has had enough.
+/// Reads until the other side closes the connection.
 fn keep_silent(mut stream: TcpStream) {
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
@@ -157,15 +157,15 @@ fn settings_out_of_range_are_refused() {
         ("no time to connect", builder().connect_timeout(Duration::ZERO)),
         ("no scheme", builder().auth("", b"user:password")),
         ("no scheme's name", builder().auth("dig\0est", b"user:password")),
-        ("too small a limit of replies", builder().max_reply((64 << 10) - 1)),
-        ("too large a limit of replies", builder().max_reply((1 << 30) + 1)),
+        ("too small a limit on replies", builder().max_reply((64 << 10) - 1)),
+        ("too large a limit on replies", builder().max_reply((1 << 30) + 1)),
         ("too long credentials", builder().auth("digest", vec![b'x'; 65 * 1024])),
     ];
     for (what, builder) in cases {
         let error = builder.connect().expect_err(what);
-        assert_eq!(error.kind(), ErrorKind::InvalidData, "{what}: {error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{what}: {error}");
     }
-    // The longest of times is no mistake where it only limits.
+    // A connect timeout of any length is valid: other limits may be shorter.
     let error = builder().connect_timeout(Duration::from_millis(50)).connect().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Connect);
 }
@@ -198,7 +198,7 @@ fn a_chroot_goes_before_every_path_and_is_made() {
     let top = mutex(&zk, "/", "top").lock().unwrap();
     assert_eq!(site.children("root/top").len(), 1);
     drop((top, lock));
-    // A lone slash is no chroot.
+    // A single slash is not a chroot.
     let plain = Client::connect(&format!("{}/", site.hosts())).unwrap();
     works(&plain, &site);
     site.finish([zk, plain]);
@@ -224,7 +224,7 @@ fn an_ipv6_address_is_written_in_brackets() {
 fn the_default_port_is_2181() {
     skip_without_server!();
     let site = Site::own("port");
-    // An address of the loopback network that hardly anybody uses.
+    // An address of the loopback network that is hardly ever used.
     let Ok(forward) = Impostor::forwarding("127.77.21.81:2181", site.server().addr()) else {
         println!("SKIPPED: port 2181 is taken on every address");
         return;
@@ -244,7 +244,7 @@ fn names_are_resolved() {
         println!("SKIPPED: the given server is elsewhere");
         return;
     }
-    // Which may be [::1] too, where nobody listens.
+    // `localhost` may also be [::1], where nothing listens.
     let zk = Client::connect(&format!("localhost:{port}")).unwrap();
     works(&zk, &site);
     site.finish([zk]);
@@ -339,7 +339,7 @@ fn hosts_that_are_not_zookeeper_are_passed_over() {
     };
     let mut absurd = [0; 40];
     absurd[3] = 36;
-    absurd[10] = 16; // a time-out
+    absurd[10] = 16; // a timeout
     absurd[19] = 7; // a session
     absurd[20] = 0x7f; // the length of its password
     let impostors = [
@@ -397,7 +397,7 @@ fn the_session_timeout_is_the_one_that_the_server_grants() {
     default.close();
     assert_eq!(default.session_timeout(), Duration::from_secs(10), "as asked for");
     site.finish([default]);
-    // More than the client trusts its lease for.
+    // More than the client trusts its session for.
     let site = Site::with("granted-more", &Server::builder().min_session(50_000));
     let zk = Client::connect(site.hosts()).unwrap();
     assert_eq!(zk.session_timeout(), Duration::from_secs(50));
@@ -469,7 +469,7 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
     site.finish([zk]);
 }
 
-/// The client cannot know the tick: here it is short enough.
+/// The client warns although the tick is short enough here, since it cannot know the tick.
 #[test]
 fn a_session_timeout_below_two_usual_ticks_is_warned_of_once() {
     skip_unless_alone!();
@@ -487,7 +487,7 @@ fn a_session_timeout_below_two_usual_ticks_is_warned_of_once() {
     site.finish(clients.into_iter().chain([long_enough]));
 }
 
-/// A client through a proxy to a server of the test's own.
+/// A client behind a proxy, connected to the test's own server.
 fn proxied(test: &str, timeout: Duration) -> (Site, Proxy, Client) {
     let site = Site::own(test);
     let proxy = Proxy::start(site.server().addr());
@@ -508,7 +508,7 @@ fn states_are_told_in_their_order() {
     let (tell, told) = mpsc::channel();
     let client = zk.clone();
     zk.on_state_change(move |state| tell.send((state, client.state())).unwrap());
-    // A second listener hears the same, and a slow one loses nothing.
+    // A second listener gets the same states, and a slow one misses none.
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);
     let (release, released) = mpsc::channel::<()>();
@@ -563,7 +563,7 @@ fn closing_ends_everything_at_once() {
     let started = Stopwatch::start();
     zk.close();
     let took = started.took();
-    // No grace here: when `close` returns, the server knows.
+    // Checked without waiting: when `close` returns, the server has ended the session.
     assert_eq!(site.server().counter("zk_ephemerals_count"), 0);
     assert_eq!(sessions(&site), 0);
     assert!(took.within(Duration::from_secs(1)), "{took:?}");
@@ -702,7 +702,8 @@ fn callers_during_the_outage_share_the_new_session_too() {
         proxy.pass();
         callers.into_iter().for_each(|caller| caller.join().unwrap());
         assert_eq!(most.load(Ordering::SeqCst), 1);
-        // The new session's, and one by which the old link learns that its own is over.
+        // One connection for the new session, and at most one by which the old link learns that its
+        // session is over.
         let made = proxy.connections() - before;
         assert!((1..=2).contains(&made), "{made} connections");
     });
@@ -794,7 +795,7 @@ fn an_unknown_scheme_is_refused_at_once() {
     site.finish([]);
 }
 
-/// Serves, like a ZooKeeper that likes no credentials, whatever session it is asked for.
+/// Serves like a ZooKeeper that grants any session and refuses all credentials.
 fn reject_credentials(mut stream: TcpStream) {
     let frame = |stream: &mut TcpStream| {
         let mut length = [0; 4];
@@ -804,7 +805,7 @@ fn reject_credentials(mut stream: TcpStream) {
     };
     let Ok(hello) = frame(&mut stream) else { return };
     let mut welcome = vec![0, 0, 0, 36, 0, 0, 0, 0];
-    welcome.extend(&hello[12..16]); // the time-out asked for
+    welcome.extend(&hello[12..16]); // the timeout asked for
     welcome.extend(&hello[16..24]); // the session
     welcome.extend([0, 0, 0, 16]);
     welcome.extend([0; 16]);
@@ -839,7 +840,8 @@ fn credentials_refused_later_end_the_session_and_are_not_tried_in_a_loop() {
     assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::AuthFailed);
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::AuthFailed);
     assert_eq!(lock.try_lock_for(LONG).unwrap_err().kind(), ErrorKind::AuthFailed);
-    // One for the old session and one to close it, one for each call that tried for a new one.
+    // One connection for the old session and one to close it, one for each of the three calls that
+    // tried to open a new one.
     eventually(LONG, "the goodbye", || impostor.visits() == 5);
     assert_eq!(zk.state(), SessionState::Lost);
 
@@ -935,7 +937,7 @@ fn fifty_clients_leave_neither_threads_nor_descriptors() {
     site.finish([]);
 }
 
-/// What it has is a connection, with nothing on this machine that another process could speak to.
+/// A client has nothing but its connection: no other process on this machine can connect to it.
 #[test]
 fn a_client_has_one_thread_and_one_connection_and_listens_nowhere() {
     skip_without_zookeeper!();
@@ -951,13 +953,13 @@ fn a_client_has_one_thread_and_one_connection_and_listens_nowhere() {
         panic!("{after:?}");
     };
     assert_eq!(*state, "01", "established");
-    eventually(LONG, "what was started to connect to end", || threads() == before.1 + 1);
+    eventually(LONG, "the threads that connected to end", || threads() == before.1 + 1);
     assert_eq!(threads_named("zklock-"), ["zklock-link"]);
     guard.unlock().unwrap();
     site.finish([zk]);
 }
 
-/// This process's TCP sockets, by their numbers and the kernel's codes of their states.
+/// This process's TCP sockets: their inode numbers and the kernel's codes for their states.
 fn tcp_sockets() -> Vec<(String, String)> {
     let own: Vec<String> = fs::read_dir("/proc/self/fd")
         .expect("a /proc file system")
@@ -976,7 +978,7 @@ fn tcp_sockets() -> Vec<(String, String)> {
     tables.iter().flat_map(|table| table.lines()).filter_map(line).collect()
 }
 
-/// A child that had the link's socket could speak in its stead.
+/// A child process with the link's socket could send requests in the session's name.
 #[test]
 fn a_child_process_inherits_no_socket() {
     skip_without_zookeeper!();
@@ -1032,7 +1034,7 @@ fn a_list_beyond_max_reply_fails_its_call_only() {
     let site = Site::own("max-reply");
     let proxy = Proxy::start(site.server().addr());
     let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(4));
-    // Less than the least counts as the least.
+    // Sets the smallest limit that is accepted.
     let zk = builder.max_reply(64 << 10).connect().unwrap();
     let session = zk.session_id();
     let node = format!("{}/a", site.base);
@@ -1077,7 +1079,7 @@ fn looking_at_contenders_ends_on_time() {
     let error = lock.contenders().unwrap_err();
     let took = begun.took();
     site.server().resume();
-    assert_eq!(error.kind(), ErrorKind::ConnectionLoss);
+    assert_eq!(error.kind(), ErrorKind::Connect);
     assert!(took.within(limit + OVERSHOOT), "it took {took:?}");
     assert_eq!(lock.contenders().unwrap().len(), 1);
     drop((guard, lock));

@@ -17,11 +17,11 @@ use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    eventually, in_background, mutex, mutex_builder, nodes_of, processor_time, skip_unless_alone,
-    skip_without_server, skip_without_zookeeper, waiting,
+    eventually, got_nothing, in_background, mutex, mutex_builder, nodes_of, processor_time,
+    skip_unless_alone, skip_without_server, skip_without_zookeeper, waiting,
 };
 
-/// More than enough for whatever is not the point of a test.
+/// Ample time for steps whose duration a test does not check.
 const AMPLE: Duration = Duration::from_secs(15);
 const SHORT: Duration = Duration::from_secs(3);
 
@@ -37,7 +37,8 @@ fn through(proxy: &Proxy, session: Duration) -> Client {
     Client::builder(&proxy.hosts()).session_timeout(session).connect().expect("a client")
 }
 
-/// What the guard's `on_lost` is told; disconnected once the callback has run or was dropped.
+/// Receives what the guard's `on_lost` is called with; disconnected once the callback has run or
+/// was dropped.
 fn losses(guard: &LockGuard) -> Receiver<LossReason> {
     let (tell, told) = channel();
     guard.on_lost(move |why| tell.send(why).unwrap());
@@ -50,14 +51,14 @@ fn states(zk: &Client) -> Receiver<SessionState> {
     told
 }
 
-/// The next states are these.
+/// Checks that the next states are these.
 fn expect_states(told: &Receiver<SessionState>, expected: &[SessionState]) {
     for state in expected {
         assert_eq!(told.recv_timeout(AMPLE), Ok(*state));
     }
 }
 
-/// Raises a flag when dropped, so that the threads of a scope end also when the test fails.
+/// Raises a flag when dropped, so that the threads of a scope end even if the test fails.
 struct Raise<'a>(&'a AtomicBool);
 
 impl Drop for Raise<'_> {
@@ -80,7 +81,7 @@ fn wait_for_contenders(site: &Site, name: &str, count: usize) {
     });
 }
 
-/// Returns when whoever contends through the proxy watches its predecessor.
+/// Waits until a contender behind the proxy watches its predecessor.
 fn wait_for_watch(proxy: &Proxy, predecessor: &LockGuard) {
     eventually(AMPLE, "a watch on the predecessor", || {
         proxy.requests().iter().any(|seen| seen.path.as_deref() == Some(predecessor.path()))
@@ -150,12 +151,12 @@ fn s23_blips_under_a_busy_client_lose_nothing() {
     site.finish([zk]);
 }
 
-/// A round trip of a tenth of the session timeout from the start, or of an eighth all at once.
+/// Round trips of a tenth of the session timeout from the start, or suddenly of an eighth.
 #[test]
 fn a_slow_connection_keeps_its_session() {
     skip_without_server!();
     let site = Site::own("slow");
-    // Of which a third is all that an answer may take.
+    // An answer may take at most a third of it.
     let timeout = Duration::from_secs(6);
     for (from_the_start, round_trip) in [(true, timeout / 10), (false, timeout / 8)] {
         let proxy = proxy(&site);
@@ -277,8 +278,8 @@ fn s26_the_session_expires_while_holding() {
 fn s26_the_server_says_that_the_session_has_expired() {
     skip_without_server!();
     let site = Site::own("s26-said");
-    // A server that has never heard of the session says what one says that has expired it,
-    // if it has come as far in its own history.
+    // A server that has never had the session answers like one that has expired it, provided
+    // that its last transaction number is high enough.
     let stranger = Server::start();
     let mut raw = Raw::connect(&stranger.hosts(), AMPLE).unwrap();
     for number in 0..50 {
@@ -300,7 +301,7 @@ fn s26_the_server_says_that_the_session_has_expired() {
     expect_states(&told, &[SessionState::Connected]);
     drop(lock);
     zk.close();
-    // Nobody is left who could close it on the first server.
+    // No client can close the session on the first server any more.
     site.server().kill();
     eventually(AMPLE, "the session to be closed", || {
         stranger.counter("zk_ephemerals_count") == 0 && stranger.counter("zk_watch_count") == 0
@@ -336,7 +337,7 @@ fn s27_the_session_expires_while_waiting() {
     assert_eq!(bounded.try_recv().err(), Some(TryRecvError::Empty));
 
     guard.unlock().unwrap();
-    // Both queued anew at once; either may be the first.
+    // Both queued anew at the same time; either may be first.
     for _ in 0..2 {
         let mut next = None;
         eventually(AMPLE, "the next holder", || {
@@ -349,19 +350,19 @@ fn s27_the_session_expires_while_waiting() {
     site.finish([holder, waiter]);
 }
 
-/// How a session is kept busy until the network falls silent.
+/// What a session does until the network falls silent.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Idle,
-    /// Silent from the moment on that a heartbeat reaches the proxy.
+    /// Silent from the moment at which a heartbeat reaches the proxy.
     AtHeartbeat,
     /// Silent this long after a heartbeat.
     After(Duration),
     Writes,
     ReadsOnly,
-    /// Each way takes a while.
+    /// Each direction is delayed.
     Slow,
-    /// At first only the way back is silent.
+    /// At first only the replies are withheld.
     Deaf,
 }
 
@@ -390,7 +391,7 @@ fn s28_in_a_silent_partition_the_own_clock_is_first() {
 
 fn lose_by_own_clock(site: &Site, load: Load, name: &str) {
     let proxy = proxy(site);
-    // What is asked in vain ends soon.
+    // A call that gets no answer ends soon.
     let zk = Client::builder(&proxy.hosts())
         .session_timeout(SHORT)
         .connect_timeout(Duration::from_secs(2))
@@ -410,12 +411,12 @@ fn lose_by_own_clock(site: &Site, load: Load, name: &str) {
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     match load {
-                        // Whatever becomes of them: the network is to fail.
+                        // Their results do not matter: the network will fail.
                         Load::Writes => drop(busy.try_lock_for(Duration::from_millis(100))),
                         Load::ReadsOnly => drop(busy.contenders()),
                         _ => return,
                     }
-                    // The proxy keeps account of every request.
+                    // The proxy remembers every request, so there should not be too many.
                     thread::sleep(Duration::from_millis(2));
                 }
             });
@@ -423,7 +424,7 @@ fn lose_by_own_clock(site: &Site, load: Load, name: &str) {
         if matches!(load, Load::Slow) {
             proxy.delay(SHORT / 32);
         }
-        // For the load to settle, and to fill more than the session time-out.
+        // Lets the load settle, for more than the session timeout.
         proxy.reset_counts();
         let settled = Instant::now() + SHORT;
         if matches!(load, Load::Writes) {
@@ -458,7 +459,7 @@ fn lose_by_own_clock(site: &Site, load: Load, name: &str) {
     let gone = gone.unwrap();
     let (told, why) = lost.recv_timeout(AMPLE).unwrap();
     assert_eq!(why, LossReason::LeaseExpired, "{load:?}");
-    assert!(told <= gone, "{load:?}: told {:?} too late", told - gone);
+    assert!(told <= gone, "{load:?}: on_lost was called {:?} too late", told - gone);
     assert!(!guard.is_held());
     println!(
         "{load:?}: held for {:?}, told after {:?}, expired after {:?}",
@@ -560,7 +561,7 @@ fn helper_that_is_told_of_its_loss() {
         "unlock" => assert!(guard.unlock().is_err()),
         _ => drop(guard),
     }
-    // At once, not in a moment.
+    // The reason is there at once, without waiting.
     println!("helper: {:?}", lost.reason());
     println!("helper: {:?}", told.recv_timeout(AMPLE));
     println!("helper: {:?}", told.recv());
@@ -646,10 +647,10 @@ fn s29_a_loss_by_a_pause_is_told_whoever_finds_it() {
         helper.signal("CONT");
         let reason = helper.answer();
         let lost = reason.strip_prefix("Some(").and_then(|reason| reason.strip_suffix(')'));
-        let lost = lost.unwrap_or_else(|| panic!("{order}: the reason is {reason}"));
+        let lost = lost.unwrap_or_else(|| panic!("{order}: unexpected reason {reason}"));
         assert!(["LeaseExpired", "SessionExpired"].contains(&lost), "{order}: {lost}");
-        assert_eq!(helper.answer(), format!("Ok({lost})"), "{order}: what on_lost was told");
-        assert_eq!(helper.answer(), "Err(RecvError)", "{order}: it is told once");
+        assert_eq!(helper.answer(), format!("Ok({lost})"), "{order}: the reason given to on_lost");
+        assert_eq!(helper.answer(), "Err(RecvError)", "{order}: on_lost is called once");
         assert!(helper.child.wait().unwrap().success(), "{order}");
     }
     site.finish([zk]);
@@ -669,10 +670,10 @@ fn s30_the_holders_node_is_deleted_from_outside() {
     assert_eq!(lost.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
     assert!(lost.recv().is_err(), "on_lost was called twice");
     assert!(!guard.is_held());
-    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::LockLost);
+    assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(zk.state(), SessionState::Connected);
     let next = successor.recv_timeout(AMPLE).expect("the successor's turn");
-    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::LockLost);
+    assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::Lost);
     next.ensure_held().unwrap();
     next.unlock().unwrap();
     lock.lock().unwrap().unlock().unwrap();
@@ -680,7 +681,7 @@ fn s30_the_holders_node_is_deleted_from_outside() {
     site.finish([zk, other]);
 }
 
-/// Nobody has noticed yet, and the one that comes next may be in.
+/// The holder has not noticed yet, and the next contender may hold the lock already.
 #[test]
 fn s30_unlocking_tells_that_the_node_was_deleted() {
     skip_without_zookeeper!();
@@ -691,7 +692,7 @@ fn s30_unlocking_tells_that_the_node_was_deleted() {
     for _ in 0..100 {
         let guard = lock.lock().unwrap();
         raw.delete(guard.path()).unwrap();
-        assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::LockLost);
+        assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::Lost);
     }
     drop(lock);
     site.finish([zk]);
@@ -791,7 +792,8 @@ fn s32_a_drop_after_the_loss_deletes_nobodys_node() {
     drop(guard);
     assert!(before.took().within(Duration::from_millis(400)), "took {:?}", before.took());
     proxy.pass();
-    // A new session of the one who lost it: by now anything it had to delete is deleted.
+    // Opens a new session for the client that lost its own: whatever it had to delete is deleted
+    // now.
     mutex(&zk, &site.base, "again").lock().unwrap().unlock().unwrap();
     eventually(AMPLE, "no pending deletes", || zk.stats().pending_deletes == 0);
     next.ensure_held().unwrap();
@@ -847,7 +849,7 @@ fn s35_callbacks_may_call_the_library_and_block() {
     let (proxy, zk) = site.proxied(SHORT);
     let lock = mutex(&zk, &site.base, "a");
 
-    // Blocks in `Suspended` until the session is lost and another one opened.
+    // Blocks in `Suspended` until the session is lost and another one is opened.
     let (tell_state, states) = channel();
     let (own, inner) = (zk.clone(), mutex(&zk, &site.base, "b"));
     zk.on_state_change(move |state| {
@@ -866,7 +868,7 @@ fn s35_callbacks_may_call_the_library_and_block() {
     let late = Arc::new(Mutex::new(None));
     let seen = Arc::clone(&late);
     guard.on_lost(move |why| {
-        // The lost guard is still alive, and its node perhaps too.
+        // The lost guard still exists, and perhaps its node too.
         let guard = again.lock().unwrap();
         *seen.lock().unwrap() = Some(guard.is_held());
         tell.send((why, guard)).unwrap();
@@ -882,7 +884,7 @@ fn s35_callbacks_may_call_the_library_and_block() {
     drop((guard, next, lock));
     zk.close();
     expect_states(&states, &[SessionState::Closed]);
-    // The callback holds a client, and has to go with the session rather than with the client.
+    // The callback owns a client, so it must be dropped with the session, not with the client.
     assert_eq!(states.recv_timeout(AMPLE), Err(RecvTimeoutError::Disconnected));
     site.finish([zk]);
 }
@@ -919,7 +921,7 @@ fn s35_states_are_told_in_order() {
     site.finish([zk]);
 }
 
-/// Also when the loss came first: here all threads for callbacks are busy with others.
+/// `on_lost` is called for a loss before the release even if all callback threads are busy.
 #[test]
 fn s35_a_loss_before_the_release_is_told_whatever_other_callbacks_do() {
     const BUSY: usize = 40;
@@ -1054,8 +1056,8 @@ fn credentials_are_presented_again_after_a_cut() {
     site.finish([zk]);
 }
 
-// ----- what the `zookeeper` crate's connection does wrong: each is shown on a plain handle by the
-// program in tests/peers/zookeeper-crate
+// ----- what the `zookeeper` crate's connection does wrong; the program in
+// tests/peers/zookeeper-crate shows each fault on a plain handle
 
 #[test]
 fn h01_a_watch_is_set_again_after_a_blip() {
@@ -1075,7 +1077,7 @@ fn h01_a_watch_is_set_again_after_a_blip() {
     drop(guard);
     eventually(AMPLE, "the predecessor to go", || site.children("a").len() == 1);
     proxy.release();
-    let guard = waiter.recv_timeout(AMPLE).expect("a waiter that nobody woke");
+    let guard = waiter.recv_timeout(AMPLE).expect("the waiter is woken");
     assert!(guard.is_held());
     assert_eq!(zk.session_id(), session);
     drop(guard);
@@ -1098,8 +1100,8 @@ fn h02_calls_come_back_from_a_black_hole() {
     let other = lock.clone();
     let call = in_background(move || other.contenders());
     eventually(ms(3000), "the silence to be noticed", || zk.state() != SessionState::Connected);
-    assert!(lock.try_lock_for(ms(100)).unwrap().is_none());
-    let failed = call.recv_timeout(AMPLE).expect("a call that hangs").unwrap_err();
+    assert!(got_nothing(lock.try_lock_for(ms(100))));
+    let failed = call.recv_timeout(AMPLE).expect("the call does not hang").unwrap_err();
     assert!(failed.is_retryable(), "{failed}");
     let start = Stopwatch::start();
     drop(guard);
@@ -1176,7 +1178,7 @@ fn h04_events_put_off_no_heartbeat() {
     let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     proxy.reset_counts();
     let start = Instant::now();
-    // An event every now and then, for longer than the session time-out.
+    // Occasional events, for longer than the session timeout.
     while start.elapsed() < ms(3600) {
         raw.set_data(guard.path(), b"news").unwrap();
         thread::sleep(ms(150));
@@ -1205,10 +1207,10 @@ fn h05_a_new_session_is_told_of() {
     assert!(matches!(why, LossReason::SessionExpired | LossReason::LeaseExpired), "{why}");
     let again = lock.lock().unwrap();
     assert!(again.is_held());
-    assert!(!guard.is_held(), "the new session came under an old guard");
+    assert!(!guard.is_held(), "an old guard is held by the new session");
     assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::SessionLost);
     assert_ne!(zk.session_id(), session);
-    assert!(told.try_recv().is_err(), "told twice");
+    assert!(told.try_recv().is_err(), "on_lost was called twice");
     drop((guard, again, lock));
     drop(raw);
     site.finish([zk]);
@@ -1244,7 +1246,7 @@ fn h07_a_server_that_is_down_costs_next_to_nothing() {
 fn h08_a_host_that_hangs_is_given_up() {
     skip_without_zookeeper!();
     let site = Site::shared("h08");
-    // The kernel accepts, nobody answers.
+    // The kernel accepts connections, but nothing answers.
     let hung = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let hosts = format!("{},{}", hung.local_addr().unwrap(), site.hosts());
     // The hosts come in random order.
@@ -1261,7 +1263,7 @@ fn h09_one_bad_host_spoils_nothing() {
     skip_without_zookeeper!();
     let site = Site::shared("h09");
     let unknown = format!("no-such-host.invalid:2181,{}", site.hosts());
-    // No TCP connection goes to a broadcast address, and the system says so at once.
+    // A TCP connection to a broadcast address fails at once.
     let unreachable = format!("255.255.255.255:2181,{}", site.hosts());
     for hosts in [&unknown, &unreachable] {
         let zk = Client::builder(hosts).session_timeout(ms(4000)).connect().unwrap();
@@ -1270,7 +1272,7 @@ fn h09_one_bad_host_spoils_nothing() {
     let error = Client::builder("255.255.255.255:2181")
         .connect_timeout(ms(300))
         .connect()
-        .expect_err("nobody is there");
+        .expect_err("no server is there");
     assert_eq!(error.kind(), ErrorKind::Connect);
     site.finish([]);
 }
@@ -1323,7 +1325,7 @@ fn h10_credentials_mix_up_no_answers() {
     }
     stop.store(true, Ordering::SeqCst);
     for asker in askers {
-        assert!(asker.join().expect("nothing but right answers") > 2);
+        assert!(asker.join().expect("every answer is right") > 2);
     }
     assert_eq!(zk.session_id(), session);
     site.finish([zk]);
@@ -1390,7 +1392,7 @@ fn h18_a_lock_node_is_a_container() {
     site.finish([zk]);
 }
 
-/// Were TCP_NODELAY unset, the kernel would keep a small request back until what was sent before is
+/// Without TCP_NODELAY the kernel would hold a small request back until the bytes before it are
 /// acknowledged, which takes 40 ms.
 #[test]
 fn h22_a_second_request_leaves_while_the_first_is_unanswered_on_time() {

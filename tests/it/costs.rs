@@ -14,7 +14,8 @@ use crate::support::server;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, mutex, processor_time, skip_unless_alone, skip_without_server, strict,
+    QUIET, eventually, got_nothing, mutex, processor_time, skip_unless_alone, skip_without_server,
+    strict,
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -37,7 +38,7 @@ fn setting(name: &str, default: u64) -> u64 {
     env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// A number of /proc/self/status.
+/// A number from /proc/self/status.
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
@@ -53,7 +54,7 @@ fn an_idle_holder_sends_nine_heartbeats_in_a_session_timeout_on_time() {
     let zk = Client::builder(&proxy.hosts()).session_timeout(timeout).connect().unwrap();
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
-    assert!(proxy.wait_for_request(opcode::GET_DATA, SOON), "no watch of the own node");
+    assert!(proxy.wait_for_request(opcode::GET_DATA, SOON), "no watch on the lock's own node");
     proxy.reset_counts();
     site.server().stat_reset();
     let next = |count| {
@@ -64,9 +65,9 @@ fn an_idle_holder_sends_nine_heartbeats_in_a_session_timeout_on_time() {
     let first = start.elapsed();
     next(5);
     let took = start.took();
-    // Each may have been noticed late, the first as well as the fifth.
+    // Both the first and the fifth may have been noticed late.
     let (four, held_up) = (took.time() - first, took.held_up());
-    println!("four heartbeats in {four:?} at a session time-out of {timeout:?}; {took:?}");
+    println!("four heartbeats in {four:?} at a session timeout of {timeout:?}; {took:?}");
     assert!(four + held_up >= timeout / 9 * 4 - Duration::from_millis(80), "{four:?}; {took:?}");
     assert!(four <= timeout / 9 * 4 + Duration::from_millis(200) + held_up, "{four:?}; {took:?}");
     assert_eq!(by_kind(&proxy), BTreeMap::from([(opcode::SYNC, 5)]));
@@ -84,7 +85,7 @@ fn an_uncontended_lock_costs_three_requests_and_one_to_watch_it() {
     let zk = quiet_client(&proxy);
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
-    eventually(SOON, "the watch of a lock that is held for a while", || {
+    eventually(SOON, "the watch on a lock that is held for a while", || {
         by_kind(&proxy).get(&opcode::GET_DATA) == Some(&1)
     });
     drop(guard);
@@ -98,7 +99,7 @@ fn an_uncontended_lock_costs_three_requests_and_one_to_watch_it() {
     println!("{:?} for lock and release, through the proxy", start.elapsed() / ROUNDS as u32);
     eventually(SOON, "the last delete", || proxy.count(opcode::DELETE) >= ROUNDS);
     let mut counts = by_kind(&proxy);
-    // Of those that were held for long, as happens where the processor is busy.
+    // A lock that is held longer, as happens on a busy processor, also sets a watch.
     assert!(counts.remove(&opcode::GET_DATA).unwrap_or_default() <= ROUNDS);
     let expected = [opcode::CREATE, opcode::DELETE, opcode::GET_CHILDREN];
     assert_eq!(counts, BTreeMap::from(expected.map(|opcode| (opcode, ROUNDS))));
@@ -128,7 +129,7 @@ fn a_hand_over_wakes_one_waiter_of_many() {
                 turn.recv().unwrap();
                 guard.unlock().unwrap();
             });
-            // The holder's watch of its own node, and each waiter's of the one before it.
+            // The holder's watch on its own node, and each waiter's on the node before it.
             assert!(proxy.wait_for_requests(opcode::GET_DATA, 2 + number, SOON), "no watch");
         }
         let server = site.server();
@@ -168,8 +169,8 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     let logs = logs(LevelFilter::Trace);
     let outage = Duration::from_secs(setting("ZKLOCK_OUTAGE_SECONDS", 10));
     let site = Site::own("outage");
-    // Connections to the one are refused while the server is down, through the other they
-    // are accepted and closed.
+    // While the server is down, the first client's connections are refused; the second one's are
+    // accepted by the proxy and then closed.
     let proxy = Proxy::start(site.server().addr());
     let clients = [site.hosts().to_owned(), proxy.hosts()].map(|hosts| {
         Client::builder(&hosts).session_timeout(Duration::from_secs(4)).connect().unwrap()
@@ -179,7 +180,7 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     let (took, used, lines) = thread::scope(|scope| {
         let waiters = locks.each_ref().map(|lock| scope.spawn(|| lock.lock().unwrap().unlock()));
         eventually(SOON, "the waiters", || site.children("a").len() == 3);
-        // What they still ask, and what the crate says of it, is none of the outage's.
+        // Their last requests and the log lines about them must not be counted.
         eventually(SOON, "the waiters to wait", || logs.are_quiet());
         site.server().kill();
         for zk in &clients {
@@ -187,7 +188,7 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
         }
         logs.take();
         let (start, before) = (Instant::now(), processor_time());
-        // Nothing to wait for: the outage is to last.
+        // Sleeps, since there is nothing to wait for: the outage should last this long.
         thread::sleep(outage);
         let measured = (start.elapsed(), processor_time() - before, logs.take());
         site.server().start_again();
@@ -200,7 +201,7 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     let rate = lines.len() as f64 * 60.0 / took.as_secs_f64() / clients.len() as f64;
     let log: Vec<String> = lines.iter().map(Entry::to_string).collect();
     println!(
-        "down for {took:?}: {:.2} % of a processor, {rate:.0} lines a minute of each client:\n{}",
+        "down for {took:?}: {:.2} % of a processor, {rate:.0} lines a minute from each client:\n{}",
         share * 100.0,
         log.join("\n")
     );
@@ -217,7 +218,7 @@ fn polling_a_held_lock_accumulates_nothing() {
     skip_without_server!();
     skip_unless_alone!();
     const POLLERS: u64 = 4;
-    // Each of them waits for two writes.
+    // Each poll waits for two writes.
     let polls = setting("ZKLOCK_POLLS", if server::has_slow_log() { 4_000 } else { 20_000 });
     let site = Site::own("polling");
     let server = site.server();
@@ -231,7 +232,7 @@ fn polling_a_held_lock_accumulates_nothing() {
                 scope.spawn(|| {
                     for round in 0..times / POLLERS {
                         let limit = Duration::from_millis(round % 2);
-                        assert!(lock.try_lock_for(limit).unwrap().is_none());
+                        assert!(got_nothing(lock.try_lock_for(limit)));
                     }
                 });
             }
@@ -256,7 +257,7 @@ fn polling_a_held_lock_accumulates_nothing() {
         took / (polls - polls / 10) as u32
     );
     assert!(memory_then < memory + 3_000, "{memory} kB, then {memory_then} kB");
-    // The holder's own, and one of the pollers' session.
+    // The holder's own watch, and one of the pollers' session.
     assert!(watches_then <= 2, "{watches_then} watches");
     assert_eq!(stats_then.watches, 0);
     assert!(most_threads < 40, "{most_threads} threads");

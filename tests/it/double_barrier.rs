@@ -18,6 +18,11 @@ const T: Duration = Duration::from_secs(4);
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(100);
 
+/// Whether a call did not enter: others were missing or, if it had little time, an answer was.
+fn stays_out(entered: Result<Option<Entered>>) -> bool {
+    entered.map_or_else(|error| error.is_outage(), |entered| entered.is_none())
+}
+
 fn barrier(zk: &Client, site: &Site, participants: u32) -> DoubleBarrier {
     DoubleBarrier::new(zk, &site.base, "a", participants)
 }
@@ -72,7 +77,7 @@ fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
         });
         for call in calls {
             let (entered, took) = call.recv_timeout(SOON).unwrap();
-            assert!(entered.unwrap().is_none());
+            assert!(stays_out(entered));
             assert!(took.at_least(limit) && took.within(SOON));
         }
         site.wait_for_children("a", 0);
@@ -90,8 +95,8 @@ fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
     assert_eq!(kind(three.enter_with(&cancel)), ErrorKind::Cancelled);
     site.wait_for_children("a", 0);
 
-    // One more than were there before, but not enough.
-    assert!(three.enter_for(BRIEF).unwrap().is_none());
+    // It would be the third participant, but the two before it have given up.
+    assert!(stays_out(three.enter_for(BRIEF)));
     let calls = [(); 3].map(|()| enter(&zk, &site, 3));
     let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     drop(inside);
@@ -100,7 +105,7 @@ fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
     site.finish([zk]);
 }
 
-/// However the end of a wait and the coming of the last one meet: all enter, or none.
+/// Whenever one participant gives up while the last one arrives: either all enter, or none.
 #[test]
 fn s76_all_enter_or_none_does_when_one_gives_up_at_that_moment() {
     skip_without_zookeeper!();
@@ -120,7 +125,7 @@ fn s76_all_enter_or_none_does_when_one_gives_up_at_that_moment() {
         cancel.cancel();
         let (first, took) = timed(|| first.recv_timeout(SOON).unwrap());
         match first {
-            // The ensemble has not answered in time, and nobody knows.
+            // The ensemble did not answer in time, so the outcome is unknown.
             Err(_) if took.at_least(Duration::from_millis(400)) => {
                 clients.iter().for_each(Client::close);
                 return site.finish(clients);
@@ -138,7 +143,7 @@ fn s76_all_enter_or_none_does_when_one_gives_up_at_that_moment() {
                 assert_eq!(error.kind(), ErrorKind::Cancelled);
                 site.wait_for_children("a", 1);
                 assert!(second.try_recv().is_err(), "round {round}: it entered alone");
-                // It waits still, and for one that counts.
+                // The second one still waits for a real participant.
                 let ours = barrier(&clients[0], &site, 2).enter().unwrap();
                 let theirs = second.recv_timeout(SOON).unwrap().unwrap();
                 drop((ours, theirs));
@@ -162,11 +167,11 @@ fn s76_whoever_is_named_has_entered_though_it_gives_up() {
         let (barrier, cancel) = (barrier(&zk, &site, 2), cancel.clone());
         in_background(move || barrier.enter_with(&cancel))
     };
-    // The own node, and the barrier's; then the children.
+    // The client reads its own node and the barrier's, then lists the children.
     assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
     site.wait_for_children("a", 1);
     let own = site.children("a").remove(0);
-    // Decided, and not yet heard of, when it gives up.
+    // The round is decided when the client gives up, but it does not know that yet.
     proxy.hold();
     raw.set_data(&format!("{}/a", site.base), own.as_bytes()).unwrap();
     cancel.cancel();
@@ -174,7 +179,7 @@ fn s76_whoever_is_named_has_entered_though_it_gives_up() {
     let entered = call.recv_timeout(SOON).unwrap().unwrap();
     assert_eq!(last(entered.path()), own);
     assert!(entered.is_held());
-    // Its own leaving and coming back is no loss.
+    // To leave and re-enter is not a loss.
     assert_eq!(entered.lost().reason(), None);
     entered.leave().unwrap();
     raw.close().unwrap();
@@ -191,7 +196,7 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     let two = barrier(&hurried, &site, 2);
     let calls = [(); 2].map(|()| enter(&zk, &site, 2));
     let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
-    // The limit of the call, where that is sooner.
+    // The call's timeout applies if it is shorter than the connect timeout.
     let (error, took) = timed(|| barrier(&zk, &site, 2).enter_for(BRIEF).unwrap_err());
     assert!(error.kind() == ErrorKind::Full && took.within(SOON), "{error} after {took:?}");
     for error in [
@@ -203,11 +208,11 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
         assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
         assert!(error.is_retryable());
     }
-    assert_eq!(kind(barrier(&zk, &site, 3).enter()), ErrorKind::Disagreement);
-    assert_eq!(kind(barrier(&zk, &site, 1).enter()), ErrorKind::Disagreement);
+    assert_eq!(kind(barrier(&zk, &site, 3).enter()), ErrorKind::Conflict);
+    assert_eq!(kind(barrier(&zk, &site, 1).enter()), ErrorKind::Conflict);
     site.wait_for_children("a", 2);
     assert!(inside.iter().all(Entered::is_held));
-    // One that comes for the next round waits for this one to end.
+    // A participant of the next round waits until this round ends.
     let [first, second] = inside;
     drop(first);
     let early = enter(&zk, &site, 2);
@@ -222,7 +227,7 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     site.finish([zk, hurried]);
 }
 
-/// The place of its former process is free when the ensemble ends that one's session.
+/// The place of the killed process is free once the ensemble ends its session.
 #[test]
 fn who_was_killed_and_comes_again_waits_for_its_former_session_to_end() {
     skip_without_server!();
@@ -235,7 +240,7 @@ fn who_was_killed_and_comes_again_waits_for_its_former_session_to_end() {
     let next = enter(&zk, &site, 2);
     site.wait_for_children("a", 2);
     let again = enter(&site.quiet_client(), &site, 2);
-    assert!(again.recv_timeout(BRIEF).is_err(), "no place, and no error yet");
+    assert!(again.recv_timeout(BRIEF).is_err(), "it entered or failed before the session ended");
     assert!(next.try_recv().is_err());
     site.expire(&proxy);
     let inside = [next, again].map(|call| call.recv_timeout(SOON).unwrap().unwrap());
@@ -244,7 +249,7 @@ fn who_was_killed_and_comes_again_waits_for_its_former_session_to_end() {
     site.finish([zk, dies]);
 }
 
-/// One that names another number and has not gone yet keeps those who come later waiting.
+/// A node that names another number of participants makes later participants wait until it is gone.
 #[test]
 fn beside_another_number_of_participants_it_waits() {
     skip_without_server!();
@@ -257,7 +262,7 @@ fn beside_another_number_of_participants_it_waits() {
     let odd = raw.create(&odd, b"", Kind::EphemeralSequential).unwrap();
     proxy.reset_counts();
     let error = barrier(&zk, &site, 2).enter_for(BRIEF * 5).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Disagreement, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     let second = enter(&zk, &site, 2);
     assert!(second.recv_timeout(BRIEF).is_err());
     assert!(proxy.count(opcode::CREATE) <= 2, "{:?}", proxy.requests());
@@ -268,8 +273,8 @@ fn beside_another_number_of_participants_it_waits() {
     site.finish([zk, other]);
 }
 
-/// Its lease was over by its own clock, and its node still counted for the others: before it has a
-/// new session, or when it has looked in that already.
+/// The participant's lease has ended by its own clock while its node still counts for the others:
+/// before it opens a new session, or after it has read the barrier in the new session.
 #[test]
 fn who_is_named_after_its_session_was_lost_is_told() {
     skip_without_server!();
@@ -278,7 +283,8 @@ fn who_is_named_after_its_session_was_lost_is_told() {
         let (proxy, zk) = site.proxied(T);
         let other = site.quiet_client();
         let call = enter(&zk, &site, 2);
-        // The own node, and the barrier's: it has said that it counts.
+        // The client has read its own node and the barrier's, and has declared that its node
+        // counts.
         assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
         site.wait_for_children("a", 1);
         let own = site.children("a").remove(0);
@@ -290,7 +296,7 @@ fn who_is_named_after_its_session_was_lost_is_told() {
             zk.state() == SessionState::Lost
         });
         if has_looked {
-            // The server does not hear of that.
+            // The server must not learn that the old session is closed.
             proxy.drop_request(opcode::CLOSE_SESSION, 1_000);
             proxy.reset_counts();
             proxy.release();
@@ -300,7 +306,7 @@ fn who_is_named_after_its_session_was_lost_is_told() {
         assert_eq!(theirs.participants(), 2);
         proxy.release();
         let ours = call.recv_timeout(SOON).unwrap().unwrap();
-        // Else it had withdrawn its former node, and entered with another.
+        // Otherwise it has withdrawn its former node, and entered with another.
         if !has_looked || last(ours.path()) == own {
             assert_eq!(last(ours.path()), own);
             assert!(!ours.is_held() && ours.lost().wait_for(SOON).is_some());
@@ -328,16 +334,16 @@ fn s77_stale_ready_nodes_and_stale_data_neither_let_through_nor_hold_up() {
         raw.create(&format!("{node}/ready"), b"", Kind::Persistent).unwrap();
         raw.set_data(&node, if number == 0 { b"\xff\xfe\0" } else { data.as_bytes() }).unwrap();
         let three = barrier(&zk, &site, 3);
-        assert!(three.enter_for(BRIEF).unwrap().is_none(), "one of three entered: {data:?}");
+        assert!(stays_out(three.enter_for(BRIEF)), "one of three entered: {data:?}");
         let calls = [(); 2].map(|()| enter(&zk, &site, 3));
         site.wait_for_children("a", 3);
-        // Also planted while they wait.
+        // The same stale data, written while they wait.
         raw.set_data(&node, data.as_bytes()).unwrap();
         assert!(calls.iter().all(|call| call.try_recv().is_err()));
         let inside = [three.enter().unwrap()].into_iter();
         let inside: Vec<Entered> =
             inside.chain(calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap())).collect();
-        // Nor do they hold up who leaves.
+        // Stale nodes and data do not block leaving either.
         let leaving: Vec<_> =
             inside.into_iter().map(|one| in_background(move || one.leave_for(SOON))).collect();
         for call in leaving {
@@ -345,7 +351,7 @@ fn s77_stale_ready_nodes_and_stale_data_neither_let_through_nor_hold_up() {
         }
         assert_eq!(site.children("a"), ["ready"]);
         raw.delete(&format!("{node}/ready")).unwrap();
-        // As a container the node may be gone, as soon as it is empty.
+        // The node is a container, so the server may remove it as soon as it is empty.
         raw.create_all(&node).unwrap();
     }
     raw.close().unwrap();
@@ -404,7 +410,7 @@ fn who_loses_its_session_before_the_round_comes_again_and_counts_once() {
         let before = site.children("a");
         match sessions_end {
             true => site.expire(&proxy),
-            // A stranger's doing.
+            // Another client deletes the node.
             false => site.raw().delete(&format!("{}/a/{}", site.base, before[0])).unwrap(),
         }
         eventually(SOON, "another node", || {
@@ -432,7 +438,7 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
     let node = format!("{}/a", site.base);
     let own = format!("{node}/{}", site.children("a")[0]);
     let (data, _) = raw.get_data(&own).unwrap();
-    // As if its session were over here, and not yet there.
+    // Makes a node like that of a session that the client has lost but the server still keeps.
     let ghost = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-");
     let ghost = raw.create(&ghost, &data, Kind::EphemeralSequential).unwrap();
     raw.set_data(&ghost, &data).unwrap();
@@ -452,7 +458,8 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
     site.finish([zk, other]);
 }
 
-/// Whoever gives up before that has its node deleted by the engine, which looks at no round.
+/// Until then the library deletes the node of a participant that gives up, without a look at the
+/// round.
 #[test]
 fn a_place_counts_only_when_its_owner_has_said_so() {
     skip_without_zookeeper!();
@@ -461,7 +468,7 @@ fn a_place_counts_only_when_its_owner_has_said_so() {
     raw.create_all(&format!("{}/a", site.base)).unwrap();
     let place = format!("{}/a/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-", site.base);
     let place = raw.create(&place, b"theirs", Kind::EphemeralSequential).unwrap();
-    assert!(barrier(&zk, &site, 2).enter_for(BRIEF).unwrap().is_none());
+    assert!(stays_out(barrier(&zk, &site, 2).enter_for(BRIEF)));
     raw.set_data(&place, b"theirs").unwrap();
     let entered = barrier(&zk, &site, 2).enter().unwrap();
     let (round, _) = raw.get_data(&format!("{}/a", site.base)).unwrap();
@@ -488,7 +495,7 @@ fn one_that_died_does_not_count() {
     dies.close();
     assert_eq!(kind(call.recv_timeout(SOON).unwrap()), ErrorKind::Closed);
     site.wait_for_children("a", 0);
-    assert!(barrier(&zk, &site, 2).enter_for(BRIEF).unwrap().is_none());
+    assert!(stays_out(barrier(&zk, &site, 2).enter_for(BRIEF)));
     site.finish([dies, zk]);
 }
 
@@ -510,7 +517,7 @@ fn lost_answers_leave_one_round_and_one_node_each() {
                 false => proxy.drop_request(operation, 1),
             }
             let ours = barrier(&zk, &site, 2).enter().unwrap();
-            // Either of them may have decided.
+            // Either participant may have decided the round.
             let asked = proxy.count(operation) > 0 || operation != opcode::MULTI;
             assert!(!asked || proxy.connections() > before, "{case}: nothing was lost");
             proxy.pass();
@@ -524,13 +531,13 @@ fn lost_answers_leave_one_round_and_one_node_each() {
             assert_eq!(site.children("a").len(), 0, "{case}");
         }
     }
-    // Giving up, too.
+    // The same when it gives up.
     for reply in [true, false] {
         match reply {
             true => proxy.drop_reply(opcode::MULTI, 1),
             false => proxy.drop_request(opcode::MULTI, 1),
         }
-        assert!(barrier(&zk, &site, 2).enter_for(BRIEF).unwrap().is_none());
+        assert!(stays_out(barrier(&zk, &site, 2).enter_for(BRIEF)));
         site.wait_for_children("a", 0);
     }
     site.finish([zk, other]);
@@ -539,7 +546,7 @@ fn lost_answers_leave_one_round_and_one_node_each() {
 #[test]
 fn limits_are_kept_when_nothing_answers() {
     skip_without_server!();
-    // Long enough to be there before it ends.
+    // Long enough for its node to be made before the call ends.
     const LIMIT: Duration = Duration::from_secs(3);
     let site = Site::own("double-silence");
     let (proxy, zk) = site.proxied(QUIET);
@@ -549,7 +556,8 @@ fn limits_are_kept_when_nothing_answers() {
     site.wait_for_children("a", 1);
     proxy.hold();
     let (entered, took) = call.recv_timeout(SOON).unwrap();
-    assert!(entered.unwrap().is_none());
+    // Others may count it until its node has gone.
+    assert_eq!(kind(entered), ErrorKind::ConnectionLoss);
     assert!(took.within(LIMIT + Duration::from_secs(2)), "{took:?}");
     proxy.pass();
     eventually(SOON, "its node to go", || site.children("a").is_empty());
@@ -558,7 +566,10 @@ fn limits_are_kept_when_nothing_answers() {
     let [ours, theirs] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     proxy.hold();
     let (left, took) = timed(|| ours.leave_for(BRIEF));
-    assert!(!left.unwrap() && took.within(BRIEF + Duration::from_secs(2)), "{took:?}");
+    assert!(
+        kind(left) == ErrorKind::Connect && took.within(BRIEF + Duration::from_secs(2)),
+        "{took:?}"
+    );
     proxy.pass();
     theirs.leave().unwrap();
     site.finish([zk, other]);
@@ -571,14 +582,14 @@ fn nobody_is_woken_before_the_round_is_complete() {
     let (proxy, zk) = site.proxied(QUIET);
     let other = site.quiet_client();
     let first = enter(&zk, &site, 4);
-    // The own node, and the barrier's.
+    // The client has read its own node and the barrier's.
     assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
     let mut calls = vec![first];
     for count in 2..4 {
         let asked = proxy.requests();
         calls.push(enter(&other, &site, 4));
         site.wait_for_children("a", count);
-        // Who is woken asks three times; what watches the guard's node comes a few milliseconds late.
+        // A woken participant sends three requests; the watch on its own node comes a few ms late.
         let more = proxy.requests().len() - asked.len();
         assert!(more < 3, "{count}: {:?}", proxy.requests());
     }
@@ -598,14 +609,17 @@ fn bad_names_numbers_and_refusals_are_clear_errors() {
     let bad = DoubleBarrier::new(&zk, &site.base, "a/b", 1);
     assert_eq!(kind(bad.enter()), ErrorKind::InvalidName);
     for participants in [0, 501, u32::MAX] {
-        assert_eq!(kind(barrier(&zk, &site, participants).enter_for(SOON)), ErrorKind::InvalidData);
+        assert_eq!(
+            kind(barrier(&zk, &site, participants).enter_for(SOON)),
+            ErrorKind::InvalidArgument
+        );
     }
     let nobodys = DoubleBarrier::builder(&zk, &site.base, "a", 1).acl(Acl::creator_only()).build();
-    assert_eq!(kind(nobodys.enter()), ErrorKind::InvalidData, "a client without credentials");
+    assert_eq!(kind(nobodys.enter()), ErrorKind::InvalidArgument, "a client without credentials");
     let mut raw = site.raw();
     raw.create_all(&site.base).unwrap();
     raw.add_auth("digest", b"owner:secret").unwrap();
-    // All but to write.
+    // Everything except WRITE.
     let acl = [raw::Acl::new(raw::ALL, "auth", ""), raw::Acl::new(1 | 4 | 8, "world", "anyone")];
     let node = format!("{}/a", site.base);
     raw.create_with_acl(&node, b"", Kind::Persistent, &acl).unwrap();
@@ -644,7 +658,7 @@ fn over_a_handle_of_the_programs_it_works_too() {
             call.recv_timeout(SOON).unwrap().unwrap();
         }
     }
-    assert!(barrier(&zk, &site, 2).enter_for(BRIEF).unwrap().is_none());
+    assert!(stays_out(barrier(&zk, &site, 2).enter_for(BRIEF)));
     site.wait_for_children("a", 0);
     zk.close();
     drop((zk, handle));

@@ -15,12 +15,12 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, Kind};
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, kind, last, skip_without_server, skip_without_zookeeper, strict,
+    QUIET, eventually, got_nothing, kind, last, skip_without_server, skip_without_zookeeper, strict,
 };
 
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
-/// A rest that no test outlasts.
+/// A back-off longer than any test.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
 fn ms(milliseconds: u64) -> Duration {
@@ -31,7 +31,7 @@ fn election(zk: &Client, site: &Site) -> LeaderElection {
     LeaderElection::new(zk, &site.base, "a")
 }
 
-/// One whose candidate says that it is `id`, and who would rest for ever after an error.
+/// An election whose candidate has this `id`, and whose loop would back off forever after an error.
 fn named(zk: &Client, site: &Site, id: &str) -> LeaderElection {
     LeaderElection::builder(zk, &site.base, "a").id(id).back_off(FOR_EVER, FOR_EVER).build()
 }
@@ -40,7 +40,7 @@ fn ids(candidates: &[Candidate]) -> Vec<String> {
     candidates.iter().map(Candidate::id).collect()
 }
 
-/// The id of the leader, once that is another.
+/// The id of the leader, once it has changed.
 fn next(observer: &mut LeaderObserver) -> Option<String> {
     observer.next_for(SOON).unwrap().expect("a change").map(|leader| leader.id())
 }
@@ -54,7 +54,7 @@ fn wait_for_phase(election: &LeaderElection, phase: ElectionPhase) -> ElectionPr
     election.progress()
 }
 
-/// The kind of the last error, which was one of campaigning.
+/// The kind of the last error, which came from campaigning.
 fn last_kind(election: &LeaderElection) -> ErrorKind {
     let error = election.progress().last_error.expect("an error");
     error.downcast_ref::<Error>().expect("one of ours").kind()
@@ -95,7 +95,7 @@ fn s73_over_expiry_there_is_one_leader_and_the_old_one_is_told() {
         proxy.pass();
         assert_eq!(kind(old.ensure_leader()), ErrorKind::SessionLost);
         assert_eq!(kind(old.resign()), ErrorKind::SessionLost);
-        // It can stand again, behind the one that waits.
+        // It can campaign again, behind the candidate that waits.
         let again = scope.spawn(|| first.campaign().unwrap());
         site.wait_for_children("a", 3);
         second.resign().unwrap();
@@ -111,9 +111,8 @@ fn s73_over_expiry_there_is_one_leader_and_the_old_one_is_told() {
     site.finish(clients.into_iter().chain([zk]));
 }
 
-/// Loops of three clients, over a session that ends, one that lapses, a deleted node and a server
-/// that starts again. Whoever believes to lead, by his own clock, has the highest token of all who
-/// ever did.
+/// Loops of three clients, through an expired session, an ended lease, a deleted node and a server
+/// restart. Whichever loop leads, by its own clock, has the highest token of all leaders so far.
 #[test]
 fn s73_of_supervised_loops_never_are_two_leaders() {
     skip_without_server!();
@@ -126,8 +125,8 @@ fn s73_of_supervised_loops_never_are_two_leaders() {
         })
         .collect();
     let (cancel, highest) = (Cancel::new(), Mutex::new(None::<FencingToken>));
-    // Where somebody else ends a leader's session or deletes its node, the leader learns of it when
-    // the next one may lead already.
+    // Set while another client ends a leader's session or deletes its node: the leader may learn of
+    // that only when the next one leads already.
     let stranger = AtomicBool::new(false);
     let terms = || elections.iter().map(|one| one.progress().terms).collect::<Vec<_>>();
     thread::scope(|scope| {
@@ -167,9 +166,9 @@ fn s73_of_supervised_loops_never_are_two_leaders() {
         all_lead_again("all to lead after a session's end");
         stranger.store(false, Ordering::SeqCst);
         rigs[1].0.black_hole();
-        eventually(SOON, "a lapsed session", || rigs[1].1.state() == SessionState::Lost);
+        eventually(SOON, "the end of the lease", || rigs[1].1.state() == SessionState::Lost);
         rigs[1].0.pass();
-        all_lead_again("all to lead after a lapse");
+        all_lead_again("all to lead after the end of a lease");
         let mut raw = site.raw();
         let leader = elections[0].leader().unwrap();
         stranger.store(true, Ordering::SeqCst);
@@ -287,7 +286,7 @@ fn s75_after_an_error_a_leader_rests_and_stands_again() {
     let progress = seen.progress();
     assert_eq!((progress.phase, progress.terms), (ElectionPhase::Idle, 7));
     assert_eq!(progress.last_error.unwrap().to_string(), "error 6");
-    // And once more; the terms go on.
+    // Once more: the count of terms continues.
     assert_eq!(seen.lead(|_| Ok(Break(1))).unwrap(), 1);
     assert_eq!(election.progress().terms, 8);
     site.wait_for_children("a", 0);
@@ -318,7 +317,7 @@ fn s75_while_one_rests_another_leads_and_a_rest_can_be_ended() {
             if leadership.is_none() {
                 cancel.cancel();
             }
-            let leadership = leadership.expect("it resigns before it rests");
+            let leadership = leadership.expect("it resigns before it backs off");
             let progress = wait_for_phase(&ours, ElectionPhase::Resting);
             assert_eq!(progress.terms, 1);
             assert_eq!(progress.last_error.unwrap().to_string(), "it does not work");
@@ -340,7 +339,7 @@ fn s75_while_one_rests_another_leads_and_a_rest_can_be_ended() {
     }
 }
 
-/// It would rest for ever after anything that it takes for an error.
+/// After anything that counts as an error, the loop would back off forever.
 #[test]
 fn s75_after_a_loss_it_stands_again_at_once() {
     skip_without_server!();
@@ -351,7 +350,7 @@ fn s75_after_a_loss_it_stands_again_at_once() {
     let mut raw = site.raw();
     let cancel = Cancel::new();
     let terms = thread::scope(|scope| {
-        // One that rests is told to end.
+        // If the loop backs off, it is cancelled.
         scope.spawn(|| {
             let end = Instant::now() + 6 * SOON;
             eventually(7 * SOON, "the terms", || {
@@ -419,11 +418,11 @@ fn s75_what_trying_again_may_mend_does_not_end_it() {
     site.raw().create_all(&format!("{}/a", site.base)).unwrap();
     let election = LeaderElection::builder(&zk, &site.base, "a").back_off(ms(1), ms(10)).build();
     proxy.drop_reply(opcode::CREATE, 1);
-    assert_eq!(kind(election.campaign()), ErrorKind::ConnectionLoss);
+    assert_eq!(kind(election.campaign()), ErrorKind::Connect);
     proxy.drop_reply(opcode::CREATE, 2);
     let terms = election.lead(|_| Ok(Break(election.progress().terms))).unwrap();
     assert_eq!(terms, 1);
-    assert_eq!(last_kind(&election), ErrorKind::ConnectionLoss);
+    assert_eq!(last_kind(&election), ErrorKind::Connect);
     drop(election);
     site.finish([zk]);
 }
@@ -437,11 +436,11 @@ fn s75_what_waiting_cannot_mend_ends_it() {
         (LeaderElection::new(&zk, "locks", "a"), ErrorKind::InvalidName),
         (
             LeaderElection::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build(),
-            ErrorKind::InvalidData,
+            ErrorKind::InvalidArgument,
         ),
         (
             LeaderElection::builder(&zk, &site.base, "a").id("unlock").build(),
-            ErrorKind::InvalidData,
+            ErrorKind::InvalidArgument,
         ),
     ];
     for (election, why) in refused {
@@ -461,10 +460,10 @@ fn who_goes_on_stands_behind_the_others() {
     let [ours, theirs] = clients.each_ref().map(|zk| named(zk, &site, "one"));
     let (cancel, order) = (Cancel::new(), Mutex::new(Vec::new()));
     thread::scope(|scope| {
-        // A term lasts until the other one waits behind it.
+        // A term lasts until the other candidate waits behind it.
         let lead = |election: &LeaderElection, who: &'static str| {
             let ended = election.lead_with(&cancel, |leadership| {
-                eventually(SOON, "the other one", || {
+                eventually(SOON, "the other candidate", || {
                     cancel.is_cancelled() || site.children("a").len() == 2
                 });
                 assert!(leadership.is_leader());
@@ -507,13 +506,13 @@ fn cancelling_ends_a_campaign_of_the_loop_at_once_and_leaves_no_node() {
     assert_eq!(theirs.progress().phase, ElectionPhase::Idle);
     assert!(theirs.progress().last_error.is_none());
     assert_eq!(site.children("a"), [last(leadership.path())]);
-    // It was tripped before.
+    // The `Cancel` is tripped already.
     assert_eq!(kind(theirs.lead_with::<()>(&cancel, |_| panic!("it leads"))), ErrorKind::Cancelled);
     drop((leadership, ours, theirs));
     site.finish(clients);
 }
 
-/// Of loops of one value the furthest is told.
+/// Of several loops on one value, `progress` reports the one that has come furthest.
 #[test]
 fn progress_tells_of_all_who_share_a_value() {
     skip_without_zookeeper!();
@@ -578,7 +577,7 @@ fn leader_and_candidates_are_told_with_their_ids() {
         leadership.resign().unwrap();
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
     });
-    // Unless told otherwise it says host, process and thread.
+    // By default the id consists of host, process and thread.
     let leadership = election(&clients[0], &site).campaign().unwrap();
     let id = follower.leader().unwrap().expect("a leader").id();
     assert!(id.contains("host=") && id.contains("pid="), "{id}");
@@ -586,7 +585,7 @@ fn leader_and_candidates_are_told_with_their_ids() {
     site.finish(clients.into_iter().chain([looking]));
 }
 
-/// The first was there when the candidates were listed, and not when it was to be read.
+/// The first candidate is in the list, but gone before it is read.
 #[test]
 fn when_the_leader_goes_meanwhile_the_next_one_is_told() {
     skip_without_server!();
@@ -623,7 +622,7 @@ fn when_the_leader_goes_meanwhile_the_next_one_is_told() {
     site.finish([zk]);
 }
 
-/// While somebody leads, those who come and go cost an observer nothing.
+/// While the leader stays, waiting candidates that come and go cost an observer nothing.
 #[test]
 fn changes_of_the_leader_are_observed_without_a_herd() {
     skip_without_server!();
@@ -648,14 +647,14 @@ fn changes_of_the_leader_are_observed_without_a_herd() {
     first.resign().unwrap();
     assert_eq!(next(&mut observer).as_deref(), Some("late"));
     assert_eq!(proxy.total_requests(), 2, "a list and a read: {:?}", proxy.requests());
-    // Those who say the same are others all the same.
+    // Candidates with the same id are still different candidates.
     raw.delete(&waiters[0]).unwrap();
     assert_eq!(next(&mut observer).as_deref(), Some("late"));
     for waiter in waiters[1..].iter().filter(|waiter| **waiter != waiters[7]) {
         raw.delete(waiter).unwrap();
     }
     while next(&mut observer).is_some() {}
-    // As an iterator it waits.
+    // The observer's iterator waits for each change.
     let mut changes = election(&looking, &site).observe();
     assert_eq!(changes.next().unwrap().unwrap(), None);
     thread::scope(|scope| {
@@ -675,14 +674,14 @@ fn a_campaign_can_be_bounded_and_cancelled_and_leaves_no_node() {
     let site = Site::shared("limits");
     let clients = [site.client(), site.client()];
     let [ours, theirs] = clients.each_ref().map(|zk| election(zk, &site));
-    drop(ours.try_campaign().unwrap().expect("nobody is in the way"));
+    drop(ours.try_campaign().unwrap().expect("no other candidate"));
     drop(ours.campaign_for(SOON).unwrap().expect("in time"));
     drop(ours.campaign_until(Instant::now() + SOON).unwrap().expect("in time"));
     site.wait_for_children("a", 0);
-    let leadership = ours.try_campaign().unwrap().expect("nobody is in the way");
+    let leadership = ours.try_campaign().unwrap().expect("no other candidate");
     assert!(theirs.try_campaign().unwrap().is_none());
     let began = Instant::now();
-    assert!(theirs.campaign_for(BRIEF).unwrap().is_none());
+    assert!(got_nothing(theirs.campaign_for(BRIEF)));
     assert!(began.elapsed() >= BRIEF);
     assert!(theirs.campaign_until(Instant::now()).unwrap().is_none());
     site.wait_for_only("a", leadership.path());
@@ -701,7 +700,7 @@ fn a_campaign_can_be_bounded_and_cancelled_and_leaves_no_node() {
     site.finish(clients);
 }
 
-/// Nothing is handed over: each campaign waits for its own turn, those of one value, too.
+/// Nothing is handed over: each campaign waits for its own turn, even several on one value.
 #[test]
 fn each_campaign_has_a_node_of_its_own() {
     skip_without_zookeeper!();
@@ -785,7 +784,7 @@ fn bad_names_are_refused_before_anything_is_asked() {
     }
     for id in ["__REVOKE__", "unlock"] {
         let election = LeaderElection::builder(&zk, &site.base, "a").id(id).build();
-        assert_eq!(kind(election.campaign()), ErrorKind::InvalidData);
+        assert_eq!(kind(election.campaign()), ErrorKind::InvalidArgument);
     }
     assert_eq!(proxy.requests(), []);
     site.finish([zk]);
@@ -820,7 +819,7 @@ fn s70_its_acl_covers_the_elections_node_and_the_candidates() {
     leadership.resign().unwrap();
     meddler.add_auth("digest", b"owner:secret").unwrap();
     meddler.delete_recursive(&site.base).unwrap();
-    // One that may be seen, and not be read.
+    // A candidate that can be listed, but not read.
     meddler.create_all(&format!("{}/a", site.base)).unwrap();
     let hiding = LeaderElection::builder(&owner, &site.base, "a").id("secret");
     let hiding = hiding.acl(Acl::creator_only()).build();

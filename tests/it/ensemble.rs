@@ -14,7 +14,7 @@ use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::{alone, eventually, mutex, skip_without_server, threads_named, unique_base};
 
-/// More than enough for whatever is not the point of a test.
+/// Ample time for steps whose duration a test does not check.
 const AMPLE: Duration = Duration::from_secs(30);
 
 /// Three servers, and a base path of the test's own.
@@ -40,7 +40,7 @@ impl Trio {
         Raw::connect(&self.servers.node(node).hosts(), Duration::from_secs(60)).unwrap()
     }
 
-    /// As `Site::finish`, with all three servers up.
+    /// Like `Site::finish`, with all three servers up.
     fn finish(self, clients: impl IntoIterator<Item = Client>) {
         const SOON: Duration = Duration::from_secs(15);
         self.servers.wait_ready();
@@ -67,15 +67,15 @@ fn connect(hosts: &str, session: Duration) -> Client {
     Client::builder(hosts).session_timeout(session).connect_timeout(AMPLE).connect().unwrap()
 }
 
-/// What the guard's `on_lost` is told, and when; disconnected once the callback has run or was
-/// dropped.
+/// Receives what the guard's `on_lost` is called with, and when; disconnected once the callback has
+/// run or was dropped.
 fn losses(guard: &LockGuard) -> Receiver<(Instant, LossReason)> {
     let (tell, told) = channel();
     guard.on_lost(move |why| tell.send((Instant::now(), why)).unwrap());
     told
 }
 
-/// Raises a flag when dropped, so that the threads of a scope end also when the test fails.
+/// Raises a flag when dropped, so that the threads of a scope end even if the test fails.
 struct Raise<'a>(&'a AtomicBool);
 
 impl Drop for Raise<'_> {
@@ -84,7 +84,7 @@ impl Drop for Raise<'_> {
     }
 }
 
-/// What the client does that is served by the follower.
+/// What a client of the follower does meanwhile.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Idle,
@@ -92,12 +92,12 @@ enum Load {
     Writes,
 }
 
-/// Loses a lock through a follower that is about to be cut off; checks that the own clock said
-/// so before the leader did, and tells by how much.
+/// Loses a lock through a follower that is about to be cut off; checks that the client's own clock
+/// reports the loss before the leader expires the session, and prints by how much.
 fn lose_by_own_clock(trio: &Trio, follower: usize, load: Load, cut: &Receiver<Instant>) -> Client {
     let zk = Client::builder(&trio.servers.node(follower).hosts())
         .session_timeout(Duration::from_secs(2))
-        // What is asked in vain ends soon.
+        // A call that gets no answer ends soon.
         .connect_timeout(Duration::from_secs(3))
         .connect()
         .unwrap();
@@ -114,7 +114,7 @@ fn lose_by_own_clock(trio: &Trio, follower: usize, load: Load, cut: &Receiver<In
             while !stop.load(Ordering::Relaxed) {
                 match load {
                     Load::Idle => return,
-                    // Whatever becomes of them: they are to fail.
+                    // Their results do not matter: they will fail.
                     Load::Reads => drop(busy.contenders()),
                     Load::Writes => drop(busy.try_lock_for(Duration::from_millis(100))),
                 }
@@ -136,12 +136,12 @@ fn lose_by_own_clock(trio: &Trio, follower: usize, load: Load, cut: &Receiver<In
     assert!(held_until > cut, "{load:?}: lost before the fault");
     let (told, why) = lost.recv_timeout(AMPLE).unwrap();
     assert_eq!(why, LossReason::LeaseExpired);
-    assert!(told <= gone, "{load:?}: told {:?} too late", told - gone);
+    assert!(told <= gone, "{load:?}: on_lost was called {:?} too late", told - gone);
     println!("{load:?}: held {:?}, told {:?}, gone {:?}", held_until - cut, told - cut, gone - cut);
     zk
 }
 
-/// The follower goes on for this long before it notices.
+/// How long the follower goes on before it notices.
 const UNNOTICED: Duration = Duration::from_secs(10);
 
 fn cut_off_from_the_leader(test: &str, tick: u32) {
@@ -168,7 +168,7 @@ fn cut_off_from_the_leader(test: &str, tick: u32) {
                 raw.get_children(&node).is_ok_and(|children| !children.is_empty())
             })
         });
-        // For what opened the sessions not to count any more.
+        // Lets the requests that opened the sessions become too old to renew a lease.
         thread::sleep(Duration::from_millis(2300));
         trio.servers.cut_from_leader(follower);
         let cut = Instant::now();
@@ -177,7 +177,7 @@ fn cut_off_from_the_leader(test: &str, tick: u32) {
     });
     by_follower.ping().unwrap();
     let idle = by_follower.get_children(&format!("{}/Idle", trio.base)).unwrap();
-    assert_eq!(idle.len(), 1, "the follower has heard of it: the test shows nothing");
+    assert_eq!(idle.len(), 1, "the follower has learned of the expiry: the test proves nothing");
     trio.servers.heal(follower);
     drop(by_follower);
     trio.finish(clients);
@@ -189,14 +189,14 @@ fn s28a_cut_off_from_the_leader_the_own_clock_is_first() {
     cut_off_from_the_leader("s28a", 200);
 }
 
-/// The session time-out is the shortest that a server grants by default: two ticks.
+/// The session timeout is the shortest that a server grants by default: two ticks.
 #[test]
 fn s28a_cut_off_from_the_leader_with_a_time_out_of_two_ticks() {
     skip_without_server!();
     cut_off_from_the_leader("s28a-ticks", 1000);
 }
 
-/// A number in the ensemble that only who holds the lock may change, in two steps.
+/// A number in the ensemble that only the lock's holder may change, in two steps.
 struct Tally<'a> {
     trio: &'a Trio,
     inside: AtomicBool,
@@ -229,7 +229,7 @@ impl Tally<'_> {
             self.shared.store(before + 1, Ordering::SeqCst);
             self.inside.store(false, Ordering::SeqCst);
             self.rounds.fetch_add(1, Ordering::SeqCst);
-            // Each way to release has its turn.
+            // Both ways to release are used in turn.
             if before.is_multiple_of(2) {
                 guard.unlock().unwrap();
             }
@@ -242,8 +242,8 @@ impl Tally<'_> {
     }
 }
 
-/// Runs `harm` under six busy contenders of two clients and a third client that holds a lock
-/// throughout; nobody may lose anything.
+/// Runs `harm` during the work of six busy contenders of two clients, while a third client holds
+/// another lock throughout; none may lose its lock or session.
 fn nobody_loses_anything(test: &str, session: Duration, harm: impl Fn(&Trio, &Tally<'_>)) {
     let trio = Trio::start(test, &Options::default());
     let clients = [(); 3].map(|()| trio.client(session));
@@ -302,8 +302,8 @@ fn s34a_a_rolling_restart() {
 
 const OUTLIVED: Duration = Duration::from_secs(6);
 
-/// Loses a session by its own clock while no server is up, and is not in its own way once they
-/// are: they then keep the old session for its whole time-out.
+/// Loses a session by its own clock while no server is up, and checks that the old node does not
+/// block the client once they are: they then keep the old session for its whole timeout.
 fn is_not_in_its_own_way(zk: &Client, lock: &DistributedLock, kill: impl Fn(), start: impl Fn()) {
     let guard = lock.lock().unwrap();
     let (session, lost) = (zk.session_id(), losses(&guard));
@@ -313,13 +313,15 @@ fn is_not_in_its_own_way(zk: &Client, lock: &DistributedLock, kill: impl Fn(), s
     assert_eq!(zk.state(), SessionState::Lost);
     let (tell, told) = channel();
     let again = lock.clone();
-    thread::spawn(move || tell.send((again.lock().unwrap(), Moment::now())));
+    thread::spawn(move || {
+        let _ = tell.send((again.lock().unwrap(), Moment::now()));
+    });
     start();
     let ready = Stopwatch::start();
     let (next, acquired) = told.recv_timeout(AMPLE).expect("the lock");
     let took = ready.took_until(acquired);
     println!("held again {took:?} after the start");
-    assert!(took.within(OUTLIVED / 2), "in its own way for {took:?}");
+    assert!(took.within(OUTLIVED / 2), "blocked by its own old node for {took:?}");
     assert_ne!(zk.session_id(), session);
     assert!(next.fencing_token() > guard.fencing_token());
     drop(guard);
@@ -393,7 +395,7 @@ fn s43a_a_create_without_a_reply_is_found_from_another_server() {
         let second = (first + 1 + round % 2) % 3;
         let third = 3 - first - second;
         proxies[third].refuse();
-        // It hears of the create and of the client at the same time.
+        // A paused follower learns of the create only when it serves the client.
         let lags = second != leader;
         if lags {
             trio.servers.node(second).pause();
@@ -413,7 +415,7 @@ fn s43a_a_create_without_a_reply_is_found_from_another_server() {
         let resumed = Stopwatch::start();
         let guard = acquiring.join().unwrap();
         let took = resumed.took();
-        assert!(took.within(Duration::from_secs(4)), "waited {took:?} for ourselves");
+        assert!(took.within(Duration::from_secs(4)), "the client waited {took:?} for its own node");
         guard.ensure_held().unwrap();
         assert_eq!(serving(&proxies), second);
         assert_eq!(zk.session_id(), session);

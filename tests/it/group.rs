@@ -66,12 +66,12 @@ fn s80_a_membership_comes_back_in_a_new_session() {
             members.iter().any(|one| Some(one.session) != before && one.data == b"still here")
         });
         eventually(SOON, "the membership to know", || membership.is_member());
-        // And when somebody deletes it.
+        // It also comes back when another client deletes its node.
         raw.delete(membership.path()).unwrap();
         eventually(SOON, "the node", || ids(theirs.members().unwrap()) == ["me"]);
-        // With what it stands in.
+        // And when the group's node is deleted with it.
         if round == 1 {
-            // At once: it would be back before the rest has gone.
+            // In one transaction: otherwise the member would be back before its parent is deleted.
             let group = format!("{}/a", site.base);
             raw.delete_together([membership.path(), &group].into_iter()).unwrap();
             eventually(SOON, "the group", || ids(theirs.members().unwrap()) == ["me"]);
@@ -84,7 +84,7 @@ fn s80_a_membership_comes_back_in_a_new_session() {
     site.finish([zk, other]);
 }
 
-/// A program that was killed and starts again has its id still, in its former session.
+/// When a killed program starts again, its former session still occupies its id.
 #[test]
 fn who_comes_again_waits_for_its_former_self() {
     skip_without_zookeeper!();
@@ -101,7 +101,7 @@ fn who_comes_again_waits_for_its_former_self() {
         former.close().unwrap();
         let membership = joining.join().unwrap().unwrap();
         assert_eq!(group.members().unwrap()[0].data, b"again");
-        // One of the same client is another all the same.
+        // Another client of the same program, too, finds the id taken.
         let late = site.builder().connect_timeout(Duration::from_millis(300)).connect().unwrap();
         let error = Group::new(&late, &site.base, "a").join("me", "").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Taken, "{error}");
@@ -127,7 +127,7 @@ fn lost_answers_leave_one_node_or_none() {
         membership.leave().unwrap();
         assert_eq!(group.members().unwrap(), [], "{round}");
     }
-    // While nobody answers, the node goes in the background.
+    // While no server answers, the node is deleted in the background.
     let membership = group.join("me", "").unwrap();
     proxy.refuse();
     drop(membership);
@@ -150,7 +150,7 @@ fn a_membership_keeps_one_thread_for_as_long_as_it_is() {
     eventually(SOON, "a thread each", || count() == 3);
     drop(members);
     eventually(SOON, "their end", || count() == 0);
-    // With the client, too.
+    // The threads end with the client, too.
     let membership = group.join("me", "").unwrap();
     zk.close();
     eventually(SOON, "its end", || count() == 0);
@@ -198,9 +198,9 @@ fn nobody_to_ask_ends_joining_in_time() {
         .unwrap();
     let group = Group::new(&zk, &site.base, "a");
     proxy.stall_reply(opcode::CREATE);
-    assert_eq!(kind(group.join("me", "")), ErrorKind::ConnectionLoss);
+    assert_eq!(kind(group.join("me", "")), ErrorKind::Connect);
     proxy.release();
-    // What the late answer tells of does not stay.
+    // The node that the late answer reports is deleted.
     site.wait_for_children("a", 0);
     eventually(SOON, "the last delete", || zk.stats().pending_deletes == 0);
     site.wait_for_children("a", 0);
@@ -208,8 +208,8 @@ fn nobody_to_ask_ends_joining_in_time() {
     site.finish([zk]);
 }
 
-/// One that waits for the id has it as soon as an operator deletes the node, before the first is
-/// back.
+/// A client that waits for the id gets it when an operator deletes the node, before the first
+/// member is back.
 #[test]
 fn whoever_has_the_id_since_keeps_it() {
     skip_without_server!();
@@ -232,8 +232,8 @@ fn whoever_has_the_id_since_keeps_it() {
         proxy.release();
         assert_eq!(told.recv_timeout(SOON).unwrap(), Some(LossReason::NodeDeleted));
         assert_eq!(lost.wait_for(SOON), Some(LossReason::NodeDeleted));
-        assert!(!former.is_member(), "another has the id");
-        // Who asks only now is told at once.
+        assert!(!former.is_member(), "another client has the id");
+        // A callback that is set only now is called at once.
         let (tell, late) = channel();
         former.on_lost(move |why| tell.send(why).unwrap());
         assert_eq!(late.recv_timeout(SOON).unwrap(), LossReason::NodeDeleted);
@@ -245,11 +245,11 @@ fn whoever_has_the_id_since_keeps_it() {
             break;
         }
         drop(since);
-        assert_eq!(told.recv_timeout(SOON).unwrap(), None, "it is back");
+        assert_eq!(told.recv_timeout(SOON).unwrap(), None, "on_rejoined is called");
         assert!(former.is_member() && former.lost().reason().is_none());
         assert_eq!(theirs.members().unwrap()[0].data, b"former");
     }
-    assert!(told.recv_timeout(BRIEF).is_err(), "nothing is told once it has left");
+    assert!(told.recv_timeout(BRIEF).is_err(), "a callback was called after it has left");
     drop((ours, theirs));
     site.finish([zk, other]);
 }
@@ -278,7 +278,7 @@ fn a_membership_that_may_not_come_back_is_none() {
     site.finish([zk]);
 }
 
-/// It waits, be the answer lost by which it would know whose node it is.
+/// The second call waits, even if the answers that tell whose node it is are lost.
 #[test]
 fn one_client_has_an_id_once() {
     skip_without_server!();
@@ -286,7 +286,7 @@ fn one_client_has_an_id_once() {
     let (proxy, zk) = site.proxied(QUIET);
     let group = Group::new(&zk, &site.base, "a");
     drop(group.join("nobody", "").unwrap());
-    // Both have seen that there is none when they make it.
+    // Both have seen that there is no such node when they create it.
     proxy.hold();
     let joining = ["one", "two"].map(|data| {
         let group = group.clone();
@@ -316,7 +316,7 @@ fn one_client_has_an_id_once() {
     site.finish([zk]);
 }
 
-/// Made in a new session, and not yet known to be there, when the group is left.
+/// The member's node was made anew, but the answer has not arrived, when the member leaves.
 #[test]
 fn once_left_no_node_is_there() {
     skip_without_server!();
@@ -330,7 +330,7 @@ fn once_left_no_node_is_there() {
     assert!(proxy.wait_for_request(opcode::CREATE, SOON));
     site.wait_for_children("a", 1);
     let leaving = in_background(move || membership.leave());
-    assert!(leaving.recv_timeout(BRIEF).is_err(), "its node is there");
+    assert!(leaving.recv_timeout(BRIEF).is_err(), "it returned while its node was there");
     proxy.release();
     leaving.recv_timeout(SOON).unwrap().unwrap();
     assert_eq!(site.children("a").len(), 0);
@@ -355,7 +355,7 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
     let data: Vec<_> = seen.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
     let [ours, mut theirs] = [&zk, &owner].map(|zk| zk.session_id().unwrap());
     if site.raw().exists(hidden.path()).is_err() {
-        // Of these servers who may not read the data may not know the session.
+        // These servers hide a node's session from clients that may not read its data.
         theirs = -1;
     }
     assert_eq!(data, [("open", &b"at 1"[..], ours), ("private", b"", theirs)]);
@@ -364,7 +364,7 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
     let warnings = logs.warnings();
     let warned = warnings.iter().filter(|line| line.contains(hidden.path())).count();
     assert_eq!(warned, 1, "{warnings:#?}");
-    // Observing goes on.
+    // The observer goes on.
     hidden.leave().unwrap();
     assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["open".to_owned()]));
     drop((open, changes, group, private));
@@ -382,7 +382,7 @@ fn who_asks_for_the_latest_asks_the_ensembles_leader_first() {
     let leadership = election.campaign().unwrap();
     let lock = mutex(&zk, &site.base, "b");
     let asks = |what: &dyn Fn() -> usize| {
-        // A watch that is set a moment later is no part of it.
+        // A watch that is set a moment later does not count.
         proxy.reset_counts();
         assert_eq!(what(), 1);
         let all = proxy.requests().into_iter().map(|one| one.opcode);

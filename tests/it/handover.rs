@@ -1,4 +1,4 @@
-//! Threads of one client share a contender's node and pass it on among themselves; a node may be
+//! Threads of one client share a contender's node and hand it over among themselves; a node may be
 //! kept after the release.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,17 +20,17 @@ use crate::support::raw::{self, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::{
-    QUIET, eventually, kind, last, own_task, skip_without_server, strict, timed, wait_until_asleep,
-    waiting,
+    QUIET, eventually, got_nothing, is_unanswered, kind, last, own_task, skip_without_server,
+    strict, timed, wait_until_asleep, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
-/// How late a call may be of its deadline, at the most.
+/// How long after its deadline a call may return, at most.
 const LATE: Duration = Duration::from_millis(100);
-/// Far from any time-out, on a busy machine.
+/// Far below any timeout, even on a busy machine.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
-/// A client whose requests are counted, and another one in its way.
+/// A client whose requests are counted, and another one that competes with it.
 struct Rig {
     site: Site,
     proxy: Proxy,
@@ -39,7 +39,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Without heartbeats in the counts.
+    /// A rig without heartbeats, which would be counted.
     fn new(test: &str) -> Rig {
         Rig::with_session(test, QUIET)
     }
@@ -67,7 +67,7 @@ impl Rig {
         self.builder().keep_for(limit).build()
     }
 
-    /// The same lock, of the other client.
+    /// The same lock, with the other client.
     fn theirs(&self) -> DistributedLock {
         DistributedLock::new(&self.other, &self.site.base, "a")
     }
@@ -76,20 +76,20 @@ impl Rig {
         self.site.children("a")
     }
 
-    /// The requests of taking the lock are over, and are not counted.
+    /// Waits for the last request of the acquisition, and restarts the count.
     fn settle(&self) {
-        assert!(self.proxy.wait_for_request(opcode::GET_DATA, SOON), "no watch of the own node");
+        assert!(self.proxy.wait_for_request(opcode::GET_DATA, SOON), "no watch on its node");
         self.proxy.reset_counts();
     }
 
-    /// Waits until the client has looked for others so many times, and knows what it has seen.
+    /// Waits until the client has listed the contenders `count` times, and has the answers.
     fn wait_for_looks(&self, count: u64, guard: &LockGuard) {
-        assert!(self.proxy.wait_for_requests(opcode::GET_CHILDREN, count, SOON), "no look");
-        // Its answer comes later than that one.
+        assert!(self.proxy.wait_for_requests(opcode::GET_CHILDREN, count, SOON), "no list");
+        // The answer to this request comes later than the list.
         guard.ensure_held().unwrap();
     }
 
-    /// Nothing was asked but once whether others wait, since somebody waits here.
+    /// Checks that there was only one request: since a sibling waits, one list of other contenders.
     fn assert_one_look(&self) {
         assert!(self.proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
         assert_eq!(self.by_kind(), BTreeMap::from([(opcode::GET_CHILDREN, 1)]));
@@ -111,7 +111,7 @@ impl Rig {
     }
 }
 
-/// Those who wait for a lock, each with a number.
+/// The threads that wait for a lock, each with a number.
 struct Line {
     tell: Sender<(u32, LockGuard)>,
     told: Receiver<(u32, LockGuard)>,
@@ -123,7 +123,7 @@ impl Line {
         Line { tell, told }
     }
 
-    /// Returns when the new one waits. Its guard comes by [`next`](Line::next).
+    /// Adds a thread, and returns when it waits. [`next`](Line::next) returns its guard.
     fn join(&self, number: u32, lock: &DistributedLock) {
         let (lock, tell) = (lock.clone(), self.tell.clone());
         drop(waiting(move || {
@@ -134,13 +134,13 @@ impl Line {
     }
 
     fn next(&self, number: u32) -> LockGuard {
-        let (granted, guard) = self.told.recv_timeout(SOON).expect("nobody has got the lock");
+        let (granted, guard) = self.told.recv_timeout(SOON).expect("a waiter gets the lock");
         assert_eq!(granted, number, "out of turn");
         guard
     }
 
     fn assert_nobody(&self) {
-        assert!(self.told.try_recv().is_err(), "two are inside");
+        assert!(self.told.try_recv().is_err(), "two holders at once");
     }
 }
 
@@ -149,14 +149,15 @@ fn node_and_turn(guard: &LockGuard) -> (String, u64, u32) {
     (guard.path().to_owned(), token.zxid(), token.turn())
 }
 
-/// What the guard's `on_lost` is told; disconnected once the callback has run or was dropped.
+/// Receives what the guard's `on_lost` is called with; disconnected once the callback has run or
+/// was dropped.
 fn losses(guard: &LockGuard) -> Receiver<LossReason> {
     let (tell, told) = channel();
     guard.on_lost(move |why| tell.send(why).unwrap());
     told
 }
 
-/// Raises a flag when dropped, so that the threads of a scope end also when the test fails.
+/// Raises a flag when dropped, so that the threads of a scope end even if the test fails.
 struct Raise<'a>(&'a AtomicBool);
 
 impl Drop for Raise<'_> {
@@ -165,7 +166,7 @@ impl Drop for Raise<'_> {
     }
 }
 
-// ----- who shares, and what it costs
+// ----- which locks share a node, and what it costs
 
 #[test]
 fn s02_a_node_goes_from_thread_to_thread_in_turn_and_without_a_request() {
@@ -301,7 +302,7 @@ fn unlock_hands_on_without_a_request_and_tells_of_a_loss() {
     rig.site.raw().delete(guard.path()).unwrap();
     assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
     let next = line.next(3);
-    assert_eq!(kind(guard.unlock()), ErrorKind::LockLost);
+    assert_eq!(kind(guard.unlock()), ErrorKind::Lost);
     next.ensure_held().unwrap();
     next.unlock().unwrap();
     drop(lock);
@@ -347,7 +348,7 @@ fn s07_a_guard_dropped_on_another_thread_hands_on() {
 fn s02_another_client_comes_after_those_who_were_waiting_before_it() {
     skip_without_server!();
     let rig = Rig::new("before");
-    // However long the steps of the test take.
+    // The limit must not pass during the test.
     let (lock, theirs, line) = (rig.within(64, LONG), rig.theirs(), Line::new());
     let guard = lock.lock().unwrap();
     rig.settle();
@@ -369,7 +370,7 @@ fn s02_another_client_comes_after_those_who_were_waiting_before_it() {
     assert_eq!(guard.path(), shared);
     drop(guard);
     let guard = line.next(4);
-    // The next one of ours has a place behind it.
+    // Waits until our next thread has a node behind it.
     rig.site.wait_for_children("a", 2);
     let before = guard.fencing_token();
     drop(guard);
@@ -383,7 +384,7 @@ fn s02_another_client_comes_after_those_who_were_waiting_before_it() {
     rig.finish();
 }
 
-/// In what order a lock goes round when another client comes while the first of five has it.
+/// The order in which a lock is granted if another client comes while the first of five holds it.
 fn order_with_another(rig: &Rig, lock: &DistributedLock) -> Vec<u32> {
     const THEIRS: u32 = 100;
     let (theirs, line) = (rig.theirs(), Line::new());
@@ -398,9 +399,9 @@ fn order_with_another(rig: &Rig, lock: &DistributedLock) -> Vec<u32> {
     let mut order = Vec::new();
     for _ in 0..5 {
         drop(guard);
-        let (number, next) = line.told.recv_timeout(SOON).expect("nobody has got the lock");
+        let (number, next) = line.told.recv_timeout(SOON).expect("a waiter gets the lock");
         if number == THEIRS && order.len() < 4 {
-            // The next one of ours has a place behind it.
+            // Waits until our next thread has a node behind it.
             rig.site.wait_for_children("a", 2);
         }
         order.push(number);
@@ -481,13 +482,13 @@ fn s02_threads_that_lock_in_a_loop_do_not_starve_another_client() {
             let before = turns.load(Ordering::Relaxed);
             eventually(SOON, "the loop", || turns.load(Ordering::Relaxed) > before + 100);
             let (guard, took) = timed(|| theirs.lock().unwrap());
-            // By default it is let in a second after it was seen, or earlier.
+            // By default the other client is let in at most a second after it was seen.
             assert!(took.within(PROMPTLY), "{took:?}");
             most = most.max(took.time());
-            // They wait for it now.
+            // The threads wait for the other client now.
             guard.ensure_held().unwrap();
         }
-        println!("the other client waited for {most:?} at the most");
+        println!("the other client waited at most {most:?}");
     });
     drop(theirs);
     rig.finish();
@@ -514,16 +515,16 @@ fn limits_are_kept(lock: &DistributedLock) {
     let (result, took) = timed(|| lock.try_lock().unwrap());
     assert!(result.is_none() && took.within(LATE), "{took:?}");
     for limit in [0, 1, 20, 150].map(Duration::from_millis) {
-        let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
+        let (result, took) = timed(|| lock.try_lock_for(limit));
         assert!(
-            result.is_none() && took.at_least(limit) && took.within(limit + LATE),
+            got_nothing(result) && took.at_least(limit) && took.within(limit + LATE),
             "{limit:?}: {took:?}"
         );
         let start = Stopwatch::start();
-        let result = lock.try_lock_until(start.instant() + limit).unwrap();
+        let result = lock.try_lock_until(start.instant() + limit);
         let took = start.took();
         assert!(
-            result.is_none() && took.at_least(limit) && took.within(limit + LATE),
+            got_nothing(result) && took.at_least(limit) && took.within(limit + LATE),
             "{limit:?}: {took:?}"
         );
     }
@@ -551,7 +552,7 @@ fn s17_limits_are_kept_while_a_sibling_holds_and_the_server_is_down_on_time() {
     rig.site.server().kill();
     eventually(SOON, "the outage", || rig.zk.state() == SessionState::Suspended);
     limits_are_kept(&lock);
-    // Nor does it take a server to hand on.
+    // Nor does a handover need a server.
     let ((), took) = timed(|| drop(guard));
     assert!(took.within(LATE), "{took:?}");
     let guard = line.next(1);
@@ -574,7 +575,10 @@ fn s18_limits_are_kept_while_a_sibling_waits_for_another_client_on_time() {
     limits_are_kept(&lock);
     assert_eq!(rig.children().len(), 2);
     rig.proxy.black_hole();
-    limits_are_kept(&lock);
+    for limit in [0, 1, 20, 150].map(Duration::from_millis) {
+        let (result, took) = timed(|| lock.try_lock_for(limit));
+        assert!(is_unanswered(result) && took.at_least(limit) && took.within(limit + LATE));
+    }
     rig.proxy.pass();
     drop(held);
     drop(line.next(1));
@@ -602,12 +606,12 @@ fn s20_one_who_gives_up_waiting_for_a_sibling_disturbs_no_other() {
     rig.assert_one_look();
     drop(guard);
     let guard = line.next(1);
-    assert_eq!(guard.fencing_token().turn(), 1, "the turns of those who left are nobody's");
+    assert_eq!(guard.fencing_token().turn(), 1, "threads that gave up were given a turn");
     drop((guard, lock));
     rig.finish();
 }
 
-/// Of three siblings that wait for another client the first two give up, one after the other.
+/// Three siblings wait for another client, and the first two give up, one after the other.
 fn the_place_is_left_to_the_next(test: &str, wait: fn(&DistributedLock, &Cancel) -> bool) {
     let rig = Rig::new(test);
     let held = rig.theirs().lock().unwrap();
@@ -616,7 +620,7 @@ fn the_place_is_left_to_the_next(test: &str, wait: fn(&DistributedLock, &Cancel)
     let leavers = cancels.clone().map(|cancel| {
         let lock = lock.clone();
         let leaver = waiting(move || wait(&lock, &cancel));
-        // The first contends for all.
+        // The first one contends for all of them.
         rig.site.wait_for_children("a", 2);
         leaver
     });
@@ -675,7 +679,7 @@ fn s20_who_contends_for_all_and_gives_up_last_leaves_no_node() {
         cancel.cancel();
         assert_eq!(leaver.join().unwrap(), ErrorKind::Cancelled);
     }
-    assert_eq!(rig.children(), [last(held.path())], "at its return");
+    assert_eq!(rig.children(), [last(held.path())], "its node was left");
     drop((held, lock));
     rig.finish();
 }
@@ -699,7 +703,7 @@ fn s30_when_the_shared_node_is_deleted_the_siblings_do_not_wait_for_its_holder()
     assert!(next.path() != guard.path() && next.fencing_token() > guard.fencing_token());
     assert_eq!(next.fencing_token().turn(), 0);
     // The former holder's end is nobody else's.
-    assert_eq!(kind(guard.unlock()), ErrorKind::LockLost);
+    assert_eq!(kind(guard.unlock()), ErrorKind::Lost);
     next.ensure_held().unwrap();
     line.assert_nobody();
     assert_eq!(rig.children(), [last(next.path())]);
@@ -721,7 +725,7 @@ fn s26_when_the_session_is_lost_the_siblings_do_not_wait_for_the_holder() {
     line.join(2, &lock);
     rig.proxy.black_hole();
     assert_eq!(told.recv_timeout(SOON), Ok(LossReason::LeaseExpired));
-    // The ensemble must have expired it, too, for the next one.
+    // The next one needs the ensemble to expire the session, too.
     rig.proxy.pass();
     let next = line.next(1);
     assert!(next.fencing_token() > guard.fencing_token());
@@ -748,8 +752,8 @@ fn s28_when_the_lease_has_run_out_nothing_is_handed_on() {
     rig.proxy.black_hole();
     eventually(SOON, "the end of the lease", || rig.zk.state() == SessionState::Lost);
     drop(guard);
-    assert!(lock.try_lock_for(Duration::from_millis(300)).unwrap().is_none());
-    assert!(b.try_lock_for(Duration::from_millis(300)).unwrap().is_none(), "what was kept");
+    assert!(is_unanswered(lock.try_lock_for(Duration::from_millis(300))));
+    assert!(is_unanswered(b.try_lock_for(Duration::from_millis(300))), "what was kept");
     line.assert_nobody();
     rig.proxy.pass();
     let guard = line.next(1);
@@ -811,7 +815,7 @@ fn a_holder_hears_nothing_of_later_turns_of_its_node() {
     assert_eq!(told.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
     assert_eq!(asked.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
 
-    // Those of the present one are told.
+    // The present holder's callbacks are called.
     let (ask, asked) = channel();
     guard.on_release_requested(move || ask.send(()).unwrap());
     assert_eq!(rig.theirs().request_release().unwrap(), 1);
@@ -883,7 +887,7 @@ fn s70_what_one_may_not_do_none_of_those_who_wait_with_it_may() {
     }
     assert_eq!(rig.proxy.count(opcode::CREATE), 1);
     rig.proxy.pass();
-    // Each call asks anew.
+    // Each new call asks the server again.
     assert_eq!(kind(lock.lock()), ErrorKind::NotAuthorized);
     assert_eq!(rig.proxy.count(opcode::CREATE), 2);
     raw.close().unwrap();
@@ -907,7 +911,7 @@ fn an_outage_that_is_too_long_ends_the_wait_for_a_sibling_too_on_time() {
     let start = Stopwatch::start();
     proxy.refuse();
     let (error, end) = waiter.join().unwrap();
-    assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
     assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
     let took = start.took_until(end);
     assert!(took.at_least(outage) && took.within(outage + Duration::from_millis(700)), "{took:?}");
@@ -977,7 +981,7 @@ fn s66_a_multi_lock_has_a_node_of_its_own_and_its_turn() {
         guard.unlock().unwrap();
     });
     rig.site.wait_for_children("a", 2);
-    // It looks for those before it; the group looks for others.
+    // The multi-lock lists those before it; the holder's group lists other contenders.
     rig.wait_for_looks(before + 2, &guard);
     line.join(3, &lock);
     drop(guard);
@@ -1005,7 +1009,7 @@ fn s09_to_take_a_kept_lock_again_costs_no_request() {
     rig.settle();
     let (path, zxid, _) = node_and_turn(&guard);
     drop(guard);
-    // From now on others are watched for.
+    // From now on the client watches for other contenders.
     assert!(rig.proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
     rig.proxy.reset_counts();
     let mut turn = 0;
@@ -1025,7 +1029,7 @@ fn s09_to_take_a_kept_lock_again_costs_no_request() {
     assert_eq!(rig.proxy.requests(), []);
     assert_eq!(rig.children(), [last(&path)]);
     drop(lock);
-    // At the end of the last value.
+    // The node is deleted with the last value.
     rig.site.wait_for_children("a", 0);
     rig.finish();
 }
@@ -1046,7 +1050,7 @@ fn s09_a_kept_lock_goes_to_another_client_as_soon_as_that_comes() {
         assert!(lock.try_lock().unwrap().is_none());
         drop(guard);
     }
-    // Who only tries may find it held, and has it released all the same.
+    // A `try_lock` may find it held, but makes the client release it.
     drop(lock.lock().unwrap());
     eventually(SOON, "the lock to be let go", || theirs.try_lock().unwrap().is_some());
     drop((lock, theirs));
@@ -1061,7 +1065,7 @@ fn a_kept_lock_is_let_go_when_its_time_is_over() {
     let lock = rig.keeping(limit);
     drop(lock.lock().unwrap());
     drop(lock.lock().unwrap());
-    // Held, it is nobody's to let go.
+    // While the lock is held, the end of the keeping time does not release it.
     let guard = lock.lock().unwrap();
     let zxid = guard.fencing_token().zxid();
     eventually(SOON, "more than its time", {
@@ -1089,7 +1093,7 @@ fn a_lock_that_is_kept_for_no_time_at_all_is_one_lock_all_the_same() {
     skip_without_server!();
     let rig = Rig::new("keep-zero");
     let lock = rig.keeping(Duration::ZERO);
-    // What is missing of the path is made.
+    // Makes the missing part of the path.
     drop(rig.theirs().lock().unwrap());
     let mut nodes = BTreeSet::new();
     for round in 0..300 {
@@ -1101,7 +1105,7 @@ fn a_lock_that_is_kept_for_no_time_at_all_is_one_lock_all_the_same() {
         assert!(lock.try_lock().unwrap().is_none());
         drop(guard);
     }
-    assert_eq!(rig.proxy.count(opcode::CREATE), nodes.len() as u64, "beside the holder's");
+    assert_eq!(rig.proxy.count(opcode::CREATE), nodes.len() as u64, "a create without a holder");
     eventually(SOON, "the end of keeping", || rig.children().is_empty());
     drop(lock);
     rig.finish();
@@ -1114,7 +1118,7 @@ fn a_kept_lock_goes_with_the_last_of_its_values() {
     let lock = rig.keeping(LONG);
     let (twin, anew) = (lock.clone(), rig.keeping(LONG));
     drop(lock.lock().unwrap());
-    // A value knows of the others from its first use on.
+    // A value shares the kept node only from its first use on.
     drop(twin.lock().unwrap());
     drop(anew.lock().unwrap());
     assert_eq!(rig.children().len(), 1);
@@ -1124,7 +1128,7 @@ fn a_kept_lock_goes_with_the_last_of_its_values() {
     drop(twin);
     rig.site.wait_for_children("a", 0);
 
-    // A guard may be the last.
+    // A guard may outlive all values.
     let guard = rig.keeping(LONG).lock().unwrap();
     assert_eq!(rig.children().len(), 1);
     drop(guard);
@@ -1183,7 +1187,7 @@ fn s26_a_session_that_is_lost_while_a_lock_is_kept_harms_nothing() {
             rig.proxy.pass();
         }
     }
-    // In the new session, too, it is let go in time.
+    // In the new session, too, it is released in time.
     eventually(SOON, "the end of keeping", || rig.children().is_empty());
     drop(lock);
     rig.finish();
@@ -1199,7 +1203,7 @@ fn a_client_that_vanishes_while_it_keeps_a_lock_holds_others_up_for_its_session_
     assert!(rig.proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
     rig.proxy.black_hole();
     let (guard, took) = timed(|| theirs.lock().unwrap());
-    println!("held up for {took:?}, with a session time-out of {timeout:?}");
+    println!("the other client waited {took:?}, with a session timeout of {timeout:?}");
     assert!(took.within(timeout + Duration::from_secs(1)), "{took:?}");
     rig.proxy.pass();
     let line = Line::new();
@@ -1222,10 +1226,10 @@ fn s68_a_kept_lock_can_be_asked_for_and_taken_away() {
         eventually(SOON, "a lock that is held", || {
             let guard = lock.lock().unwrap();
             assert!(!guard.release_requested());
-            // What was taken away by force may be missed a moment later.
+            // The client may notice a moment later that its node was deleted by force.
             match guard.ensure_held() {
                 Ok(()) => tokens.push(guard.fencing_token()),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::LockLost),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Lost),
             }
             guard.is_held()
         });
@@ -1256,7 +1260,7 @@ fn s25_a_kept_lock_outlasts_a_blip() {
     for _ in 0..3 {
         rig.proxy.reset_counts();
         rig.proxy.cut();
-        // Others are looked for again.
+        // The client looks for other contenders again.
         assert!(rig.proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
         let guard = lock.lock().unwrap();
         guard.ensure_held().unwrap();
@@ -1307,13 +1311,13 @@ impl Ring {
     }
 
     fn pass_through(&self, guard: LockGuard) {
-        assert!(!self.inside.swap(true, Ordering::SeqCst), "two are inside");
+        assert!(!self.inside.swap(true, Ordering::SeqCst), "two holders at once");
         let token = guard.fencing_token();
         let before = self.last.lock().unwrap().replace(token);
         assert!(before < Some(token), "{before:?} came before {token}");
         thread::yield_now();
         assert!(guard.is_held());
-        assert!(self.inside.swap(false, Ordering::SeqCst), "two were inside");
+        assert!(self.inside.swap(false, Ordering::SeqCst), "two holders at once");
         self.rounds.fetch_add(1, Ordering::SeqCst);
         drop(guard);
     }
@@ -1330,7 +1334,7 @@ fn s03_of_many_threads_of_many_clients_never_are_two_inside() {
     thread::scope(|scope| {
         for (number, zk) in clients.iter().enumerate() {
             for thread in 0..THREADS {
-                // Some keep it, some do not, and one client does not hand over.
+                // Some threads keep the lock, some do not, and one client does not hand over.
                 let builder = DistributedLock::builder(zk, &site.base, "a");
                 let lock = match number {
                     0 => builder.hand_over(HandOver::Off),
@@ -1386,7 +1390,7 @@ fn s23_of_many_threads_whose_connections_are_cut_never_are_two_inside() {
     drop((one, two));
 }
 
-/// Many come and give up, at every moment at which they may.
+/// Many threads come and give up, at every possible moment.
 #[test]
 fn s20_of_many_who_give_up_none_takes_the_lock_with_it() {
     skip_without_server!();
@@ -1412,7 +1416,10 @@ fn s20_of_many_who_give_up_none_takes_the_lock_with_it() {
                     match result {
                         Ok(Some(guard)) => ring.pass_through(guard),
                         Ok(None) => {}
-                        Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled),
+                        Err(error) => assert!(
+                            matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::Connect),
+                            "{error}"
+                        ),
                     }
                 }
             });
@@ -1448,7 +1455,7 @@ fn s20_a_token_that_was_tripped_before_takes_no_kept_lock() {
     rig.finish();
 }
 
-/// What a holder's callbacks own is dropped where that may take the very lock.
+/// Whatever a holder's callbacks own is dropped where its drop may take the same lock.
 #[test]
 fn what_a_callback_owns_may_use_the_lock_when_it_is_dropped() {
     struct TakesIt(DistributedLock, Sender<bool>);
@@ -1469,7 +1476,7 @@ fn what_a_callback_owns_may_use_the_lock_when_it_is_dropped() {
     let theirs = lock.clone();
     let waiter = waiting(move || {
         let guard = theirs.lock().unwrap();
-        // The first one's is dropped while this is held.
+        // The first holder's callback is dropped while this guard is held.
         let taken = told.recv_timeout(SOON);
         drop(guard);
         taken

@@ -1,4 +1,4 @@
-//! Hostile bytes from servers.
+//! Servers that send wrong or hostile bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -18,7 +18,8 @@ use crate::support::server::free_port;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    alone, eventually, mutex, mutex_builder, skip_without_server, skip_without_zookeeper,
+    alone, eventually, is_unanswered, mutex, mutex_builder, skip_without_server,
+    skip_without_zookeeper,
 };
 
 const LONG: Duration = Duration::from_secs(15);
@@ -34,15 +35,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// ----- what goes on in this process meanwhile
+// ----- warnings and panics of this process
 
-/// Warnings, and panics of the library and of the crate's handle, to be looked at.
+/// Collects warnings, and panics of the library's threads and those of the crate's handle.
 struct Witness {
     logs: &'static Logs,
     panics: Mutex<Vec<String>>,
 }
 
-/// Begins to look. Other tests have no part in it only where each has a process of its own.
+/// Starts to collect. If tests share a process, this includes what other tests cause.
 fn witness() -> &'static Witness {
     static WITNESS: OnceLock<&'static Witness> = OnceLock::new();
     WITNESS.get_or_init(|| {
@@ -65,7 +66,7 @@ fn witness() -> &'static Witness {
 
 impl Witness {
     fn warned_of(&self, part: &str) -> bool {
-        // Another logger may have been first where tests share a process.
+        // If tests share a process, another test may have set another logger first.
         !alone() || self.logs.warnings().iter().any(|warning| warning.contains(part))
     }
 
@@ -84,29 +85,29 @@ fn peak_memory() -> usize {
 
 // ----- a server that lies
 
-/// What becomes of one reply, or of one handshake.
+/// What the server sends instead of one reply or one handshake.
 enum Lie {
-    /// This instead, and the connection stays open.
+    /// These bytes; the connection stays open.
     Say(Vec<u8>),
-    /// This instead, and nothing more on the connection, which stays open.
+    /// These bytes, and then nothing more; the connection stays open.
     SayAndHush(Vec<u8>),
-    /// This instead, and the connection is closed.
+    /// These bytes; then the connection is closed.
     SayAndClose(Vec<u8>),
-    /// The truth in single bytes, as for all that comes later on the connection.
+    /// The true reply in single bytes, and so on for everything later on the connection.
     Dribble,
-    /// So many bytes, again and again, of a frame that never ends.
+    /// These bytes, repeated this often: a frame that never ends.
     Flood(Vec<u8>, usize),
 }
 
-/// Makes a lie of a true reply, given without its length.
+/// Makes a lie from a true reply, which is given without its length.
 type MakeLie = Box<dyn Fn(&[u8]) -> Lie + Send>;
 
-/// To which replies a lie is told.
+/// Which reply a lie replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
-    /// To the first frame of a connection.
+    /// The first reply on a connection.
     Handshake,
-    /// To the next request of this kind.
+    /// The reply to the next request of this kind.
     Request(i32),
 }
 
@@ -117,8 +118,8 @@ struct Lies {
     closing: AtomicBool,
 }
 
-/// Stands between a client and a true server, and tells the lies it is given, one each time, in
-/// their order. Without lies it is a proxy.
+/// Stands between a client and a real server, and sends the lies it is given, one each time, in
+/// order. Without lies it is a proxy.
 struct Liar {
     address: SocketAddr,
     lies: Arc<Lies>,
@@ -155,7 +156,7 @@ impl Liar {
         lock(&self.lies.queue).is_empty()
     }
 
-    /// Tells the truth from here on; how many lies are left.
+    /// Forwards everything unchanged from now on; returns how many lies were left.
     fn forget(&self) -> usize {
         std::mem::take(&mut *lock(&self.lies.queue)).len()
     }
@@ -289,8 +290,8 @@ fn client(liar: &Liar, timeout: Duration) -> Client {
 
 // ----- hostile bytes
 
-/// The client drops the connection, says so, and goes on with the next one, in the same session,
-/// so that no call fails.
+/// The client drops the connection, logs it, and goes on with the next one in the same session, so
+/// that no call fails.
 #[test]
 fn a_lie_costs_a_connection_and_nothing_else() {
     skip_without_server!();
@@ -313,7 +314,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
         ("a length too short", create, raw(ints(&[15, 0, 0, 0, 0]))),
         ("a negative length", list, raw(ints(&[-1]))),
         ("the most negative length", list, raw(ints(&[i32::MIN]))),
-        ("2 GiB of who knows what", create, raw(ints(&[i32::MAX, 0x7777, 0, 7, 0]))),
+        ("2 GiB of arbitrary bytes", create, raw(ints(&[i32::MAX, 0x7777, 0, 7, 0]))),
         ("an unknown number", create, Box::new(|xid| reply(xid + 9, 7, 0, &ints(&[0])))),
         ("an earlier number", list, Box::new(|xid| reply(xid - 1, 7, 0, &ints(&[0])))),
         ("a ping's reply", list, raw(reply(PING, 7, 0, &[]))),
@@ -336,7 +337,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
         liar.tell(about, move |truth| Lie::Say(say(int(truth, 0))));
         let start = Stopwatch::start();
         let guard = lock.try_lock_for(LONG).unwrap();
-        // A guard's own look at its node is not waited for.
+        // The guard's own read of its node happens in the background.
         eventually(LONG, what, || liar.has_told_all() && liar.connections() > before);
         eventually(LONG, what, || zk.state() == SessionState::Connected);
         let guard = guard.unwrap_or_else(|| panic!("not acquired: {what}"));
@@ -347,7 +348,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
         witness.assert_calm();
     }
 
-    // The replies to two requests that are in flight together, the wrong way round.
+    // The replies to two requests in flight, in the wrong order.
     let (early, before) = (Arc::new(Mutex::new(Vec::new())), liar.connections());
     let guard = lock.lock().unwrap();
     let kept = Arc::clone(&early);
@@ -362,7 +363,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
     assert!(liar.has_told_all() && liar.connections() > before);
     guard.unlock().unwrap();
     assert_eq!(zk.session_id(), session);
-    // Of many short-lived connections in a row only some are spoken of.
+    // Of many short-lived connections in a row only some are logged.
     for why in ["a frame shorter than its header", "lost its connection"] {
         assert!(witness.warned_of(why), "{:?}", witness.logs.warnings());
     }
@@ -371,7 +372,7 @@ fn a_lie_costs_a_connection_and_nothing_else() {
     site.finish([zk]);
 }
 
-/// Here nothing says that it is a lie, but for the silence that follows.
+/// Only the silence that follows shows that the reply is wrong.
 #[test]
 fn a_reply_that_never_ends_is_not_waited_for() {
     skip_without_server!();
@@ -388,7 +389,7 @@ fn a_reply_that_never_ends_is_not_waited_for() {
     ];
     for lie in lies {
         let before = liar.connections();
-        // The answer to the list behind it would be taken for the rest.
+        // Nothing else may follow: the answer to the list behind it would be taken for the rest.
         let about = About::Request(opcode::CREATE);
         liar.tell(about, move |truth| Lie::SayAndHush(lie(int(truth, 0))));
         let guard = lock.try_lock_for(LONG).unwrap().expect("a lock");
@@ -433,7 +434,7 @@ fn a_server_that_sends_single_bytes_is_understood() {
     skip_without_server!();
     let (witness, site) = (witness(), Site::own("dribble"));
     let liar = Liar::before(site.server().addr());
-    // The handshake is in single bytes too.
+    // The handshake comes in single bytes, too.
     liar.tell(About::Handshake, |_| Lie::Dribble);
     let zk = client(&liar, ms(10_000));
     let other = client(&liar, ms(10_000));
@@ -481,7 +482,7 @@ fn a_reply_beyond_the_limit_fails_its_call_and_not_the_connection() {
     site.finish([zk]);
 }
 
-/// Gigabytes could follow the head of such a frame.
+/// Gigabytes could follow the beginning of such a frame.
 #[test]
 fn a_flood_takes_no_memory_and_ends() {
     skip_without_server!();
@@ -496,7 +497,7 @@ fn a_flood_takes_no_memory_and_ends() {
     let connections = liar.connections();
     liar.tell(About::Request(opcode::GET_CHILDREN), |truth| {
         let head = [ints(&[i32::MAX]), truth[..16].to_vec(), vec![0; MIB]].concat();
-        // The first is the head, the others are in the middle of its body: 192 MiB.
+        // The first chunk is the beginning of the frame, the others continue its body: 192 MiB.
         Lie::Flood(head, 192)
     });
     assert_eq!(lock.contenders().unwrap_err().kind(), ErrorKind::TooLarge);
@@ -510,7 +511,7 @@ fn a_flood_takes_no_memory_and_ends() {
     site.finish([zk]);
 }
 
-/// Such an error is worth another try at once, but not again and again.
+/// The call retries at once after such an error, but not in a busy loop.
 #[test]
 fn a_server_that_says_the_connection_is_lost_loses_it() {
     skip_without_server!();
@@ -525,7 +526,7 @@ fn a_server_that_says_the_connection_is_lost_loses_it() {
             Lie::Say(reply(int(truth, 0), 7, -4, &[]))
         });
     }
-    assert!(lock.try_lock_for(ms(700)).unwrap().is_none());
+    assert!(is_unanswered(lock.try_lock_for(ms(700))));
     let told = 1000 - liar.forget();
     assert!((2..100).contains(&told), "asked {told} times");
     lock.try_lock_for(LONG).unwrap().expect("a lock").unlock().unwrap();
@@ -548,7 +549,7 @@ fn an_expired_reply_ends_the_session_and_the_next_call_opens_another() {
     assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::SessionLost);
     assert!(!guard.is_held());
     drop(guard);
-    // The true server knows nothing of it, and keeps the old node until the time is over.
+    // The real server has not expired the session, and keeps the old node until it does.
     let guard = lock.try_lock_for(LONG).unwrap().expect("a lock");
     assert!(zk.session_id().is_some() && zk.session_id() != session);
     guard.unlock().unwrap();
@@ -557,7 +558,7 @@ fn an_expired_reply_ends_the_session_and_the_next_call_opens_another() {
     site.finish([zk]);
 }
 
-/// No true server has seen as much, so none takes the session up again, even to close it.
+/// No real server has seen that transaction, so none resumes the session, even to close it.
 #[test]
 fn a_number_from_the_future_costs_the_session_and_no_more() {
     skip_without_server!();
@@ -586,7 +587,7 @@ fn no_handshake_does_harm() {
     skip_without_server!();
     let (witness, site) = (witness(), Site::own("handshake"));
     let liar = Liar::before(site.server().addr());
-    // Protocol, time-out, session, password, read-only.
+    // Protocol, timeout, session, password, read-only.
     let response = |timeout: i32, session: i64, password: i32, flag: u8| {
         let head = [&ints(&[0, timeout])[..], &session.to_be_bytes(), &ints(&[password])].concat();
         with_length(&[&head[..], &[1; 16], &[flag]].concat())
@@ -620,7 +621,7 @@ fn no_handshake_does_harm() {
 
     drop(zk);
 
-    // The same when a session is taken up again.
+    // The same when a session is resumed.
     let zk = client(&liar, ms(10_000));
     let session = zk.session_id();
     let lock = mutex(&zk, &site.base, "a");
@@ -639,7 +640,7 @@ fn no_handshake_does_harm() {
     site.finish([zk]);
 }
 
-/// One host of two speaks anything but the protocol: nobody notices but the log.
+/// One host of two does not speak the protocol: only the log shows it.
 #[test]
 fn one_good_host_among_liars_is_enough() {
     skip_without_zookeeper!();

@@ -1,5 +1,5 @@
-//! Lock paths shared with the real locks of other clients. What each test finds is a row of a
-//! table, which `scripts/test` prints in the end.
+//! Lock paths shared with the real locks of other clients. Each test adds rows to a table, which
+//! `scripts/test` prints at the end.
 
 mod ours;
 mod peer;
@@ -21,15 +21,15 @@ use peer::{Peer, Whose, skip_without};
 use crate::support::logs::logs;
 use crate::support::server;
 use crate::support::site::Site;
-use crate::support::{eventually, mutex, skip_unless_alone, skip_without_zookeeper};
+use crate::support::{eventually, got_nothing, mutex, skip_unless_alone, skip_without_zookeeper};
 
 const SOON: Duration = Duration::from_secs(30);
-/// How long somebody tries who is not to get the lock.
+/// How long a call tries that should not get the lock.
 const BRIEFLY: Duration = Duration::from_millis(300);
-/// How long all the work of a test may take; what runs the tests stops them after ten minutes.
+/// How long all the work of a test may take; the test runner stops a test after ten minutes.
 const WORK_LIMIT: Duration = Duration::from_secs(500);
 
-/// Two programs that meet at lock nodes; either may be the first.
+/// Two programs that share lock nodes; either may be the first.
 struct Meeting {
     site: Site,
     first: Peer,
@@ -48,8 +48,8 @@ impl Meeting {
         mem::swap(&mut self.first, &mut self.second);
     }
 
-    /// A new lock node, which the server does not remove when it is empty: kazoo takes it that a
-    /// lock node which it has seen stays.
+    /// Makes a lock node that the server does not remove when it is empty: kazoo assumes that a
+    /// lock node it has seen stays.
     fn node(&self, name: &str) -> String {
         let path = format!("{}/{name}", self.site.base);
         let mut raw = self.site.raw();
@@ -58,7 +58,7 @@ impl Meeting {
         path
     }
 
-    /// Waits until so many contend.
+    /// Waits until there are `count` contenders.
     fn contenders(&self, path: &str, count: usize) {
         let mut raw = self.site.raw();
         let what = format!("{count} contenders of {} and {}", self.first, self.second);
@@ -112,8 +112,8 @@ impl Meeting {
         self.swap();
     }
 
-    /// Readers share, writers exclude all, in both directions. A kind is what comes after `read`
-    /// and `write`.
+    /// Readers share and writers exclude all, in both directions. The arguments are what comes
+    /// after `read` and `write` in the names of kinds.
     fn readers_and_writers(&mut self, first: &str, second: &str) {
         for [theirs, other] in [[first, second], [second, first]] {
             let [read, write] = ["read", "write"].map(|class| format!("{class}{theirs}"));
@@ -127,7 +127,7 @@ impl Meeting {
         }
     }
 
-    /// Two programs of each work on one counter; then the meeting is over.
+    /// Two programs of each client increment one counter; then the meeting is over.
     fn work(self, first: &str, second: &str) {
         let path = self.node("work");
         let [one, two] = [self.first.whose(), self.second.whose()];
@@ -166,7 +166,7 @@ impl Meeting {
             &format!("counter {count} of {expected}, passed between them {passed} times"),
         );
         assert_eq!(count, expected, "increments of {one} and {two}");
-        assert!(passed > crew.len(), "{one} and {two} did not meet: {passed} times passed on");
+        assert!(passed > crew.len(), "{one} and {two} passed the counter on only {passed} times");
         crew.into_iter().for_each(|(peer, _)| peer.end());
         self.site.finish([]);
     }
@@ -181,23 +181,23 @@ impl Meeting {
 /// How many acquisitions a pair of clients makes.
 fn acquisitions() -> usize {
     let given = env::var("ZKLOCK_INTEROP_ACQUISITIONS").ok();
-    // Each of them waits for two writes.
+    // Each acquisition waits for two writes.
     let some = if server::has_slow_log() { 1_000 } else { 5_000 };
     given.map_or(some, |number| number.parse().expect("a number of acquisitions"))
 }
 
-/// Adds to the table: who was first and second, how many acquisitions, and what was found.
+/// Adds a row to the table: the first and second program, the acquisitions, and what was found.
 fn row([first, second]: [&str; 2], acquisitions: usize, begin: Instant, found: &str) {
     let seconds = begin.elapsed().as_secs_f64();
     let row = format!("{first:<24}{second:<24}{acquisitions:>8}{seconds:>8.1} s  {found}\n");
     print!("{row}");
     let table = peer::programs().join("table");
     let mut table = OpenOptions::new().append(true).create(true).open(table).unwrap();
-    // At once: tests run side by side.
+    // In one write: tests run in parallel.
     table.write_all(row.as_bytes()).unwrap();
 }
 
-// ----- pairs that are correct, in both directions
+// ----- pairs that exclude each other, in both directions
 
 #[test]
 fn s71_a_mutex_is_shared_with_curator() {
@@ -301,7 +301,7 @@ fn s71_a_read_write_lock_is_shared_with_kazoo_as_shipped_by_its_own_names() {
     meeting.work("mixed-kazoo", "mixed");
 }
 
-/// Where neither of us changes its names: the names that Curator uses are common ground.
+/// Neither program is ours: Curator's node names work for any client that uses them.
 #[test]
 fn s71_curator_and_kazoo_that_uses_its_names_are_kept_apart_too() {
     skip_without_zookeeper!();
@@ -312,9 +312,9 @@ fn s71_curator_and_kazoo_that_uses_its_names_are_kept_apart_too() {
     meeting.end();
 }
 
-// ----- pairs that are not, as the documentation says
+// ----- pairs that do not, as documented
 
-/// We wait for kazoo; kazoo as shipped does not look at our names.
+/// We wait for kazoo; kazoo as shipped ignores our node names.
 #[test]
 fn s72_kazoo_as_shipped_does_not_wait_for_us() {
     skip_without_zookeeper!();
@@ -360,7 +360,7 @@ fn s72_curator_does_not_wait_for_us_when_we_use_the_names_of_kazoo() {
     meeting.end();
 }
 
-/// It looks at nothing but names with `lock-`.
+/// It considers only names with `lock-`.
 #[test]
 fn s72_zookeeper_client_does_not_wait_for_other_names() {
     skip_without_zookeeper!();
@@ -382,8 +382,8 @@ fn s72_zookeeper_client_does_not_wait_for_other_names() {
     }
 }
 
-/// Who shares a path with a kazoo that does not wait is told so, once; who shares it with Curator
-/// is told nothing.
+/// A client that shares a path with a kazoo that does not wait logs one warning; a client that
+/// shares it with Curator logs none.
 #[test]
 fn s72_the_log_warns_of_contenders_that_do_not_wait_for_us() {
     skip_without_zookeeper!();
@@ -396,7 +396,7 @@ fn s72_the_log_warns_of_contenders_that_do_not_wait_for_us() {
         holder.lock(path, "mutex");
         let lock = mutex(&zk, &meeting.site.base, name);
         for _ in 0..2 {
-            assert!(lock.try_lock_for(BRIEFLY).unwrap().is_none());
+            assert!(got_nothing(lock.try_lock_for(BRIEFLY)));
         }
         holder.release();
     };

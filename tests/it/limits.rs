@@ -14,24 +14,24 @@ use crate::support::raw::Kind;
 use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch, Took};
 use crate::support::{
-    QUIET, eventually, in_background, kind, mutex, nodes_of, own_task, skip_without_server,
-    skip_without_zookeeper, strict, timed, wait_until_asleep, waiting,
+    QUIET, eventually, got_nothing, in_background, is_unanswered, kind, mutex, nodes_of, own_task,
+    skip_without_server, skip_without_zookeeper, strict, timed, wait_until_asleep, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(20);
-/// How long a client may take to connect, on a busy machine too.
+/// How long a client may take to connect, even on a busy machine.
 const CONNECTING: Duration = Duration::from_secs(4);
-/// How late a call may be of its deadline, at the most.
+/// How long after its deadline a call may return, at most.
 const LATE: Duration = Duration::from_millis(100);
-/// How long a call that ends at a deadline goes on for its node to be deleted.
+/// How long a call that ends at a deadline still waits until its node is deleted.
 const GRACE: Duration = Duration::from_millis(50);
-/// How long cleaning up may take where there is no deadline to keep, and then some.
+/// More than the clean-up may take when there is no deadline.
 const PARTING: Duration = Duration::from_millis(700);
-/// The same on a busy machine, and far from any time-out.
+/// The same on a busy machine, and far below any timeout.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
-/// A server behind a proxy: what the client goes through is the proxy, what holds the lock
-/// and what looks is not.
+/// A server behind a proxy. The client under test connects through the proxy; the client that holds
+/// the lock, and those that inspect it, connect directly.
 struct Rig {
     site: Site,
     proxy: Proxy,
@@ -58,7 +58,7 @@ impl Rig {
         mutex(&self.zk, &self.site.base, "a")
     }
 
-    /// Somebody else has it.
+    /// Takes the lock with the other client.
     fn held(&self) -> LockGuard {
         mutex(&self.holder, &self.site.base, "a").try_lock().unwrap().expect("free")
     }
@@ -71,14 +71,14 @@ impl Rig {
         eventually(SOON, "the contenders", || self.contenders() == count);
     }
 
-    /// Nothing is left of what the client has tried, in the session in which it did.
+    /// Waits until nothing is left of the client's attempts, in the session in which it made them.
     fn wait_until_clean(&self, others: usize, after: &str) {
         eventually(SOON, &format!("the end of cleaning up after {after}"), || {
             self.zk.stats().pending_deletes == 0 && self.contenders() == others
         });
     }
 
-    /// Its session may have been lost, and is opened anew on demand only.
+    /// Waits for a session. If the old one was lost, only a call opens a new one.
     fn wait_until_connected(&self) {
         let lock = self.lock();
         eventually(SOON, "a session", || lock.contenders().is_ok());
@@ -105,7 +105,7 @@ fn s14_to_try_a_held_lock_gives_none_and_leaves_no_node() {
     let guard = lock.lock().unwrap();
     for _ in 0..20 {
         assert!(lock.try_lock().unwrap().is_none());
-        assert_eq!(site.children("a").len(), 1, "at its return");
+        assert_eq!(site.children("a").len(), 1, "its node was left");
     }
     drop(guard);
     assert!(lock.try_lock().unwrap().is_some());
@@ -120,10 +120,10 @@ fn s15_a_wait_for_a_held_lock_ends_on_time() {
     let zk = site.client();
     let lock = mutex(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
-    // If it has not used up its grace, it has seen its node go.
+    // A call that returns before its grace is over has waited until its node was deleted.
     let grace_ends = |limit| if limit < GRACE { GRACE } else { limit + GRACE };
     let assert_gone = |took: Took, limit| match took.time() < grace_ends(limit) {
-        true => assert_eq!(site.children("a").len(), 1, "at its return"),
+        true => assert_eq!(site.children("a").len(), 1, "its node was left"),
         false => site.wait_for_children("a", 1),
     };
     for limit in [1, 20, 150].map(Duration::from_millis) {
@@ -146,7 +146,7 @@ fn s15_a_wait_for_a_held_lock_ends_on_time() {
     site.finish([zk]);
 }
 
-/// Releases the lock `a` while one waits for it with this limit, and gets it.
+/// Releases the lock `a` while a call waits for it with this limit, and checks that it gets it.
 fn released_to_a_waiter(site: &Site, lock: &DistributedLock, guard: LockGuard, limit: Duration) {
     let theirs = lock.clone();
     let waiter = waiting(move || theirs.try_lock_for(limit).unwrap());
@@ -183,7 +183,7 @@ fn s16_those_who_leave_meanwhile_do_not_prolong_a_wait_on_time() {
     let lock = rig.lock();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
-        // Whoever is in front leaves as soon as it is watched.
+        // Each predecessor leaves as soon as it is watched.
         let mut left = 0;
         while !waiter.is_finished() {
             let watched = rig.proxy.wait_for_requests(
@@ -225,7 +225,7 @@ fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
     assert_eq!(rig.zk.stats().pending_deletes, 1);
     rig.site.server().start_again();
     rig.wait_until_clean(1, "the outage");
-    assert_eq!(rig.zk.session_id(), session, "its end has cleaned up");
+    assert_eq!(rig.zk.session_id(), session, "the node went with its session");
     guard.ensure_held().unwrap();
     drop(guard);
     assert!(lock.try_lock().unwrap().is_some());
@@ -236,25 +236,25 @@ fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
 #[test]
 fn s18_a_black_hole_ends_no_wait_late_on_time() {
     skip_without_server!();
-    // Both before and after the client notices, and beyond the end of its session.
+    // The limits end before the client notices, and after the end of its session.
     let rig = Rig::with_session("s18", Duration::from_secs(2));
     let (lock, guard) = (rig.lock(), rig.held());
     for limit in [100, 3_000].map(Duration::from_millis) {
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
+            let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit)));
             if limit > LATE {
                 rig.wait_for_contenders(2);
             }
             rig.proxy.black_hole();
             let (result, took) = waiter.join().unwrap();
             assert!(
-                result.is_none() && took.at_least(limit) && took.within(limit + LATE),
+                got_nothing(result) && took.at_least(limit) && took.within(limit + LATE),
                 "{took:?}"
             );
         });
-        // And for those who come to it later.
-        let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
-        assert!(result.is_none() && took.at_least(limit) && took.within(limit + LATE), "{took:?}");
+        // The same for a call that begins in the black hole.
+        let (result, took) = timed(|| lock.try_lock_for(limit));
+        assert!(is_unanswered(result) && took.at_least(limit) && took.within(limit + LATE));
         rig.proxy.pass();
         rig.wait_until_clean(1, "the black hole");
     }
@@ -275,12 +275,12 @@ fn s19_no_duration_and_no_instant_is_too_short_or_too_long() {
     for limit in [Duration::MAX, Duration::from_secs(u64::MAX)] {
         drop(lock.try_lock_for(limit).unwrap().expect("it is free"));
     }
-    // The shortest are worth an attempt, which may fail on a busy machine.
+    // Even the shortest limit allows one attempt, which may fail on a busy machine.
     eventually(SOON, "a free lock", || lock.try_lock_for(Duration::ZERO).unwrap().is_some());
     eventually(SOON, "a free lock", || lock.try_lock_until(past).unwrap().is_some());
     let guard = lock.lock().unwrap();
-    assert!(lock.try_lock_for(Duration::ZERO).unwrap().is_none());
-    assert!(lock.try_lock_for(Duration::from_nanos(1)).unwrap().is_none());
+    assert!(got_nothing(lock.try_lock_for(Duration::ZERO)));
+    assert!(got_nothing(lock.try_lock_for(Duration::from_nanos(1))));
     assert!(lock.try_lock_until(past).unwrap().is_none());
     assert!(lock.try_lock_until(now).unwrap().is_none());
     released_to_a_waiter(&site, &lock, guard, Duration::MAX);
@@ -312,7 +312,7 @@ fn s20_a_cancelled_waiter_leaves_no_node_and_the_next_one_proceeds_on_time() {
         assert_eq!(error.kind(), ErrorKind::Cancelled);
         assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
         assert!(!error.is_retryable());
-        assert_eq!(site.children("a").len(), 2, "at its return");
+        assert_eq!(site.children("a").len(), 2, "its node was left");
         assert!(!stays.is_finished());
         drop(guard);
         stays.join().unwrap().unlock().unwrap();
@@ -332,7 +332,7 @@ fn s21_a_cancel_before_or_after_touches_no_other_acquisition() {
     for _ in 0..2 {
         assert_eq!(kind(lock.lock_with(&cancel)), ErrorKind::Cancelled);
     }
-    assert_eq!(rig.proxy.count(opcode::CREATE), 0, "before anything was asked");
+    assert_eq!(rig.proxy.count(opcode::CREATE), 0, "it fails before the first request");
     assert_eq!(rig.contenders(), 0);
     drop(lock.lock().unwrap());
 
@@ -387,7 +387,7 @@ fn s22_to_close_the_client_ends_every_wait_on_time() {
         assert_eq!(kind, ErrorKind::Closed);
         assert!(took.within(LATE), "{took:?}");
     }
-    // The session is closed, and with it has gone what it had made.
+    // The session is closed, so its nodes are gone.
     assert_eq!(rig.contenders(), 1);
     drop(guard);
     rig.finish();
@@ -433,7 +433,7 @@ fn s22_once_closed_every_call_says_so() {
     zk.close();
     assert_eq!(zk.state(), SessionState::Closed);
     assert_eq!(zk.session_id(), None);
-    assert_eq!(site.children("a").len(), 0, "once it has returned");
+    assert_eq!(site.children("a").len(), 0, "close has returned before the node was gone");
     assert!(!guard.is_held());
     assert_eq!(tells.recv_timeout(SOON), Ok(LossReason::ClientClosed));
     assert_eq!(guard.lost().wait(), Some(LossReason::ClientClosed));
@@ -453,7 +453,7 @@ fn s22_once_closed_every_call_says_so() {
     site.finish([zk]);
 }
 
-/// One way in which the ensemble is hard to reach, and how that ends.
+/// A fault that makes the ensemble hard to reach, and its end.
 struct Fault {
     name: &'static str,
     strike: fn(&Rig),
@@ -466,7 +466,7 @@ fn of_the_proxy(name: &'static str, strike: fn(&Rig)) -> Fault {
 
 const ALWAYS: usize = usize::MAX;
 
-/// However a call ends, it must do so on time, and be gone once all is well again.
+/// Checks that calls end on time, and that their nodes are gone once the fault is over.
 fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
     // Longer than a server takes to start on a busy machine.
     let rig = Rig::with_session(test, Duration::from_secs(15));
@@ -479,16 +479,17 @@ fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
         for limit in [0, 1, 300].map(Duration::from_millis) {
             let (result, took) = timed(|| lock.try_lock_for(limit));
             println!("{}: {limit:?} took {took:?}", fault.name);
-            assert!(result.unwrap().is_none(), "{}: {limit:?}", fault.name);
+            assert!(got_nothing(result), "{}: {limit:?}", fault.name);
             assert!(took.within(limit + LATE), "{}: {limit:?} took {took:?}", fault.name);
         }
         let past = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
         let (result, took) = timed(|| lock.try_lock_until(past));
-        assert!(result.unwrap().is_none(), "{}: in the past", fault.name);
+        assert!(got_nothing(result), "{}: in the past", fault.name);
         assert!(took.within(LATE), "{}: in the past took {took:?}", fault.name);
-        // One that is free may be had, or not.
+        // A free lock may be acquired or not.
         for limit in [0, 60].map(Duration::from_millis) {
-            let (result, took) = timed(|| free.try_lock_for(limit).unwrap());
+            let (result, took) = timed(|| free.try_lock_for(limit));
+            assert!(result.as_ref().map_or_else(Error::is_outage, |_| true), "{}", fault.name);
             assert!(took.within(limit + LATE), "{}: {limit:?} took {took:?}", fault.name);
             let ((), took) = timed(|| drop(result));
             assert!(took.within(PARTING), "{}: took {took:?} to drop", fault.name);
@@ -500,10 +501,10 @@ fn calls_are_on_time(test: &str, faults: impl IntoIterator<Item = Fault>) {
         assert_eq!(
             rig.zk.session_id(),
             session,
-            "{}: the session's end has cleaned up",
+            "{}: the nodes went with their session",
             fault.name
         );
-        eventually(SOON, "the free lock to be so again", || rig.site.children("b").is_empty());
+        eventually(SOON, "the release of the free lock", || rig.site.children("b").is_empty());
     }
     guard.unlock().unwrap();
     lock.lock().unwrap().unlock().unwrap();
@@ -593,9 +594,9 @@ fn s18_while_the_connection_is_cut_again_and_again_calls_are_on_time() {
             }
         });
         for limit in [0, 1, 50, 300, 0, 1].map(Duration::from_millis) {
-            let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
+            let (result, took) = timed(|| lock.try_lock_for(limit));
             println!("cut: {limit:?} took {took:?}");
-            assert!(result.is_none() && took.within(limit + LATE), "{limit:?} took {took:?}");
+            assert!(got_nothing(result) && took.within(limit + LATE), "{limit:?} took {took:?}");
         }
         enough.store(true, Ordering::SeqCst);
     });
@@ -614,16 +615,16 @@ fn s18_with_no_session_to_be_had_calls_are_on_time() {
         outage(&rig.proxy);
         rig.wait_for(SessionState::Lost);
         for limit in [0, 1, 2_500].map(Duration::from_millis) {
-            let (result, took) = timed(|| lock.try_lock_for(limit).unwrap());
+            let (result, took) = timed(|| lock.try_lock_for(limit));
             println!("lost: {limit:?} took {took:?}");
             assert!(
-                result.is_none() && took.at_least(limit) && took.within(limit + LATE),
+                is_unanswered(result) && took.at_least(limit) && took.within(limit + LATE),
                 "{took:?}"
             );
         }
-        // Its limit is the time for connecting.
-        let (result, took) = timed(|| lock.try_lock().unwrap());
-        assert!(result.is_none() && took.within(CONNECTING + LATE), "{took:?}");
+        // The limit of `try_lock` is the connect timeout.
+        let (result, took) = timed(|| lock.try_lock());
+        assert!(is_unanswered(result) && took.within(CONNECTING + LATE), "{took:?}");
         rig.proxy.pass();
         assert_eq!(lock.contenders().unwrap().len(), 1);
         rig.wait_until_clean(1, "the loss of the session");
@@ -639,15 +640,15 @@ fn s18_try_lock_waits_for_an_ensemble_that_is_silent_no_longer_than_for_connecti
     let rig = Rig::new("s18-try");
     let (lock, guard) = (rig.lock(), rig.held());
     rig.proxy.black_hole();
-    let (result, took) = timed(|| lock.try_lock().unwrap());
-    assert!(result.is_none() && took.within(CONNECTING + LATE), "{took:?}");
+    let (result, took) = timed(|| lock.try_lock());
+    assert!(is_unanswered(result) && took.within(CONNECTING + LATE), "{took:?}");
     rig.proxy.pass();
     rig.wait_until_clean(1, "the black hole");
     drop((guard, lock));
     rig.finish();
 }
 
-/// Cancels a wait that began before a fault, and one that began in it.
+/// Cancels a wait that began before a fault, and one that began during it.
 fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
     let lock = rig.lock();
     let cancels = [Cancel::new(), Cancel::new()];
@@ -662,7 +663,7 @@ fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
             wait(&cancels[1])
         });
         begun.wait();
-        // Some time in which it can get stuck wherever the fault makes it.
+        // Leaves the waits time to block wherever the fault makes them block.
         let tried = lock.try_lock_for(Duration::from_millis(200));
         let ends = cancels.each_ref().into_iter().zip([early, late]).map(|(cancel, waiter)| {
             let start = Stopwatch::start();
@@ -672,7 +673,7 @@ fn a_cancel_ends_a_wait_in(rig: &Rig, fault: &Fault) {
         });
         let ends: Vec<(ErrorKind, Took)> = ends.collect();
         (fault.heal)(rig);
-        assert!(tried.unwrap().is_none(), "{}", fault.name);
+        assert!(got_nothing(tried), "{}", fault.name);
         println!("{}: cancelled in {ends:?}", fault.name);
         for (kind, took) in ends {
             assert_eq!(kind, ErrorKind::Cancelled, "{}", fault.name);
@@ -714,12 +715,12 @@ fn s20_a_cancel_ends_a_wait_promptly_whatever_the_fault() {
     rig.finish();
 }
 
-/// Brings the client to where a server that is starting has accepted its connection, and will
-/// never answer: after many an attempt that failed at once.
+/// Brings the client, after several attempts that failed at once, to a server that has accepted its
+/// connection and never answers, as one does that is starting.
 fn await_a_silent_server(rig: &Rig) -> (TcpListener, TcpStream) {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    // Of a port that nobody listens on, so that every connection is closed at once.
+    // A port on which nothing listens, so that every connection is closed at once.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let before = rig.proxy.connections();
     rig.proxy.set_target(nobody);
@@ -752,12 +753,12 @@ fn s25_a_client_that_is_gone_waits_for_no_silent_server() {
     let rig = Rig::with_session("s25-gone", Duration::from_secs(30));
     let silent = await_a_silent_server(&rig);
     rig.zk.close();
-    // Which also looks for threads.
+    // This also checks that no thread is left.
     rig.finish();
     drop(silent);
 }
 
-/// A call that begins in an outage and ends after it.
+/// Checks calls that begin during an outage and end after it.
 fn lock_through_an_outage(test: &str, timeout: Duration, state: SessionState) {
     for (name, strike, heal) in [
         ("refuse", (|rig| rig.proxy.refuse()) as fn(&Rig), (|rig| rig.proxy.pass()) as fn(&Rig)),
@@ -772,7 +773,7 @@ fn lock_through_an_outage(test: &str, timeout: Duration, state: SessionState) {
         thread::scope(|scope| {
             let plain = scope.spawn(|| drop(lock.lock().unwrap()));
             let cancellable = scope.spawn(|| drop(lock.lock_with(&cancel).unwrap()));
-            assert!(lock.try_lock_for(Duration::from_millis(50)).unwrap().is_none());
+            assert!(is_unanswered(lock.try_lock_for(Duration::from_millis(50))));
             assert!(!plain.is_finished() && !cancellable.is_finished());
             heal(&rig);
             plain.join().unwrap();
@@ -796,7 +797,7 @@ fn s17_a_lock_without_a_limit_outlasts_a_lost_session() {
     lock_through_an_outage("s17-lost", Duration::from_millis(600), SessionState::Lost);
 }
 
-/// Whoever may wait for so long at the most has a thread that asks for it, however many there are.
+/// Each call with a timeout has a thread to send its requests, however many calls there are.
 #[test]
 fn s15_no_call_waits_for_the_calls_of_others() {
     const CALLS: usize = 40;
@@ -814,7 +815,7 @@ fn s15_no_call_waits_for_the_calls_of_others() {
         .collect();
     assert!(
         proxy.wait_for_requests(opcode::CREATE, CALLS as u64, Duration::from_secs(30)),
-        "only {} of {CALLS} have asked",
+        "only {} of {CALLS} calls have sent a request",
         proxy.count(opcode::CREATE)
     );
     proxy.release();

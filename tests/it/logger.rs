@@ -1,4 +1,4 @@
-//! A program's logger that panics, as one does that prints to a pipe which nobody reads any more.
+//! A program's logger that panics, like one that prints to a pipe without a reader.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -36,7 +36,7 @@ impl Log for Panics {
 fn a_logger_that_panics_ends_neither_session_nor_call_and_keeps_no_loss_secret() {
     skip_without_server!();
     skip_unless_alone!();
-    // What this test means to happen is not printed.
+    // Keeps the intended panics out of the output.
     std::panic::set_hook(Box::new(|_| {}));
     log::set_logger(&Panics).unwrap();
     log::set_max_level(LevelFilter::Trace);
@@ -44,14 +44,14 @@ fn a_logger_that_panics_ends_neither_session_nor_call_and_keeps_no_loss_secret()
     let (proxy, zk) = site.proxied(QUIET);
     let [kept, lost] = ["kept", "lost"].map(|name| strict(&zk, &site.base, name).lock().unwrap());
 
-    // A loss.
+    // A lost lock.
     let (tell, told) = mpsc::channel();
     lost.on_lost(move |why| tell.send(why).unwrap());
     site.raw().delete(lost.path()).unwrap();
     assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
     drop(lost);
 
-    // An outage, in which the link looks for a server.
+    // An outage, in which the link searches for a server.
     let before = LINES.load(Ordering::SeqCst);
     proxy.refuse();
     eventually(SOON, "the loss of the connection", || zk.state() == SessionState::Suspended);
@@ -60,7 +60,7 @@ fn a_logger_that_panics_ends_neither_session_nor_call_and_keeps_no_loss_secret()
     eventually(SOON, "the connection", || zk.state() == SessionState::Connected);
     kept.ensure_held().unwrap();
 
-    // A call that has something to say: a contender that does not respect ours.
+    // A call that logs a warning: a contender that does not wait for ours.
     let kazoo = format!("{}/odd/0f8fad5bd9cb469fa16570867728950e__lock__", site.base);
     site.raw().create_all(&format!("{}/odd", site.base)).unwrap();
     let mut raw = site.raw();
@@ -70,7 +70,7 @@ fn a_logger_that_panics_ends_neither_session_nor_call_and_keeps_no_loss_secret()
     raw.close().unwrap();
     drop(odd.try_lock_for(SOON).unwrap().expect("the lock"));
 
-    assert!(LINES.load(Ordering::SeqCst) < 1_000, "something went round and round");
+    assert!(LINES.load(Ordering::SeqCst) < 1_000, "too many log lines: a busy loop");
     drop((kept, odd));
     site.finish([zk]);
 }

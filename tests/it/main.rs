@@ -1,4 +1,5 @@
-//! Tests against a real ZooKeeper. `sNN_` names the acceptance scenario that a test covers.
+//! Tests against a real ZooKeeper. A test named `sNN_…` covers scenario NN, `hNN_…` hazard NN: see
+//! `docs/scenarios.md` and `docs/hazards.md`.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,35 +13,40 @@
 
 mod support;
 
-mod acl; // scenario 70: lock nodes that others own
+mod acl; // scenario 70: lock nodes that belong to others
 #[cfg(feature = "zookeeper")]
-mod adopted; // clients of a plain handle of the zookeeper crate
-mod ambiguity; // scenarios 36–43b: what happens when answers are lost
+mod adopted; // clients of a program's own handle of the zookeeper crate
+mod ambiguity; // scenarios 36–43b: lost replies
 mod barrier; // barriers
-mod busy; // servers that limit their requests
+mod busy; // servers that throttle requests
 mod client; // connect strings, states, closing, credentials, ACLs
 mod connection; // scenarios 23–33 and 35, and the hazards: blips, restarts, expiry, silence
-mod costs; // what the lock asks of the server, and of the machine
+mod costs; // requests, threads, memory and processor time
 mod double_barrier; // scenarios 76–78
+mod down_or_taken; // scenarios 17 and 18: an outage is not taken for other holders
 mod election; // scenarios 73–75
 mod ensemble; // scenarios 28a, 34, 34a: three nodes
-mod group; // scenario 80: who is there
+mod fenced; // transactions of guards
+mod group; // scenario 80: group membership
 mod handover; // threads of one client that share a node
 mod hostile_servers; // hostile bytes from servers
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
-mod limits; // scenarios 14–22: trying, time limits, cancelling
+mod limits; // scenarios 14–22: trying, timeouts, cancelling
 mod logger; // a program's logger that panics
-mod multi_lock; // scenarios 5 and 64–67: re-entrant and multi-locks
+mod multi_lock; // scenarios 5 and 64–67: reentrant locks and multi-locks
 mod mutex; // scenarios 1–13b
-mod naming; // whose style contenders are named in
-mod observe; // going on looking who holds
+mod naming; // contenders named in the styles of other clients
+mod observe; // watching which contenders hold
+mod once; // jobs that run once
 mod proxy; // the faulty network itself
 mod queue; // scenarios 79 and 80: queues
-mod retry; // how much trouble a call puts up with
-mod revocation; // scenario 68: asking holders to let go, and making them
+mod report; // what a client reports to the program, and how it starts
+mod retry; // limits on the retries of a call
+mod revocation; // scenario 68: asking holders to release, and forcing them
 mod rwlock; // scenarios 46–54
 mod semaphore; // scenarios 55–63
 mod sequence; // scenarios 44 and 45
-mod shared_value; // scenario 80: configuration, and counting
-mod two_phase_commit; // all commit, or all abort
-mod versions; // servers that know less than ours, or take less
+mod shared_value; // scenario 80: shared values and counters
+mod two_phase_commit; // all participants commit, or all abort
+mod versions; // older servers, and servers with smaller limits
+mod znode; // data beside the locks, and transactions

@@ -14,8 +14,8 @@ use crate::support::raw::{Acl, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, kind, last, mutex, mutex_builder, nodes_of, own_task, reentrant,
-    skip_without_server, skip_without_zookeeper, wait_until_asleep,
+    QUIET, eventually, got_nothing, kind, last, mutex, mutex_builder, nodes_of, own_task,
+    reentrant, skip_without_server, skip_without_zookeeper, wait_until_asleep,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -23,7 +23,7 @@ const BRIEF: Duration = Duration::from_millis(50);
 /// What the machine may add to a limit.
 const OVERSHOOT: Duration = Duration::from_millis(500);
 
-// ----- re-entrant
+// ----- reentrant
 
 #[test]
 fn s05_n_locks_need_n_drops() {
@@ -36,19 +36,19 @@ fn s05_n_locks_need_n_drops() {
         thread::spawn(move || lock.try_lock().unwrap().is_some()).join().unwrap()
     };
     assert!(is_free());
-    // In any order; `unlock` or a drop.
+    // The guards end in any order, by `unlock` or drop.
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let mut guards = vec![Some(lock.lock().unwrap())];
-        // Answered, so that nothing of the first comes into the counts.
+        // Once this is answered, no earlier request of the first guard is counted any more.
         guards[0].as_ref().unwrap().ensure_held().unwrap();
         proxy.reset_counts();
         guards.push(lock.try_lock().unwrap());
         guards.push(lock.try_lock_for(BRIEF).unwrap());
         guards.push(Some(lock.lock_with(&Cancel::new()).unwrap()));
-        // The watch of the first one's node may still be on its way.
+        // The request that watches the first guard's node may still arrive.
         let is_watch = |seen: &Seen| seen.opcode == opcode::GET_DATA;
         let asked: Vec<_> = proxy.requests().into_iter().filter(|seen| !is_watch(seen)).collect();
-        assert_eq!(asked, [], "the ensemble was asked again");
+        assert_eq!(asked, [], "a request for a reentrant lock");
         let token = guards[0].as_ref().unwrap().fencing_token();
         assert!(guards.iter().flatten().all(|guard| guard.fencing_token() == token));
         assert_eq!(site.children("a").len(), 1);
@@ -85,7 +85,7 @@ fn s05_other_threads_wait_until_the_last_guard_is_dropped() {
                 tell.send(own_task()).unwrap();
                 assert!(lock.clone().try_lock().unwrap().is_none());
                 let guard = lock.lock().unwrap();
-                assert_eq!(inside.fetch_add(2, Ordering::SeqCst), 0, "two are inside");
+                assert_eq!(inside.fetch_add(2, Ordering::SeqCst), 0, "two holders at once");
                 let again = lock.lock().unwrap();
                 drop(guard);
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -115,7 +115,7 @@ fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
     let (proxy, zk) = site.proxied(Duration::from_secs(3));
     let lock = reentrant(&zk, &site.base, "a");
     for (reason, expected) in [
-        (LossReason::NodeDeleted, ErrorKind::LockLost),
+        (LossReason::NodeDeleted, ErrorKind::Lost),
         (LossReason::LeaseExpired, ErrorKind::SessionLost),
     ] {
         let outer = lock.lock().unwrap();
@@ -131,7 +131,7 @@ fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
         assert_eq!(kind(lock.try_lock()), expected);
         assert_eq!(kind(lock.try_lock_for(SOON)), expected);
         assert_eq!(kind(MultiLock::new().with_reentrant(&lock).lock()), expected);
-        // Only the last one has to do with the server.
+        // Only the release of the last guard sends a request.
         outer.unlock().unwrap();
         assert_eq!(kind(lock.lock()), expected);
         assert_eq!(kind(inner.unlock()), expected);
@@ -143,7 +143,7 @@ fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
     site.finish([zk]);
 }
 
-/// Guards may be dropped when the thread's table of them has gone already.
+/// Guards may be dropped after the thread's table of guards.
 #[test]
 fn s05_a_guard_may_end_with_its_thread() {
     skip_without_zookeeper!();
@@ -156,7 +156,7 @@ fn s05_a_guard_may_end_with_its_thread() {
     for kept_first in [false, true] {
         let theirs = lock.clone();
         let ended = thread::spawn(move || {
-            // Of thread locals the order in which they are first used decides.
+            // Thread locals are dropped in an order that depends on which is used first.
             if kept_first {
                 KEPT.with_borrow_mut(Vec::clear);
             }
@@ -190,7 +190,7 @@ fn s05_a_thread_may_lock_at_its_end() {
     for last_first in [false, true] {
         let (theirs, (tell, told)) = (lock.clone(), mpsc::channel());
         let ended = thread::spawn(move || {
-            // Of thread locals the order in which they are first used decides.
+            // Thread locals are dropped in an order that depends on which is used first.
             let locks = || drop(theirs.lock().unwrap());
             if !last_first {
                 locks();
@@ -220,7 +220,7 @@ fn s64_when_one_fails_those_before_are_released_and_those_behind_are_not_tried()
     for name in ["a", "b", "c", "d"] {
         site.raw().create_all(&format!("{}/{name}", site.base)).unwrap();
     }
-    // Named in another order than that of their nodes.
+    // Named in an order that differs from that of their nodes.
     let all = MultiLock::new().with(&lock("d")).with(&lock("b")).with(&lock("c")).with(&lock("a"));
     let holder = mutex(&other, &site.base, "c").lock().unwrap();
     let asked = |name: &str, operation: i32| {
@@ -235,8 +235,8 @@ fn s64_when_one_fails_those_before_are_released_and_those_behind_are_not_tried()
         assert!(made.iter().all(Option::is_some) && made.is_sorted(), "{case}: {made:?}");
         assert_eq!(asked("d", opcode::CREATE), None, "{case}: d was tried");
         let gone = || ["c", "b", "a"].map(|name| asked(name, opcode::DELETE));
-        eventually(SOON, "all to be let go", || gone().iter().all(Option::is_some));
-        // What there was no time for is done in the background, in any order.
+        eventually(SOON, "all to be released", || gone().iter().all(Option::is_some));
+        // After the deadline they are released in the background, in any order.
         assert!(!in_time || gone().is_sorted(), "{case}: {:?}", gone());
         for (name, count) in [("a", 0), ("b", 0), ("c", 1), ("d", 0)] {
             site.wait_for_children(name, count);
@@ -246,7 +246,7 @@ fn s64_when_one_fails_those_before_are_released_and_those_behind_are_not_tried()
     proxy.reset_counts();
     assert!(all.try_lock().unwrap().is_none());
     check("try_lock", true);
-    assert!(all.try_lock_for(Duration::from_secs(1)).unwrap().is_none());
+    assert!(got_nothing(all.try_lock_for(Duration::from_secs(1))));
     check("try_lock_for", false);
     assert!(all.try_lock_until(Instant::now() + Duration::from_secs(1)).unwrap().is_none());
     check("try_lock_until", false);
@@ -299,7 +299,7 @@ fn s64_an_error_of_one_is_the_error_of_all() {
     assert_eq!(kind(bad.lock()), ErrorKind::InvalidName);
     let few = DistributedSemaphore::new(&zk, &site.base, "s", 2);
     let many = MultiLock::new().with(&lock("a")).with_permits(&few, 1).with_permits(&few, 2);
-    assert_eq!(kind(many.lock()), ErrorKind::InvalidData, "three of two");
+    assert_eq!(kind(many.lock()), ErrorKind::InvalidArgument, "three of two");
     assert_eq!(site.children("a").len(), 0);
     raw.close().unwrap();
     drop((all, bad, few, many));
@@ -322,7 +322,7 @@ fn s65_one_deadline_is_for_all_on_time() {
             let answer = all.try_lock_for(limit).unwrap();
             (answer.is_none(), start.took())
         });
-        // Each is waited for; a limit for each alone would be over later and later.
+        // The call has to wait for each lock; with a limit for each one it would end too late.
         site.wait_for_children("a", 2);
         thread::sleep((limit / 3).saturating_sub(start.elapsed()));
         drop(a);
@@ -335,7 +335,7 @@ fn s65_one_deadline_is_for_all_on_time() {
         assert!(took.at_least(limit) && took.within(limit + OVERSHOOT), "{took:?}");
     });
     c.ensure_held().unwrap();
-    // What was let go after the deadline may go in the background.
+    // Nodes that are released after the deadline may be deleted in the background.
     for (name, count) in [("a", 0), ("b", 0), ("c", 1)] {
         site.wait_for_children(name, count);
     }
@@ -343,7 +343,7 @@ fn s65_one_deadline_is_for_all_on_time() {
     site.finish([zk]);
 }
 
-/// One of them is behind a black hole, and one that was taken before is let go in time, too.
+/// One lock is behind a black hole, and the lock taken before it is released in time, too.
 #[test]
 fn s65_one_deadline_is_for_all_in_a_black_hole_too_on_time() {
     skip_without_server!();
@@ -357,7 +357,7 @@ fn s65_one_deadline_is_for_all_in_a_black_hole_too_on_time() {
     for both in [false, true] {
         let mut all = MultiLock::new().with(&a).with(&b);
         if both {
-            // Held behind the black hole, and then not released there.
+            // The call takes `b`, waits for `c`, and cannot release `b` in the black hole.
             all = all.with(&mutex(&zk, &site.base, "c"));
         }
         let other = both.then(|| mutex(&zk, &site.base, "c").lock().unwrap());
@@ -365,7 +365,7 @@ fn s65_one_deadline_is_for_all_in_a_black_hole_too_on_time() {
             let start = Stopwatch::start();
             thread::scope(|scope| {
                 let caller = scope.spawn(|| {
-                    let none = all.try_lock_for(limit).unwrap().is_none();
+                    let none = got_nothing(all.try_lock_for(limit));
                     (none, start.took())
                 });
                 site.wait_for_children("c", 2);
@@ -377,14 +377,14 @@ fn s65_one_deadline_is_for_all_in_a_black_hole_too_on_time() {
         } else {
             proxy.black_hole();
             let start = Stopwatch::start();
-            assert!(all.try_lock_for(limit).unwrap().is_none());
+            assert!(got_nothing(all.try_lock_for(limit)));
             let took = start.took();
             assert!(took.at_least(limit) && took.within(limit + OVERSHOOT), "{took:?}");
         }
-        // What can be reached is deleted at once, or all but.
-        eventually(SOON, "a to be let go", || site.children("a").is_empty());
+        // The node that can be reached is deleted almost at once.
+        eventually(SOON, "a to be released", || site.children("a").is_empty());
         proxy.pass();
-        eventually(SOON, "b to be let go", || site.children("b").is_empty());
+        eventually(SOON, "b to be released", || site.children("b").is_empty());
         drop(other);
     }
     drop((a, b));
@@ -409,7 +409,7 @@ fn s66_two_who_name_them_in_opposite_order_do_not_wait_for_each_other() {
                 };
                 for _ in 0..ROUNDS {
                     let guard = both.try_lock_for(SOON * 2).unwrap().expect("no deadlock");
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
                     assert!(guard.is_held());
                     inside.fetch_sub(1, Ordering::SeqCst);
                     drop(guard);
@@ -437,19 +437,19 @@ fn s67_when_one_release_fails_the_rest_are_released_and_the_errors_gathered() {
             let child = site.children(name).remove(0);
             raw.delete(&format!("{}/{name}/{child}", site.base)).unwrap();
         }
-        // Once, though several are lost.
+        // Called once, even if several locks are lost.
         assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
-        assert!(told.recv_timeout(SOON).is_err(), "called twice, or kept");
+        assert!(told.recv_timeout(SOON).is_err(), "on_lost was called twice, or not dropped");
         assert!(!guard.is_held());
-        assert_eq!(kind(guard.ensure_held()), ErrorKind::LockLost);
+        assert_eq!(kind(guard.ensure_held()), ErrorKind::Lost);
         let error = guard.unlock().unwrap_err();
         let errors: Vec<_> = std::iter::once(&error).chain(error.others()).collect();
-        assert!(errors.iter().all(|one| one.kind() == ErrorKind::LockLost), "{error}");
+        assert!(errors.iter().all(|one| one.kind() == ErrorKind::Lost), "{error}");
         let mut nodes: Vec<_> = errors
             .iter()
             .map(|one| one.path().unwrap().rsplit('/').nth(1).unwrap().to_owned())
             .collect();
-        // In the order in which they are released.
+        // Errors come in the order of release, which is reversed.
         nodes.reverse();
         assert_eq!(nodes, broken);
         assert!(names.iter().all(|name| site.children(name).is_empty()), "{broken:?}");
@@ -494,7 +494,7 @@ fn what_is_named_twice_is_taken_once() {
     assert!(by_reader.try_read().unwrap().is_some());
     drop(guard);
 
-    // Clients whose connect strings differ are not known to be of one ensemble.
+    // Clients with different connect strings may belong to different ensembles.
     let (_, other) = &same;
     assert!(
         MultiLock::new()
@@ -504,7 +504,7 @@ fn what_is_named_twice_is_taken_once() {
             .unwrap()
             .is_some()
     );
-    // Those of one are, whatever client it is.
+    // Two clients with the same connect string belong to one ensemble.
     let twin = zklock::Client::connect(&proxy.hosts()).unwrap();
     let twice = MultiLock::new().with(&lock).with(&mutex(&twin, &site.base, "a"));
     drop(twice.try_lock().unwrap().expect("it is one lock"));
@@ -523,14 +523,14 @@ fn what_is_named_twice_is_taken_once() {
             MultiLock::new().with_permits(&permits, 1).with_permits(&of("c"), 1),
         ),
         ("two namings", MultiLock::new().with(&lock).with(&kazoo)),
-        ("re-entrant and not", MultiLock::new().with(entered.as_mutex()).with_reentrant(&entered)),
+        ("reentrant and not", MultiLock::new().with(entered.as_mutex()).with_reentrant(&entered)),
     ] {
-        assert_eq!(kind(odd.lock()), ErrorKind::InvalidName, "{case}");
-        assert_eq!(kind(odd.try_lock()), ErrorKind::InvalidName, "{case}");
+        assert_eq!(kind(odd.lock()), ErrorKind::InvalidArgument, "{case}");
+        assert_eq!(kind(odd.try_lock()), ErrorKind::InvalidArgument, "{case}");
     }
     assert_eq!(proxy.requests(), []);
 
-    // No lock at all is always to be had.
+    // An empty multi-lock can always be taken.
     let nothing = MultiLock::new();
     for guard in [nothing.lock().unwrap(), nothing.try_lock().unwrap().unwrap()] {
         assert!(guard.is_held());
@@ -567,9 +567,9 @@ fn a_reentrant_lock_among_others_is_entered_again() {
     assert_eq!(site.children("a").len(), 0);
     outer.unlock().unwrap();
     again.ensure_held().unwrap();
-    // A failure does not give up what was held before.
+    // A failure does not release what was held before.
     let held = lock.lock().unwrap();
-    assert!(both.try_lock_for(BRIEF).unwrap().is_none());
+    assert!(got_nothing(both.try_lock_for(BRIEF)));
     again.ensure_held().unwrap();
     drop(held);
     let guard = both.lock().unwrap();
@@ -581,7 +581,7 @@ fn a_reentrant_lock_among_others_is_entered_again() {
     site.finish([zk]);
 }
 
-/// What was taken with a session that is lost while the rest is waited for is no more.
+/// If a session is lost while the call waits for the rest, locks taken with it are taken anew.
 #[test]
 fn s27_a_session_lost_on_the_way_lets_all_be_taken_anew() {
     skip_without_server!();
@@ -613,7 +613,7 @@ fn s27_a_session_lost_on_the_way_lets_all_be_taken_anew() {
         eventually(SOON, "the loss", || flaky.state() == SessionState::Lost);
         proxy.pass();
         holder.unlock().unwrap();
-        assert_ne!(last(&caller.join().unwrap()), lost, "a lost lock was given out");
+        assert_ne!(last(&caller.join().unwrap()), lost, "the guard has a lost lock");
     });
     assert_eq!(["a", "b"].map(|name| site.children(name).len()), [0, 0]);
     drop((a, b, both));
@@ -640,7 +640,7 @@ fn a_closed_client_among_them_is_an_error_and_no_hang() {
     site.finish(clients);
 }
 
-/// Half a second, and not for each.
+/// Half a second for all together, not for each.
 #[test]
 fn letting_go_of_all_in_silence_takes_half_a_second_on_time() {
     skip_without_server!();
@@ -674,7 +674,7 @@ fn multi_locks_can_be_shared_and_sent() {
     shown::<ReentrantGuard>();
 }
 
-/// Taken for two locks, the second would wait for the first.
+/// If they counted as two locks, the second would wait for the first.
 #[test]
 fn one_host_is_one_host_however_it_is_written() {
     skip_without_server!();
@@ -692,7 +692,7 @@ fn one_host_is_one_host_however_it_is_written() {
     site.finish([zk]);
 }
 
-/// Only the handle's owner knows where it is connected to.
+/// The library cannot know which servers a program's handle is connected to.
 #[cfg(feature = "zookeeper")]
 #[test]
 fn locks_of_different_handles_are_not_taken_for_one() {
@@ -710,7 +710,7 @@ fn locks_of_different_handles_are_not_taken_for_one() {
     let twice = MultiLock::new().with(&lock(&one)).with(&lock(&one));
     drop(twice.try_lock().unwrap().expect("it is one lock"));
     let both = MultiLock::new().with(&lock(&one)).with(&lock(&other));
-    assert_eq!(kind(both.try_lock()), ErrorKind::InvalidName);
+    assert_eq!(kind(both.try_lock()), ErrorKind::InvalidArgument);
     let apart = MultiLock::new().with(&lock(&one)).with(&mutex(&other, "/locks", "b"));
     drop(apart.try_lock().unwrap().expect("they are free"));
 }
@@ -732,7 +732,7 @@ fn permits_that_cannot_be_had_are_refused_before_anything_is_taken() {
         ("too many for the type", with().with_permits(&most, u32::MAX).with_permits(&most, 1)),
     ] {
         // It would wait for the first.
-        assert_eq!(kind(all.try_lock_for(BRIEF)), ErrorKind::InvalidData, "{case}");
+        assert_eq!(kind(all.try_lock_for(BRIEF)), ErrorKind::InvalidArgument, "{case}");
     }
     drop(guard);
     drop((held, most, few));
@@ -760,7 +760,7 @@ fn a_multi_guard_that_was_released_tells_of_no_loss_though_a_thread_still_holds_
     site.raw().delete(outer.path()).unwrap();
     assert_eq!(lost.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
     drop(outer);
-    // Until none of the callbacks is left that could tell.
+    // Ends once no callback is left that could report a loss.
     assert_eq!(told.iter().collect::<Vec<_>>(), []);
     drop((all, lock));
     site.finish([zk]);

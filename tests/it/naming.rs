@@ -9,7 +9,9 @@ use zklock::{
 use crate::support::proxy::{Seen, opcode};
 use crate::support::raw::Kind;
 use crate::support::site::Site;
-use crate::support::{last, mutex_builder, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    got_nothing, last, mutex_builder, skip_without_server, skip_without_zookeeper,
+};
 
 /// Whether the name is a guid between `before` and `after`, and ten digits.
 fn is_named(path: &str, before: &str, guid: usize, after: &str) -> bool {
@@ -63,7 +65,7 @@ fn contenders_are_named_as_documented() {
         assert!(is_named(read.path(), before, guid, reader), "{read:?}");
         let many = permits.acquire_many(2).unwrap();
         assert!(is_named(many.path(), before, guid, permit), "{many:?}");
-        // A server shows nobody that a node is a container.
+        // A server does not reveal that a node is a container.
         for name in ["a", "b", "c"] {
             let node = format!("{}/{name}", site.base);
             let made = |seen: &Seen| seen.path.as_ref() == Some(&node) && seen.opcode == kind;
@@ -74,8 +76,8 @@ fn contenders_are_named_as_documented() {
     }
 }
 
-/// Whatever is written, all are recognised: those who share a lock node by mistake exclude each
-/// other here.
+/// Whichever names a client writes, it recognises all: clients that share a lock node by mistake
+/// exclude each other here.
 #[test]
 fn those_of_one_naming_respect_those_of_another() {
     skip_without_zookeeper!();
@@ -110,7 +112,7 @@ fn those_of_one_naming_respect_those_of_another() {
         assert!(one.is_some());
         drop((two, one));
     }
-    // A writer in kazoo's style is a lock to those who look.
+    // A writer in kazoo's style looks like a mutex to other clients.
     let writer = their_shared.write().unwrap();
     assert_eq!(shared.contenders().unwrap()[0].class, Class::Mutex);
     drop(writer);
@@ -167,10 +169,10 @@ fn s42_giving_up_leaves_no_ghost_under_any_name() {
         let (lock, shared, permits) = locks(&zk, &site, naming);
         let limit = Duration::from_millis(400);
         let calls: [(&str, &dyn Fn() -> bool); 4] = [
-            ("a", &|| lock.try_lock_for(limit).unwrap().is_none()),
-            ("b", &|| shared.try_write_for(limit).unwrap().is_none()),
-            ("b", &|| shared.try_read_for(limit).unwrap().is_none()),
-            ("c", &|| permits.try_acquire_many_for(2, limit).unwrap().is_none()),
+            ("a", &|| got_nothing(lock.try_lock_for(limit))),
+            ("b", &|| got_nothing(shared.try_write_for(limit))),
+            ("b", &|| got_nothing(shared.try_read_for(limit))),
+            ("c", &|| got_nothing(permits.try_acquire_many_for(2, limit))),
         ];
         for (name, call) in calls {
             proxy.stall_reply(opcode::CREATE);
@@ -194,7 +196,7 @@ fn s44_the_first_of_kazoos_and_ours_by_number_is_the_first() {
     let mut raw = site.raw();
     let node = format!("{}/a", site.base);
     raw.create_all(&node).unwrap();
-    // By name it would be the last.
+    // Sorted by name it would be the last.
     let first = raw
         .create(
             &format!("{node}/ffffffffffffffffffffffffffffffff__lock__"),
@@ -208,7 +210,7 @@ fn s44_the_first_of_kazoos_and_ours_by_number_is_the_first() {
     raw.delete(&first).unwrap();
     drop(lock.lock().unwrap());
     let bad = DistributedSemaphore::builder(&zk, &site.base, "a", 0).build();
-    assert_eq!(bad.acquire().unwrap_err().kind(), ErrorKind::InvalidData);
+    assert_eq!(bad.acquire().unwrap_err().kind(), ErrorKind::InvalidArgument);
     raw.close().unwrap();
     drop((lock, bad));
     site.finish([zk]);

@@ -20,7 +20,7 @@ const BRIEF: Duration = Duration::from_millis(50);
 /// What the machine may add to a limit.
 const OVERSHOOT: Duration = Duration::from_millis(500);
 
-/// The paths of those who hold, once that has changed.
+/// The paths of the holders, once they have changed.
 fn next(observer: &mut Observer) -> Vec<String> {
     let holders = observer.next_for(SOON).unwrap().expect("a change");
     holders.into_iter().map(|one: Contender| one.path).collect()
@@ -37,7 +37,7 @@ fn changes_of_the_holder_are_seen_in_order() {
     let clients = [site.client(), site.client()];
     let [ours, theirs] = clients.each_ref().map(|zk| strict(zk, &site.base, "a"));
     let mut observer = theirs.observe();
-    // Neither the lock node nor its parent is there.
+    // Neither the lock node nor its parent exists.
     assert_eq!(next(&mut observer), [""; 0]);
     assert_unchanged(&mut observer);
     for round in 0..4 {
@@ -53,7 +53,7 @@ fn changes_of_the_holder_are_seen_in_order() {
         assert_eq!(next(&mut observer), [""; 0]);
         assert_unchanged(&mut observer);
     }
-    // From one to the next.
+    // The lock passes from one holder to the next.
     let first = ours.lock().unwrap();
     assert_eq!(next(&mut observer), [first.path()]);
     thread::scope(|scope| {
@@ -63,13 +63,13 @@ fn changes_of_the_holder_are_seen_in_order() {
         drop(first);
         let second = second.join().unwrap();
         assert_eq!(next(&mut observer), [second.path()]);
-        // What is written to its node is no change of the holder.
+        // A write to the holder's node is not a change of holders.
         theirs.request_release().unwrap();
         assert_unchanged(&mut observer);
         drop(second);
     });
     assert_eq!(next(&mut observer), [""; 0]);
-    // One that begins to look sees at once what is.
+    // A new observer sees the present holders at once.
     let guard = ours.lock().unwrap();
     assert_eq!(next(&mut theirs.observe()), [guard.path()]);
     drop((guard, observer, ours, theirs));
@@ -105,7 +105,7 @@ fn an_observer_is_an_iterator_that_waits() {
     site.finish(clients);
 }
 
-/// While somebody holds, those who come and go cost an observer nothing.
+/// While the holder stays, waiters that come and go cost an observer nothing.
 #[test]
 fn an_observer_is_not_woken_by_those_who_wait() {
     skip_without_server!();
@@ -166,7 +166,7 @@ fn all_who_read_and_all_who_have_permits_are_seen() {
         assert_eq!(next(&mut observer), [writer.path()]);
         let reader = writer.downgrade().unwrap();
         let late = late.join().unwrap();
-        // The two of them may have been seen to come one after the other.
+        // The observer may have seen them come one after the other.
         let mut seen = next(&mut observer);
         if seen == [reader.path()] {
             seen = next(&mut observer);
@@ -187,7 +187,7 @@ fn all_who_read_and_all_who_have_permits_are_seen() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| permits[0].acquire_many(2).unwrap());
         site.wait_for_children("b", 2);
-        // One that would fit waits behind it.
+        // A smaller request that would fit waits behind it.
         let small = scope.spawn(|| permits[0].acquire().unwrap());
         site.wait_for_children("b", 3);
         assert_unchanged(&mut observer);
@@ -198,7 +198,7 @@ fn all_who_read_and_all_who_have_permits_are_seen() {
         assert_eq!(holders.iter().map(|one| one.weight).sum::<u32>(), 3);
         drop((waiter, small));
     });
-    eventually(SOON, "nobody", || {
+    eventually(SOON, "no holder", || {
         observer.next_for(BRIEF).unwrap().is_some_and(|holders| holders.is_empty())
     });
     drop((shared, permits));
@@ -221,7 +221,7 @@ fn the_lock_node_may_go_and_come_again() {
             raw.create_all(&node).unwrap();
         }
         assert_unchanged(&mut observer);
-        // Nobody's concern.
+        // Nodes that are not contenders do not matter.
         raw.create_all(&node).unwrap();
         raw.create(&format!("{node}/foo"), b"", Kind::Persistent).unwrap();
         assert_unchanged(&mut observer);
@@ -253,7 +253,7 @@ fn a_holder_whose_session_dies_is_seen_to_go() {
         site.wait_for_children("a", 2);
         proxy.black_hole();
         let seen = next(&mut observer);
-        assert!(!guard.is_held(), "it was seen to go before it knew");
+        assert!(!guard.is_held(), "the observer saw the loss before the holder");
         let next_one = waiter.join().unwrap();
         assert_eq!(seen, [next_one.path()]);
         drop(next_one);
@@ -292,7 +292,7 @@ fn an_observer_goes_on_over_lost_connections_and_sessions() {
         drop(guard);
         let guard = lock.lock().unwrap();
         proxy.pass();
-        // It may have seen that nobody held in between, if it was in time.
+        // The observer may also have seen the lock free in between.
         let seen = loop {
             let seen = next(&mut observer);
             if !seen.is_empty() {
@@ -303,11 +303,11 @@ fn an_observer_goes_on_over_lost_connections_and_sessions() {
         drop(guard);
         assert_eq!(next(&mut observer), [""; 0], "{outage}");
     }
-    // The server, too, may go and come.
+    // The observer survives a restart of the server.
     site.server().restart();
     let guard = lock.lock().unwrap();
     assert_eq!(next(&mut observer), [guard.path()]);
-    // Questions whose answers are lost are asked again.
+    // Requests whose answers are lost are repeated.
     proxy.drop_reply(opcode::GET_CHILDREN, 2);
     drop(guard);
     assert_eq!(next(&mut observer), [""; 0]);
@@ -322,7 +322,7 @@ fn next_for_keeps_its_limit_on_time() {
     let (proxy, zk) = site.proxied(Duration::from_secs(20));
     let lock = mutex(&zk, &site.base, "a");
     let mut observer = lock.observe();
-    // With no time at all there is time for a question.
+    // Even a limit of zero allows one request.
     let nobody = observer.next_for(Duration::ZERO).unwrap().map(|holders| holders.len());
     assert!(nobody.is_none_or(|count| count == 0));
     if nobody.is_none() {
@@ -339,7 +339,7 @@ fn next_for_keeps_its_limit_on_time() {
     waits(&mut observer, limit, "quiet");
     proxy.black_hole();
     waits(&mut observer, limit, "in a black hole");
-    // One that has not seen anything yet.
+    // An observer that has not seen anything yet.
     waits(&mut lock.observe(), limit, "in a black hole, from the start");
     proxy.refuse();
     eventually(SOON, "the suspension", || zk.state() != SessionState::Connected);
@@ -348,7 +348,7 @@ fn next_for_keeps_its_limit_on_time() {
     proxy.pass();
     let guard = lock.lock().unwrap();
     assert_eq!(next(&mut observer), [guard.path()]);
-    // The longest of times is no limit.
+    // `Duration::MAX` is no limit.
     thread::scope(|scope| {
         let waiting = scope.spawn(|| observer.next_for(Duration::MAX).unwrap());
         drop(guard);
@@ -383,7 +383,7 @@ fn when_the_client_is_closed_an_observer_ends_with_an_error() {
     site.finish([zk]);
 }
 
-/// Servers tell nobody of a change to a node that he may not read.
+/// Servers send no event for a change to a node that the watching client may not read.
 #[test]
 fn a_holder_that_may_not_be_read_is_seen_to_come_and_go() {
     skip_without_zookeeper!();

@@ -1,4 +1,4 @@
-//! What other tests trust the faulty network with.
+//! Properties of the faulty network that other tests rely on.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -47,7 +47,7 @@ fn a_reply_that_comes_after_the_release_is_not_withheld() {
         assert_eq!(read_frame(&mut client), [xid, 0]);
     }
 
-    // What is armed anew is withheld anew.
+    // A stall that is armed after a release withholds replies again.
     proxy.stall_reply(opcode::SYNC);
     client.write_all(&frame(&[3, opcode::SYNC])).unwrap();
     assert_eq!(read_frame(&mut server), [3, opcode::SYNC]);
@@ -64,6 +64,6 @@ fn the_port_of_a_proxy_that_refuses_is_given_to_nobody_else() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap());
     proxy.refuse();
-    assert!(TcpListener::bind(proxy.addr()).is_ok(), "somebody listens");
-    assert!(!claim(proxy.addr().port()), "another test's server would answer for it");
+    assert!(TcpListener::bind(proxy.addr()).is_ok(), "the proxy still listens");
+    assert!(!claim(proxy.addr().port()), "another test's server could take the port");
 }

@@ -1,4 +1,4 @@
-//! Queues: scenarios 79 and 80, and what is said of how often an item is delivered.
+//! Queues: scenarios 79 and 80, and the documented guarantees on how often an item is delivered.
 
 mod late;
 mod leased;
@@ -19,8 +19,8 @@ use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, in_background, kind, last, skip_unless_alone, skip_without_server,
-    skip_without_zookeeper, waiting,
+    QUIET, eventually, got_nothing, in_background, kind, last, skip_unless_alone,
+    skip_without_server, skip_without_zookeeper, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -39,7 +39,7 @@ fn text(data: Option<Vec<u8>>) -> Option<String> {
     data.map(|data| String::from_utf8(data).unwrap())
 }
 
-/// Puts a child into the queue's node as another client would.
+/// Makes a child of the queue's node as another client would.
 fn intrude(site: &Site, name: &str, data: &[u8]) -> String {
     let mut raw = site.raw();
     let node = format!("{}/q", site.base);
@@ -63,7 +63,7 @@ fn s79_what_is_offered_first_is_taken_first() {
     let zk = site.client();
     let queue = queue(&zk, &site);
     assert_eq!(queue.try_take().unwrap(), None);
-    assert_eq!(queue.take_for(BRIEF).unwrap(), None);
+    assert!(got_nothing(queue.take_for(BRIEF)));
     assert_eq!(queue.peek().unwrap(), None);
     assert!(queue.is_empty().unwrap());
     for number in 0..12 {
@@ -76,7 +76,7 @@ fn s79_what_is_offered_first_is_taken_first() {
     assert_eq!(queue.take_for(SOON).unwrap(), Some(b"1".to_vec()));
     assert_eq!(queue.take_with(&Cancel::new()).unwrap(), b"2");
     assert_eq!(queue.try_take().unwrap(), Some(b"3".to_vec()));
-    // One that knows nothing of what the other has fetched.
+    // A value that does not share what the other one has fetched.
     let other = self::queue(&zk, &site);
     for number in 4..12 {
         let taken = if number % 2 == 0 { &queue } else { &other }.try_take().unwrap();
@@ -139,7 +139,7 @@ fn s79_the_lowest_priority_number_is_taken_first_and_within_one_the_eldest() {
     assert_eq!(text(queue.peek().unwrap()).as_deref(), Some("a"));
     assert_eq!(queue.take().unwrap(), b"a");
     assert_eq!(other.take_for(SOON).unwrap(), Some(b"b".to_vec()));
-    // What comes in between is before what was listed already.
+    // A new item with a lower priority number comes before items that are listed already.
     other.offer(3, "between").unwrap();
     assert_eq!(queue.take().unwrap(), b"between");
     assert_eq!(queue.try_take().unwrap(), Some(b"c".to_vec()));
@@ -153,7 +153,7 @@ fn s79_the_lowest_priority_number_is_taken_first_and_within_one_the_eldest() {
     site.finish([zk]);
 }
 
-/// Whoever takes next is given it, though a list was fetched that does not have it.
+/// The next consumer gets it, even if its cached list does not contain it.
 #[test]
 fn s79_a_priority_that_comes_late_is_heeded_by_every_consumer() {
     skip_without_zookeeper!();
@@ -175,7 +175,7 @@ fn s79_a_priority_that_comes_late_is_heeded_by_every_consumer() {
     site.finish(clients);
 }
 
-/// A list of names is of no use once the queue's node was made anew: its numbers begin anew, too.
+/// A cached list of names is useless once the queue's node was made anew: numbers begin anew, too.
 #[test]
 fn items_keep_their_order_when_the_empty_queue_was_removed_and_made_anew() {
     skip_without_server!();
@@ -184,7 +184,7 @@ fn items_keep_their_order_when_the_empty_queue_was_removed_and_made_anew() {
     let [mine, theirs] = [0, 1].map(|client| queue(&clients[client], &site));
     for round in ["take", "lease", "try_take"] {
         (0..6).for_each(|number| theirs.offer(format!("old {number}")).unwrap());
-        // It has a list with the names of all six.
+        // Now `mine` has cached the names of all six.
         assert_eq!(mine.take().unwrap(), b"old 0");
         (1..6).for_each(|_| drop(theirs.take().unwrap()));
         site.raw().delete(&format!("{}/q", site.base)).unwrap();
@@ -219,7 +219,7 @@ fn s80_take_survives_the_deletion_of_the_queue_and_of_what_is_above_it() {
         let consumer = consumer.clone();
         waiting(move || consumer.take().unwrap())
     };
-    // It was never there.
+    // The queue's node does not exist yet.
     let first = take(&consumer);
     producer.offer("first").unwrap();
     assert_eq!(first.join().unwrap(), b"first");
@@ -251,14 +251,14 @@ fn who_waits_is_told_of_an_item_and_of_a_cancel_and_keeps_to_its_time() {
     let queue = queue(&zk, &site);
     for exists in [false, true] {
         let begin = Stopwatch::start();
-        assert_eq!(queue.take_for(Duration::from_millis(200)).unwrap(), None);
-        assert!(queue.lease_for(Duration::from_millis(200)).unwrap().is_none());
+        assert!(got_nothing(queue.take_for(Duration::from_millis(200))));
+        assert!(got_nothing(queue.lease_for(Duration::from_millis(200))));
         let took = begin.took();
         assert!(
             took.at_least(Duration::from_millis(400)) && took.within(Duration::from_secs(3)),
             "{took:?}"
         );
-        assert_eq!(queue.take_for(Duration::ZERO).unwrap(), None);
+        assert!(got_nothing(queue.take_for(Duration::ZERO)));
 
         let (cancel, token, taker) = (Cancel::new(), Cancel::new(), queue.clone());
         let (one, other) = (cancel.clone(), token.clone());
@@ -277,7 +277,7 @@ fn who_waits_is_told_of_an_item_and_of_a_cancel_and_keeps_to_its_time() {
             assert_eq!(queue.take().unwrap(), b"x");
         }
     }
-    // All of them wait in one process; each item wakes one.
+    // All threads wait in one process; each item wakes one of them.
     let threads: Vec<_> = (0..4)
         .map(|number| {
             let queue = queue.clone();
@@ -377,7 +377,7 @@ fn s79_a_leased_item_is_nobody_elses_until_it_is_dropped_and_gone_when_acknowled
     assert!(item.is_held());
     item.ensure_held().unwrap();
     assert!(format!("{item:?}").contains("qn-0000000000"));
-    // Passed over, by those who know of it and those who do not, and taken by nobody.
+    // The leased item is skipped by values that know of the lease and by those that do not.
     assert_eq!(mine.peek().unwrap(), Some(b"b".to_vec()));
     assert_eq!(mine.len().unwrap(), 2);
     let next = theirs.lease_for(SOON).unwrap().expect("there is another");
@@ -385,8 +385,8 @@ fn s79_a_leased_item_is_nobody_elses_until_it_is_dropped_and_gone_when_acknowled
     for queue in [&mine, &theirs, &queue(&clients[0], &site), &queue(&clients[1], &site)] {
         assert_eq!(queue.try_take().unwrap(), None);
         assert!(queue.try_lease().unwrap().is_none());
-        assert_eq!(queue.take_for(BRIEF).unwrap(), None);
-        assert!(queue.lease_for(BRIEF).unwrap().is_none());
+        assert!(got_nothing(queue.take_for(BRIEF)));
+        assert!(got_nothing(queue.lease_for(BRIEF)));
     }
     let lost = item.lost();
     drop(item);
@@ -401,7 +401,7 @@ fn s79_a_leased_item_is_nobody_elses_until_it_is_dropped_and_gone_when_acknowled
     site.finish(clients);
 }
 
-/// In the same value, another of the same client, another client: all are told.
+/// A waiter on the same value, on another value of the client, or in another client: all get it.
 #[test]
 fn s79_who_waits_is_given_what_returns() {
     skip_without_zookeeper!();
@@ -432,7 +432,7 @@ fn s79_who_waits_is_given_what_returns() {
 fn s79_a_consumers_crash_has_its_item_delivered_again() {
     skip_without_server!();
     let site = Site::own("s79-crash");
-    // Its end is told, rather than that its lease has run out.
+    // With a long timeout, so that the server ends the session before the lease runs out.
     let (proxy, zk) = site.proxied(QUIET);
     let other = site.client();
     let (mine, theirs) = (queue(&zk, &site), queue(&other, &site));
@@ -443,12 +443,13 @@ fn s79_a_consumers_crash_has_its_item_delivered_again() {
     site.expire(&proxy);
     let again = waits.join().unwrap();
     assert_eq!((again.data(), again.sequence()), (&b"a"[..], 0));
-    // The one who had it learns of it, cannot acknowledge it, and does no harm when dropped.
+    // The former holder learns of the loss, cannot acknowledge the item, and does no harm when
+    // dropped.
     assert_eq!(item.lost().wait_for(SOON), Some(LossReason::SessionExpired));
     assert!(!item.is_held());
     assert_eq!(kind(item.ack()), ErrorKind::SessionLost);
     again.ensure_held().unwrap();
-    // A thread of the same value is given it, while the old guard is still there.
+    // A thread on the same value gets it while the old guard still exists.
     let waits = waiting(move || same.lease().unwrap());
     drop(again);
     waits.join().unwrap().ack().unwrap();
@@ -474,7 +475,7 @@ fn s79_a_lost_lease_is_redelivered_within_the_same_value_while_the_guard_lives()
     raw.delete(&format!("{}/{}", item.path(), leases[0])).unwrap();
     let again = waits.join().unwrap();
     assert_eq!(item.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
-    assert_eq!(kind(item.ack()), ErrorKind::LockLost);
+    assert_eq!(kind(item.ack()), ErrorKind::Lost);
     again.ensure_held().unwrap();
     again.ack().unwrap();
     assert!(queue.is_empty().unwrap());
@@ -492,13 +493,13 @@ fn an_item_that_is_deleted_under_its_lease_is_reported() {
     let item = queue.lease().unwrap();
     site.raw().delete_recursive(item.path()).unwrap();
     assert_eq!(item.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
-    assert_eq!(kind(item.ack()), ErrorKind::LockLost);
+    assert_eq!(kind(item.ack()), ErrorKind::Lost);
     assert!(queue.try_lease().unwrap().is_none());
     drop(queue);
     site.finish([zk]);
 }
 
-/// Who contends for an item in vain may be below it for a moment.
+/// Contenders that fail to get an item have a node below it for a moment.
 #[test]
 fn contenders_in_vain_do_not_keep_an_item_from_being_acknowledged() {
     skip_without_zookeeper!();
@@ -521,7 +522,7 @@ fn contenders_in_vain_do_not_keep_an_item_from_being_acknowledged() {
     site.finish([zk]);
 }
 
-/// A contender that has a child cannot be deleted, and so the item cannot.
+/// A contender with a child cannot be deleted, so neither can its item.
 #[test]
 fn an_acknowledgement_that_makes_no_progress_ends_and_names_the_node() {
     skip_without_zookeeper!();
@@ -533,11 +534,11 @@ fn an_acknowledgement_that_makes_no_progress_ends_and_names_the_node() {
     let path = item.path().to_owned();
     site.raw().create_all(&format!("{path}/lock-0000000007/note")).unwrap();
     let acks = in_background(move || item.ack());
-    let error = acks.recv_timeout(SOON * 2).expect("it goes on for ever").unwrap_err();
+    let error = acks.recv_timeout(SOON * 2).expect("the call ends").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Server);
     assert_eq!(error.path(), Some(&*path));
     assert!(error.to_string().contains("lock-0000000007"), "{error}");
-    // The item returns.
+    // The item is available again.
     site.raw().delete_recursive(&format!("{path}/lock-0000000007")).unwrap();
     queue.lease_for(SOON).unwrap().expect("it has returned").ack().unwrap();
     drop(queue);
@@ -560,7 +561,7 @@ fn an_offer_without_an_answer_is_reported_and_not_repeated() {
         }
         let error = queue.offer("second").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionLoss);
-        assert!(error.is_retryable());
+        assert!(error.may_have_taken_effect() && !error.is_retryable());
         assert!(error.to_string().contains("it may be there, or not"), "{error}");
         assert_eq!(error.path(), Some(&*format!("{}/q", site.base)));
         assert_eq!(queue.len().unwrap(), expected);
@@ -571,7 +572,7 @@ fn an_offer_without_an_answer_is_reported_and_not_repeated() {
     site.finish([zk]);
 }
 
-/// Whatever is lost of it, what the caller is told is true, and nothing is there twice.
+/// Whichever message is lost, the result is true, and no item is there twice.
 #[test]
 fn an_offer_is_there_once_at_most_and_the_caller_knows_whether_it_is_in_doubt() {
     skip_without_server!();
@@ -602,12 +603,12 @@ fn an_offer_is_there_once_at_most_and_the_caller_knows_whether_it_is_in_doubt() 
             } else {
                 theirs.offer("another").unwrap();
             }
-            // One that is never answered would go on for long.
+            // A call that is never answered ends when the connect timeout is over.
             let zk = if ["a stall", "no server"].contains(&harm) { &hasty } else { &patient };
             inflict(&proxy);
             let offered = queue(zk, &site).offer(harm);
             proxy.pass();
-            // Nothing of it comes later: there is an answer to a request that was sent behind it.
+            // The offer has no later effect: a request sent after it has been answered.
             eventually(SOON * 2, "an answer", || queue(zk, &site).len().is_ok());
             let mut found = Vec::new();
             while let Some(item) = theirs.try_take().unwrap() {
@@ -625,7 +626,7 @@ fn an_offer_is_there_once_at_most_and_the_caller_knows_whether_it_is_in_doubt() 
                     let found = kind(offered);
                     assert!(expected.contains(&found), "{harm}, new: {is_new}: {found:?}");
                 }
-                // The first request of a queue that is not there yet finds that out.
+                // For a queue that does not exist yet, the first request only finds that out.
                 _ => assert!(is_new, "{harm}: {offered:?}"),
             }
         }
@@ -651,18 +652,18 @@ fn a_deletion_without_an_answer_is_resolved_or_reported_but_gives_no_item_twice(
     for (number, take) in calls.iter().enumerate() {
         watcher.offer(format!("a{number}")).unwrap();
         watcher.offer(format!("b{number}")).unwrap();
-        // It never came: asked again, it is ours.
+        // The request never arrived: repeated, it takes the item.
         proxy.drop_request_on(opcode::DELETE, "/qn-", 1);
         assert_eq!(text(take(&queue).unwrap()), Some(format!("a{number}")));
-        // It came: nobody can say whose it is.
+        // The request arrived: the client cannot tell whose delete took the item.
         proxy.drop_reply_on(opcode::DELETE, "/qn-", 1);
         let error = take(&queue).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
         assert!(last(error.path().unwrap()).starts_with("qn-"), "{error}");
         assert_eq!(watcher.len().unwrap(), 0);
-        // And it is nobody's from now on.
+        // The item is gone for all.
         assert_eq!(queue.try_take().unwrap(), None);
-        // Reading is only repeated.
+        // A lost read is just repeated.
         watcher.offer("c").unwrap();
         proxy.drop_reply_on(opcode::GET_DATA, "/qn-", 1);
         assert_eq!(take(&queue).unwrap(), Some(b"c".to_vec()));
@@ -681,7 +682,7 @@ fn what_comes_too_late_for_one_call_is_for_the_next() {
     proxy.reset_counts();
     proxy.stall_reply(opcode::DELETE);
     let begin = Stopwatch::start();
-    assert_eq!(queue.take_for(Duration::from_millis(300)).unwrap(), None);
+    assert!(got_nothing(queue.take_for(Duration::from_millis(300))));
     assert!(begin.took().within(Duration::from_secs(5)));
     assert!(proxy.wait_for_request(opcode::DELETE, SOON));
     let waits = {
@@ -711,14 +712,14 @@ fn an_acknowledgement_without_an_answer_is_resolved() {
         item.ack().unwrap();
         assert_eq!(queue.len().unwrap(), 0);
     }
-    // Without the session, it is not.
+    // If the session is lost, too, the outcome may stay unknown.
     queue.offer("b").unwrap();
     let item = queue.lease().unwrap();
     proxy.drop_reply(opcode::MULTI, 1);
     let acks = waiting(move || item.ack());
     proxy.refuse();
     let error = acks.join().unwrap();
-    // The cut may have come first or the answer.
+    // Either the cut or the answer may have come first.
     if let Err(error) = error {
         assert_eq!(error.kind(), ErrorKind::SessionLost);
     }
@@ -774,8 +775,8 @@ fn without_a_server_calls_with_a_limit_keep_to_it_and_the_others_say_so() {
         zk.state() != zklock::SessionState::Connected
     });
     let begin = Stopwatch::start();
-    assert_eq!(queue.take_for(limit).unwrap(), None);
-    assert!(queue.lease_for(limit).unwrap().is_none());
+    assert!(got_nothing(queue.take_for(limit)));
+    assert!(got_nothing(queue.lease_for(limit)));
     assert_eq!(kind(queue.try_take()), ErrorKind::Connect);
     assert_eq!(kind(queue.try_lease()), ErrorKind::Connect);
     assert_eq!(kind(queue.offer("b")), ErrorKind::Connect);
@@ -783,7 +784,7 @@ fn without_a_server_calls_with_a_limit_keep_to_it_and_the_others_say_so() {
     assert!(begin.took().within(Duration::from_secs(12)), "{:?}", begin.took());
     proxy.pass();
     assert_eq!(queue.take_for(SOON).unwrap(), Some(b"a".to_vec()));
-    assert!(queue.is_empty().unwrap(), "what was said not to be there is there");
+    assert!(queue.is_empty().unwrap(), "an offer that failed for certain is in the queue");
     drop((queue, proxy));
     site.finish([zk]);
 }
@@ -826,7 +827,7 @@ fn an_item_that_is_too_large_is_refused_before_it_is_sent_and_the_largest_is_tak
     let queue = queue(&zk, &site);
     queue.offer("").unwrap();
     assert_eq!(queue.take().unwrap(), b"");
-    // Header, lengths of path and data, one entry of an ACL, and the flags.
+    // Header, lengths of path and data, one ACL entry, and the flags.
     let path = format!("{}/q/qn-", site.base);
     let most = 1_048_575 - (8 + 4 + path.len() + 4 + 4 + (4 + 4 + 5 + 4 + 6) + 4);
     proxy.reset_counts();
@@ -871,7 +872,7 @@ fn children_of_another_kind_are_ignored_with_one_warning() {
     site.finish([zk]);
 }
 
-/// Puts an item into the queue's node that only its maker may read or delete.
+/// Makes an item in the queue's node that only its maker may read or delete.
 fn hide(raw: &mut Raw, site: &Site, prefix: &str) -> String {
     raw.create_all(&format!("{}/q", site.base)).unwrap();
     raw.add_auth("digest", b"me:secret").unwrap();
@@ -918,7 +919,7 @@ fn an_item_that_may_not_be_read_is_passed_over() {
     assert_eq!(queue.try_take().unwrap(), Some(b"c".to_vec()));
     assert_eq!(queue.try_take().unwrap(), None);
     assert_eq!(queue.peek().unwrap(), None);
-    assert!(queue.lease_for(Duration::from_millis(100)).unwrap().is_none());
+    assert!(got_nothing(queue.lease_for(Duration::from_millis(100))));
     assert_eq!(queue.len().unwrap(), 1);
     let urgent = jobs(&zk, &site);
     hide(&mut raw, &site, "pn-0000000000-");
@@ -956,7 +957,7 @@ fn an_acl_keeps_others_out_of_the_queue_and_they_are_told() {
     mine.offer("b").unwrap();
     assert_eq!(mine.take().unwrap(), b"b");
 
-    // An item that may not be read is not deleted for nothing, and others are taken.
+    // An item that may not be read is not deleted unread, and others can be taken.
     let open = DistributedQueue::new(&stranger, &site.base, "open");
     let hidden = [raw::Acl::new(12, "world", "anyone")];
     let prefix = format!("{}/open/qn-", site.base);
@@ -984,7 +985,7 @@ fn s44_a_number_at_the_end_is_not_offered_and_the_numbers_start_anew() {
     let error = queue.offer("none").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
     assert!(error.is_retryable());
-    assert_eq!(queue.len().unwrap(), 1, "what was refused is not there");
+    assert_eq!(queue.len().unwrap(), 1, "a refused item is in the queue");
     assert_eq!(queue.take().unwrap(), b"last");
     assert_eq!(kind(queue.offer("none")), ErrorKind::SequenceExhausted);
     queue.offer("new").unwrap();
@@ -1037,13 +1038,13 @@ fn to_take_costs_two_requests_and_to_lease_four_however_long_the_queue() {
     assert_eq!(count_of(&proxy, opcode::GET_CHILDREN2, "/q"), 1);
     proxy.reset_counts();
     (0..ITEMS / 2).for_each(|_| queue.lease().unwrap().ack().unwrap());
-    // Read, make and list, watch (if it is held for long enough), and the transaction.
+    // Read, create, list, watch (if it is held for long enough), and the transaction.
     let requests = proxy.total_requests();
     assert!(requests <= ITEMS as u64 / 2 * 5, "{requests}");
     assert_eq!(proxy.count(opcode::MULTI), ITEMS as u64 / 2);
     proxy.reset_counts();
     assert_eq!(queue.try_take().unwrap(), None);
-    // Whether there are new ones, through the leader.
+    // A `sync` and a list, to look for new items through the leader.
     assert_eq!(proxy.total_requests(), 2);
 
     let jobs = PriorityQueue::new(&zk, &site.base, "p");

@@ -1,4 +1,4 @@
-//! How much trouble a call puts up with, where the client says so.
+//! A client's limits on how many losses and how long an outage a call survives.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn no_patience_with_outages_is_none_with_a_connection() {
     }
     proxy.refuse();
     eventually(SOON, "the outage", || zk.state() == SessionState::Suspended);
-    assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::ConnectionLoss);
+    assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::Connect);
     eventually(SOON, "the end of the session", || zk.state() == SessionState::Lost);
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::Connect);
     proxy.pass();
@@ -58,7 +58,7 @@ fn an_outage_goes_on_when_the_session_ends_in_it_and_the_call_ends_on_time() {
     eventually(SOON, "the outage", || zk.state() == SessionState::Suspended);
     let start = Stopwatch::start();
     let (kind, end) = waiter.join().unwrap();
-    assert_eq!(kind, ErrorKind::Connect, "the session was to end on the way");
+    assert_eq!(kind, ErrorKind::Connect, "the session did not end during the outage");
     let took = start.took_until(end);
     assert!(took.within(outage + OVERSHOOT), "{took:?} without a connection");
     proxy.pass();
@@ -78,16 +78,16 @@ fn losses_are_counted_and_leave_no_node() {
         let lock = mutex(&zk, &site.base, "a");
         lock.lock().unwrap().unlock().unwrap();
         proxy.drop_request(opcode::CREATE, most as usize);
-        lock.lock().expect("as many as may be").unlock().unwrap();
+        lock.lock().expect("within the limit").unlock().unwrap();
         proxy.drop_request(opcode::CREATE, most as usize + 1);
-        let error = lock.lock().expect_err("one too many");
-        assert_eq!(error.kind(), ErrorKind::ConnectionLoss);
+        let error = lock.lock().expect_err("one loss too many");
+        assert_eq!(error.kind(), ErrorKind::Connect);
         assert!(error.is_retryable());
-        // A node that was made is adopted, if that is not one loss too many.
+        // A node that was made is adopted, unless that is one loss too many.
         proxy.drop_reply(opcode::CREATE, 1);
         match lock.lock() {
             Ok(guard) => guard.unlock().unwrap(),
-            Err(error) => assert_eq!((error.kind(), most), (ErrorKind::ConnectionLoss, 0)),
+            Err(error) => assert_eq!((error.kind(), most), (ErrorKind::Connect, 0)),
         }
         eventually(SOON, "the end of cleaning up", || zk.stats().pending_deletes == 0);
         assert!(site.children("a").is_empty(), "{most}");

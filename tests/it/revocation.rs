@@ -20,7 +20,7 @@ use crate::support::{
 
 const SOON: Duration = Duration::from_secs(15);
 
-/// A counter, and what adds one to it.
+/// A counter, and a callback that adds one to it.
 fn counter() -> (Arc<AtomicUsize>, impl Fn() + Clone + Send + 'static) {
     let count = Arc::new(AtomicUsize::new(0));
     let adds = Arc::clone(&count);
@@ -35,7 +35,7 @@ fn s68_a_request_is_told_to_the_holder_once() {
     let site = Site::shared("s68");
     let clients = [site.client(), site.client()];
     let [ours, theirs] = clients.each_ref().map(|zk| mutex(zk, &site.base, "a"));
-    assert_eq!(theirs.request_release().unwrap(), 0, "nobody holds a lock that was never used");
+    assert_eq!(theirs.request_release().unwrap(), 0, "a lock that was never used has no holder");
     let guard = ours.lock().unwrap();
     assert!(!guard.release_requested());
     let (count, add) = counter();
@@ -53,21 +53,21 @@ fn s68_a_request_is_told_to_the_holder_once() {
         }
         told.recv_timeout(SOON).unwrap();
         assert!(guard.release_requested());
-        // What the holder says of itself is there again, once the request was noted.
+        // Once the holder has seen the request, it writes its own data to the node again.
         eventually(SOON, "the holder's data", || {
             theirs.contenders().unwrap()[0].label().starts_with("host=")
         });
-        // One who asks late is told at once, and each once.
+        // A callback that is set late is called at once, and each callback once.
         let (tell, late) = mpsc::channel();
         guard.on_release_requested(move || tell.send(()).unwrap());
         late.recv_timeout(SOON).unwrap();
         assert!(late.recv().is_err());
-        // To ask is not to take.
+        // A request does not take the lock away.
         guard.ensure_held().unwrap();
         assert!(!waiter.is_finished());
         guard.unlock().unwrap();
         let next = waiter.join().unwrap();
-        assert!(!next.release_requested(), "it was not asked of the next");
+        assert!(!next.release_requested(), "the request was for the previous holder");
         drop(next);
     });
     assert_eq!(count.load(Ordering::SeqCst), 1);
@@ -101,7 +101,7 @@ fn s68_consent_is_to_drop_the_guard() {
     site.finish(clients);
 }
 
-/// A callback may release by itself: it runs on a thread of its own.
+/// A callback may release the lock: it runs on a thread of its own.
 #[test]
 fn s68_a_callback_may_drop_the_guard() {
     skip_without_zookeeper!();
@@ -127,7 +127,7 @@ fn s68_curators_and_the_recipes_words_are_understood_and_no_others() {
     let lock = mutex(&zk, &site.base, "a");
     let mut raw = site.raw();
     for word in [&b"__REVOKE__"[..], b"unlock"] {
-        // What the guard before has looked at does not count.
+        // Requests of the previous guard do not count.
         proxy.reset_counts();
         let guard = lock.lock().unwrap();
         let (tell, told) = mpsc::channel();
@@ -142,20 +142,20 @@ fn s68_curators_and_the_recipes_words_are_understood_and_no_others() {
             b"holder",
         ];
         for other in others {
-            // The first look is at what the node was made with.
+            // The first read returns the data with which the node was made.
             assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
             guard.ensure_held().unwrap();
             proxy.reset_counts();
             raw.set_data(guard.path(), other).unwrap();
-            assert!(proxy.wait_for_request(opcode::GET_DATA, SOON), "it did not look at {other:?}");
-            // What comes later has passed the answer.
+            assert!(proxy.wait_for_request(opcode::GET_DATA, SOON), "it did not read {other:?}");
+            // This answer comes after that to the read.
             guard.ensure_held().unwrap();
             assert!(!guard.release_requested(), "{other:?}");
         }
         raw.set_data(guard.path(), word).unwrap();
         told.recv_timeout(SOON).unwrap();
         assert!(guard.release_requested());
-        // It is not taken back.
+        // A request cannot be withdrawn.
         raw.set_data(guard.path(), b"never mind").unwrap();
         guard.ensure_held().unwrap();
         assert!(guard.release_requested() && guard.is_held());
@@ -187,7 +187,7 @@ fn s68_one_contender_can_be_asked_and_one_who_waits_learns_of_it_when_it_holds()
         told.recv_timeout(SOON).unwrap();
         assert!(guard.release_requested());
         assert!(lock.request_release_of(&queue[1]).unwrap(), "it is there still");
-        // Who has gone cannot be asked.
+        // A contender that is gone cannot be asked.
         assert!(!lock.request_release_of(&queue[0]).unwrap());
         drop(guard);
         assert!(!lock.request_release_of(&queue[1]).unwrap());
@@ -212,7 +212,7 @@ fn s68_nobody_is_told_after_the_release() {
             drop(guard)
         }
         assert_eq!(lock.request_release().unwrap(), 0);
-        // It has gone, and was not called.
+        // The callback was dropped, and not called.
         assert!(told.recv().is_err());
     }
     drop(lock);
@@ -350,14 +350,14 @@ fn a_broken_lock_is_lost_and_the_next_one_has_it() {
         let queue = theirs.contenders().unwrap();
         assert!(theirs.break_lock(&queue[0]).unwrap());
         assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
-        assert!(told.recv().is_err(), "once only");
+        assert!(told.recv().is_err(), "on_lost was called twice");
         assert!(!guard.is_held());
         let next = waiter.join().unwrap();
         assert_eq!(next.path(), queue[1].path);
         assert!(next.fencing_token() > guard.fencing_token());
-        // It is there no more.
+        // The node is gone already.
         assert!(!theirs.break_lock(&queue[0]).unwrap());
-        assert_eq!(kind(guard.unlock()), ErrorKind::LockLost);
+        assert_eq!(kind(guard.unlock()), ErrorKind::Lost);
         next.ensure_held().unwrap();
     });
     // A reader and a permit, too.
@@ -384,7 +384,7 @@ fn to_have_broken_a_lock_is_told_though_the_answer_was_lost() {
     let guard = theirs.lock().unwrap();
     let holder = ours.contenders().unwrap().remove(0);
     proxy.drop_reply(opcode::DELETE, 1);
-    assert!(ours.break_lock(&holder).unwrap(), "it was this call that did it");
+    assert!(ours.break_lock(&holder).unwrap(), "this call broke the lock");
     assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
     assert!(!ours.break_lock(&holder).unwrap());
     drop((guard, ours, theirs));
@@ -425,8 +425,8 @@ fn what_is_no_contender_of_this_lock_is_neither_asked_nor_deleted() {
         name.to_owned(),
     ] {
         let odd = moved(&own, path.clone());
-        assert_eq!(kind(a.break_lock(&odd)), ErrorKind::InvalidName, "{path:?}");
-        assert_eq!(kind(a.request_release_of(&odd)), ErrorKind::InvalidName, "{path:?}");
+        assert_eq!(kind(a.break_lock(&odd)), ErrorKind::InvalidArgument, "{path:?}");
+        assert_eq!(kind(a.request_release_of(&odd)), ErrorKind::InvalidArgument, "{path:?}");
     }
     assert_eq!(raw.get_data(&stranger).unwrap().0, b"data");
     for guard in &guards {
@@ -464,7 +464,7 @@ fn under_a_chroot_the_right_node_is_asked_and_deleted() {
     site.finish([zk]);
 }
 
-/// Else whoever holds would find itself asked to let go.
+/// Otherwise a holder would take its own data for a request to release.
 #[test]
 fn the_words_of_a_request_are_refused_as_data() {
     skip_without_zookeeper!();
@@ -481,11 +481,11 @@ fn the_words_of_a_request_are_refused_as_data() {
             kind(shared.write()),
             kind(permits.acquire()),
         ] {
-            assert_eq!(kind, ErrorKind::InvalidData, "{word}");
+            assert_eq!(kind, ErrorKind::InvalidArgument, "{word}");
         }
         assert_eq!(site.children("a").len(), 0);
     }
-    // Nearly the same is nobody's concern.
+    // Similar data is accepted.
     let lock = mutex_builder(&zk, &site.base, "a").data("unlocked").build();
     let guard = lock.lock().unwrap();
     guard.ensure_held().unwrap();
@@ -494,7 +494,7 @@ fn the_words_of_a_request_are_refused_as_data() {
     site.finish([zk]);
 }
 
-/// Of a holder that is another library's, the request is what that library understands.
+/// A holder that uses another library gets the request in that library's words.
 #[test]
 fn s68_a_strangers_holder_is_asked_in_curators_words() {
     skip_without_zookeeper!();
@@ -514,7 +514,7 @@ fn s68_a_strangers_holder_is_asked_in_curators_words() {
     site.finish([zk]);
 }
 
-/// A request to resign is no reason to forget who leads.
+/// A request to resign does not hide the leader's id.
 #[test]
 fn s68_a_leader_that_is_asked_to_let_go_keeps_its_id() {
     skip_without_zookeeper!();
@@ -530,20 +530,20 @@ fn s68_a_leader_that_is_asked_to_let_go_keeps_its_id() {
         let shown = || election.leader().unwrap().expect("a leader").id();
         eventually(SOON, "the leader's id", || {
             let id = shown();
-            // At no moment is it what asks the leader to resign.
+            // The text of the request never appears as the id.
             assert!(["", "unlocked:8080"].contains(&&id[..]), "{id:?}");
             id == "unlocked:8080"
         });
         assert!(leadership.release_requested());
     }
     told.recv_timeout(SOON).unwrap();
-    assert!(told.try_recv().is_err(), "it was told twice");
+    assert!(told.try_recv().is_err(), "the callback was called twice");
     leadership.resign().unwrap();
     drop(election);
     site.finish([zk]);
 }
 
-/// Nothing that a callback uses may go before the callback has ended.
+/// Whatever a callback uses must stay until the callback has ended.
 #[test]
 fn a_release_waits_for_callbacks_that_run_and_for_those_of_a_loss() {
     skip_without_zookeeper!();
@@ -572,7 +572,7 @@ fn a_release_waits_for_callbacks_that_run_and_for_those_of_a_loss() {
         let dropper = waiting(move || {
             let began = Instant::now();
             drop(guard);
-            // It waits for half a second at the most.
+            // It waits for at most half a second.
             seen.load(Ordering::SeqCst) || began.elapsed() >= Duration::from_millis(500)
         });
         go_on.send(()).unwrap();

@@ -15,7 +15,9 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{ALL, Acl, Kind};
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{QUIET, eventually, kind, last, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    QUIET, eventually, got_nothing, kind, last, skip_without_server, skip_without_zookeeper,
+};
 
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
@@ -45,7 +47,7 @@ fn s46_readers_share() {
                     1 => lock.try_read_for(SOON).unwrap().expect("no writer is there"),
                     _ => lock.try_read().unwrap().expect("no writer is there"),
                 };
-                // Nobody comes past before all hold.
+                // No thread passes the barrier before all hold.
                 inside.wait();
                 assert!(guard.is_held());
                 guard.ensure_held().unwrap();
@@ -68,7 +70,7 @@ fn s47_a_writer_excludes_all() {
     for lock in [&ours, &theirs] {
         assert!(lock.try_read().unwrap().is_none());
         assert!(lock.try_write().unwrap().is_none());
-        assert!(lock.try_read_for(BRIEF).unwrap().is_none());
+        assert!(got_nothing(lock.try_read_for(BRIEF)));
         assert!(lock.try_write_until(Instant::now() + BRIEF).unwrap().is_none());
         site.wait_for_only("a", writer.path());
     }
@@ -80,9 +82,9 @@ fn s47_a_writer_excludes_all() {
         let reader = reader.join().unwrap();
         assert!(last(reader.path()).contains("-__READ__"), "{reader:?}");
 
-        // And the other way round.
+        // The same with the roles swapped.
         assert!(ours.try_write().unwrap().is_none());
-        assert!(ours.try_write_for(BRIEF).unwrap().is_none());
+        assert!(got_nothing(ours.try_write_for(BRIEF)));
         site.wait_for_only("a", reader.path());
         let writer = scope.spawn(|| ours.write().unwrap());
         site.wait_for_children("a", 2);
@@ -127,7 +129,7 @@ fn s48_readers_that_come_after_a_waiting_writer_wait_behind_it() {
     site.finish([zk]);
 }
 
-/// Of a queue of one holding writer, two readers, a writer and a reader.
+/// The queue: the writer that holds, two readers, a writer and a reader.
 #[test]
 fn s48_a_released_writer_wakes_exactly_the_readers_that_may_go() {
     skip_without_server!();
@@ -155,7 +157,7 @@ fn s48_a_released_writer_wakes_exactly_the_readers_that_may_go() {
                     drop(guard);
                 }
             });
-            // Its watch is set when that has been asked for.
+            // Once this request is seen, the waiter's watch is being set.
             assert!(proxy.wait_for_request(opcode::GET_DATA, SOON), "no watch");
         }
         let queue = lock.contenders().unwrap();
@@ -165,7 +167,7 @@ fn s48_a_released_writer_wakes_exactly_the_readers_that_may_go() {
             asked.filter_map(|one| one.path).collect::<Vec<_>>()
         };
         let watched: Vec<_> = waiters.iter().map(|(proxy, _)| seen(proxy)).collect();
-        // A reader watches the writer before it, a writer whoever is before it.
+        // A reader watches the writer before it, a writer any contender before it.
         let place = |at: usize| vec![queue[at].path.clone()];
         assert_eq!(watched, [place(0), place(0), place(2), place(3)]);
         let before: Vec<u64> = waiters.iter().map(|(proxy, _)| proxy.total_requests()).collect();
@@ -177,19 +179,19 @@ fn s48_a_released_writer_wakes_exactly_the_readers_that_may_go() {
             let after = waiters[number].0.total_requests();
             assert_eq!(after, before[number], "{number} was woken for nothing");
         }
-        // The writer goes when both have gone, whichever is the last.
+        // The writer gets in once both readers have left, in either order.
         drop(releasers);
         assert_eq!(told.recv_timeout(SOON), Ok(2));
         assert_eq!(told.recv_timeout(SOON), Ok(3));
     });
     drop(lock);
-    // The answers to the last deletes come through the proxies.
+    // The proxies must stay until the last deletes are answered.
     let (_proxies, clients): (Vec<_>, Vec<_>) = waiters.into_iter().unzip();
     site.finish(clients.into_iter().chain([zk]));
 }
 
-/// The writer comes when the reader has its node, and before it has looked: kazoo's reader (#649)
-/// then waits for that writer, which waits for it.
+/// The writer comes after the reader has made its node, but before it has listed the contenders:
+/// kazoo's reader (#649) then waits for that writer, which waits for the reader.
 #[test]
 fn s49_a_reader_does_not_wait_for_a_writer_behind_it() {
     skip_without_server!();
@@ -211,7 +213,7 @@ fn s49_a_reader_does_not_wait_for_a_writer_behind_it() {
             proxy.release();
             drop(holder);
             let reader = reader.join().unwrap();
-            assert!(!writer.is_finished(), "reader and writer are in");
+            assert!(!writer.is_finished(), "reader and writer hold at once");
             reader.unlock().unwrap();
             writer.join().unwrap().unlock().unwrap();
         });
@@ -238,11 +240,11 @@ fn s50_a_downgraded_writer_keeps_its_place_and_a_queued_writer_waits() {
         assert_eq!(sequence(reader.path()), sequence(&path));
         assert!(last(reader.path()).contains("-__READ__"), "{reader:?}");
         reader.ensure_held().unwrap();
-        // Its node, and the waiter's, and no other.
+        // The reader's node, the waiter's, and no other.
         assert_eq!(classes(&lock), [Class::Read, Class::Write]);
         assert_eq!(lock.contenders().unwrap()[0].path, reader.path());
         assert_eq!(Some(lock.contenders().unwrap()[0].session), zk.session_id());
-        // Readers do not overtake the writer for that.
+        // Even so, new readers do not overtake the writer.
         assert!(lock.try_read().unwrap().is_none());
         assert!(!next.is_finished());
         reader.unlock().unwrap();
@@ -272,7 +274,7 @@ fn s50_a_downgrade_lets_in_the_readers_that_wait_next() {
         assert!(ours.is_held() && theirs.iter().all(ReadGuard::is_held));
         assert_eq!(classes(&lock), [Class::Read; 4]);
         assert!(theirs.iter().all(|one| one.fencing_token() > ours.fencing_token()));
-        // And others that come.
+        // And other readers that come.
         assert!(lock.try_read().unwrap().is_some());
         assert!(lock.try_write().unwrap().is_none());
         drop((ours, theirs));
@@ -295,7 +297,7 @@ fn s51_another_thread_cannot_read_during_a_write() {
         assert!(none, "a clone on another thread");
         assert!(scope.spawn(|| lock.try_read().unwrap().is_none()).join().unwrap());
     });
-    // Nor the same one: there is no thread that owns it.
+    // Nor can the same thread read: no thread owns the lock.
     assert!(lock.try_read().unwrap().is_none());
     drop(writer);
     assert!(lock.try_read().unwrap().is_some());
@@ -320,10 +322,10 @@ fn s52_a_reader_cannot_become_the_writer() {
     let zk = site.client();
     let lock = DistributedRwLock::new(&zk, &site.base, "a");
     let reader = lock.read().unwrap();
-    // Does not compile if the guard has methods of these names.
+    // This does not compile if the guard has methods with these names.
     let NotThere = reader.upgrade();
     let NotThere = reader.try_upgrade();
-    // Who tries it by hand is told at once, or waits for himself until he stops that.
+    // A reader that takes the write lock fails at once, or waits for itself until it is cancelled.
     assert!(lock.try_write().unwrap().is_none());
     let cancel = Cancel::new();
     thread::scope(|scope| {
@@ -387,7 +389,7 @@ fn s54_when_a_readers_session_dies_the_writer_proceeds() {
             assert!(!writer.is_finished());
             proxy.black_hole();
             let writer = writer.join().unwrap();
-            assert!(!reader.is_held(), "both are in");
+            assert!(!reader.is_held(), "reader and writer hold at once");
             assert_eq!(told.recv_timeout(SOON), Ok(LossReason::LeaseExpired));
             assert!(writer.fencing_token() > reader.fencing_token());
             proxy.pass();
@@ -408,7 +410,7 @@ enum Loss {
     Request,
 }
 
-/// A writer behind a network that misbehaves, and another that waits for it.
+/// A writer behind a faulty network, and another writer that waits for it.
 struct Downgrade {
     site: Site,
     zk: Client,
@@ -456,7 +458,8 @@ fn s50_a_downgrade_survives_lost_requests_and_replies() {
     {
         for loss in [Loss::Reply, Loss::Request] {
             for count in [1, 3] {
-                // One that lost its connections time and again waits longer to connect.
+                // A new client: one that repeatedly lost its connection waits longer before it
+                // reconnects.
                 let (proxy, zk) = rig.site.proxied(Duration::from_secs(4));
                 rig.zk = zk;
                 let case = format!("{part:?} {operation} {loss:?} {count}");
@@ -492,7 +495,7 @@ fn s50_a_cut_in_the_middle_of_a_downgrade_does_no_harm() {
             proxy.stall_reply(operation);
             let reader = scope.spawn(|| writer.downgrade().unwrap());
             assert!(proxy.wait_for_request(operation, SOON));
-            // It has been done when the children say so.
+            // The number of children shows that the request was done.
             let expected = if operation == opcode::CREATE { 3 } else { 2 };
             site.wait_for_children("a", expected);
             proxy.refuse();
@@ -548,28 +551,28 @@ fn s50_a_downgrade_of_a_lost_lock_fails_and_leaves_nothing() {
     let lock = DistributedRwLock::new(&zk, &site.base, "a");
     let mut raw = site.raw();
 
-    // The node, while the lock node stays.
+    // Only the node is gone.
     let writer = lock.write().unwrap();
     raw.delete(writer.path()).unwrap();
-    assert_eq!(kind(writer.downgrade()), ErrorKind::LockLost);
+    assert_eq!(kind(writer.downgrade()), ErrorKind::Lost);
     site.wait_for_children("a", 0);
 
-    // With the lock node.
+    // The lock node is gone, too.
     let writer = lock.write().unwrap();
     raw.delete_recursive(&format!("{}/a", site.base)).unwrap();
-    assert_eq!(kind(writer.downgrade()), ErrorKind::LockLost);
+    assert_eq!(kind(writer.downgrade()), ErrorKind::Lost);
     site.wait_for_children("a", 0);
 
-    // One that is there again is another's.
+    // A node with the same name is another client's.
     let writer = lock.write().unwrap();
     let path = writer.path().to_owned();
     raw.delete(&path).unwrap();
     raw.create(&path, b"", Kind::Ephemeral).unwrap();
-    assert_eq!(kind(writer.downgrade()), ErrorKind::LockLost);
+    assert_eq!(kind(writer.downgrade()), ErrorKind::Lost);
     assert_eq!(site.children("a"), [last(&path)]);
     raw.delete(&path).unwrap();
 
-    // The client.
+    // The client is closed.
     let writer = lock.write().unwrap();
     zk.close();
     assert_eq!(kind(writer.downgrade()), ErrorKind::Closed);
@@ -595,7 +598,7 @@ fn s50_a_downgrade_that_an_acl_forbids_releases_the_lock() {
     assert_eq!(error.kind(), ErrorKind::NotAuthorized, "{error}");
     assert_eq!(error.path(), Some(&*node));
     assert!(error.to_string().contains("CREATE"), "{error}");
-    // Which does not wait for the server's answer.
+    // The release did not wait for the server's answer.
     site.wait_for_children("a", 0);
     raw.delete(&node).unwrap();
     raw.close().unwrap();
@@ -603,7 +606,7 @@ fn s50_a_downgrade_that_an_acl_forbids_releases_the_lock() {
     site.finish([zk]);
 }
 
-/// The reader's node was made, but its reply was lost, and then an ACL forbids to make it.
+/// The reader's node was made, but the reply was lost, and then an ACL forbids another create.
 #[test]
 fn s50_a_downgrade_that_is_forbidden_on_the_way_leaves_no_reader() {
     skip_without_server!();
@@ -645,7 +648,7 @@ fn s50_a_downgraded_guard_learns_of_loss_and_of_requests() {
     writer.on_lost(move |_| tell.send("lost").unwrap());
     writer.on_release_requested(move || requests.send("requested").unwrap());
     let reader = writer.downgrade().unwrap();
-    // What was the writer's has ended, and was not called.
+    // The writer's callbacks were dropped, and not called.
     assert!(told.recv().is_err());
     let (tell, told) = mpsc::channel();
     let requests = tell.clone();
@@ -655,14 +658,14 @@ fn s50_a_downgraded_guard_learns_of_loss_and_of_requests() {
     assert_eq!(told.recv_timeout(SOON), Ok(None));
     site.raw().delete(reader.path()).unwrap();
     assert_eq!(told.recv_timeout(SOON), Ok(Some(LossReason::NodeDeleted)));
-    assert_eq!(kind(reader.unlock()), ErrorKind::LockLost);
+    assert_eq!(kind(reader.unlock()), ErrorKind::Lost);
     drop(lock);
     site.finish([zk]);
 }
 
-// ----- nobody starves
+// ----- no contender starves
 
-/// Ends a stream, also when the test fails.
+/// Ends a stream of contenders, even if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -685,7 +688,7 @@ fn s48_a_stream_of_readers_does_not_starve_a_writer() {
                     let guard = lock.read().unwrap();
                     inside.fetch_add(1, Ordering::SeqCst);
                     rounds.fetch_add(1, Ordering::SeqCst);
-                    // Hands over to another, so that there is always one inside.
+                    // Waits until another reader is inside, so that there is always one.
                     let end = Instant::now() + BRIEF;
                     while inside.load(Ordering::SeqCst) < 2 && Instant::now() < end {
                         thread::yield_now();
@@ -740,8 +743,8 @@ const STRESS_FOR: Duration = Duration::from_secs(6);
 const PROCESSES: usize = 4;
 const THREADS: usize = 4;
 
-/// What the lock protects: a file whose contents only writers change. Whoever is inside takes the
-/// kernel's lock on it as well, shared or alone, which must never have to wait.
+/// What the lock protects: a file whose contents only writers change. Each holder also takes the
+/// kernel's lock on it, shared or exclusive, and must get that without waiting.
 struct Protected(File);
 
 /// A counter, twice, and the token of its latest writer.
@@ -764,17 +767,17 @@ impl Protected {
 
     fn store(&mut self, (one, two, token): &Contents) {
         self.0.seek(SeekFrom::Start(0)).expect("a file");
-        // Of one length, so that nothing is left of a former one.
+        // Fixed lengths, so that nothing is left of former contents.
         write!(self.0, "{one:020} {two:020} {token}").expect("written");
     }
 
     fn write(&mut self, guard: &WriteGuard) {
-        self.0.try_lock().expect("somebody else is inside");
+        self.0.try_lock().expect("another holder is inside");
         let (one, two, latest) = self.load();
         assert_eq!(one, two, "half of a write was seen");
         let token = guard.fencing_token().to_string();
         assert!(latest < token, "{latest} came before {token}");
-        // Whoever looks now sees half of a write.
+        // A reader would now see half of a write.
         self.store(&(one + 1, two, token.clone()));
         thread::yield_now();
         assert!(guard.is_held());
@@ -788,12 +791,12 @@ impl Protected {
         assert_eq!(before.0, before.1, "half of a write was seen");
         assert!(before.2 <= token.to_string(), "{} came before {token}", before.2);
         thread::yield_now();
-        assert_eq!(self.load(), before, "somebody wrote");
+        assert_eq!(self.load(), before, "a writer changed the file meanwhile");
         self.0.unlock().expect("locked");
     }
 }
 
-/// One of the processes; it tells how often it has written, read, and read with others.
+/// One of the processes; it prints how often it has written, read, and read with others.
 fn be_stressed(hosts: &str) {
     let base = std::env::var("ZKLOCK_TEST_STRESS_BASE").expect("a base path");
     let file = std::env::var("ZKLOCK_TEST_STRESS_FILE").expect("a file");

@@ -10,7 +10,7 @@ use crate::support::raw::{Kind, Raw};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, kind, last, mutex, skip_without_server, skip_without_zookeeper,
+    QUIET, eventually, got_nothing, kind, last, mutex, skip_without_server, skip_without_zookeeper,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -20,7 +20,7 @@ fn semaphore(zk: &Client, site: &Site, permits: u32) -> DistributedSemaphore {
     DistributedSemaphore::new(zk, &site.base, "a", permits)
 }
 
-/// Makes a contender in a stranger's name.
+/// Makes a contender as another client would.
 fn intrude(raw: &mut Raw, site: &Site, weight: u32, permits: u32) -> String {
     let guid = "_c_11111111-2222-3333-4444-555555555555";
     let prefix = format!("{}/a/{guid}-lease-{weight}-of-{permits}-", site.base);
@@ -59,9 +59,9 @@ fn s55_as_many_are_granted_as_there_are_permits() {
         assert_eq!(first, [0, 1, 2]);
         let more = semaphore(&clients[0], &site, PERMITS as u32);
         assert!(more.try_acquire().unwrap().is_none());
-        assert!(more.try_acquire_for(BRIEF).unwrap().is_none());
+        assert!(got_nothing(more.try_acquire_for(BRIEF)));
         assert!(grants.try_recv().is_err());
-        // Not the first of them: any will do.
+        // Not the first holder: any release is enough.
         drop(releasers.remove(1));
         assert_eq!(grants.recv_timeout(SOON), Ok(3));
         drop(releasers);
@@ -81,7 +81,7 @@ fn s56_many_permits_are_had_all_at_once_or_not_at_all() {
     assert!(last(two.path()).contains("-lease-2-of-3-"), "{two:?}");
     assert_eq!(site.children("a").len(), 1, "one node for all of them");
     assert!(semaphore.try_acquire_many(2).unwrap().is_none());
-    assert!(semaphore.try_acquire_many_for(3, BRIEF).unwrap().is_none());
+    assert!(got_nothing(semaphore.try_acquire_many_for(3, BRIEF)));
     assert!(semaphore.try_acquire_many_until(2, Instant::now()).unwrap().is_none());
     site.wait_for_only("a", two.path());
     let one = semaphore.try_acquire_many(1).unwrap().expect("one is left");
@@ -97,7 +97,7 @@ fn s56_many_permits_are_had_all_at_once_or_not_at_all() {
             drop(all);
         });
         site.wait_for_children("a", 2);
-        // There is one, but others were here before.
+        // One permit is free, but an earlier contender waits for it.
         assert!(semaphore.try_acquire().unwrap().is_none());
         scope.spawn(move || {
             let one = semaphore.acquire().unwrap();
@@ -128,13 +128,13 @@ fn s56_no_permits_or_more_than_there_are_are_refused_before_anything_is_asked() 
             semaphore.try_acquire_many_for(wanted, SOON).unwrap_err(),
         ];
         for error in errors {
-            assert_eq!(error.kind(), ErrorKind::InvalidData, "{wanted} of {permits}: {error}");
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{wanted} of {permits}: {error}");
             assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
             assert!(!error.is_retryable());
         }
     }
     assert_eq!(proxy.requests(), []);
-    // The largest that there can be.
+    // The largest possible semaphore.
     let most = semaphore(&zk, &site, u32::MAX);
     let all = most.acquire_many(u32::MAX).unwrap();
     assert!(most.try_acquire().unwrap().is_none());
@@ -146,7 +146,7 @@ fn s56_no_permits_or_more_than_there_are_are_refused_before_anything_is_asked() 
     site.finish([zk]);
 }
 
-/// Three hold one permit each and two wait, whoever is the first to release.
+/// Three hold one permit each and two wait; any holder may release first.
 #[test]
 fn s57_the_right_waiter_wakes_whichever_holder_releases() {
     skip_without_server!();
@@ -174,8 +174,8 @@ fn s57_the_right_waiter_wakes_whichever_holder_releases() {
                 holders.remove(first).release().unwrap();
                 let (number, one) = grants.recv_timeout(SOON).expect(&case);
                 assert_eq!(number, 0, "{case}");
-                // The other watches the last three before it, of which one must go before its turn
-                // can come.
+                // The other waiter watches the last three before it: one of them must go before
+                // its turn can come.
                 if first == 0 {
                     assert_eq!(waiters[1].0.total_requests(), before, "{case}: woken for nothing");
                 }
@@ -200,10 +200,10 @@ fn s57_the_right_waiter_wakes_whichever_holder_releases() {
 fn s57_of_unequal_holders_too() {
     skip_without_server!();
     let site = Site::own("s57-unequal");
-    // No heartbeat has it look for watches that were forgotten.
+    // Without heartbeats, which would make it look for missed events.
     let (_proxy, zk) = site.proxied(QUIET);
     let semaphore = semaphore(&zk, &site, 6);
-    // Two are enough when those of the second have been released, or of both others.
+    // Two permits are free once the second holder has released, or both others.
     for order in [[1, 0, 2], [0, 2, 1], [2, 0, 1], [2, 1, 0]] {
         let mut holders: Vec<Option<Permit>> =
             [1, 4, 1].map(|weight| Some(semaphore.acquire_many(weight).unwrap())).into();
@@ -236,16 +236,16 @@ fn s58_another_count_revokes_nobody() {
     let three = semaphore(&zk, &site, 3);
     let holders = [(); 3].map(|()| three.acquire().unwrap());
     for permits in [1, 2, 4, u32::MAX] {
-        assert_eq!(kind(semaphore(&zk, &site, permits).acquire()), ErrorKind::Disagreement);
+        assert_eq!(kind(semaphore(&zk, &site, permits).acquire()), ErrorKind::Conflict);
         holders.iter().for_each(|permit| permit.ensure_held().unwrap());
     }
     assert_eq!(site.children("a").len(), 3);
     drop(holders);
-    // When all have gone it can be changed.
+    // The number can be changed when no contender is left.
     let two = semaphore(&zk, &site, 2);
     let holders = [(); 2].map(|()| two.acquire().unwrap());
     assert!(two.try_acquire().unwrap().is_none());
-    assert_eq!(kind(three.try_acquire()), ErrorKind::Disagreement);
+    assert_eq!(kind(three.try_acquire()), ErrorKind::Conflict);
     drop((holders, two, three));
     site.finish([zk]);
 }
@@ -260,7 +260,7 @@ fn s59_giving_up_and_cancelling_leave_no_node() {
     for weight in 1..=2 {
         assert!(semaphore.try_acquire_many(weight).unwrap().is_none());
         assert_eq!(site.children("a"), [last(holder.path())]);
-        assert!(semaphore.try_acquire_many_for(weight, BRIEF).unwrap().is_none());
+        assert!(got_nothing(semaphore.try_acquire_many_for(weight, BRIEF)));
         site.wait_for_only("a", holder.path());
         let cancel = Cancel::new();
         holder = thread::scope(|scope| {
@@ -271,7 +271,7 @@ fn s59_giving_up_and_cancelling_leave_no_node() {
             cancel.cancel();
             assert_eq!(waiter.join().unwrap(), ErrorKind::Cancelled);
             assert_eq!(site.children("a").len(), 2);
-            // Whoever was behind goes on waiting, and for the right one.
+            // The waiter behind it goes on waiting, for the right node.
             assert!(!next.is_finished());
             holder.release().unwrap();
             next.join().unwrap()
@@ -298,18 +298,18 @@ fn s60_when_a_waiters_node_is_deleted_it_queues_anew() {
         site.wait_for_children("a", 2);
         let theirs = semaphore.contenders().unwrap().remove(1).path;
         raw.delete(&theirs).unwrap();
-        // It sees that when it looks, which it does when the holder goes.
+        // The waiter notices only when it lists again, which it does when the holder goes.
         assert!(!waiter.is_finished());
         holder.release().unwrap();
         let permit = waiter.join().unwrap();
         assert_ne!(permit.path(), theirs);
         permit.ensure_held().unwrap();
-        assert_eq!(site.children("a"), [last(permit.path())], "an orphan");
+        assert_eq!(site.children("a"), [last(permit.path())], "an orphaned node");
         permit.release().unwrap();
     });
     assert_eq!(site.children("a").len(), 0);
 
-    // And when the holder's goes next.
+    // The same when the holder's node is deleted next.
     let holder = semaphore.acquire_many(3).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| semaphore.acquire().unwrap());
@@ -322,7 +322,7 @@ fn s60_when_a_waiters_node_is_deleted_it_queues_anew() {
         assert!(holder.lost().wait_for(SOON).is_some());
         permit.ensure_held().unwrap();
     });
-    assert_eq!(kind(holder.release()), ErrorKind::LockLost);
+    assert_eq!(kind(holder.release()), ErrorKind::Lost);
     raw.close().unwrap();
     drop(semaphore);
     site.finish([zk]);
@@ -353,7 +353,7 @@ fn s60_when_a_holders_node_is_deleted_its_permits_are_free() {
 }
 
 fn assert_disagreement(error: &Error, site: &Site, theirs: u32, ours: u32) {
-    assert_eq!(error.kind(), ErrorKind::Disagreement, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     let (node, text) = (format!("{}/a", site.base), error.to_string());
     assert_eq!(error.path(), Some(&*node));
     let says = |number: u32| text.contains(&format!(" {number}"));
@@ -383,7 +383,7 @@ fn s61_whoever_disagrees_about_the_count_gets_an_error_and_harms_nobody() {
         holder.ensure_held().unwrap();
     };
     fail(&holder, 0);
-    // Also behind one who waits; that one goes on waiting.
+    // The same behind a waiter, which goes on waiting.
     thread::scope(|scope| {
         let waiter = scope.spawn(|| ours.acquire_many(2).unwrap());
         site.wait_for_children("a", 2);
@@ -394,7 +394,7 @@ fn s61_whoever_disagrees_about_the_count_gets_an_error_and_harms_nobody() {
         holder.release().unwrap();
         waiter.join().unwrap().release().unwrap();
     });
-    // With all gone they may begin.
+    // They may start once no contender is left.
     let permits = theirs.acquire_many(3).unwrap();
     assert_disagreement(&ours.acquire().unwrap_err(), &site, 3, 2);
     permits.ensure_held().unwrap();
@@ -402,8 +402,8 @@ fn s61_whoever_disagrees_about_the_count_gets_an_error_and_harms_nobody() {
     site.finish(clients);
 }
 
-/// Who agrees with the holders is not refused for one in front of it who does not, and who will go
-/// by itself; nor is it let in while that one might still turn out to be the first.
+/// A contender that agrees with the holders is not refused because of one before it that does not,
+/// since that one will leave; nor is it admitted while that one might still become the first.
 #[test]
 fn s61_whoever_agrees_with_the_holders_is_not_refused_for_another_who_does_not() {
     skip_without_zookeeper!();
@@ -423,13 +423,13 @@ fn s61_whoever_agrees_with_the_holders_is_not_refused_for_another_who_does_not()
         permit.ensure_held().unwrap();
         permit.release().unwrap();
 
-        // Here the holder goes first: then the other is the one who holds.
+        // Here the holder goes first, so the other contender holds.
         let odd = intrude(&mut raw, &site, 1, 3);
         let waiter = scope.spawn(|| semaphore.acquire());
         site.wait_for_children("a", 3);
         holder.release().unwrap();
         assert_disagreement(&semaphore.try_acquire().unwrap_err(), &site, 3, 2);
-        // It waits for the other, whatever comes of that.
+        // The waiter waits for the other contender, and either result is correct.
         raw.delete(&odd).unwrap();
         match waiter.join().unwrap() {
             Ok(permit) => permit.release().unwrap(),
@@ -442,7 +442,7 @@ fn s61_whoever_agrees_with_the_holders_is_not_refused_for_another_who_does_not()
     site.finish([zk]);
 }
 
-/// They come and go all the time, and what they leave for a moment is in nobody's way for long.
+/// They come and go all the time, and their short-lived nodes block other contenders only briefly.
 #[test]
 fn s61_a_stream_of_those_who_disagree_costs_nobody_a_permit() {
     skip_without_zookeeper!();
@@ -455,9 +455,9 @@ fn s61_a_stream_of_those_who_disagree_costs_nobody_a_permit() {
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                // Or until those who agree are stuck or have failed.
+                // Also ends if the contenders that agree are stuck or have failed.
                 while rounds.load(Ordering::SeqCst) < 60 && start.elapsed() < 3 * SOON {
-                    assert_eq!(kind(theirs.acquire()), ErrorKind::Disagreement);
+                    assert_eq!(kind(theirs.acquire()), ErrorKind::Conflict);
                     refused.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -494,7 +494,7 @@ fn s61_a_lock_on_a_semaphores_node_and_a_permit_exclude_each_other() {
     site.finish([zk]);
 }
 
-/// Who looks on may be wrong about the count; those who hold have agreed on theirs.
+/// An observer's number may be wrong; the holders have agreed on theirs.
 #[test]
 fn s61_whoever_looks_on_with_another_count_sees_and_asks_all_who_hold() {
     skip_without_zookeeper!();
@@ -529,14 +529,14 @@ fn s62_when_a_holders_session_dies_its_permits_are_free() {
         site.wait_for_children("a", 3);
         proxy.black_hole();
         let permits = waiter.join().unwrap();
-        assert!(!lost.is_held(), "more are held than there are");
+        assert!(!lost.is_held(), "more permits are held than there are");
         assert_eq!(told.recv_timeout(SOON), Ok(LossReason::LeaseExpired));
         permits.ensure_held().unwrap();
         proxy.pass();
         assert_eq!(kind(lost.release()), ErrorKind::SessionLost);
         permits.release().unwrap();
     });
-    // After that it can have some again.
+    // After that it can acquire permits again.
     theirs.acquire_many(2).unwrap().release().unwrap();
     drop((kept, ours, theirs));
     site.finish([zk, other]);
@@ -556,12 +556,12 @@ fn s63_trying_behind_one_who_waits_for_ever_returns_promptly() {
         let start = Stopwatch::start();
         assert!(semaphore.try_acquire().unwrap().is_none());
         assert!(semaphore.try_acquire_many(2).unwrap().is_none());
-        assert!(semaphore.try_acquire_for(BRIEF).unwrap().is_none());
+        assert!(got_nothing(semaphore.try_acquire_for(BRIEF)));
         assert!(start.took().within(Duration::from_secs(3)), "{:?}", start.took());
         cancel.cancel();
         assert_eq!(waiter.join().unwrap(), ErrorKind::Cancelled);
     });
-    // The way is free.
+    // No waiter is in the way any more.
     site.wait_for_only("a", holder.path());
     let others = semaphore.try_acquire_many(2).unwrap();
     assert!(others.is_some());
@@ -578,7 +578,7 @@ fn s69_contenders_for_permits_are_listed_with_their_weights() {
     let holders = [1, 3].map(|weight| semaphore.acquire_many(weight).unwrap());
     let mut raw = site.raw();
     intrude(&mut raw, &site, 4, 4);
-    // What only looks like one.
+    // Names that only look like a permit's.
     for name in ["lease-0-of-4-0000000009", "lease-5-of-4-0000000009", "lease-1-0000000009"] {
         raw.create(&format!("{}/a/{name}", site.base), b"", Kind::Ephemeral).unwrap();
     }
@@ -596,8 +596,8 @@ fn s69_contenders_for_permits_are_listed_with_their_weights() {
     site.finish([zk]);
 }
 
-/// Permits of every weight, in many threads: never more than there are, and everyone comes to its
-/// turn.
+/// Permits of every weight, in many threads: never more are held than there are, and each thread
+/// gets its turn.
 #[test]
 fn s55_of_many_threads_never_do_more_hold_than_there_are_permits() {
     skip_without_zookeeper!();

@@ -46,7 +46,7 @@ fn s44_the_last_good_number_is_granted_and_the_next_is_not() {
     assert_eq!(number(&last), LAST_GOOD);
     fails_as_exhausted(lock.try_lock_for(LONG));
     fails_as_exhausted(lock.try_lock());
-    // The holder is none the worse for it, and keeps the lock node there.
+    // The holder is not affected, and its node keeps the lock node in place.
     last.ensure_held().unwrap();
     assert_eq!(site.children("a").len(), 1);
     let token = last.fencing_token();
@@ -65,12 +65,13 @@ fn s44_the_last_good_number_is_granted_and_the_next_is_not() {
 #[test]
 fn s44_a_spent_number_is_never_granted_however_asked_for() {
     skip_without_server!();
-    // The last ones of the range, and the first of those that the server repeats.
+    // The last numbers of the range, and the first of those that the server repeats.
     for first in [LAST_GOOD + 1, i32::MAX - 1, i32::MAX] {
         let (site, zk) = site_at("s44-spent", first - 1);
         let lock = mutex(&zk, &site.base, "a");
         let node = format!("{}/a", site.base);
-        // A child that contends for nothing keeps the lock node and its numbers; it takes one.
+        // A child that is not a contender keeps the lock node and its numbering. It takes one
+        // number.
         site.raw().create(&format!("{node}/foreign"), b"", Kind::Persistent).unwrap();
         for _ in 0..2 {
             fails_as_exhausted(lock.lock());
@@ -125,7 +126,7 @@ fn s44_a_foreign_contender_keeps_the_lock_node() {
 
 const THREADS: usize = 8;
 
-/// What came of one call of each thread, all at once, and how many were inside at the most.
+/// Calls once in each thread, all at once; returns the results and the most holders at one time.
 fn all_at_once(
     site: &Site,
     clients: &[Client],
@@ -181,10 +182,10 @@ fn s44_the_lock_node_is_renewed_under_a_crowd() {
     let (site, zk) = site_at("s44-crowd", i32::MAX - 7);
     let clients = [zk, site.client()];
     let mut failures = 0;
-    // The first to fail remove the lock node under the others, who may then be admitted.
+    // The first calls that fail remove the lock node; the others may then be admitted.
     loop {
         let (results, most) = all_at_once(&site, &clients, |zk, base| mutex(zk, base, "a"));
-        assert!(most <= 1, "{most} at once");
+        assert!(most <= 1, "{most} holders at once");
         let failed = results.iter().filter(|result| result.is_err()).count();
         for result in results {
             match result {

@@ -28,7 +28,7 @@ fn a_value_is_what_was_set_last() {
     theirs.set("").unwrap();
     let empty = ours.latest().unwrap().unwrap();
     assert_eq!((empty.data(), empty.version().number()), (&b""[..], 1));
-    // In ZooKeeper's own bytes.
+    // The node contains just the bytes, as any other client would write them.
     let mut raw = site.raw();
     raw.set_data(&format!("{}/a", site.base), b"from elsewhere").unwrap();
     assert_eq!(text(ours.latest().unwrap()).as_deref(), Some("from elsewhere"));
@@ -49,9 +49,9 @@ fn only_the_version_that_was_read_is_replaced() {
     let second = value.compare_and_set(first.version(), "two").unwrap().expect("the same version");
     assert_eq!(value.compare_and_set(first.version(), "three").unwrap(), None);
     assert_eq!(value.latest().unwrap().unwrap().version(), second);
-    let third = value.compare_and_set(second, "three").unwrap().expect("what was told");
+    let third = value.compare_and_set(second, "three").unwrap().expect("the returned version");
     assert_eq!(text(value.get().unwrap()).as_deref(), Some("three"));
-    // Without the node there is no version.
+    // No version matches a node that does not exist.
     let mut raw = site.raw();
     raw.delete(&format!("{}/a", site.base)).unwrap();
     assert_eq!(value.compare_and_set(third, "four").unwrap(), None);
@@ -86,7 +86,7 @@ fn s80_a_counter_of_ten_writers_is_exact() {
     site.finish(clients);
 }
 
-/// Who was told that it counted has counted; who could not be told may have.
+/// A call that succeeded has counted; a call that failed may have counted.
 #[test]
 fn s80_a_counter_loses_nothing_when_answers_are_lost() {
     skip_without_server!();
@@ -111,9 +111,9 @@ fn s80_a_counter_loses_nothing_when_answers_are_lost() {
             });
         }
         for _ in 0..10 {
-            let before = proxy.count(opcode::MULTI);
-            proxy.drop_reply(opcode::MULTI, 1);
-            assert!(proxy.wait_for_requests(opcode::MULTI, before + 2, SOON));
+            let before = proxy.count(opcode::SET_DATA);
+            proxy.drop_reply(opcode::SET_DATA, 1);
+            assert!(proxy.wait_for_requests(opcode::SET_DATA, before + 2, SOON));
         }
     });
     let (counted, unsure) = (counted.into_inner() as i64, unsure.into_inner() as i64);
@@ -125,7 +125,7 @@ fn s80_a_counter_loses_nothing_when_answers_are_lost() {
     site.finish([zk, other]);
 }
 
-/// What can be known of a lost answer is found out, and what cannot is said.
+/// After a lost answer the client finds out what happened if it can, and otherwise reports doubt.
 #[test]
 fn a_change_whose_answer_was_lost_is_not_made_twice() {
     skip_without_server!();
@@ -134,11 +134,11 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     let value = SharedValue::new(&zk, &site.base, "a");
     value.set("one").unwrap();
     let version = value.get().unwrap().unwrap().version();
-    // It has never come to the server: once more will do.
-    proxy.drop_request(opcode::MULTI, 1);
+    // The request never reached the server, so it is repeated.
+    proxy.drop_request(opcode::SET_DATA, 1);
     let version = value.compare_and_set(version, "two").unwrap().expect("the same version");
-    // It has: what is there now may be ours.
-    proxy.drop_reply(opcode::MULTI, 1);
+    // The request reached the server: the client cannot tell who wrote the present value.
+    proxy.drop_reply(opcode::SET_DATA, 1);
     assert_eq!(kind(value.compare_and_set(version, "three")), ErrorKind::ConnectionLoss);
     let now = value.latest().unwrap().unwrap();
     assert_eq!((now.data(), now.version().number()), (&b"three"[..], version.number() + 1));
@@ -159,7 +159,7 @@ fn changes_are_observed_over_lost_sessions() {
     theirs.set("one").unwrap();
     assert_eq!(changes.next_for(SOON).unwrap().map(text), Some(Some("one".to_owned())));
     assert_eq!(changes.next_for(BRIEF).unwrap(), None);
-    // What happens while nobody can be told is seen afterwards.
+    // A change during an outage is seen afterwards.
     proxy.refuse();
     theirs.set("two").unwrap();
     site.expire(&proxy);
@@ -192,24 +192,24 @@ fn what_is_refused_changes_nothing() {
     let value = SharedValue::new(&zk, &site.base, "a");
     value.set("one").unwrap();
     let version = value.get().unwrap().unwrap().version();
-    let (writes, changes) = (proxy.count(opcode::SET_DATA), proxy.count(opcode::MULTI));
+    let writes = proxy.count(opcode::SET_DATA);
     let endless = vec![b'x'; 1 << 20];
     assert_eq!(kind(value.set(endless.clone())), ErrorKind::TooLarge);
     assert_eq!(kind(value.compare_and_set(version, endless)), ErrorKind::TooLarge);
-    assert_eq!((proxy.count(opcode::SET_DATA), proxy.count(opcode::MULTI)), (writes, changes));
+    assert_eq!(proxy.count(opcode::SET_DATA), writes);
     assert_eq!(text(value.latest().unwrap()).as_deref(), Some("one"));
 
-    // A number is eight bytes, and ends.
+    // A counter is eight bytes long, and does not overflow.
     let counter = SharedCounter::new(&zk, &site.base, "a");
-    assert_eq!(kind(counter.get()), ErrorKind::InvalidData);
-    assert_eq!(kind(counter.add(1)), ErrorKind::InvalidData);
+    assert_eq!(kind(counter.get()), ErrorKind::InvalidArgument);
+    assert_eq!(kind(counter.add(1)), ErrorKind::InvalidArgument);
     counter.set(i64::MAX).unwrap();
-    assert_eq!(kind(counter.add(1)), ErrorKind::InvalidData);
+    assert_eq!(kind(counter.add(1)), ErrorKind::InvalidArgument);
     assert!(!counter.compare_and_set(7, 8).unwrap());
     assert!(counter.compare_and_set(i64::MAX, -8).unwrap());
     assert_eq!(counter.add(-1).unwrap(), -9);
 
-    // Who may not read is not told that there is nothing.
+    // A client that may not read gets an error, not an absent value.
     let mut raw = site.raw();
     raw.add_auth("digest", b"me:secret").unwrap();
     let path = format!("{}/a", site.base);
@@ -224,7 +224,7 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(kind(value.compare_and_set(version, "two")), ErrorKind::NotAuthorized);
     assert_eq!(text(value.get().unwrap()).as_deref(), Some("unseen"));
     raw.delete(&path).unwrap();
-    // And nodes are made with the ACL that was asked for.
+    // Nodes are made with the builder's ACL.
     let acl = [Acl::new(Permissions::READ, "world", "anyone")];
     let readable = SharedValue::builder(&zk, &site.base, "a").acl(acl).build();
     readable.set("for good").unwrap();
@@ -235,7 +235,7 @@ fn what_is_refused_changes_nothing() {
     site.finish([zk]);
 }
 
-/// As Curator's `DistributedAtomicLong` has it.
+/// Like Curator's `DistributedAtomicLong`.
 #[test]
 fn a_counter_whose_node_is_empty_is_at_0() {
     skip_without_zookeeper!();

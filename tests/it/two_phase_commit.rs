@@ -11,7 +11,8 @@ use crate::support::proxy::opcode;
 use crate::support::raw::{self, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, in_background, kind, skip_without_server, skip_without_zookeeper, timed,
+    QUIET, eventually, got_nothing, in_background, kind, skip_without_server,
+    skip_without_zookeeper, timed,
 };
 
 const T: Duration = Duration::from_secs(4);
@@ -27,7 +28,7 @@ fn decide(coordinator: Coordinator) -> Receiver<Result<Decision>> {
     in_background(move || coordinator.decide())
 }
 
-/// A round of three that all have joined.
+/// A round that all three participants have joined.
 fn begun(zk: &Client, site: &Site) -> (TwoPhaseCommit, Coordinator, Vec<Participant>) {
     let round = round(zk, site);
     let coordinator = round.begin(&NAMES).unwrap();
@@ -35,7 +36,7 @@ fn begun(zk: &Client, site: &Site) -> (TwoPhaseCommit, Coordinator, Vec<Particip
     (round, coordinator, participants)
 }
 
-/// Everybody learns it, whoever was there or comes later, and it shows.
+/// Checks that all participants get the decision, present or late, and that it is visible.
 fn assert_decided(round: &TwoPhaseCommit, participants: &[Participant], decision: Decision) {
     for participant in participants {
         assert_eq!(participant.decision().unwrap(), decision, "{participant:?}");
@@ -46,10 +47,10 @@ fn assert_decided(round: &TwoPhaseCommit, participants: &[Participant], decision
     let again = round.recover().unwrap();
     assert_eq!(again.decide().unwrap(), decision);
     assert_eq!(again.abort().unwrap(), decision);
-    assert_eq!(again.decide_for(Duration::ZERO).unwrap(), decision);
+    assert_eq!(again.decide_or_abort_within(Duration::ZERO).unwrap(), decision);
 }
 
-/// The marks of decisions among the round's children.
+/// The nodes among the round's children that mark a decision.
 fn marks(site: &Site) -> Vec<String> {
     let mut children = site.children("r");
     children.retain(|name| name == "commit" || name == "abort");
@@ -78,7 +79,7 @@ fn when_all_vote_yes_everybody_commits() {
     assert_eq!(decision.recv_timeout(SOON).unwrap().unwrap(), Decision::Commit);
     assert_decided(&round, &participants, Decision::Commit);
     assert_eq!(marks(&site), ["commit"]);
-    // The same again changes nothing.
+    // A repeated vote changes nothing.
     assert!(participants[0].vote_yes().unwrap());
     drop((participants, round));
     site.finish(clients);
@@ -104,7 +105,7 @@ fn a_no_aborts() {
     assert_eq!(decision.recv_timeout(SOON).unwrap().unwrap(), Decision::Abort);
     assert_decided(&round, &participants, Decision::Abort);
     assert!(!participants[2].vote_yes().unwrap(), "a vote that comes too late");
-    assert_eq!(kind(participants[0].vote_no()), ErrorKind::AlreadyExists);
+    assert_eq!(kind(participants[0].vote_no()), ErrorKind::Conflict);
     assert_eq!(marks(&site), ["abort"]);
     drop((participants, round));
     site.finish([zk]);
@@ -125,7 +126,7 @@ fn a_death_aborts_before_and_after_the_vote() {
             participant.vote_yes().unwrap();
         }
         if votes {
-            // It dies while it votes, with two who would decide.
+            // It dies while it votes, with two coordinators that would decide.
             drop(decision);
             let recovered = round.recover().unwrap();
             let (session, password) = proxy.session();
@@ -138,7 +139,7 @@ fn a_death_aborts_before_and_after_the_vote() {
             proxy.refuse();
             let _ = Raw::resume(site.hosts(), T, session, &password).and_then(Raw::close);
             proxy.pass();
-            // Whichever came first; but one of them, for all.
+            // Either decision is possible, but it is the same for all.
             let decision = recovered.decide().unwrap();
             assert_decided(&round, &participants, decision);
             assert_eq!(marks(&site), [decision.to_string()]);
@@ -148,9 +149,9 @@ fn a_death_aborts_before_and_after_the_vote() {
                 round.state().unwrap().unwrap().participants.iter().all(|one| one.is_here)
             });
             dies.close();
-            // Never having voted, it is missed only by who has seen it; else by the limit.
+            // It never voted: a coordinator that has seen it aborts at once, another at its limit.
             let recovered = round.recover().unwrap();
-            assert_eq!(recovered.decide_for(BRIEF).unwrap(), Decision::Abort);
+            assert_eq!(recovered.decide_or_abort_within(BRIEF).unwrap(), Decision::Abort);
             assert_eq!(decision.recv_timeout(SOON).unwrap().unwrap(), Decision::Abort);
             assert_decided(&round, &participants, Decision::Abort);
             drop(doomed);
@@ -182,6 +183,29 @@ fn one_that_voted_yes_and_died_is_not_committed_without() {
 }
 
 #[test]
+fn one_that_voted_yes_and_dies_while_all_is_decided_is_not_committed_without() {
+    skip_without_server!();
+    let site = Site::own("2pc-dies-while-decided");
+    let (proxy, zk) = site.proxied(QUIET);
+    let dies = site.quiet_client();
+    let coordinator = round(&zk, &site).begin(&["a", "b"]).unwrap();
+    let survivor = round(&zk, &site).join("a").unwrap();
+    let doomed = round(&dies, &site).join("b").unwrap();
+    survivor.vote_yes().unwrap();
+    doomed.vote_yes().unwrap();
+    proxy.reset_counts();
+    proxy.stall_request(opcode::MULTI);
+    let decision = decide(coordinator);
+    assert!(proxy.wait_for_request(opcode::MULTI, SOON), "it has seen both, and decides");
+    dies.close();
+    proxy.release();
+    assert_eq!(decision.recv().unwrap().unwrap(), Decision::Abort);
+    assert_eq!(survivor.decision().unwrap(), Decision::Abort);
+    drop((survivor, doomed, proxy));
+    site.finish([zk, dies]);
+}
+
+#[test]
 fn the_end_of_the_time_aborts() {
     skip_without_zookeeper!();
     let site = Site::shared("2pc-limit");
@@ -195,7 +219,7 @@ fn the_end_of_the_time_aborts() {
     assert_eq!(kind(participants[0].decision_with(&cancel)), ErrorKind::Cancelled);
     assert_eq!(kind(coordinator.decide_with(&cancel)), ErrorKind::Cancelled);
     assert_eq!(round.decision().unwrap(), None, "nothing is decided by that");
-    let (decision, took) = timed(|| coordinator.decide_for(BRIEF).unwrap());
+    let (decision, took) = timed(|| coordinator.decide_or_abort_within(BRIEF).unwrap());
     assert!(decision == Decision::Abort && took.at_least(BRIEF) && took.within(SOON));
     assert_decided(&round, &participants, Decision::Abort);
     drop((participants, coordinator, round));
@@ -211,19 +235,19 @@ fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     let theirs = self::round(&restarts, &site);
     let last = participants.pop().unwrap();
     assert!(last.vote_yes().unwrap());
-    // It is here still, as far as the ensemble knows.
+    // The ensemble still has its former node.
     let joining = in_background(move || theirs.join("c"));
     assert!(joining.recv_timeout(BRIEF).is_err());
     drop(last);
-    // Before the decision: what it has promised holds.
+    // Before the decision: its vote is binding.
     let again = joining.recv_timeout(SOON).unwrap().unwrap();
-    assert_eq!(kind(again.vote_no()), ErrorKind::AlreadyExists);
+    assert_eq!(kind(again.vote_no()), ErrorKind::Conflict);
     assert!(again.vote_yes().unwrap());
     participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     drop((again, participants));
     restarts.close();
-    // And after it.
+    // After the decision.
     let restarted = site.quiet_client();
     let later = self::round(&restarted, &site);
     assert_eq!(later.decision().unwrap(), Some(Decision::Commit));
@@ -267,7 +291,7 @@ fn a_round_whose_coordinator_is_gone_can_be_recovered() {
         let participants = NAMES.map(|name| round.join(name).unwrap());
         participants[..votes].iter().for_each(|one| assert!(one.vote_yes().unwrap()));
         drop(coordinator);
-        assert_eq!(participants[0].decision_for(BRIEF).unwrap(), None, "it blocks");
+        assert!(got_nothing(participants[0].decision_for(BRIEF)), "it blocks");
         let recovered = round.recover().unwrap();
         assert_eq!(recovered.participants(), NAMES);
         let (decision, expected) = match votes {
@@ -304,7 +328,7 @@ fn two_coordinators_come_to_one_decision() {
         assert_eq!(marks(&site), [decision.to_string()]);
         assert!(round.forget().unwrap());
         seen[usize::from(decision == Decision::Commit)] += 1;
-        // Around the moment at which it can be either.
+        // Moves towards the moment at which either is possible.
         pause = if decision == Decision::Commit { pause * 2 / 3 } else { pause * 3 / 2 };
     }
     assert!(seen.iter().all(|count| *count > 0), "aborted and committed: {seen:?}");
@@ -390,7 +414,7 @@ fn a_vote_wakes_no_participant() {
     let waits = self::round(&zk, &site).join("a").unwrap();
     assert!(waits.vote_yes().unwrap());
     let learns = in_background(move || waits.decision());
-    // Of its own node, and of the round's.
+    // It watches its own node and the round's.
     eventually(SOON, "its watches", || site.server().counter("zk_watch_count") == 2);
     let before = proxy.total_requests();
     let others = ["b", "c"].map(|name| round.join(name).unwrap());
@@ -414,11 +438,11 @@ fn what_cannot_be_is_a_clear_error() {
     assert_eq!(kind(round.join("a")), ErrorKind::NotFound);
     assert_eq!(kind(round.decision()), ErrorKind::NotFound);
     assert_eq!(kind(round.forget()), ErrorKind::NotFound);
-    assert_eq!(kind(round.begin::<&str>(&[])), ErrorKind::InvalidData);
-    assert_eq!(kind(round.begin(&["a", "a"])), ErrorKind::InvalidData);
+    assert_eq!(kind(round.begin::<&str>(&[])), ErrorKind::InvalidArgument);
+    assert_eq!(kind(round.begin(&["a", "a"])), ErrorKind::InvalidArgument);
     assert_eq!(kind(round.begin(&["a", "b/c"])), ErrorKind::InvalidName);
     let many: Vec<String> = (0..20_000).map(|number| format!("participant-{number}")).collect();
-    assert_eq!(kind(round.begin(&many)), ErrorKind::InvalidData);
+    assert_eq!(kind(round.begin(&many)), ErrorKind::InvalidArgument);
     let bad = TwoPhaseCommit::new(&zk, "relative", "r");
     assert_eq!(kind(bad.begin(&["a"])), ErrorKind::InvalidName);
     assert_eq!(kind(bad.state()), ErrorKind::InvalidName);
@@ -437,7 +461,7 @@ fn what_cannot_be_is_a_clear_error() {
     hurried.close();
     assert_eq!(coordinator.abort().unwrap(), Decision::Abort);
     assert!(round.forget().unwrap());
-    // Another round of that name is not theirs.
+    // They do not belong to a new round of the same name.
     let next = round.begin(&["a"]).unwrap();
     assert_eq!(kind(coordinator.decide()), ErrorKind::NotFound);
     assert_eq!(kind(a.decision()), ErrorKind::NotFound);
@@ -445,7 +469,7 @@ fn what_cannot_be_is_a_clear_error() {
     next.abort().unwrap();
     assert!(round.forget().unwrap());
 
-    // What is there is no round.
+    // The node is not that of a round.
     site.raw().create_all(&format!("{}/r", site.base)).unwrap();
     assert_eq!(kind(round.recover()), ErrorKind::Server);
     assert_eq!(kind(round.begin(&["a"])), ErrorKind::AlreadyExists);
@@ -474,7 +498,7 @@ fn acls_are_kept_and_refusals_said() {
     drop((a, coordinator));
     owned.forget().unwrap();
 
-    // All but to write: others can vote, and not decide.
+    // Everything except WRITE: others can vote, but not decide.
     let round = round(&zk, &site);
     let coordinator = round.begin(&["a"]).unwrap();
     let acl = [raw::Acl::new(raw::ALL, "auth", ""), raw::Acl::new(1 | 4 | 8, "world", "anyone")];
@@ -501,7 +525,7 @@ fn a_decision_that_a_stranger_shows_decides_nothing() {
     let (round, coordinator, participants) = begun(&zk, &site);
     let mut raw = site.raw();
     raw.create(&format!("{}/r/commit", site.base), b"", Kind::Persistent).unwrap();
-    assert_eq!(participants[0].decision_for(BRIEF).unwrap(), None);
+    assert!(got_nothing(participants[0].decision_for(BRIEF)));
     assert_eq!(round.state().unwrap().unwrap().decision, None);
     participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
@@ -540,7 +564,7 @@ fn a_dropped_participant_spares_its_replacement() {
     let other = site.quiet_client();
     let round = round(&other, &site);
     let coordinator = round.begin(&["a"]).unwrap();
-    // Also where the connection has to come back first.
+    // The second time the connection has to come back first.
     for suspended in [false, true] {
         let former = self::round(&zk, &site).join("a").unwrap();
         proxy.hold();
@@ -567,7 +591,7 @@ fn a_dropped_participant_spares_its_replacement() {
     site.finish([zk, other]);
 }
 
-/// Its own children do, those of its children are not its own.
+/// The round's own children are deleted, but not those of its children.
 #[test]
 fn a_round_with_a_stranger_s_nodes_is_not_forgotten() {
     skip_without_server!();
@@ -588,7 +612,7 @@ fn a_round_with_a_stranger_s_nodes_is_not_forgotten() {
     site.finish([zk]);
 }
 
-/// Votes and the decision come between its two answers.
+/// Votes and the decision come between the two answers that make up the state.
 #[test]
 fn a_state_is_that_of_one_moment() {
     skip_without_server!();
@@ -611,7 +635,7 @@ fn a_state_is_that_of_one_moment() {
     let votes: Vec<_> = state.participants.iter().map(|one| one.vote).collect();
     assert!(
         state.decision.is_none() || votes == [Some(true)],
-        "committed, and the votes are {votes:?}"
+        "committed, but the votes are {votes:?}"
     );
     drop((a, coordinator, round));
     site.finish([zk, other]);
@@ -630,7 +654,7 @@ fn a_round_begins_once_though_its_answer_is_lost() {
     let beginning = in_background(move || begins.begin(&["a"]));
     eventually(SOON, "the round", || theirs.state().unwrap().is_some());
     proxy.refuse();
-    // Another has taken it up meanwhile, and all have done what was decided.
+    // Meanwhile another client recovers, aborts and forgets the round.
     theirs.recover().unwrap().abort().unwrap();
     assert!(theirs.forget().unwrap());
     proxy.pass();
@@ -653,15 +677,15 @@ fn a_vote_in_a_forgotten_round_says_so() {
     assert!(round.forget().unwrap());
     assert!(participant.lost().wait_for(SOON).is_some());
     assert_eq!(kind(participant.vote_yes()), ErrorKind::NotFound);
-    // Another round of that name is another.
+    // A new round of the same name does not accept its vote.
     let next = round.begin(&["a"]).unwrap();
     assert_eq!(kind(participant.vote_yes()), ErrorKind::NotFound);
     drop(participant);
-    // But one that is there still has lost a participant.
+    // In a round that still exists, the participant is lost.
     let participant = self::round(&zk, &site).join("a").unwrap();
     site.raw().delete(participant.path()).unwrap();
     assert!(participant.lost().wait_for(SOON).is_some());
-    assert_eq!(kind(participant.vote_yes()), ErrorKind::LockLost);
+    assert_eq!(kind(participant.vote_yes()), ErrorKind::Lost);
     next.abort().unwrap();
     drop((participant, next, round));
     site.finish([zk, other]);

@@ -1,4 +1,4 @@
-//! Servers that know less than ours, or take less. The proxy imitates the older ones.
+//! Servers that are older, or have smaller limits, than ours. The proxy imitates the older ones.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use zklock::{DistributedQueue, ErrorKind, Group, LeaderElection, SharedValue};
 use crate::support::proxy::opcode;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{QUIET, eventually, mutex, mutex_builder, skip_without_server};
+use crate::support::{QUIET, eventually, got_nothing, mutex, mutex_builder, skip_without_server};
 
 const LONG: Duration = Duration::from_secs(30);
 const REMOVE_WATCHES: i32 = 18;
 
-/// A server before 3.5 answers that it does not know the request, and closes the connection.
+/// A server before 3.5 answers that the request is unknown, and closes the connection.
 #[test]
 fn a_server_that_knows_no_containers_makes_plain_nodes_and_is_asked_for_one_only_once() {
     skip_without_server!();
@@ -43,7 +43,7 @@ fn a_server_that_knows_no_containers_makes_plain_nodes_and_is_asked_for_one_only
     site.finish([zk]);
 }
 
-/// A server closes the connection on which a request is larger than its own limit.
+/// A server closes a connection on which a request is larger than the server's limit.
 #[test]
 fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_says_so() {
     skip_without_server!();
@@ -60,7 +60,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
         assert_eq!(proxy.connections(), 4, "{text}");
     }
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::TooLarge);
-    // What is known of one request is known of all that are no smaller.
+    // After one such request the client refuses all that are not smaller.
     let value = SharedValue::new(&zk, &site.base, "value");
     let queue = DistributedQueue::new(&zk, &site.base, "queue");
     let larger = vec![b'x'; 70_000];
@@ -99,7 +99,7 @@ fn a_compare_and_set_that_is_too_large_for_the_server_is_known_not_to_be_done() 
     site.finish([zk]);
 }
 
-/// Its connection was cut twice, as by servers that are restarted.
+/// Its connection is cut twice, as by servers that restart.
 #[test]
 fn a_large_request_without_an_answer_is_asked_again() {
     skip_without_server!();
@@ -117,7 +117,8 @@ fn a_large_request_without_an_answer_is_asked_again() {
     site.finish([zk]);
 }
 
-/// Cuts that only look like a server's small limit, one of which came after the change was done.
+/// The cuts look like those of a server's small limit, but the first came after the change was
+/// done.
 #[test]
 fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     skip_without_server!();
@@ -126,12 +127,12 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     let value = SharedValue::new(&zk, &site.base, "value");
     value.set("small").unwrap();
     let now = value.latest().unwrap().expect("a value");
-    proxy.drop_reply(opcode::MULTI, 1);
-    proxy.drop_request(opcode::MULTI, 2);
+    proxy.drop_reply(opcode::SET_DATA, 1);
+    proxy.drop_request(opcode::SET_DATA, 2);
     let error = value.compare_and_set(now.version(), vec![b'x'; 60_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
     assert_eq!(value.get().unwrap().expect("a value").data().len(), 60_000);
-    // Where it is not known what came before, the error says so.
+    // If the client cannot tell whether the first request was done, the error says so.
     let (second, another) = site.proxied(QUIET);
     let other = SharedValue::new(&another, &site.base, "value");
     second.drop_reply(opcode::SET_DATA, 1);
@@ -144,7 +145,7 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     site.finish([zk, another]);
 }
 
-/// What observers and calls leave behind that have ended before anything has happened.
+/// Observers and calls that end before any event leave watches behind.
 #[test]
 fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
     skip_without_server!();
@@ -157,14 +158,14 @@ fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
         assert!(value.observe().next_for(LONG).unwrap().is_some());
     };
     (0..300).for_each(waits);
-    assert!(mutex(&zk, &site.base, "a").try_lock_for(Duration::from_millis(10)).unwrap().is_none());
+    assert!(got_nothing(mutex(&zk, &site.base, "a").try_lock_for(Duration::from_millis(10))));
     let most = 80;
     assert!(zk.stats().watches_at_server < most, "{:?}", zk.stats());
     eventually(LONG, "the server to forget", || {
         site.server().counter("zk_watch_count") < most as u64
     });
     assert!(proxy.count(REMOVE_WATCHES) > 200);
-    // An ordinary lock costs no request for that.
+    // An ordinary lock needs no request to remove watches.
     proxy.reset_counts();
     let lock = mutex(&zk, &site.base, "b");
     for _ in 0..200 {
@@ -176,7 +177,7 @@ fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
     site.finish([zk, holder]);
 }
 
-/// To ask it again would cost another connection.
+/// Each further attempt would cost another connection.
 #[test]
 fn a_server_that_cannot_remove_watches_is_asked_for_it_only_once() {
     skip_without_server!();

@@ -1,4 +1,4 @@
-//! The judge: reads a run, and says what must not have been.
+//! Finds violations in a run.
 
 use std::collections::HashMap;
 
@@ -11,27 +11,28 @@ use super::recipe_check;
 use super::unexplained_losses;
 use super::work::DOWNGRADE;
 
-/// How long after what is certain to end a claim it may still be made: for the tick that the
-/// server rounds up to, and a busy machine.
+/// How long a guard may still claim to hold after the latest moment at which it must know of its
+/// loss: the server rounds up to a tick, and the machine is busy.
 const MARGIN: Nanos = SECOND;
-/// How long a lock that somebody waits for may be free though all is well, besides a session
-/// time-out: that long it may take until an orphan is gone.
+/// How long a lock may be free while a thread waits and nothing is broken, besides a session
+/// timeout, which is how long an orphaned node may stay.
 const FREE: Nanos = 3 * SECOND;
-/// How late a call with a limit may come back, besides the time in which its process got no
-/// processor. It promises 50 ms; the machine is busy.
+/// How late a call with a limit may return, besides the time in which its process got no processor.
+/// The library promises 50 ms; the machine is busy.
 const LATE: Nanos = 250 * MILLISECOND;
-/// How long who is cancelled may wait until its node is deleted, besides.
+/// How much longer a cancelled call may take, to delete its node.
 const PARTING: Nanos = 500 * MILLISECOND;
-/// What was found.
+/// The result of the checks.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) violations: Vec<String>,
-    /// Claims that overlapped because a stranger had deleted a holder's node, and the longest.
+    /// How many claims overlapped because the nemesis had deleted a holder's node.
     pub(crate) excused: usize,
+    /// The longest of these overlaps.
     pub(crate) longest_excused: Nanos,
-    /// The longest that a lock was free in healthy time while somebody waited.
+    /// The longest time that a lock was free while a thread waited and nothing was broken.
     pub(crate) longest_free: Nanos,
-    /// The latest that a call with a limit came back.
+    /// The longest time by which a call with a limit returned late.
     pub(crate) latest: Nanos,
     pub(crate) growth: Option<Growth>,
 }
@@ -81,7 +82,7 @@ impl Verdict {
         for claims in claims(run).into_values() {
             self.permits(run, &claims);
             let mut active: Vec<&Claim<'_>> = Vec::new();
-            // Of all, and of those who exclude all others.
+            // The highest token of all claims, and of the claims that exclude all others.
             let mut highest: [Option<&Claim<'_>>; 2] = [None; 2];
             for claim in &claims {
                 let share = claim.attempt.share;
@@ -91,7 +92,7 @@ impl Verdict {
                         continue;
                     }
                     let overlap = (claim.span.0, earlier.span.1.min(claim.span.1));
-                    // Who has the newer place may have it once the older one's node is gone.
+                    // The newer contender may get the lock once the older one's node is gone.
                     let older = if earlier.token < claim.token { earlier } else { claim };
                     let excused = excused(run, older, overlap);
                     if excused > 0 {
@@ -112,7 +113,7 @@ impl Verdict {
                         self.violation(run, claim.span.0, what);
                     }
                 }
-                // Readers come in any order, and who was a writer keeps the writer's token.
+                // Readers may be granted in any order, and a downgraded writer keeps its token.
                 let below = match share {
                     Share::Alone => highest[0],
                     Share::Read => highest[1].filter(|before| !is_downgraded(claim, before)),
@@ -122,7 +123,7 @@ impl Verdict {
                     before.token >= claim.token && !was_taken(run, claim, before.span.0)
                 }) {
                     let what = format!(
-                        "the token {} of {} comes after {} of {}",
+                        "tokens do not grow: {} of {} comes after {} of {}",
                         claim.token, claim.attempt.who, before.token, before.attempt.who
                     );
                     self.violation(run, claim.span.0, what);
@@ -139,13 +140,13 @@ impl Verdict {
         }
     }
 
-    /// No more permits are held than there are.
+    /// At most as many permits are held as the semaphore has.
     fn permits(&mut self, run: &Run, claims: &[Claim<'_>]) {
         let mut changes = Vec::new();
         let mut most = 0;
         for claim in claims {
             let Share::Permits { weight, of } = claim.attempt.share else { continue };
-            // From then on its node may be gone.
+            // From `taken` on, its node may be gone.
             let taken = taken(run, claim).map(|(from, _)| from).min();
             let end = taken.map_or(claim.span.1, |taken| taken.min(claim.span.1));
             let weight = i64::try_from(weight).unwrap_or(i64::MAX);
@@ -154,7 +155,7 @@ impl Verdict {
                 changes.extend([(claim.span.0, weight, claim.lock), (end, -weight, claim.lock)]);
             }
         }
-        // Who goes at a moment goes before who comes.
+        // At the same moment, releases come before acquisitions.
         changes.sort_unstable();
         let mut held = 0;
         for (at, weight, lock) in changes {
@@ -165,7 +166,7 @@ impl Verdict {
         }
     }
 
-    /// A guard whose node is gone must know it by the end of its lease.
+    /// A guard whose node is gone knows it by the end of its lease.
     fn outlived(&mut self, run: &Run, claim: &Claim<'_>) {
         let gone = [run.deleted.get(claim.path), run.closed.get(&claim.hold.session)];
         let gone = gone.into_iter().flatten().filter_map(|(_, confirmed)| *confirmed).min();
@@ -181,7 +182,7 @@ impl Verdict {
         }
     }
 
-    /// The register took no older token after a newer one, and refused nobody who held.
+    /// The register accepted no older token after a newer one, and refused no holder.
     fn register(&mut self, run: &Run) {
         let mut highest: HashMap<&str, FencingToken> = HashMap::new();
         for decision in &run.register {
@@ -202,14 +203,14 @@ impl Verdict {
             let claims = of_hold(attempt, hold, (hold.got, hold.claimed.unwrap_or(0)));
             for refused in hold.refused.iter().filter(|refused| **refused < claims[0].span.1) {
                 if !claims.iter().any(|claim| was_taken(run, claim, *refused)) {
-                    let what = format!("{} held, and its write was refused", attempt.who);
+                    let what = format!("{} held the lock, and its write was refused", attempt.who);
                     self.violation(run, *refused, what);
                 }
             }
         }
     }
 
-    /// A lock is not free for long while somebody waits for it and nothing is broken.
+    /// No lock is free for long while a thread waits for it and nothing is broken.
     fn free(&mut self, run: &Run) {
         let mut changes: HashMap<&str, Vec<(Nanos, i32, i32)>> = HashMap::new();
         for attempt in &run.attempts {
@@ -242,7 +243,8 @@ impl Verdict {
         }
     }
 
-    /// `free`: when, between one holder and the next, nobody held and somebody waited.
+    /// `free`: the times between one holder and the next in which the lock was free and a thread
+    /// waited.
     fn judge_free(&mut self, run: &Run, lock: &str, limit: Nanos, free: &[Span]) {
         let (Some(first), Some(last)) = (free.first(), free.last()) else { return };
         let between = run.healthy.partition_point(|healthy| healthy.1 <= first.0);
@@ -250,16 +252,18 @@ impl Verdict {
             let time: Nanos = free.iter().map(|free| common(*free, *healthy)).sum();
             self.longest_free = self.longest_free.max(time);
             if time > limit {
-                let what = format!("{lock} was free for {:.1} s and wanted", seconds(time));
+                let what = format!("{lock} was free for {:.1} s with waiters", seconds(time));
                 self.violation(run, healthy.0.max(first.0), what);
             }
         }
     }
 
-    /// No call fails without need, and limits are kept.
+    /// No call fails without a cause, and limits are kept.
     fn outcomes(&mut self, run: &Run) {
         for attempt in &run.attempts {
-            if let Outcome::Failed { kind, message } = &attempt.outcome {
+            if let Outcome::Failed { kind, message } = &attempt.outcome
+                && !(kind == "Connect" && may_be_unanswered(run, attempt))
+            {
                 let what = format!("{} of {} failed: {kind}: {message}", attempt.how, attempt.who);
                 self.violation(run, attempt.want, what);
             }
@@ -267,7 +271,7 @@ impl Verdict {
                 self.release(run, attempt, hold);
             }
             if let Some((limit, done)) = attempt.limit.zip(attempt.done) {
-                // For the one that was waited for, and for those that were taken.
+                // One for the node that was waiting, and one for those that held already.
                 let partings = 1 + u64::from(attempt.lock.contains('+'));
                 let parting = if attempt.how == "lock_with" { PARTING * partings } else { 0 };
                 let span = (attempt.want, done);
@@ -282,7 +286,7 @@ impl Verdict {
         }
     }
 
-    /// A call with a limit, and what it may take besides.
+    /// A call keeps its limit. `limit`: the limit itself, and what the call may take besides.
     fn limit(&mut self, run: &Run, who: Who, call: &str, limit: (Nanos, Nanos), span: Span) {
         let slot = who.slot;
         if run.stops.iter().any(|(stopped, stop)| *stopped == slot && common(*stop, span) > 0) {
@@ -295,7 +299,7 @@ impl Verdict {
         self.latest = self.latest.max(late);
         if late > LATE {
             let what = format!(
-                "{call} of {who} with {:.3} s came back {:.3} s too late",
+                "{call} of {who} with a limit of {:.3} s returned {:.3} s too late",
                 seconds(limit.0),
                 seconds(late)
             );
@@ -303,7 +307,7 @@ impl Verdict {
         }
     }
 
-    /// A guard says that it was lost only when it was.
+    /// A guard reports a loss only if there was one.
     fn release(&mut self, run: &Run, attempt: &Attempt, hold: &Hold) {
         let lost = hold.lost.iter().map(|(_, reason)| reason.as_str());
         let said = hold.released.iter().map(|(_, outcome)| outcome.as_str());
@@ -311,9 +315,10 @@ impl Verdict {
         for word in lost.chain(said).chain(ensured) {
             let fine = match word {
                 "ok" | "SessionLost" => true,
-                "the_session_expired" | "the_session's_lease_ran_out_by_the_local_clock" => true,
+                "the_session_expired" => true,
+                word if word.starts_with("no_server_confirmed_the_session_in_time") => true,
                 // Its session may have ended after it was asked for, and before it was looked for.
-                "LockLost" | "the_contender's_node_was_deleted" => hold.was_taken(run),
+                "Lost" | "the_contender's_node_was_deleted" => hold.was_taken(run),
                 _ => false,
             };
             if !fine {
@@ -323,7 +328,7 @@ impl Verdict {
         }
     }
 
-    /// Whoever was not killed came to an end: no waiter is stuck, every guard was released.
+    /// Every worker that was not killed finished: no waiter is stuck, every guard was released.
     fn completeness(&mut self, run: &Run) {
         match run.setting("workers").parse() {
             Ok(workers) => {
@@ -332,11 +337,11 @@ impl Verdict {
                     self.violations.push(what);
                 }
             }
-            Err(_) => self.violations.push("how many workers there were is not known".to_owned()),
+            Err(_) => self.violations.push("run.txt has no number of workers".to_owned()),
         }
         for process in &run.processes {
             if !run.ended.contains(process) && !run.killed.contains_key(process) {
-                let what = format!("worker {}.{} has no end", process.0, process.1);
+                let what = format!("the history of worker {}.{} has no end", process.0, process.1);
                 self.violations.push(what);
             }
         }
@@ -357,14 +362,14 @@ impl Verdict {
             }
         }
         if run.ending.is_none() {
-            self.violations.push("the run itself has no end".to_owned());
+            self.violations.push("the history of the nemesis has no end".to_owned());
         }
         if run.holds().next().is_none() {
-            self.violations.push("nobody ever held a lock: this shows nothing".to_owned());
+            self.violations.push("no worker ever held a lock: the run proves nothing".to_owned());
         }
     }
 
-    /// Restarts of one server after another cost nobody anything.
+    /// No session and no lock is lost, as is required when servers restart one after another.
     fn nothing_lost(&mut self, run: &Run) {
         for (at, who, client, state) in &run.states {
             if state == "lost" {
@@ -381,7 +386,7 @@ impl Verdict {
     }
 }
 
-/// By lock, in the order in which they begin.
+/// The claims of each lock, in the order in which they begin.
 fn claims(run: &Run) -> HashMap<&str, Vec<Claim<'_>>> {
     let mut claims: HashMap<&str, Vec<Claim<'_>>> = HashMap::new();
     for (attempt, hold) in run.holds() {
@@ -397,20 +402,20 @@ fn claims(run: &Run) -> HashMap<&str, Vec<Claim<'_>>> {
     claims
 }
 
-/// One for each of the locks.
+/// One claim for each of the locks that the guard holds.
 fn of_hold<'a>(attempt: &'a Attempt, hold: &'a Hold, span: Span) -> Vec<Claim<'a>> {
     let places = attempt.lock.split('+').zip(hold.places());
     places.map(|(lock, (token, path))| Claim { span, lock, token, path, attempt, hold }).collect()
 }
 
-/// Whether it is that writer who has become this reader.
+/// Whether the reader is the writer after a downgrade.
 fn is_downgraded(reader: &Claim<'_>, writer: &Claim<'_>) -> bool {
     reader.attempt.how == DOWNGRADE
         && (reader.attempt.who, reader.token) == (writer.attempt.who, writer.token)
 }
 
-/// When a claim may go on though a stranger has taken its node away, or perhaps has: its holder
-/// must know by the end of its lease.
+/// The times in which a claim may go on after the nemesis has, or may have, deleted its node or
+/// ended its session: its holder must know by the end of its lease.
 fn taken<'a>(run: &'a Run, claim: &Claim<'_>) -> impl Iterator<Item = Span> + 'a {
     let taken = [run.deleted.get(claim.path), run.closed.get(&claim.hold.session)];
     taken.into_iter().flatten().map(|(from, confirmed)| {
@@ -422,7 +427,14 @@ fn was_taken(run: &Run, claim: &Claim<'_>, at: Nanos) -> bool {
     taken(run, claim).any(|(from, to)| from <= at && at <= to)
 }
 
-/// For how much of a time the claim is no wrong.
+/// For how much of a time the claim may go on because the nemesis took its node or session.
 fn excused(run: &Run, claim: &Claim<'_>, time: Span) -> Nanos {
     taken(run, claim).map(|taken| common(taken, time)).max().unwrap_or_default()
+}
+
+/// Whether a call with a limit may have had no answer in time: something was broken, or it had
+/// hardly any time.
+fn may_be_unanswered(run: &Run, attempt: &Attempt) -> bool {
+    let (Some(limit), Some(done)) = (attempt.limit, attempt.done) else { return false };
+    limit < SECOND || !recipe_check::was_healthy(run, attempt.who, (attempt.want, done))
 }

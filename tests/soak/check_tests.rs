@@ -1,4 +1,4 @@
-//! The judge is shown a good run, and the same run with something wrong in it.
+//! The checks accept a good run, and reject the same run with something wrong in it.
 
 use super::check::{Verdict, check};
 use super::model::Run;
@@ -11,7 +11,7 @@ const W1: &str = "worker-1-0.log";
 pub(crate) const W2: &str = "worker-1-1.log";
 
 /// Two workers. The lock goes from 0.0.0 to 1.0.0, back to 0.0.0, and, after worker 1 was killed
-/// and replaced, to 1.1.0. In milliseconds, with the token's number.
+/// and replaced, to 1.1.0. Times are in milliseconds; `T1` stands for the token with number 1.
 const SETTINGS_TEXT: &str = "plan=all\nworkers=2\nsession_ms=2000\n";
 
 const WORKER_0: &str = "\
@@ -94,7 +94,7 @@ fn good() -> Files {
     ])
 }
 
-/// The good run, in whose histories some words are replaced, and lines put in order again.
+/// The good run with some words of its histories replaced, and the lines sorted again.
 pub(crate) fn doctored(changes: &[(&str, &str, &str)]) -> Files {
     let mut files = good();
     for (file, old, new) in changes {
@@ -108,7 +108,7 @@ pub(crate) fn doctored(changes: &[(&str, &str, &str)]) -> Files {
     files
 }
 
-/// Real histories are in nanoseconds, with whole tokens.
+/// Parses histories, after making times nanoseconds and tokens whole, as real histories have them.
 fn run(files: &Files) -> Run {
     let line = |line: &str| -> String {
         let words: Vec<String> = line
@@ -178,7 +178,7 @@ fn overlapping(changes: &[Change<'_>]) -> Files {
     doctored(&[&late, changes].concat())
 }
 
-/// A stranger deletes a contender.
+/// The nemesis deletes a contender.
 fn deleted(path: &str, at: u64) -> Change<'static> {
     let done = at + 1;
     let lines = format!("{at} - deleting {path}\n{done} - deleted {path} {at}\n1000 - round");
@@ -187,7 +187,7 @@ fn deleted(path: &str, at: u64) -> Change<'static> {
 
 #[test]
 fn two_holders_at_once() {
-    // The former one still says so while the next one has it.
+    // The former holder still claims to hold while the next one holds.
     rejected(
         &doctored(&[
             (W0, "155 0.0.0 released", "159 0.0.0 released"),
@@ -199,7 +199,7 @@ fn two_holders_at_once() {
 
 #[test]
 fn a_claim_counts_from_when_it_was_asked_for() {
-    // Asked before the next one had it, answered after that.
+    // Asked before the next one held the lock, answered after that.
     accepted(&doctored(&[
         (W0, "155 0.0.0 released", "159 0.0.0 released"),
         (W0, "150 0.0.0 release", "158 0.0.0 held 155\n158 0.0.0 release"),
@@ -243,7 +243,7 @@ fn a_guard_that_never_learns_that_its_node_was_deleted() {
     let deletion = "6200 - deleting /a/five\n6201 - deleted /a/five 6200\n15000 - ending";
     rejected(
         &doctored(&[
-            (W2, "6135 1.1.0 released ok", "9502 1.1.0 released LockLost"),
+            (W2, "6135 1.1.0 released ok", "9502 1.1.0 released Lost"),
             (W2, "6130 1.1.0 release", "9500 1.1.0 held 9499\n9501 1.1.0 release"),
             (NEMESIS, "15000 - ending", deletion),
         ]),
@@ -260,7 +260,7 @@ fn tokens_that_do_not_grow() {
 fn an_older_token_comes_later_only_if_its_own_node_was_taken() {
     let older = (W0, "got T3", "got T0");
     accepted(&doctored(&[older, deleted("/a/three", 150)]));
-    // The one before could not have been granted yet, or had the newer place.
+    // A deletion that comes too late, or of the earlier holder's node, does not explain it.
     rejected(&doctored(&[older, deleted("/a/three", 200)]), "comes after");
     rejected(&doctored(&[older, deleted("/a/two", 150)]), "comes after");
 }
@@ -285,7 +285,7 @@ fn a_new_token_refused() {
 #[test]
 fn a_holder_whose_write_is_refused() {
     let files = doctored(&[(W0, "wrote 129 accepted", "wrote 129 refused")]);
-    rejected(&files, "held, and its write was refused");
+    rejected(&files, "held the lock, and its write was refused");
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_lock_that_nobody_gets_though_it_is_free() {
         ])
     };
     accepted(&waited("11000"));
-    rejected(&waited("11200"), "a was free for 5.1 s and wanted");
+    rejected(&waited("11200"), "a was free for 5.1 s with waiters");
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_limit_that_is_not_kept() {
     // A process that is stopped cannot come back in time.
     let stop = (NEMESIS, "1001 - kill", "1001 - stop 0\n1002 - cont 0\n1003 - kill");
     accepted(&doctored(&[late, stop]));
-    // Nor can one that is not run.
+    // Neither can a process that gets no processor.
     accepted(&doctored(&[late, (W0, "1100 0.0.0", "1000 0.0.99 starved 500\n1100 0.0.0")]));
 }
 
@@ -338,8 +338,8 @@ fn an_error_without_need() {
 
 #[test]
 fn a_node_that_was_lost_though_nobody_deleted_it() {
-    let files = doctored(&[(W0, "370 0.0.0 released ok", "370 0.0.0 released LockLost")]);
-    rejected(&files, "was told LockLost");
+    let files = doctored(&[(W0, "370 0.0.0 released ok", "370 0.0.0 released Lost")]);
+    rejected(&files, "was told Lost");
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn a_lock_that_is_lost_though_nothing_is_broken() {
     rejected(&doctored(&[silent]), "lost /a/three though nothing was broken");
     let late = (W0, "370 0.0.0 released ok", "370 0.0.0 released SessionLost");
     rejected(&doctored(&[late]), "lost /a/three though nothing was broken");
-    // But for a fault, a stranger, or a process that sends no heartbeats.
+    // A fault, an ended session, or a process that sends no heartbeats explains the loss.
     accepted(&doctored(&[
         lost,
         (NEMESIS, "1000 - round", "50 - round 9\n60 - healthy 9\n1000 - round"),
@@ -377,7 +377,7 @@ fn what_is_left_behind() {
 
 #[test]
 fn a_worker_that_ended_by_itself() {
-    rejected(&doctored(&[(W2, "20000 1.1.99 end\n", "")]), "worker 1.1 has no end");
+    rejected(&doctored(&[(W2, "20000 1.1.99 end\n", "")]), "history of worker 1.1 has no end");
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn a_history_that_is_missing() {
         files.remove(name);
         rejected(&files, &why);
     }
-    rejected(&doctored(&[(SETTINGS, "workers=2\n", "")]), "how many workers there were");
+    rejected(&doctored(&[(SETTINGS, "workers=2\n", "")]), "no number of workers");
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn a_torn_last_line_is_that_of_a_killed_writer() {
     assert_eq!(read.len(), 1);
 }
 
-/// The good run, in which worker 0 and its neighbour take another lock, too, one as the other says.
+/// The good run, in which worker 0 (`first`) and worker 1 (`second`) also use another lock.
 fn beside(first: &str, second: &str) -> Files {
     doctored(&[
         (W0, "20000 0.0.99 end", &format!("{first}\n20000 0.0.99 end")),
@@ -430,7 +430,7 @@ fn beside(first: &str, second: &str) -> Files {
     ])
 }
 
-/// A thread holds a lock for a time, in a session of its own.
+/// The history of a thread that holds a lock for a time, in its own session.
 fn held(who: &str, want: &str, got: &str, from: u64, to: u64) -> String {
     let (claim, release, released) = (to, to + 1, to + 2);
     format!(
@@ -463,7 +463,7 @@ fn tokens_of_readers_and_writers() {
             false => rejected(&beside(&first, &second), "comes after"),
         }
     }
-    // Readers in any order; a writer above those before it.
+    // Readers in any order; a writer's token is above those before it.
     let first = held("0.0.1", "rw lock - read", "T20 c1 /rw/a", 7000, 7010);
     let second = held("1.1.1", "rw lock - read", "T19 c2 /rw/b", 7050, 7060);
     accepted(&beside(&first, &second));
@@ -479,7 +479,7 @@ fn a_writer_that_came_in_before_a_downgraded_reader() {
     accepted(&beside(&format!("{writer}\n{reader}"), &later));
     let between = held("1.1.1", "rw lock - alone", "T21 c2 /rw/c", 7015, 7020);
     rejected(&beside(&format!("{writer}\n{reader}"), &between), "comes after");
-    // The token is that of the same writer.
+    // Only the writer itself may keep its token.
     let stranger = held("1.1.1", "rw downgrade - read", "T20 c2 /rw/b", 7030, 7050);
     rejected(&beside(&writer, &stranger), "comes after");
 }
@@ -494,13 +494,13 @@ fn more_permits_than_there_are() {
     // One after the other.
     let later = held("1.1.1", "sem lock - 3/3", "T0 c2 /sem/b", 7100, 7150);
     accepted(&beside(&first, &later));
-    // Somebody has taken the first one's node.
+    // The nemesis has deleted the first one's node.
     let mut taken = beside(&first, &heavy);
     let deletion = "7040 - deleting /sem/a\n7041 - deleted /sem/a 7040\n15000 - ending";
     let nemesis = taken[NEMESIS].replace("15000 - ending", deletion);
     taken.insert(NEMESIS.to_owned(), nemesis);
     accepted(&taken);
-    // Who disagrees about their number is not let in.
+    // Clients with a different number of permits exclude each other.
     let odd = held("1.1.1", "sem lock - 1/4", "T2 c2 /sem/b", 7050, 7150);
     rejected(&beside(&first, &odd), "two holders of sem");
 }

@@ -1,18 +1,18 @@
-//! What a worker's memory and threads grow by over a run.
+//! How much a worker's memory and number of threads grow over a run.
 
 use super::history::{Nanos, SECOND};
 use super::model::{Run, Sample};
 
-/// From when on the growth of a run is judged.
+/// How long a run must be for its growth to be judged.
 const LONG_RUN: Nanos = 600 * SECOND;
-/// What a worker's memory may grow by in the last half of a run: pages of stacks and of the heap
+/// How much a worker's memory may grow in the last half of a run: pages of stacks and of the heap
 /// become resident as they are used.
 const GROWTH_KILOBYTES: u64 = 4096;
-/// The same for its threads: some are at work when looked at.
+/// The same for its threads: some may be at work when the sample is taken.
 const GROWTH_THREADS: u64 = 2;
 
-/// Of a worker that was never killed, from the first quarter of the last half of the run to the
-/// last: medians.
+/// The growth of worker 0, which is never killed: the median of the third quarter of the run, and
+/// that of the last quarter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
     pub(crate) kilobytes: (u64, u64),

@@ -1,9 +1,9 @@
-//! What happened, as everybody wrote it down: one line for each event, with the time of a clock
+//! Histories: files to which every process writes one line for each event, with the time of a clock
 //! that all processes of a machine share.
 //!
 //! A line is `time who what...`: nanoseconds, the writer, and words. A line is written with one
-//! `write` and not buffered, so that a process that is killed loses only what it had not come to
-//! write: an acquisition or a claim too few, never one too many.
+//! `write` and not buffered. So a process that is killed may lack an acquisition or a claim at the
+//! end, but has never written one that did not happen.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -55,7 +55,7 @@ impl FromStr for Who {
         let parts: Option<Vec<usize>> = text.split('.').map(|part| part.parse().ok()).collect();
         match parts.as_deref() {
             Some(&[slot, generation, thread]) => Ok(Who { slot, generation, thread }),
-            _ => Err(format!("{text:?} is nobody")),
+            _ => Err(format!("{text:?} is not a worker's thread")),
         }
     }
 }
@@ -72,7 +72,7 @@ impl Journal {
         Ok(Journal { file })
     }
 
-    /// Notes what has just happened.
+    /// Writes that something has just happened.
     pub(crate) fn note(&self, who: impl fmt::Display, what: impl fmt::Display) {
         self.note_at(now(), who, what);
     }
@@ -117,7 +117,7 @@ pub(crate) fn lines(name: &str, text: &str) -> Result<Vec<Line>, String> {
     text[..whole].lines().map(parse).collect()
 }
 
-/// One word without spaces, for a line.
+/// Makes a text one word, for a line: spaces become underscores.
 pub(crate) fn word(text: impl fmt::Display) -> String {
     text.to_string().replace(char::is_whitespace, "_")
 }

@@ -1,5 +1,6 @@
-//! What is left in the nodes of the recipes when all is healthy and the workers are gone: it is
-//! taken out with the recipes themselves and written down, and then nothing may be there.
+//! What is left in the nodes of the recipes at the end, when everything is healed and the workers
+//! have ended. It is taken out through the recipes themselves, and written to a history; after that
+//! the nodes must be empty.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,14 +19,14 @@ use super::run::children_left;
 use super::support::raw::Raw;
 use super::worker::CONNECT;
 
-/// Nobody of the workers.
+/// The writer of this history, which is none of the workers.
 pub(crate) const FINISHER: Who = Who { slot: 999, generation: 0, thread: 0 };
 
 /// How long each step may take.
 const STEP: Duration = CONNECT;
 const SESSION: Duration = Duration::from_secs(10);
 
-/// Says what is there that should not be.
+/// Takes everything out, and reports what is there after that.
 pub(crate) fn collect(hosts: &str, out: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let journal = Arc::new(Journal::create(&out.join(FINISH))?);
     let mut raw = Raw::connect(hosts, SESSION).map_err(|failure| failure.to_string())?;

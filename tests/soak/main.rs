@@ -1,6 +1,6 @@
-//! Tries to break the lock on a real ensemble: worker processes contend for it while servers are
-//! killed, stopped and parted, connections vanish, replies are lost, and nodes are deleted. All is
-//! written down, and read with suspicion afterwards.
+//! Tries to break the locks on a real ensemble: worker processes contend for them while servers are
+//! killed, stopped and cut off from each other, connections vanish, replies are lost, and nodes are
+//! deleted. Every process writes a history; afterwards the histories are checked for violations.
 //!
 //! ```text
 //! scripts/soak --minutes 2
@@ -12,36 +12,36 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test that talks to people"
+    reason = "a test with a command line"
 )]
 
-mod check; // what must not have been
+mod check; // finds violations in a run
 #[cfg(test)]
 mod check_tests;
-mod growth; // what a worker's memory grows by
-mod history; // what happened, line by line
-mod leftovers; // what is left in the recipes' nodes
-mod model; // what happened, as a whole
-mod nemesis; // does the harm, and mends it
+mod growth; // how much a worker's memory grows
+mod history; // the lines that are written
+mod leftovers; // what is left in the recipes' nodes at the end
+mod model; // a whole run, as read from the histories
+mod nemesis; // causes faults, and heals them
 mod network; // servers in namespaces, or on loopback
 mod options;
-mod parse; // makes a run of histories
-mod plan; // which harm, and when
-mod recipe_check; // what must not have been with the recipes beside the locks
+mod parse; // reads histories into a run
+mod plan; // which faults, and when
+mod recipe_check; // violations by the recipes that are not locks
 #[cfg(test)]
 mod recipe_tests;
-mod recipes; // does something with them
-mod register; // what the lock protects
+mod recipes; // uses these recipes
+mod register; // what the locks protect
 mod rng;
-mod run; // a whole run
+mod run; // starts everything, and ends it
 mod summary;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod timeline;
 mod unexplained_losses; // locks that were lost though nothing was broken
-mod work; // what there is to take
-mod worker; // takes the lock, uses it, releases it
-mod workers; // the worker processes
+mod work; // the locks, and the calls that take them
+mod worker; // a worker process: takes a lock, uses it, releases it
+mod workers; // starts, pauses and kills worker processes
 
 use std::env;
 use std::error::Error;
@@ -57,9 +57,10 @@ use options::{Options, USAGE};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 fn main() -> ExitCode {
-    // A panic is a server that did not come back, or the like: nothing about the lock.
+    // A panic means that the run itself failed, such as a server that did not restart; it is no
+    // verdict on the locks.
     let outcome = catch_unwind(AssertUnwindSafe(run));
-    match outcome.unwrap_or_else(|_| Err("it came to nothing".into())) {
+    match outcome.unwrap_or_else(|_| Err("the run panicked, see above".into())) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -91,7 +92,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     judge(&directory)
 }
 
-/// Reads the histories in a directory, and writes summary and timeline beside them.
+/// Checks the histories in a directory, and writes a summary and a timeline beside them.
 fn judge(directory: &Path) -> Result<bool, Box<dyn Error>> {
     let run = Run::read(&parse::files(directory)?)?;
     let verdict = check::check(&run);

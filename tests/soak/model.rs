@@ -1,5 +1,5 @@
-//! A run, as its histories tell it: who wanted a lock when, what became of it, and what the nemesis
-//! did meanwhile. Nothing is judged here.
+//! A run, as read from its histories: which thread wanted which lock when, with what result, and
+//! what the nemesis did meanwhile. Nothing is judged here.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use super::history::{MILLISECOND, Nanos, Who};
 /// From, to.
 pub(crate) type Span = (Nanos, Nanos);
 
-/// How much of both is the same.
+/// How long two spans overlap.
 pub(crate) fn common(one: Span, other: Span) -> Nanos {
     one.1.min(other.1).saturating_sub(one.0.max(other.0))
 }
@@ -20,18 +20,18 @@ pub(crate) struct Run {
     /// What is in `run.txt`.
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) attempts: Vec<Attempt>,
-    /// What was done with the recipes that are no locks; of each thread in its order.
+    /// Calls of the recipes that are not locks; those of each thread in order.
     pub(crate) deeds: Vec<Deed>,
     pub(crate) states: Vec<(Nanos, Who, usize, String)>,
-    /// What workers and the machine had left at the end, in words.
+    /// What workers had left over at the end, or the run on the machine, in words.
     pub(crate) left: Vec<String>,
     pub(crate) register: Vec<Decision>,
     pub(crate) faults: Vec<Fault>,
     /// Times in which nothing was broken.
     pub(crate) healthy: Vec<Span>,
-    /// Contenders that the nemesis deleted: from when, and, if that was confirmed, until when.
+    /// Contenders that the nemesis deleted: when it sent the request, and when that was confirmed.
     pub(crate) deleted: HashMap<String, (Nanos, Option<Nanos>)>,
-    /// Sessions that it ended, likewise.
+    /// Sessions that the nemesis ended: likewise.
     pub(crate) closed: HashMap<i64, (Nanos, Option<Nanos>)>,
     /// When a worker was stopped.
     pub(crate) stops: Vec<(usize, Span)>,
@@ -39,20 +39,21 @@ pub(crate) struct Run {
     pub(crate) starved: HashMap<(usize, usize), Vec<Span>>,
     /// When a worker process was killed.
     pub(crate) killed: HashMap<(usize, usize), Nanos>,
-    /// Processes that wrote a history, and those that came to a proper end.
+    /// Processes that wrote a history.
     pub(crate) processes: HashSet<(usize, usize)>,
+    /// Processes that ended properly.
     pub(crate) ended: HashSet<(usize, usize)>,
-    /// Workers that ended by themselves, or did not when they should have.
+    /// Workers that ended too early, or not when they should have.
     pub(crate) strays: Vec<String>,
     pub(crate) samples: Vec<Sample>,
     pub(crate) errors: Vec<String>,
     pub(crate) start: Nanos,
-    /// When the workers were told to come to an end.
+    /// When the workers were told to end.
     pub(crate) ending: Option<Nanos>,
     pub(crate) end: Nanos,
 }
 
-/// What was wanted of a lock, and so who may hold it at once.
+/// How a lock was requested, which decides with which others it may be held at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
     Alone,
@@ -61,7 +62,7 @@ pub(crate) enum Share {
 }
 
 impl Share {
-    /// As a history names it: `alone`, `read`, `2/3`.
+    /// Parses a word of a history: `alone`, `read`, `2/3`.
     pub(crate) fn parse(word: &str) -> Option<Share> {
         match word {
             "alone" => Some(Share::Alone),
@@ -73,7 +74,7 @@ impl Share {
         }
     }
 
-    /// Whether both may hold at once, if there are permits enough.
+    /// Whether both may hold at once, if there are enough permits.
     pub(crate) fn goes_with(self, other: Share) -> bool {
         match (self, other) {
             (Share::Read, Share::Read) => true,
@@ -83,11 +84,11 @@ impl Share {
     }
 }
 
-/// A thread wanted a lock once.
+/// One call of a thread that acquires a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) who: Who,
-    /// Of several at once, all with `+` between.
+    /// The lock's name; of several at once, their names joined with `+`.
     pub(crate) lock: String,
     pub(crate) share: Share,
     pub(crate) how: String,
@@ -107,21 +108,21 @@ pub(crate) enum Outcome {
     Held(Box<Hold>),
 }
 
-/// What became of a guard.
+/// The life of a guard.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     pub(crate) path: String,
-    /// Those of the second lock, and so on.
+    /// Token and node of the second lock, and so on, if several were acquired at once.
     pub(crate) others: Vec<(FencingToken, String)>,
     pub(crate) session: i64,
     pub(crate) got: Nanos,
-    /// It was held up to here at the least: the last call of `is_held` that said so began then.
+    /// It was held at least up to here: when the last call of `is_held` that returned true began.
     pub(crate) claimed: Option<Nanos>,
-    /// When it was first seen not to be.
+    /// When it was first seen not to be held.
     pub(crate) unheld: Option<Nanos>,
     pub(crate) lost: Option<(Nanos, String)>,
-    /// When a write of it was refused, by its own account.
+    /// When the holder was told that its write was refused.
     pub(crate) refused: Vec<Nanos>,
     pub(crate) ensured: Vec<(Nanos, String)>,
     pub(crate) release: Option<Nanos>,
@@ -135,13 +136,13 @@ impl Hold {
         std::iter::once((self.token, self.path.as_str())).chain(others)
     }
 
-    /// Whether a stranger has taken one of its nodes, or its session.
+    /// Whether the nemesis has deleted one of its nodes, or ended its session.
     pub(crate) fn was_taken(&self, run: &Run) -> bool {
         self.places().any(|(_, path)| run.deleted.contains_key(path))
             || run.closed.contains_key(&self.session)
     }
 
-    /// When it ended for all that its owner knew.
+    /// When its owner first knew that it had ended.
     pub(crate) fn end(&self) -> Option<Nanos> {
         let lost = self.lost.as_ref().map(|(at, _)| *at);
         let released = self.released.as_ref().map(|(at, _)| *at);
@@ -158,25 +159,25 @@ impl Attempt {
     }
 }
 
-/// A thread did something with a recipe that is no lock.
+/// One call of a thread to a recipe that is not a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Deed {
     pub(crate) who: Who,
     pub(crate) recipe: String,
     pub(crate) deed: String,
     pub(crate) limit: Nanos,
-    /// What is said of it besides.
+    /// Further words about it, such as the item.
     pub(crate) about: Vec<String>,
     pub(crate) begun: Nanos,
     /// When the call returned.
     pub(crate) done: Option<Nanos>,
     pub(crate) came: Came,
-    /// It was answered when a server was about to be taken away. ZooKeeper is known to forget what
-    /// it has acknowledged just then, up to some versions (ZOOKEEPER-4712, ZOOKEEPER-4785).
+    /// Whether the reply came just as a server was killed, stopped or cut off. Up to some versions,
+    /// ZooKeeper may then forget what it has acknowledged (ZOOKEEPER-4712, ZOOKEEPER-4785).
     pub(crate) shaky: bool,
 }
 
-/// What came of it.
+/// The result of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Came {
     Pending,
@@ -190,12 +191,12 @@ impl Deed {
         self.recipe == recipe && self.deed == deed
     }
 
-    /// What it was told, if all was fine, and that is to last.
+    /// What the call returned, if it succeeded and ZooKeeper must not forget it.
     pub(crate) fn firm(&self) -> Option<&str> {
         self.fine().filter(|_| !self.shaky)
     }
 
-    /// What it was told, if all was fine.
+    /// What the call returned, if it succeeded.
     pub(crate) fn fine(&self) -> Option<&str> {
         match &self.came {
             Came::Fine(said) => Some(said),
@@ -203,13 +204,13 @@ impl Deed {
         }
     }
 
-    /// Whether it is not known what has become of it.
+    /// Whether it is unknown if the call took effect.
     pub(crate) fn is_unsure(&self) -> bool {
         matches!(self.came, Came::Pending | Came::Failed { .. })
     }
 }
 
-/// What the register decided.
+/// A decision of the register.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
     pub(crate) at: Nanos,
@@ -243,14 +244,14 @@ impl Run {
         self.setting("session_ms").parse::<u64>().unwrap_or(2000) * MILLISECOND
     }
 
-    /// Worker processes that there must have been: who was killed was replaced.
+    /// The worker processes that must have existed: each that was killed was replaced.
     pub(crate) fn started(&self, workers: usize) -> HashSet<(usize, usize)> {
         let first = (0..workers).map(|slot| (slot, 0));
         let next = self.killed.keys().map(|(slot, generation)| (*slot, generation + 1));
         first.chain(next).collect()
     }
 
-    /// Guards, with the attempts that got them.
+    /// All guards, with the attempts that acquired them.
     pub(crate) fn holds(&self) -> impl Iterator<Item = (&Attempt, &Hold)> {
         self.attempts.iter().filter_map(|attempt| Some((attempt, attempt.hold()?)))
     }

@@ -1,4 +1,4 @@
-//! Does to servers, workers and connections what the plan says, and mends it again.
+//! Causes the planned faults in servers, workers and connections, and heals them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,15 +13,15 @@ use super::work::NODES;
 use super::worker::{BASE, LOCKS, STAY};
 use super::workers::Crew;
 
-/// The session time-out of what it connects by itself.
+/// The session timeout of the nemesis's own sessions.
 const OWN_SESSION: Duration = Duration::from_secs(10);
 
-/// How long a worker that is to hold a lock for a while may take to get one.
+/// How long to wait for a worker that was told to stay: it is to acquire a lock in that time.
 const SETTLE: Duration = Duration::from_millis(200);
 
 pub(crate) struct Nemesis<'a> {
     pub(crate) ground: &'a Ground,
-    /// The ways to the servers, by worker and server.
+    /// The proxies between workers and servers, by worker and server.
     pub(crate) proxies: &'a [Vec<Proxy>],
     pub(crate) crew: &'a Crew,
     pub(crate) journal: &'a Journal,
@@ -29,7 +29,7 @@ pub(crate) struct Nemesis<'a> {
     pub(crate) end: Instant,
 }
 
-/// What is to be mended.
+/// What has to be healed.
 enum Wound {
     None,
     Killed(Vec<usize>),
@@ -41,7 +41,7 @@ enum Wound {
 }
 
 impl Nemesis<'_> {
-    /// Goes on until the time is over, and leaves everything in order.
+    /// Causes and heals faults until the time is over. At the end everything is healed.
     pub(crate) fn rage(&self, plan: Plan) {
         self.pause(Duration::from_secs(2));
         for (number, round) in plan.enumerate() {
@@ -71,7 +71,7 @@ impl Nemesis<'_> {
     }
 
     fn round(&self, number: usize, round: &Round) {
-        // What they remember of requests would grow for ever.
+        // Otherwise the proxies' memory of requests grows without limit.
         self.proxies.iter().flatten().for_each(Proxy::reset_counts);
         self.note(format_args!("round {number}"));
         let mut wounds = Vec::new();
@@ -81,7 +81,7 @@ impl Nemesis<'_> {
                 self.pause(SETTLE);
             }
             wounds.push(self.inject(fault));
-            // The second one comes while the first one lasts.
+            // A second fault happens while the first one lasts.
             self.pause(fault.length / round.faults.len() as u32);
         }
         for (fault, wound) in round.faults.iter().zip(wounds).rev() {
@@ -177,23 +177,23 @@ impl Nemesis<'_> {
             Kind::CloseSession | Kind::DeleteHolder | Kind::DeleteWaiter => {
                 match self.meddle(fault) {
                     Ok(what) => tell(what),
-                    Err(failure) => tell(format!("in vain: {failure}")),
+                    Err(failure) => tell(format!("failed: {failure}")),
                 }
                 Wound::None
             }
         }
     }
 
-    /// The worker that a fault befalls, if it befalls one.
+    /// The worker that a fault harms, if it harms one.
     fn victim(&self, fault: &Fault) -> usize {
         match (fault.kind, self.crew.size()) {
-            // The first one is never killed.
+            // Worker 0 is never killed.
             (Kind::KillWorker, size @ 2..) => 1 + fault.worker % (size - 1),
             (_, size) => fault.worker % size,
         }
     }
 
-    /// Which ways are harmed: those of one worker, those to one server, or all.
+    /// Which connections are harmed: those of one worker, those to one server, or all.
     fn ways(&self, fault: &Fault) -> (String, Vec<(usize, usize)>) {
         let (workers, nodes) = (self.crew.size(), self.ground.ensemble.nodes().len());
         let (worker, node) = (self.victim(fault), fault.node % nodes);
@@ -215,7 +215,7 @@ impl Nemesis<'_> {
             }
             Kind::LoseCreateReply => way.drop_reply_on(opcode::CREATE, BASE, fault.count),
             Kind::LoseDeleteReply => way.drop_reply_on(opcode::DELETE, BASE, fault.count),
-            // Counts, and what is decided or acknowledged by a transaction.
+            // SET_DATA: the counter. MULTI: decisions and acknowledgements.
             Kind::LoseWriteReply => {
                 way.drop_reply_on(opcode::SET_DATA, BASE, fault.count);
                 way.drop_reply(opcode::MULTI, fault.count);
@@ -236,7 +236,7 @@ impl Nemesis<'_> {
             Wound::Killed(nodes) => {
                 nodes.iter().for_each(|node| ensemble.node(*node).launch());
                 for node in nodes {
-                    ensemble.node(node).wait_ready().expect("a server that was killed comes back");
+                    ensemble.node(node).wait_ready().expect("a killed server is ready again");
                 }
             }
             Wound::Stopped(node) => ensemble.node(node).resume(),
@@ -255,10 +255,10 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Deletes a contender, or ends its session, as a stranger may.
+    /// Deletes a contender, or ends its session, as another client might.
     fn meddle(&self, fault: &Fault) -> raw::Result<String> {
         let mut raw = Raw::connect(&self.ground.ensemble.hosts(), OWN_SESSION)?;
-        // Most contend for the first.
+        // Half of the time the first lock, for which most threads contend.
         let pick = (fault.choice >> 16) as usize;
         let lock = if pick.is_multiple_of(2) { LOCKS[0] } else { NODES[pick / 2 % NODES.len()] };
         let node = format!("{BASE}/{lock}");
@@ -268,7 +268,7 @@ impl Nemesis<'_> {
         let first = fault.kind == Kind::DeleteHolder
             || (fault.kind == Kind::CloseSession && fault.choice % 8 < 5);
         let index = match contenders.len() {
-            0 => return Ok(format!("nobody at lock {lock}")),
+            0 => return Ok(format!("no contender for lock {lock}")),
             _ if first => 0,
             count => 1.min(count - 1) + fault.node % (count - 1).max(1),
         };
@@ -279,7 +279,7 @@ impl Nemesis<'_> {
             format!("{owner:x} of {path}")
         } else {
             let asked = now();
-            // Noted before it takes effect, in case the answer is lost.
+            // Written before it takes effect, in case the reply is lost.
             self.note(format_args!("deleting {path}"));
             match raw.delete(&path) {
                 Ok(()) => self.note(format_args!("deleted {path} {asked}")),
@@ -299,7 +299,7 @@ impl Nemesis<'_> {
         };
         let hosts = self.ground.ensemble.hosts();
         self.note(format_args!("closing {session:x}"));
-        // Its own client may take it back before it is closed.
+        // The session's own client may resume it before it is closed.
         for _ in 0..10 {
             let closed = Raw::resume(&hosts, OWN_SESSION, session, &password).and_then(Raw::close);
             if closed.is_ok() {
@@ -318,7 +318,7 @@ impl Nemesis<'_> {
         self.stop.load(Ordering::SeqCst) || Instant::now() >= self.end
     }
 
-    /// Not for longer than the run goes on.
+    /// Sleeps, at most until the run is over.
     fn pause(&self, length: Duration) {
         let end = Instant::now() + length;
         while Instant::now() < end && !self.is_over() {

@@ -1,9 +1,10 @@
-//! Where the servers are: each in a network namespace of its own, or all on loopback.
+//! The servers' network: each in its own network namespace, or all on loopback.
 //!
-//! Namespaces: this process moves into one, the hub, that has nothing but a bridge; a pair of
-//! virtual interfaces leads from it to each server. So the network of the machine is not touched,
-//! and all is gone with the namespaces. Two servers are parted by giving each a wrong hardware
-//! address for the other: what they send is lost silently, while both go on serving clients.
+//! With namespaces, this process moves into one, the hub, which has only a bridge; a pair of
+//! virtual interfaces connects it to each server's namespace. So the machine's own network is not
+//! changed, and everything is gone with the namespaces. To cut two servers off from each other,
+//! each gets a wrong hardware address for the other: what they send is lost silently, while both go
+//! on serving clients.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,19 +20,19 @@ use super::support::ensemble::{Ensemble, Options};
 use super::support::server::Place;
 
 const PREFIX: &str = "zksoak-";
-/// Where `ip netns` keeps the names.
+/// Where `ip netns` keeps the namespaces' names.
 const NAMES: &str = "/run/netns";
 
 /// The servers, and the network between them.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    // Dropped first.
+    // Dropped before the namespaces.
     pub(crate) ensemble: Ensemble,
     namespaces: Option<Namespaces>,
 }
 
 impl Ground {
-    /// `namespaces`: `None` for what is possible. To be called before any thread is started.
+    /// `namespaces`: `None` means: if possible. To be called before any thread is started.
     pub(crate) fn start(nodes: usize, namespaces: Option<bool>) -> io::Result<Ground> {
         let namespaces = match namespaces {
             Some(false) => None,
@@ -39,7 +40,7 @@ impl Ground {
             None => match Namespaces::enter(nodes) {
                 Ok(namespaces) => Some(namespaces),
                 Err(error) => {
-                    println!("no network namespaces here: {error}");
+                    println!("using loopback, because network namespaces failed: {error}");
                     None
                 }
             },
@@ -63,7 +64,7 @@ impl Ground {
         }
     }
 
-    /// Parts a server from all others, silently; clients reach all of them.
+    /// Cuts a server off from all others, silently; clients can still reach all of them.
     pub(crate) fn isolate(&self, node: usize) {
         let count = self.ensemble.nodes().len();
         match &self.namespaces {
@@ -83,7 +84,7 @@ impl Ground {
         }
     }
 
-    /// What the server sends to the others is lost; what they send is not.
+    /// Loses what the server sends to the others, and not what they send.
     ///
     /// Only with namespaces.
     pub(crate) fn mute(&self, node: usize) {
@@ -95,7 +96,7 @@ impl Ground {
         }
     }
 
-    /// Nobody reaches the server, and it reaches nobody.
+    /// Cuts a server off from all others and all clients.
     ///
     /// Only with namespaces.
     pub(crate) fn unplug(&self, node: usize) {
@@ -104,7 +105,7 @@ impl Ground {
         }
     }
 
-    /// Ends all that, for one server.
+    /// Ends `isolate`, `mute` and `unplug` for one server.
     pub(crate) fn heal(&self, node: usize) {
         let count = self.ensemble.nodes().len();
         match &self.namespaces {
@@ -120,8 +121,8 @@ impl Ground {
     }
 }
 
-/// Namespaces of this process. Gone when dropped; those of a process that was killed are removed
-/// by the next.
+/// Namespaces of this process, removed when dropped. If the process is killed, the next one removes
+/// them.
 #[derive(Debug)]
 struct Namespaces {
     prefix: String,
@@ -174,7 +175,7 @@ impl Namespaces {
         (0..self.nodes).map(place).collect()
     }
 
-    /// What `from` sends to `to` is lost.
+    /// Loses what `from` sends to `to`.
     fn lose(&self, from: usize, to: usize) {
         let nobody = "lladdr 02:00:00:00:00:99 nud permanent";
         let to = address(to);
@@ -182,7 +183,7 @@ impl Namespaces {
     }
 
     fn find(&self, from: usize, to: usize) {
-        // There is nothing to delete if nothing was lost.
+        // Fails if there is no such entry, which is fine.
         let _ = self.inside(from, &format!("neigh del {} dev eth0", address(to)));
     }
 
@@ -213,7 +214,7 @@ fn remove_leftovers() {
 fn remove(which: impl Fn(&str) -> bool) {
     for name in names().iter().filter(|name| which(name)) {
         if let Err(error) = ip(&format!("netns del {name}")) {
-            println!("the namespace {name} is left: {error}");
+            println!("cannot remove the network namespace {name}: {error}");
         }
     }
 }
@@ -229,7 +230,7 @@ fn address(node: usize) -> Ipv4Addr {
 
 fn ip(arguments: &str) -> io::Result<()> {
     let mut command = Command::new("ip");
-    // Ctrl-C is not for it: what was done is to be undone.
+    // In its own process group: Ctrl-C must not end it, because cleaning up needs it.
     let output = command.args(arguments.split(' ')).process_group(0).output()?;
     if output.status.success() {
         return Ok(());

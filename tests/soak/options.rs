@@ -1,4 +1,4 @@
-//! What to do, as the command line says it.
+//! The command line.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,23 +8,23 @@ pub(crate) const USAGE: &str = "\
 usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
        soak --check DIR
 
-  --minutes N         how long to go on (2); may be a fraction
-  --nodes 1|3         servers (3)
-  --seed S            what faults come, and in which order; a random one is printed
+  --minutes N         how long to run (2); may be a fraction
+  --nodes 1|3         number of servers (3)
+  --seed S            decides which faults happen, in which order; a random seed is printed
   --out DIR           where to write histories, summary and timeline (target/soak/...)
-  --plan all|rolling  all faults, or only restarts of one server after another, through
+  --plan all|rolling  all faults, or only restarts of one server after another, during
                       which no session may be lost (all)
   --network namespaces|loopback
-                      servers in network namespaces of their own, which takes root and ip,
-                      or processes on loopback (namespaces where that is possible)
+                      a network namespace for each server, which needs root and the command ip,
+                      or all servers on loopback (namespaces where possible)
   --workers N         worker processes (4)
-  --threads N         threads in each (4); the last one works under a second lock. One more
-                      does something with the recipes that are no locks
-  --session SECONDS   session time-out (2; with --plan rolling 10)
-  --break-it          give each worker locks of its own: what if they did not work?
-  --check DIR         only read the histories of an earlier run
+  --threads N         threads in each (4); the last one uses a second lock. One more thread
+                      uses the recipes that are not locks
+  --session SECONDS   session timeout (2; with --plan rolling 10)
+  --break-it          give each worker its own locks, to show that the checks find violations
+  --check DIR         only check the histories of an earlier run
 
-The exit code is 0 if all is well, 1 if something was wrong, 2 if it could not run.";
+The exit code is 0 if no violation was found, 1 if one was found, 2 if it could not run.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) out: Option<PathBuf>,
     pub(crate) plan: Plan,
-    /// Namespaces or loopback; `None` for what is possible.
+    /// Whether to use namespaces rather than loopback; `None`: namespaces where possible.
     pub(crate) namespaces: Option<bool>,
     pub(crate) workers: usize,
     pub(crate) threads: usize,
@@ -47,11 +47,11 @@ pub(crate) struct Options {
     pub(crate) break_it: bool,
     pub(crate) check: Option<PathBuf>,
     pub(crate) help: bool,
-    /// What makes this process a worker; not for people.
+    /// Set if this process is a worker. The soak starts workers with this option; users do not.
     pub(crate) worker: Option<Worker>,
 }
 
-/// What a worker process is told.
+/// The arguments of a worker process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Worker {
     pub(crate) slot: usize,
@@ -107,7 +107,7 @@ impl Options {
                         hosts: value()?,
                     });
                 }
-                _ => return Err(format!("{option}: no such option")),
+                _ => return Err(format!("unknown option: {option}")),
             }
         }
         if options.session.is_zero() {
@@ -117,14 +117,14 @@ impl Options {
             });
         }
         if options.plan == Plan::Rolling && options.nodes == 1 {
-            return Err("--plan rolling needs three nodes".to_owned());
+            return Err("--plan rolling needs three servers: use --nodes 3".to_owned());
         }
         Ok(options)
     }
 }
 
 fn number<N: FromStr>(option: &str, text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| format!("{option}: {text:?} is not a number that will do"))
+    text.parse().map_err(|_| format!("{option}: {text:?} is not a valid number"))
 }
 
 fn minutes(option: &str, text: &str) -> Result<Duration, String> {
@@ -132,13 +132,13 @@ fn minutes(option: &str, text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(minutes * 60.0)
         .ok()
         .filter(|length| !length.is_zero())
-        .ok_or_else(|| format!("{option}: {text:?} is not a time that will do"))
+        .ok_or_else(|| format!("{option}: {text:?} is not a valid length of time"))
 }
 
 fn one_of<T: Clone>(option: &str, text: &str, all: &[(&str, T)]) -> Result<T, String> {
     let found = all.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| value.clone()).ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-        format!("{option}: {text:?} is none of {}", names.join(", "))
+        format!("{option}: {text:?} is not one of {}", names.join(", "))
     })
 }

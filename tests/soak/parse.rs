@@ -1,4 +1,4 @@
-//! Reads histories: makes a run of lines.
+//! Reads histories into a run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -7,17 +7,18 @@ use std::path::Path;
 use super::history::{Line, MILLISECOND, Nanos, Who, lines};
 use super::model::{Attempt, Came, Decision, Deed, Fault, Hold, Outcome, Run, Sample, Share};
 
-/// What the files of a run say, by their names.
+/// The texts of a run's files, by the files' names.
 pub(crate) type Files = BTreeMap<String, String>;
 
 pub(crate) const SETTINGS: &str = "run.txt";
 pub(crate) const NEMESIS: &str = "nemesis.log";
 pub(crate) const REGISTER: &str = "register.log";
 pub(crate) const SAMPLES: &str = "samples.log";
-/// What was found in the recipes' nodes at the end.
+/// What the recipes' nodes contained at the end.
 pub(crate) const FINISH: &str = "finish.log";
 
-/// For how long after the beginning of a fault what is answered may not last.
+/// How long after the beginning of a fault ZooKeeper may forget what it acknowledges: see
+/// `Deed::shaky`.
 const SHAKY: Nanos = 500 * MILLISECOND;
 
 pub(crate) fn worker_name(slot: usize, generation: usize) -> String {
@@ -38,7 +39,7 @@ pub(crate) fn files(directory: &Path) -> Result<Files, String> {
 
 impl Run {
     pub(crate) fn read(files: &Files) -> Result<Run, String> {
-        let text = |name: &str| files.get(name).ok_or(format!("there is no {name}"));
+        let text = |name: &str| files.get(name).ok_or(format!("the file {name} is missing"));
         let mut run = Run::default();
         for (name, value) in text(SETTINGS)?.lines().filter_map(|line| line.split_once('=')) {
             run.settings.insert(name.to_owned(), value.to_owned());
@@ -62,11 +63,12 @@ impl Run {
     }
 
     fn odd(&mut self, file: &str, line: &Line) {
-        self.errors.push(format!("{file}: not understood: {} {}", line.at, line.words.join(" ")));
+        self.errors.push(format!("{file}: unexpected line: {} {}", line.at, line.words.join(" ")));
     }
 
     fn worker(&mut self, file: &str, lines: &[Line]) {
-        // The attempt that each thread is at, and all by token, for what is told late.
+        // Each thread's present attempt, and all attempts by token: a loss may be reported when its
+        // thread is at its next attempt.
         let mut current: HashMap<Who, usize> = HashMap::new();
         let mut tokens: HashMap<String, usize> = HashMap::new();
         let mut deeds: HashMap<Who, usize> = HashMap::new();
@@ -140,7 +142,7 @@ impl Run {
         }
     }
 
-    /// `current`: what each thread is at. `None` if the line does not fit there.
+    /// `current`: each thread's present call. `None` if the line does not fit it.
     fn deed(&mut self, who: Who, line: &Line, current: &mut HashMap<Who, usize>) -> Option<()> {
         let came = match line.words()[..] {
             ["do", recipe, deed, limit, ref about @ ..] => {
@@ -224,10 +226,10 @@ impl Run {
                 }
                 ["exited", slot, generation, status] => self
                     .strays
-                    .push(format!("worker {slot}.{generation} ended before its time: {status}")),
+                    .push(format!("worker {slot}.{generation} ended before the end: {status}")),
                 ["stuck", slot, generation] => self
                     .strays
-                    .push(format!("worker {slot}.{generation} did not come to an end in time")),
+                    .push(format!("worker {slot}.{generation} did not end in time and was killed")),
                 ["left", ..] => self.left.push(line.words[1..].join(" ")),
                 _ => self.odd(NEMESIS, line),
             }
@@ -260,20 +262,20 @@ impl Run {
             }
             ["exited", slot, generation, status] => self
                 .strays
-                .push(format!("worker {slot}.{generation} ended before its time: {status}")),
+                .push(format!("worker {slot}.{generation} ended before the end: {status}")),
             _ => self.odd(SAMPLES, line),
         }
     }
 }
 
-/// Whether a server is killed, stopped or parted from the others by that.
+/// Whether a fault of that kind kills or stops a server, or cuts it off from the others.
 fn takes_a_server(kind: &str) -> bool {
     ["kill-all", "rolling-restart"].contains(&kind)
         || ["-server", "-leader", "-follower"].iter().any(|end| kind.ends_with(end))
 }
 
 impl Attempt {
-    /// `None` if the line does not fit here.
+    /// `None` if the line does not fit this attempt.
     fn note(&mut self, line: &Line) -> Option<()> {
         let at = line.at;
         let words = line.words();
@@ -324,7 +326,7 @@ impl Attempt {
             }
             (Outcome::Held(hold), ["ensured", asked, outcome]) => {
                 if *outcome == "ok" {
-                    // It was held at some time in that call.
+                    // It was held at some time during that call.
                     hold.claimed = hold.claimed.max(Some(asked.parse().ok()?));
                 }
                 hold.ensured.push((at, (*outcome).to_owned()));

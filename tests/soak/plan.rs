@@ -1,4 +1,4 @@
-//! Which faults come, and in which order: from a seed, so that it can come again.
+//! Which faults happen, in which order. A seed decides, so that a plan can be repeated.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ pub(crate) enum Kind {
     DeleteWaiter,
 }
 
-/// What a fault is done to. Faults of one round are of different groups, and those on data come
-/// alone: they need servers that answer.
+/// What a fault harms. Faults of one round are of different groups. Faults on data come alone: they
+/// need servers that answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Servers,
@@ -53,7 +53,8 @@ enum Needs {
 
 type Entry = (Kind, &'static str, Group, Needs, u64, u64);
 
-/// Each kind with its name, and from how many to how many milliseconds it lasts.
+/// Each kind with its name, its group, what it needs, and its shortest and longest duration in
+/// milliseconds.
 const KINDS: [Entry; 24] = {
     use Group::*;
     use Kind::*;
@@ -96,7 +97,7 @@ impl Kind {
     }
 }
 
-/// A fault to come. Which server or worker it befalls is chosen among those that there are then.
+/// A planned fault. The server or worker that it harms is chosen when it happens.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
@@ -108,14 +109,14 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// Whether a worker is told before to hold on to what it gets next. Else locks pass on so fast
-    /// that few are held for long enough to be lost.
+    /// Whether a worker is told beforehand to hold its next lock for longer. Otherwise locks change
+    /// hands so fast that few are held for long enough to be lost.
     pub(crate) fn surprises_a_holder(&self) -> bool {
         self.kind.entry().2 != Group::Data && self.choice & 0x300 != 0
     }
 }
 
-/// Faults at once, and the quiet time after them.
+/// Faults that happen at once, and the quiet time after them.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     pub(crate) faults: Vec<Fault>,
@@ -127,7 +128,7 @@ pub(crate) struct Round {
 pub(crate) struct Plan {
     rng: Rng,
     possible: Vec<Kind>,
-    /// Each possible kind comes once before any comes again.
+    /// Kinds still to come: each possible kind comes once before any comes again.
     bag: Vec<Kind>,
 }
 
@@ -171,7 +172,7 @@ impl Iterator for Plan {
         if group != Group::Data && self.rng.per_mille(300) {
             faults.extend(self.draw(|other| other != group && other != Group::Data));
         }
-        // Some quiet times are long enough to see that nothing is stuck.
+        // Some quiet times are long enough to show that nothing is stuck.
         let quiet = match self.rng.per_mille(150) {
             true => self.rng.milliseconds(6000, 9000),
             false => self.rng.milliseconds(800, 3000),

@@ -1,4 +1,4 @@
-//! What must not have been with the recipes beside the locks. (An election is a lock to the judge.)
+//! Finds violations by the recipes that are not locks. (Elections are checked as locks.)
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,12 +8,14 @@ use super::model::{Came, Deed, Run, Span};
 use super::recipes::{BARRIER, COMMIT, COUNTER, DOUBLE, GROUP, LEASED, PRIORITY, QUEUE};
 use super::unexplained_losses::was_starved;
 
-/// How long after the end of what is not known it may still take effect, besides a session time-out.
+/// How long after the end of a call with an unknown result it may still take effect, besides a
+/// session timeout.
 const AFTERMATH: Nanos = SECOND;
-/// What a request that is under way may take besides a limit: who needs all of it was not answered.
+/// How much longer than its limit a call may take for a request that is under way. A call that
+/// takes all of that has got no reply.
 const GRACE: Nanos = 45 * MILLISECOND;
 
-/// What was wrong, and when.
+/// Violations, and when they happened.
 type Wrong = Vec<(Nanos, String)>;
 
 pub(crate) fn wrongs(run: &Run) -> Wrong {
@@ -36,35 +38,41 @@ fn deeds<'a>(run: &'a Run, recipe: &'a str, deed: &'a str) -> impl Iterator<Item
     run.deeds.iter().filter(move |one| one.is(recipe, deed))
 }
 
-/// Until when something may have taken effect.
+/// Until when a call may have taken effect.
 fn effective(run: &Run, deed: &Deed) -> Nanos {
     let killed = run.killed.get(&(deed.who.slot, deed.who.generation)).copied();
     let end = deed.done.or(killed).unwrap_or(run.end);
     if deed.is_unsure() { end + run.session_timeout() + AFTERMATH } else { end }
 }
 
-/// Whether a stranger ended a session so shortly before that its owner may not have known.
+/// Whether the nemesis ended a session so shortly before that its owner may not have known.
 fn some_session_was_closed(run: &Run, span: Span) -> bool {
     run.closed.values().any(|(from, to)| {
         *from <= span.1 && span.0 <= to.unwrap_or(*from) + run.session_timeout() + AFTERMATH
     })
 }
 
-/// What is asked for fails only for the network or a session, and only while something is broken.
+/// Whether nothing was broken during a call, nor shortly before.
+pub(crate) fn was_healthy(run: &Run, who: Who, (begun, done): Span) -> bool {
+    // Earlier faults and killed processes still have effects for that long.
+    let before = begun.saturating_sub(run.session_timeout() + AFTERMATH).max(run.start);
+    run.healthy.iter().any(|span| span.0 <= before && done <= span.1)
+        && !was_starved(run, (who.slot, who.generation), (before, done))
+}
+
+/// Calls fail only because of the network or a session, and only while something is broken.
 fn failures(run: &Run) -> Wrong {
     let mut wrong = Wrong::new();
     for deed in &run.deeds {
         let (Came::Failed { kind, message }, Some(done)) = (&deed.came, deed.done) else {
             continue;
         };
-        // Until the aftermath of an earlier fault, or of a process that was killed, is over.
-        let before = deed.begun.saturating_sub(run.session_timeout() + AFTERMATH).max(run.start);
-        let process = (deed.who.slot, deed.who.generation);
-        let healthy = run.healthy.iter().any(|span| span.0 <= before && done <= span.1)
-            && !was_starved(run, process, (before, done));
+        let healthy = was_healthy(run, deed.who, (deed.begun, done));
         let fine = match kind.as_str() {
+            // With so little time, an answer may be missing.
+            "Connect" | "ConnectionLoss" if deed.recipe == "double" && deed.limit < SECOND => true,
             "Connect" | "ConnectionLoss" | "SessionLost" | "Taken" => !healthy,
-            "LockLost" => some_session_was_closed(run, (deed.begun, done)),
+            "Lost" => some_session_was_closed(run, (deed.begun, done)),
             _ => false,
         };
         if !fine {
@@ -75,7 +83,7 @@ fn failures(run: &Run) -> Wrong {
     wrong
 }
 
-/// Each count counts once, and none is forgotten.
+/// The counter counts each addition once, and forgets none.
 fn counter(run: &Run) -> Wrong {
     let mut wrong = Wrong::new();
     let mut sums = HashSet::new();
@@ -87,7 +95,7 @@ fn counter(run: &Run) -> Wrong {
                 counted += 1;
                 by_end.push((add.done.unwrap_or(add.begun), sum));
                 if !sums.insert(sum) {
-                    wrong.push((add.begun, format!("the counter was counted to {sum} twice")));
+                    wrong.push((add.begun, format!("the counter reached {sum} twice")));
                 }
             }
             None => unsure += 1,
@@ -108,28 +116,30 @@ fn counter(run: &Run) -> Wrong {
         if let (Some(sum), Some(before)) = (sum, before.checked_sub(1).map(|at| most[at]))
             && sum <= before
         {
-            wrong.push((add.begun, format!("the counter was counted to {sum} after {before}")));
+            wrong.push((add.begun, format!("the counter reached {sum} after {before}")));
         }
     }
     let last = deeds(run, COUNTER, "get").find(|get| get.who == FINISHER).and_then(Deed::fine);
     match last.and_then(|count| count.parse::<i64>().ok()) {
         Some(count) if (counted..=counted + unsure).contains(&count) => {}
         Some(count) => {
-            let what = format!("the counter is at {count} after {counted} counts, {unsure} unsure");
+            let what = format!(
+                "the counter is at {count} after {counted} additions, and {unsure} unsure ones"
+            );
             wrong.push((run.end, what));
         }
-        None => wrong.push((run.end, "what the counter came to is not known".to_owned())),
+        None => wrong.push((run.end, "the counter's final value is unknown".to_owned())),
     }
     wrong
 }
 
-/// Who is a member is seen.
+/// Every member is seen by the others.
 fn group(run: &Run) -> Wrong {
     let unseen = deeds(run, GROUP, "look").filter(|look| look.fine() == Some("unseen"));
-    unseen.map(|look| (look.begun, format!("{} is a member, and was not seen", look.who))).collect()
+    unseen.map(|look| (look.begun, format!("{} is a member, but was not seen", look.who))).collect()
 }
 
-/// Only what was offered is delivered; each item once, if it is taken; and none vanishes.
+/// A queue delivers only items that were offered, a taken item only once, and loses none.
 fn queue(run: &Run, recipe: &str) -> Wrong {
     let mut wrong = Wrong::new();
     let offers: HashMap<&str, &Deed> = deeds(run, recipe, "offer")
@@ -140,7 +150,7 @@ fn queue(run: &Run, recipe: &str) -> Wrong {
     for taken in deeds(run, recipe, if is_leased { "lease" } else { "take" }) {
         let Some(item) = taken.fine() else { continue };
         let offer = offers.get(item).filter(|offer| offer.begun <= taken.done.unwrap_or(run.end));
-        // Who reached no server has offered nothing.
+        // An offer that reached no server has offered nothing.
         let in_vain = |offer: &&Deed| match &offer.came {
             Came::Failed { kind, .. } => kind == "Connect",
             _ => false,
@@ -153,7 +163,8 @@ fn queue(run: &Run, recipe: &str) -> Wrong {
             wrong.push((taken.begun, format!("{recipe} has delivered {item} twice")));
         }
     }
-    // Who got no answer may have deleted an item, and one may have come too late for each process.
+    // A take without a reply may have deleted an item, and for each process one item may have come
+    // after its call had ended.
     let unanswered = deeds(run, recipe, "take").filter(|take| take.is_unsure()).count();
     let takers: HashSet<(usize, usize)> =
         deeds(run, recipe, "take").map(|take| (take.who.slot, take.who.generation)).collect();
@@ -169,7 +180,7 @@ fn queue(run: &Run, recipe: &str) -> Wrong {
     wrong
 }
 
-/// What was acknowledged, or may have been.
+/// Items that were acknowledged, or may have been.
 fn acknowledged(run: &Run) -> HashSet<&str> {
     deeds(run, LEASED, "ack")
         .filter(|ack| match &ack.came {
@@ -180,8 +191,8 @@ fn acknowledged(run: &Run) -> HashSet<&str> {
         .collect()
 }
 
-/// Who takes all that is left is given it in order: by priority, and then by age. (Before that, an
-/// item may be passed over because another is asked for it.)
+/// At the end, all that is left is delivered in order: by priority, and then by age. (Before that,
+/// an item may be passed over while another consumer tries to take it.)
 fn order(run: &Run, recipe: &str) -> Wrong {
     let offers: HashMap<&str, Span> = deeds(run, recipe, "offer")
         .map(|offer| (offer, offer.done.filter(|_| offer.firm().is_some()).unwrap_or(Nanos::MAX)))
@@ -190,7 +201,7 @@ fn order(run: &Run, recipe: &str) -> Wrong {
     let left = run.deeds.iter().filter(|deed| deed.who == FINISHER && deed.recipe == recipe);
     let left = left.filter(|deed| deed.deed == "take" || deed.deed == "lease");
     let mut wrong = Wrong::new();
-    // The priority of the one before, and the last beginning of an offer of those with that.
+    // The priority of the item before, and when the last offer with that priority began.
     let mut before: Option<(&str, Nanos)> = None;
     for item in left.filter_map(Deed::fine) {
         let Some((begun, done)) = offers.get(item).copied() else { continue };
@@ -199,7 +210,7 @@ fn order(run: &Run, recipe: &str) -> Wrong {
             earlier > priority || (earlier == priority && done < latest)
         });
         if too_late {
-            wrong.push((run.end, format!("{recipe} gave {item} too late")));
+            wrong.push((run.end, format!("{recipe} delivered {item} too late")));
         }
         let latest = before.filter(|(earlier, _)| *earlier == priority).map_or(0, |(_, at)| at);
         before = Some((priority, latest.max(begun)));
@@ -207,7 +218,7 @@ fn order(run: &Run, recipe: &str) -> Wrong {
     wrong
 }
 
-/// A time in which a thread was sure of something by its own account.
+/// A time in which a thread claimed to have an item, or to be inside a double barrier.
 #[derive(Clone, Copy)]
 struct Claim<'a> {
     span: Span,
@@ -215,7 +226,8 @@ struct Claim<'a> {
     exit: &'a Deed,
 }
 
-/// From what was got to what ends it, which says up to when it was sure.
+/// The times from each successful `entry` to the next of `exits`, which says until when the thread
+/// made its claim.
 fn claims<'a>(run: &'a Run, recipe: &str, entry: &str, exits: [&str; 2]) -> Vec<Claim<'a>> {
     let mut current: HashMap<Who, &Deed> = HashMap::new();
     let mut claims = Vec::new();
@@ -234,7 +246,7 @@ fn claims<'a>(run: &'a Run, recipe: &str, entry: &str, exits: [&str; 2]) -> Vec<
     claims
 }
 
-/// One has an item at a time, and nobody any more once it is acknowledged.
+/// One consumer has an item at a time, and no consumer gets it after it was acknowledged.
 fn leases(run: &Run) -> Wrong {
     let mut wrong = Wrong::new();
     let mut last: HashMap<&str, Claim<'_>> = HashMap::new();
@@ -267,14 +279,14 @@ fn leases(run: &Run) -> Wrong {
     wrong
 }
 
-/// Nobody passes a barrier that was up when he came, and raises one that is up, unless it may have
-/// been lifted.
+/// Unless it may have been lifted, no thread passes a barrier that was up when it came, and none is
+/// told that it raised one that is up.
 fn barrier(run: &Run) -> Wrong {
     let mut lifts: Vec<Span> =
         deeds(run, BARRIER, "lift").map(|lift| (lift.begun, effective(run, lift))).collect();
     lifts.sort_unstable();
     let mut latest = 0;
-    // Of all up to that one.
+    // The latest end of all lifts up to each one.
     let ends: Vec<Nanos> = lifts
         .iter()
         .map(|(_, end)| {
@@ -286,7 +298,7 @@ fn barrier(run: &Run) -> Wrong {
         let begun = lifts.partition_point(|lift| lift.0 <= span.1);
         begun.checked_sub(1).is_some_and(|last| ends[last] >= span.0)
     };
-    // When it was up: some time from the first to the second.
+    // When a raise had returned, and when it began: the barrier was up at some time between.
     let mut up: Vec<Span> = deeds(run, BARRIER, "raise")
         .filter(|raise| raise.firm().is_some())
         .filter_map(|raise| Some((raise.done?, raise.begun)))
@@ -314,7 +326,7 @@ fn barrier(run: &Run) -> Wrong {
     wrong
 }
 
-/// Two enter together, or none; and nobody is told that all have left while one is inside.
+/// Threads enter in pairs only; and none is told that all have left while one is inside.
 fn double(run: &Run) -> Wrong {
     let mut wrong = Wrong::new();
     let enters: Vec<&Deed> = deeds(run, DOUBLE, "enter").collect();
@@ -322,7 +334,7 @@ fn double(run: &Run) -> Wrong {
         let done = enter.done.unwrap_or(run.end);
         let counts = |other: &&&Deed| {
             let given_up = other.done.filter(|_| matches!(other.came, Came::Nothing));
-            // Without a connection its node may stay for a while.
+            // A call that gave up without a connection may leave its node for a while.
             let unsure = given_up.is_none_or(|at| {
                 let healthy = |span: &Span| span.0 <= other.begun && at <= span.1;
                 at >= other.begun + other.limit + GRACE || !run.healthy.iter().any(healthy)
@@ -331,7 +343,7 @@ fn double(run: &Run) -> Wrong {
             if given_up.is_some() {
                 end += run.session_timeout() + AFTERMATH;
             }
-            // Also one's own node, of an earlier call that gave up.
+            // It may also be the same thread's node, left by an earlier call that gave up.
             let is_another = !std::ptr::eq(**other, *enter);
             is_another && unsure && other.begun <= done && enter.begun <= end
         };
@@ -345,7 +357,7 @@ fn double(run: &Run) -> Wrong {
         if others.clone().count() > 1 && !some_session_was_closed(run, claim.span) {
             wrong.push((claim.span.0, "more than two are inside a double barrier".to_owned()));
         }
-        // Who is inside together; the one that left may be either of them.
+        // These are inside together; either of them may leave first.
         for other in others {
             for (left, stays) in [(claim, other), (other, claim)] {
                 let told = left.exit.done.filter(|_| left.exit.fine().is_some());
@@ -362,7 +374,7 @@ fn double(run: &Run) -> Wrong {
     wrong
 }
 
-/// All of a round are told the same, and to commit only if all have voted yes.
+/// All participants of a round learn the same decision, and commit only if all have voted yes.
 fn commit(run: &Run) -> Wrong {
     #[derive(Default)]
     struct Round<'a> {
@@ -386,7 +398,7 @@ fn commit(run: &Run) -> Wrong {
             ("decide" | "learn", _) => {
                 let Some(said) = deed.firm() else { continue };
                 if round.decision.is_some_and(|(before, _)| before != said) {
-                    wrong.push((deed.begun, format!("{name} was decided to {said}, and not")));
+                    wrong.push((deed.begun, format!("{name} has two decisions, one is {said}")));
                 }
                 round.decision = Some((said, deed.begun));
             }
@@ -397,13 +409,13 @@ fn commit(run: &Run) -> Wrong {
         if let Some(("commit", at)) = round.decision
             && (round.no || round.yes.len() < 2)
         {
-            wrong.push((at, format!("{name} was committed, and not all had voted yes")));
+            wrong.push((at, format!("{name} was committed without the votes of all")));
         }
     }
     wrong
 }
 
-/// Whoever was not killed had an answer.
+/// Every call of a worker that was not killed returned.
 fn completeness(run: &Run) -> Wrong {
     let mut wrong = Wrong::new();
     for deed in run.deeds.iter().filter(|deed| deed.done.is_none()) {
@@ -413,7 +425,7 @@ fn completeness(run: &Run) -> Wrong {
         }
     }
     if !run.deeds.iter().any(|deed| deed.who != FINISHER && deed.fine().is_some()) {
-        wrong.push((run.end, "nothing was done with the recipes: this shows nothing".to_owned()));
+        wrong.push((run.end, "no call of a recipe succeeded: the run proves nothing".to_owned()));
     }
     wrong
 }

@@ -1,9 +1,9 @@
-//! The judge is shown what recipes beside the locks must not do.
+//! The checks reject what recipes that are not locks must not do.
 
 use super::check_tests::{W0, W2, accepted, doctored, judge, rejected};
 use super::parse::{FINISH, Files, NEMESIS};
 
-/// The good run, in which two workers do this, too, from 7 s on, and that is found at the end.
+/// The good run, with further calls of two workers from 7 s on, and of the finisher at the end.
 fn with(first: &str, second: &str, found: &str) -> Files {
     let before_end = |lines: &str, end: &str| match lines {
         "" => end.to_owned(),
@@ -30,7 +30,7 @@ fn by(who: &str, deeds: &[(u64, u64, &str, &str)]) -> String {
 
 type Deeds<'a> = &'a [(u64, u64, &'a str, &'a str)];
 
-/// Of a thread of each of two workers.
+/// The same, with further calls of one thread of each worker.
 fn two(first: Deeds<'_>, second: Deeds<'_>) -> Files {
     with(&by("0.0.4", first), &by("1.1.4", second), "")
 }
@@ -39,7 +39,7 @@ fn finishing(first: Deeds<'_>, second: Deeds<'_>, end: Deeds<'_>) -> Files {
     with(&by("0.0.4", first), &by("1.1.4", second), &(by("999.0.0", end) + "\n"))
 }
 
-/// A fault, and a session that is perhaps lost by it.
+/// The same run with a fault.
 fn broken(mut files: Files, from: u64, to: u64) -> Files {
     let fault = format!("{from} - round 1\n{to} - healthy 1\n15000 - ending");
     let nemesis = files[NEMESIS].replace("15000 - ending", &fault);
@@ -56,18 +56,18 @@ fn closed(mut files: Files, at: u64) -> Files {
 
 #[test]
 fn counts_that_are_lost_or_made_twice() {
-    // The good run has counted to 1.
+    // In the good run the counter is at 1.
     let add = |from, to, came| (from, to, "counter add", came);
     let files = |came| two(&[add(7000, 7010, "ok 2")], &[add(7020, 7030, came)]);
-    rejected(&files("ok 3"), "the counter is at 1 after 3 counts");
-    rejected(&files("ok 2"), "counted to 2 twice");
-    rejected(&files("ok 1"), "counted to 1 after 2");
+    rejected(&files("ok 3"), "the counter is at 1 after 3 additions");
+    rejected(&files("ok 2"), "reached 2 twice");
+    rejected(&files("ok 1"), "reached 1 after 2");
     let unsure = two(&[add(7000, 7010, "failed ConnectionLoss x")], &[]);
     accepted(&broken(unsure, 6900, 7100));
     let change = (FINISH, "did ok 1", "did ok 2");
-    rejected(&doctored(&[change]), "the counter is at 2 after 1 counts, 0 unsure");
-    rejected(&doctored(&[(FINISH, "did ok 1", "did nothing")]), "is not known");
-    // At once they come in any order.
+    rejected(&doctored(&[change]), "the counter is at 2 after 1 additions, and 0 unsure");
+    rejected(&doctored(&[(FINISH, "did ok 1", "did nothing")]), "final value is unknown");
+    // Overlapping additions may take effect in any order.
     let files = two(&[add(7000, 7030, "ok 3")], &[add(7005, 7040, "ok 2")]);
     let mut files = files;
     let end = files[FINISH].replace("did ok 1", "did ok 3");
@@ -79,14 +79,15 @@ fn counts_that_are_lost_or_made_twice() {
 fn a_deed_that_fails_or_is_late_or_has_no_end() {
     let look = |to, came| two(&[(7000, to, "group look 0-0", came)], &[]);
     accepted(&look(7050, "ok seen"));
-    rejected(&look(7050, "ok unseen"), "0.0.4 is a member, and was not seen");
-    rejected(&look(7500, "ok seen"), "group look of 0.0.4 with 0.100 s came back 0.400 s too late");
+    rejected(&look(7050, "ok unseen"), "0.0.4 is a member, but was not seen");
+    let late = "group look of 0.0.4 with a limit of 0.100 s returned 0.400 s too late";
+    rejected(&look(7500, "ok seen"), late);
     let long_after = (9000, 9050, "group look 0-0", "failed ConnectionLoss x");
     rejected(&two(&[long_after], &[]), "group look of 0.0.4 failed");
     accepted(&broken(look(7050, "failed ConnectionLoss x"), 6900, 7100));
     rejected(&broken(look(7050, "failed Server x"), 6900, 7100), "failed: Server");
-    rejected(&look(7050, "failed LockLost x"), "failed: LockLost");
-    accepted(&closed(look(7050, "failed LockLost x"), 6990));
+    rejected(&look(7050, "failed Lost x"), "failed: Lost");
+    accepted(&closed(look(7050, "failed Lost x"), 6990));
     let pending = with("7000 0.0.4 do counter get 1000", "", "");
     rejected(&pending, "0.0.4 is stuck in counter get");
 }
@@ -117,7 +118,7 @@ fn items_that_come_in_order() {
     for (recipe, take) in [("queue", "take"), ("priority", "take"), ("leased", "lease")] {
         let word = |text: String| -> &'static str { text.leak() };
         let by_priority = recipe == "priority";
-        // The last one has a higher priority, where there is one.
+        // In a priority queue, the last item has a higher priority.
         let [a, b, c] = if by_priority { ["1/a", "1/b", "0/c"] } else { ["a", "b", "c"] };
         let offer =
             |from, to, item: &str| (from, to, word(format!("{recipe} offer {item}")), "ok done");
@@ -137,18 +138,18 @@ fn items_that_come_in_order() {
             true => ([c, a, b], [a, b, c]),
             false => ([a, b, c], [c, a, b]),
         };
-        let why = format!("{recipe} gave {} too late", if by_priority { c } else { a });
+        let why = format!("{recipe} delivered {} too late", if by_priority { c } else { a });
         accepted(&finishing(&first, &[last], &takes(right)));
         rejected(&finishing(&first, &[last], &takes(wrong)), &why);
         rejected(&finishing(&first, &[last], &takes([right[0], right[2], right[1]])), "too late");
-        // Those that were offered at once come in any order.
+        // Items that were offered at the same time may come in any order.
         let second = [offer(7005, 7020, b), last];
         let any = if by_priority { [c, b, a] } else { [b, a, c] };
         accepted(&finishing(&first[..1], &second, &takes(any)));
     }
 }
 
-/// What is acknowledged when a server goes may not last.
+/// ZooKeeper may forget what it acknowledges just when a server is lost.
 #[test]
 fn what_a_server_that_goes_has_acknowledged() {
     let goes = |mut files: Files| {
@@ -185,7 +186,7 @@ fn items_that_are_leased() {
     rejected(&at_once, "0.0.1 was leased by 0.0.4 and 1.1.4");
     accepted(&closed(at_once, 6999));
     rejected(&two(&first, &[]), "leased has lost 0.0.1");
-    let lost = two(&first, &[lease(7045, 7060), ack(7070, 7080, "failed LockLost x")]);
+    let lost = two(&first, &[lease(7045, 7060), ack(7070, 7080, "failed Lost x")]);
     rejected(&closed(lost, 7065), "leased has lost 0.0.1");
     let unsure = two(&first, &[lease(7045, 7060), ack(7070, 7080, "failed SessionLost x")]);
     accepted(&broken(unsure, 7065, 7100));
@@ -228,13 +229,13 @@ fn a_double_barrier_that_is_entered_alone() {
     accepted(&two(&[together], &[enter(7040, 7052, "ok 2")]));
     rejected(&two(&[together], &[enter(7051, 7060, "ok 2")]), "alone");
     rejected(&two(&[enter(7000, 7050, "ok 1")], &[enter(7040, 7052, "ok 2")]), "alone");
-    // It gave up, and knew that it does not count; or did not know.
+    // A call that gave up does not count if it knew that; otherwise it may count.
     rejected(&two(&[together], &[enter(6940, 7041, "nothing")]), "alone");
     accepted(&two(&[together], &[enter(6900, 7049, "nothing")]));
     accepted(&broken(two(&[together], &[enter(6940, 7041, "nothing")]), 6950, 7000));
     let failed = two(&[together], &[enter(6940, 6990, "failed ConnectionLoss x")]);
     accepted(&broken(failed, 6900, 7000));
-    // The one that gave up may be itself.
+    // The call that gave up may be the same thread's.
     rejected(&two(&[enter(6940, 6990, "nothing"), together], &[]), "alone");
     accepted(&broken(two(&[enter(6940, 6990, "nothing"), together], &[]), 6950, 6995));
     rejected(&two(&[enter(6900, 6990, "ok 2"), together], &[enter(6900, 6990, "ok 2")]), "alone");
@@ -266,16 +267,16 @@ fn a_round_that_is_decided_twice_or_wrongly() {
     let decide = |said| (7020, 7030, "commit decide r", said);
     let first = [vote("0", "yes"), decide("ok commit")];
     accepted(&two(&first, &[vote("1", "yes"), learn("ok commit")]));
-    rejected(&two(&first, &[vote("1", "yes"), learn("ok abort")]), "r was decided to abort");
+    rejected(&two(&first, &[vote("1", "yes"), learn("ok abort")]), "r has two decisions");
     rejected(&two(&first, &[vote("1", "no"), learn("ok commit")]), "r was committed");
     rejected(&two(&first, &[learn("ok commit")]), "r was committed");
     let end = [(16000, 16010, "commit decide r", "ok abort")];
-    rejected(&finishing(&first, &[vote("1", "yes")], &end), "r was decided to abort");
+    rejected(&finishing(&first, &[vote("1", "yes")], &end), "r has two decisions");
     accepted(&finishing(&[vote("0", "yes")], &[], &end));
 }
 
 #[test]
 fn a_run_in_which_nothing_was_done() {
     let (line, nothing) = ("52 0.0.4 did ok 1", "52 0.0.4 did nothing");
-    rejected(&doctored(&[(W0, line, nothing)]), "nothing was done with the recipes");
+    rejected(&doctored(&[(W0, line, nothing)]), "no call of a recipe succeeded");
 }

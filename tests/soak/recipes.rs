@@ -1,5 +1,5 @@
-//! A worker's thread that does one thing after another with the recipes beside the locks, and writes
-//! down what it was told.
+//! A worker's thread that calls the recipes that are not locks, one after another, and writes the
+//! results to its history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use super::history::{Journal, Nanos, SECOND, Who, nanos, now, word};
 use super::rng::Rng;
 use super::worker::{BASE, CONNECT};
 
-/// How long a call may take that has no limit of its own, but ends when the connection comes back,
-/// or the session is lost.
+/// How long a call without its own limit may take: it ends when the connection is back, or the
+/// session is lost.
 const LONG: Duration = Duration::from_secs(30);
-/// Who looks for a round of a two-phase commit at the same time looks for the same one.
+/// A round of a two-phase commit is named by the time, in steps of this length, so that workers
+/// find the same one.
 const ROUND: Nanos = 2 * SECOND;
 const PRIORITIES: u64 = 3;
 
-/// The nodes of the recipes, below this.
+/// The parent of the recipes' nodes.
 pub(crate) fn base() -> String {
     format!("{BASE}/recipes")
 }
@@ -34,7 +35,7 @@ pub(crate) const BARRIER: &str = "barrier";
 pub(crate) const DOUBLE: &str = "double";
 pub(crate) const COMMIT: &str = "commit";
 
-/// What there is to do it with.
+/// One of each recipe.
 pub(crate) struct Recipes {
     pub(crate) zk: Client,
     pub(crate) counter: SharedCounter,
@@ -66,14 +67,14 @@ impl Recipes {
     }
 }
 
-/// Writes down what is asked for, and what came of it.
+/// Writes calls and their results to a history.
 pub(crate) struct Scribe {
     pub(crate) who: Who,
     pub(crate) journal: Arc<Journal>,
 }
 
 impl Scribe {
-    /// Says what has come, in one word; `None` for nothing.
+    /// Makes a call. `say` describes its result in one word; `None` for nothing.
     pub(crate) fn deed<T>(
         &self,
         deed: &str,
@@ -97,13 +98,14 @@ impl Scribe {
     }
 }
 
-/// The thread.
+/// The state of the thread.
 pub(crate) struct Deeds {
     recipes: Recipes,
     scribe: Scribe,
     rng: Rng,
-    /// How many items it has offered, and how often it has left the group without being told that.
+    /// How many items it has offered.
     items: u64,
+    /// How often it has left the group without knowing that its node is gone.
     lives: u64,
 }
 
@@ -170,7 +172,7 @@ impl Deeds {
         if looked.is_some() && self.rng.per_mille(700) {
             self.do_it("group leave", LONG, &id, |_| membership.leave(), done);
         } else {
-            // The node may go later, and must not take the next one of that name with it.
+            // A new name: a late deletion of this node must not delete the next one, too.
             self.lives += 1;
             let drop = |_: &Recipes| {
                 drop(membership);
@@ -180,14 +182,14 @@ impl Deeds {
         }
     }
 
-    /// Names what nobody else offers.
+    /// A unique name for an item.
     fn item(&mut self) -> String {
         self.items += 1;
         let Who { slot, generation, .. } = self.scribe.who;
         format!("{slot}.{generation}.{}", self.items)
     }
 
-    /// More is taken than offered, so that the queues stay short.
+    /// Offers an item or takes one; more are taken than offered, so that the queues stay short.
     fn hand_on(&mut self) {
         if self.rng.per_mille(450) {
             let item = self.item();
@@ -273,7 +275,8 @@ impl Deeds {
         self.do_it("double leave", limit, &about, |_| entered.leave_for(limit), all_left);
     }
 
-    /// Two take part, by whether the worker's number is even; any of them may decide, or both.
+    /// Runs one round of a two-phase commit. It has two participants, the workers with even numbers
+    /// and those with odd ones; either may decide, or both.
     fn commit(&mut self) {
         let name = format!("round-{:010}", now() / ROUND);
         let participant = (self.scribe.who.slot % 2).to_string();
@@ -281,7 +284,7 @@ impl Deeds {
         let limit = self.rng.milliseconds(100, 1500);
         let round = self.recipes.round(&name);
         let found = |deed, call: &dyn Fn() -> Result<_>| {
-            // That there is one, or none, is an answer.
+            // That a round exists already, or does not exist, is no failure.
             let call = || match call() {
                 Ok(found) => Ok(Some(found)),
                 Err(error) => match error.kind() {
@@ -306,15 +309,15 @@ impl Deeds {
             let about = format!("{name} {participant} {}", if yes { "yes" } else { "no" });
             let counts = |counts: &Option<bool>| counts.map(|counts| counts.to_string());
             let vote = || match joined.vote(yes) {
-                // In an earlier life.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+                // An earlier process of this worker has voted.
+                Err(error) if error.kind() == ErrorKind::Conflict => Ok(None),
                 counts => counts.map(Some),
             };
             self.scribe.deed("commit vote", LONG, &about, vote, counts);
         }
         if decides {
             let limits = limit + CONNECT;
-            let decide = || coordinator.decide_for(limit);
+            let decide = || coordinator.decide_or_abort_within(limit);
             self.scribe.deed("commit decide", limits, &name, decide, |said| Some(said.to_string()));
         }
         if let Some(joined) = &joined {
@@ -326,7 +329,7 @@ impl Deeds {
     }
 }
 
-/// When it was asked whether it is held still, if it was: it was held up to then.
+/// Until when something was certainly held: when `is_held` was called, if it returned true.
 fn claim(is_held: impl FnOnce() -> bool) -> String {
     let asked = now();
     if is_held() { asked.to_string() } else { "-".to_owned() }

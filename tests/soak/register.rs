@@ -1,7 +1,8 @@
-//! The fenced register: what a lock protects, and who refuses what a former holder sends late.
+//! The fenced register: the resource that the locks protect. It refuses what a former holder sends
+//! late.
 //!
-//! For each lock it remembers the highest token and refuses lower ones. It writes a history of its
-//! own, in the order in which it decided.
+//! For each lock it remembers the highest token and refuses lower ones. It writes its own history,
+//! in the order of its decisions.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,7 +15,7 @@ use zklock::FencingToken;
 
 use super::history::Journal;
 
-/// Starts the register; it ends with the process.
+/// Starts the register, which ends with the process.
 pub(crate) fn start(socket: &Path, history: &Path) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     let register =
@@ -34,7 +35,7 @@ struct Register {
 }
 
 impl Register {
-    /// Answers a worker's thread until it is gone.
+    /// Answers a worker's thread until that disconnects.
     fn serve(&self, stream: &UnixStream) {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             let [lock, token, who] = line.split(' ').collect::<Vec<_>>()[..] else { return };
@@ -54,7 +55,7 @@ impl Register {
             highest.insert(lock.to_owned(), token);
         }
         let verdict = if accepted { "accepted" } else { "refused" };
-        // Under the lock, so that the order of the lines is that of the decisions.
+        // Under the mutex, so that the lines are in the order of the decisions.
         self.journal.note(who, format_args!("{verdict} {lock} {token}"));
         accepted
     }
@@ -70,7 +71,7 @@ impl Writer {
         Ok(Writer { stream: BufReader::new(UnixStream::connect(socket)?) })
     }
 
-    /// Whether it was accepted.
+    /// Writes with a token, and returns whether the register accepted it.
     pub(crate) fn write(
         &mut self,
         lock: &str,

@@ -1,4 +1,4 @@
-//! Choices that can be made again: splitmix64.
+//! Random choices that a seed reproduces: splitmix64.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below `limit`.
+    /// A number from 0 to below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 
-    /// True so many times of a thousand.
+    /// True in `share` of a thousand calls.
     pub(crate) fn per_mille(&mut self, share: u64) -> bool {
         self.below(1000) < share
     }

@@ -1,4 +1,4 @@
-//! A whole run: servers, workers, nemesis, and what is left when they are gone.
+//! A whole run: starts servers, workers and nemesis, and checks what is left when they have ended.
 
 use std::error::Error;
 use std::fs;
@@ -22,19 +22,19 @@ use super::work::NODES;
 use super::worker::{BASE, SOCKET};
 use super::workers::Crew;
 
-/// How long all workers may take to finish what they are at.
+/// How long the workers may take to finish.
 const FINISH: Duration = Duration::from_secs(60);
-/// How long it may take until the servers have forgotten the workers.
+/// How long the servers may take to delete the workers' nodes, watches and sessions.
 const FORGET: Duration = Duration::from_secs(30);
-/// Quiet time before the end, long enough to see whether the lock moves on.
+/// Quiet time before the end, long enough to see whether the locks change hands.
 const LAST_QUIET: Duration = Duration::from_secs(8);
 const SAMPLE: Duration = Duration::from_secs(2);
 
-/// Goes through with it, and returns where the histories are.
+/// Runs the soak, and returns the directory of the histories.
 pub(crate) fn whole(options: &Options, stop: &Arc<AtomicBool>) -> Result<PathBuf, Box<dyn Error>> {
     let out = directory(options)?;
     println!("seed {}; histories in {}", options.seed, out.display());
-    // Enters a namespace, so it comes before any thread.
+    // Before any thread is started, because it may move the process into a namespace.
     let ground = Ground::start(options.nodes, options.namespaces)?;
     println!("{} servers; network: {}", options.nodes, ground.describe());
     fs::write(out.join(SETTINGS), settings(options, ground.describe()))?;
@@ -85,7 +85,7 @@ fn directory(options: &Options) -> Result<PathBuf, Box<dyn Error>> {
     };
     fs::create_dir_all(&out)?;
     if out.join(SETTINGS).exists() {
-        return Err(format!("{} has the histories of an earlier run", out.display()).into());
+        return Err(format!("{} has an earlier run: use another --out", out.display()).into());
     }
     Ok(fs::canonicalize(out)?)
 }
@@ -116,7 +116,7 @@ fn run(nemesis: &Nemesis<'_>, options: &Options, out: &Path) -> Result<(), Box<d
                 thread::park_timeout(SAMPLE);
             }
         });
-        // Also if it panics.
+        // Ends the samples, also after a panic.
         let _end = Raise(&over);
         match options.plan {
             Plan::All => {
@@ -142,7 +142,7 @@ impl Drop for Raise<'_> {
     }
 }
 
-/// What the servers still know of the workers when they should not.
+/// What the servers still have of the workers after `FORGET`.
 fn forgotten(ground: &Ground) -> Vec<String> {
     let limit = Instant::now() + FORGET;
     loop {
@@ -164,10 +164,10 @@ fn remembered(ground: &Ground) -> Vec<String> {
                 left.extend(children_left("contender", &node, raw.get_children(&node)));
             }
             if let Err(failure) = raw.close() {
-                left.push(format!("no session could be closed: {failure}"));
+                left.push(format!("unknown: closing a session failed: {failure}"));
             }
         }
-        Err(failure) => left.push(format!("no server answers: {failure}")),
+        Err(failure) => left.push(format!("unknown: no server answers: {failure}")),
     }
     for (index, server) in ground.ensemble.nodes().iter().enumerate() {
         for counter in ["zk_ephemerals_count", "zk_watch_count"] {
@@ -176,7 +176,7 @@ fn remembered(ground: &Ground) -> Vec<String> {
                 count => left.push(format!("server {index} has {counter} {count}")),
             }
         }
-        // The word is asked by a connection of its own.
+        // The connection with sid=0x0 is the one that asks.
         match server.four_letter("cons") {
             Ok(answer) => left.extend(
                 answer
@@ -184,7 +184,7 @@ fn remembered(ground: &Ground) -> Vec<String> {
                     .filter(|line| line.contains("sid=0x") && !line.contains("sid=0x0,"))
                     .map(|line| format!("connection at server {index}: {}", line.trim())),
             ),
-            Err(error) => left.push(format!("server {index} does not answer: {error}")),
+            Err(error) => left.push(format!("unknown: server {index} does not answer: {error}")),
         }
     }
     if let Ok(dump) = ground.ensemble.node(ground.ensemble.leader()).four_letter("dump") {
@@ -198,7 +198,7 @@ fn remembered(ground: &Ground) -> Vec<String> {
     left
 }
 
-/// `what` they are, in a word.
+/// The children of a node, in words. `what` they are, in one word.
 pub(crate) fn children_left(
     what: &str,
     node: &str,
@@ -206,13 +206,13 @@ pub(crate) fn children_left(
 ) -> Vec<String> {
     match answer {
         Ok(names) => names.iter().map(|name| format!("{what} {node}/{name}")).collect(),
-        // The node itself may be a container, and gone.
+        // ZooKeeper deletes a container that is empty.
         Err(failure) if failure.code() == Some(raw::NO_NODE) => Vec::new(),
-        Err(failure) => vec![format!("whatever is in {node}: {failure}")],
+        Err(failure) => vec![format!("unknown: cannot list {node}: {failure}")],
     }
 }
 
-/// Server processes of this one, by the names of their directories.
+/// Server processes that this process started, recognised by the names of their directories.
 fn servers_left() -> Vec<String> {
     let own = format!("zklock-server-{}-", std::process::id());
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

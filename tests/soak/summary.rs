@@ -1,4 +1,4 @@
-//! One page about a run.
+//! A summary of a run, on one page.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -14,7 +14,7 @@ pub(crate) fn summary(run: &Run, verdict: &Verdict) -> String {
     page.line(
         "run",
         format!(
-            "{:.1} minutes, seed {}, plan {}, {} servers ({}), {} workers of {} threads, session time-out {:.1} s",
+            "{:.1} minutes, seed {}, plan {}, {} servers ({}), {} workers of {} threads, session timeout {:.1} s",
             seconds(length) / 60.0,
             run.setting("seed"),
             run.setting("plan"),
@@ -104,7 +104,7 @@ fn recipes(page: &mut Page, run: &Run) {
     page.line(
         "",
         format!(
-            "not done: {}; {} passed a barrier, {} entered two by two, {} learnt to commit and {} to abort",
+            "not done: {}; {} passed a barrier, {} entered in pairs, {} learned commit, {} abort",
             counts(others),
             told("wait", "passed"),
             told("enter", "2"),
@@ -123,7 +123,7 @@ fn hand_overs(page: &mut Page, run: &Run) {
     for holds in by_lock.values_mut() {
         holds.sort_by_key(|(_, hold)| hold.got);
         for pair in holds.windows(2) {
-            // Somebody waited already when it was released.
+            // Only if the next holder was already waiting at the release.
             if let [(_, before), (want, after)] = pair
                 && let Some(release) = before.release
                 && *want < release
@@ -155,7 +155,7 @@ fn faults(page: &mut Page, run: &Run) {
     let kinds: std::collections::HashSet<&str> =
         run.faults.iter().map(|fault| fault.kind.as_str()).collect();
     page.line("faults", format!("{} of {} kinds", run.faults.len(), kinds.len()));
-    // In lines that fit a page.
+    // Wrapped to lines.
     let all = counts(run.faults.iter().map(|fault| fault.kind.as_str()));
     let mut line = String::new();
     for part in all.split(", ") {
@@ -173,7 +173,7 @@ fn losses(page: &mut Page, run: &Run) {
     page.line(
         "sessions",
         format!(
-            "{suspended} times suspended; {lost} lost; {} ended by a stranger",
+            "{suspended} times suspended; {lost} lost; {} ended by the nemesis",
             run.closed.values().filter(|(_, done)| done.is_some()).count()
         ),
     );
@@ -182,7 +182,7 @@ fn losses(page: &mut Page, run: &Run) {
     page.line(
         "locks lost",
         format!(
-            "{}; {seen} more were seen not to be held, and released before they were told of",
+            "{}; {seen} more were seen not to be held, and released before on_lost was called",
             counts(reasons).replace('_', " ")
         ),
     );
@@ -195,7 +195,7 @@ fn limits(page: &mut Page, run: &Run, verdict: &Verdict) {
     page.line(
         "longest free",
         format!(
-            "{:.2} s in healthy time ({:.0} s in all), while somebody waited",
+            "{:.2} s with waiters, while nothing was broken ({:.0} s in all)",
             seconds(verdict.longest_free),
             seconds(healthy)
         ),
@@ -204,7 +204,7 @@ fn limits(page: &mut Page, run: &Run, verdict: &Verdict) {
     page.line(
         "latest",
         format!(
-            "{:.3} s after its limit; processes were not run for {:.1} s in all",
+            "a call returned {:.3} s after its limit; processes had no processor for {:.1} s",
             seconds(verdict.latest),
             seconds(starved)
         ),
@@ -212,7 +212,7 @@ fn limits(page: &mut Page, run: &Run, verdict: &Verdict) {
     page.line(
         "overlaps",
         format!(
-            "{} after a stranger took the holder's node, the longest {:.3} s",
+            "{} after the nemesis deleted the holder's node or session, the longest {:.3} s",
             verdict.excused,
             seconds(verdict.longest_excused)
         ),
@@ -226,7 +226,7 @@ fn growth(page: &mut Page, run: &Run, verdict: &Verdict) {
     page.line(
         "growth",
         format!(
-            "of a worker in the last half: memory {} -> {} kB, threads {} -> {}: {}; the most ever {most} kB",
+            "of a worker in the last half: memory {} -> {} kB, threads {} -> {}: {}; peak {most} kB",
             kilobytes.0,
             kilobytes.1,
             threads.0,

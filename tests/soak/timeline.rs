@@ -1,4 +1,4 @@
-//! A picture of a run, as SVG: who held, and what was broken.
+//! A picture of a run, as SVG: which threads held locks, and what was broken.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use super::model::{Run, Span};
 const LEFT: f64 = 150.0;
 const WIDTH: f64 = 1650.0;
 const ROW: f64 = 14.0;
-/// Shorter than this is not seen; gaps that are shorter are filled.
+/// The shortest visible length: shorter bars are drawn as long as this, shorter gaps are filled.
 const PIXEL: f64 = 1.0;
 
 pub(crate) fn timeline(run: &Run) -> String {
@@ -114,7 +114,7 @@ impl Picture {
         }
     }
 
-    /// A strip on top that is green where nothing was broken.
+    /// Draws a strip on top that is green while nothing was broken.
     fn healthy(&mut self, run: &Run) {
         self.rectangle(LEFT, WIDTH, 22.0, 6.0, "#eec9b0");
         for (from, to) in &run.healthy {
@@ -158,7 +158,7 @@ impl Picture {
         }
     }
 
-    /// In the row that was drawn last.
+    /// Draws a mark in the row that was drawn last.
     fn mark(&mut self, at: Nanos, color: &str, what: &str) {
         let (x, y) = (self.x(at), self.y);
         let _ = writeln!(
@@ -171,8 +171,8 @@ impl Picture {
 
     fn legend(&mut self) {
         self.y += 2.0 * ROW;
-        let text = "bars: a guard says that it is held (green: lock a, blue: lock b); red marks: a session \
-                    lost; black marks: the worker killed; strip on top: green where nothing was broken";
+        let text = "bars: a guard reports that it is held (green: lock a, blue: lock b); red marks: session \
+                    lost; black marks: worker killed; strip on top: green while nothing was broken";
         let y = self.y;
         self.text(LEFT, y, "start", text);
     }

@@ -1,4 +1,4 @@
-//! What there is to take: locks and guards of all recipes behind one face.
+//! Locks and guards of all kinds behind one interface.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use zklock::{
 use super::history::Who;
 use super::rng::Rng;
 
-/// The lock nodes: of mutexes, a read/write lock, a semaphore, those of the multi-locks, and of an
-/// election, which is a lock to all who look on.
+/// The lock nodes: two mutexes, a read/write lock, a semaphore, the two locks of the multi-locks,
+/// and an election, which is checked as a lock.
 pub(crate) const NODES: [&str; 7] = ["a", "b", "readwrite", "semaphore", "one", "two", "election"];
-/// How a writer becomes a reader.
+/// The word in histories for a writer that becomes a reader.
 pub(crate) const DOWNGRADE: &str = "downgrade";
 
 const PERMITS: u32 = 3;
@@ -29,7 +29,7 @@ pub(crate) enum Work {
     Lead(LeaderElection),
 }
 
-/// All that a thread may take.
+/// Everything that a thread may acquire.
 pub(crate) struct Works {
     mutex: (&'static str, DistributedLock),
     read_write: DistributedRwLock,
@@ -39,7 +39,7 @@ pub(crate) struct Works {
     election: LeaderElection,
 }
 
-/// How to take it.
+/// Which call acquires it.
 #[derive(Clone)]
 pub(crate) enum How {
     Lock,
@@ -58,13 +58,13 @@ pub(crate) enum Guard {
     Lead(Leadership),
 }
 
-/// How long a worker keeps a lock that nobody else wants.
+/// How long a worker keeps a lock that no other contender waits for.
 const KEPT: Duration = Duration::from_millis(500);
 const BRIEF: HandOver = HandOver::Within { turns: 1, time: Duration::from_millis(20) };
 
 impl Works {
-    /// The mutex is the thread's own choice. How the threads of a process hand it on among themselves
-    /// goes by the worker's slot: those that do not have nodes and data of their own.
+    /// `mutex`: the mutex that this thread uses. The worker's slot decides how its threads hand
+    /// locks over among themselves; threads that do not hand over have their own nodes and data.
     pub(crate) fn new(zk: &Client, base: &str, mutex: &'static str, who: &Who) -> Works {
         let data = &who.to_string();
         let lock = |name: &str| {
@@ -91,7 +91,7 @@ impl Works {
         }
     }
 
-    /// Mostly the mutex.
+    /// Chooses what to acquire; mostly the mutex.
     pub(crate) fn draw(&self, rng: &mut Rng) -> Work {
         match rng.below(100) {
             0..55 => Work::Mutex(self.mutex.1.clone()),
@@ -99,13 +99,13 @@ impl Works {
             60..75 => Work::Read(self.read_write.clone()),
             75..80 => Work::Write(self.read_write.clone()),
             80..90 => Work::Permits(self.semaphore.clone(), 1 + rng.below(PERMITS.into()) as u32),
-            // In whatever order they are named.
+            // The order in which they are named must not matter.
             90..95 => Work::Several(MultiLock::new().with(&self.one).with(&self.two)),
             _ => Work::Several(MultiLock::new().with(&self.two).with(&self.one)),
         }
     }
 
-    /// As histories name it; of several, in the order in which they are taken.
+    /// The name in histories; of several locks, in the order in which they are acquired.
     pub(crate) fn name(&self, work: &Work) -> String {
         let [_, _, read_write, semaphore, one, two, election] = NODES;
         match work {
@@ -119,7 +119,7 @@ impl Works {
 }
 
 impl Work {
-    /// As histories name it.
+    /// The share in histories: see `Share::parse`.
     pub(crate) fn share(&self) -> String {
         match self {
             Work::Read(_) => "read".to_owned(),
@@ -220,7 +220,7 @@ impl Guard {
         }
     }
 
-    /// Tokens and nodes. Permits have no token: their place in the queue stands for it.
+    /// Tokens and nodes. Permits have no token: their sequence number stands for it.
     pub(crate) fn places(&self) -> Vec<(FencingToken, String)> {
         match self {
             Guard::Mutex(guard) => vec![(guard.fencing_token(), guard.path().to_owned())],
@@ -242,7 +242,7 @@ impl Guard {
         }
     }
 
-    /// Whether it may write to what the lock protects.
+    /// Whether the holder may write to the register.
     pub(crate) fn may_write(&self) -> bool {
         !matches!(self, Guard::Read(_) | Guard::Permits(_))
     }

@@ -1,5 +1,5 @@
-//! A worker process: threads that take the lock, use it and let go of it, in all the ways there
-//! are, and write down what they were told.
+//! A worker process: its threads acquire, use and release locks through all calls that the library
+//! has, and write the results to a history.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -23,22 +23,22 @@ use super::support::threads_named;
 use super::work::{DOWNGRADE, Guard, How, Work, Works};
 
 pub(crate) const BASE: &str = "/zklock-soak";
-/// The mutexes: all threads but the last contend for the first, and all now and then for the locks
-/// of other recipes.
+/// The mutexes: all threads except for the last use the first one. All threads sometimes use the
+/// other kinds of locks.
 pub(crate) const LOCKS: [&str; 2] = ["a", "b"];
-/// For how long `try_lock` asks the ensemble, and connecting goes on.
+/// The limit of `try_lock`, of other calls that do not wait, and of connecting.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
-/// The order to come to an end.
+/// The order to end.
 pub(crate) const END: &str = "end";
-/// The order to hold on for a while to the lock that is got next.
+/// The order to hold the next lock for longer.
 pub(crate) const STAY: &str = "stay";
 pub(crate) const SOCKET: &str = "register.socket";
 
 /// The threads share two sessions.
 const CLIENTS: usize = 2;
-/// How often a holder looks whether it still is one.
+/// How often a holder checks that it still holds.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long what works in the background may take to come to rest at the end.
+/// How long background work may take to finish at the end.
 const REST: Duration = Duration::from_secs(10);
 
 pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Error>> {
@@ -82,7 +82,7 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
                 zk,
                 rng: Rng::new(seed(thread)),
                 journal: Arc::clone(&journal),
-                register: Writer::connect(&out.join(SOCKET)).expect("the register is there"),
+                register: Writer::connect(&out.join(SOCKET)).expect("connect to the register"),
                 canceller: canceller.clone(),
                 stay: Arc::clone(&stay),
                 session: options.session,
@@ -104,7 +104,7 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Lines as in the histories, so that they can be read beside them.
+/// Logs with the same times as in the histories, so that the lines can be compared.
 fn log_with_times() {
     let default = env_logger::Env::default().default_filter_or("warn,zklock=info");
     env_logger::Builder::from_env(default)
@@ -114,7 +114,7 @@ fn log_with_times() {
         .init();
 }
 
-/// Ends the process when whoever started it is gone.
+/// Follows the orders on standard input, and ends the process at its end, when the parent is gone.
 fn obey(ending: Arc<AtomicBool>, stay: Arc<AtomicBool>) {
     thread::spawn(move || {
         for order in io::stdin().lock().lines().map_while(Result::ok) {
@@ -128,7 +128,7 @@ fn obey(ending: Arc<AtomicBool>, stay: Arc<AtomicBool>) {
     });
 }
 
-/// Notes when this process was not given a processor in time, which excuses it for being late.
+/// Writes to the history when this process got no processor in time, which excuses late returns.
 fn watch_the_machine(process: Who, journal: Arc<Journal>) {
     const NAP: Duration = Duration::from_millis(10);
     const NOTABLE: Nanos = 20 * MILLISECOND;
@@ -167,7 +167,7 @@ fn connect(
     }
 }
 
-/// Trips what it is sent, each at its time.
+/// Starts a thread that trips each `Cancel` that it is sent at the given time.
 fn canceller() -> Sender<(Instant, Cancel)> {
     let (send, receive) = channel::<(Instant, Cancel)>();
     thread::spawn(move || {
@@ -192,7 +192,7 @@ fn canceller() -> Sender<(Instant, Cancel)> {
     send
 }
 
-/// Looks for what is left over, once nothing is asked for any more.
+/// Closes the clients, and writes to the history what they leave over.
 fn leave(clients: Vec<Client>, process: Who, journal: &Journal) {
     for (index, zk) in clients.iter().enumerate() {
         let at_rest = || zk.stats().watches == 0 && zk.stats().pending_deletes == 0;
@@ -220,7 +220,7 @@ fn eventually(condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// A thread at work.
+/// The state of a thread that uses locks.
 struct Hand {
     who: Who,
     works: Works,
@@ -238,7 +238,7 @@ impl Hand {
         self.journal.note(self.who, what);
     }
 
-    /// Wants a lock once, and uses it if it gets it.
+    /// Tries to acquire a lock once, and uses it if that succeeds.
     fn round(&mut self) {
         let pause = self.rng.milliseconds(0, 4);
         let work = self.works.draw(&mut self.rng);
@@ -288,7 +288,7 @@ impl Hand {
     }
 
     fn got(&self, returned: Nanos, guard: &Guard) {
-        // If the guard is still held after this, it is of this session.
+        // If the guard is still held after this, it belongs to this session.
         let session = self.zk.session_id().unwrap_or_default();
         let places = guard.places();
         let (token, path) = &places[0];
@@ -306,14 +306,14 @@ impl Hand {
     fn hold(&mut self, guard: Guard, name: &str) {
         let stay = self.stay.swap(false, Ordering::SeqCst);
         let length = match self.rng.below(10_000) {
-            // Longer than the session outlives its client.
+            // Longer than a session lives on without its client.
             0..5 => self.session + self.rng.milliseconds(200, 1000),
             _ if stay => self.session * 3 / 2 + self.rng.milliseconds(0, 1000),
             5..4000 => self.rng.milliseconds(0, 1),
             4000..8000 => self.rng.milliseconds(1, 8),
             _ => self.rng.milliseconds(8, 20),
         };
-        // Who does not look before it writes, and is late, must be refused.
+        // A careless holder writes without checking first; the register must refuse late writes.
         let careless = self.rng.per_mille(300);
         let ask = self.rng.per_mille(80);
         let unlock = self.rng.per_mille(250);
@@ -359,7 +359,7 @@ impl Hand {
         }
     }
 
-    /// To the judge it is a reader that wanted the lock just before the writer released it.
+    /// In the history, a downgrade is the release of a writer and then an acquisition by a reader.
     fn downgrade(&mut self, guard: WriteGuard, name: &str) {
         self.note("release downgrade");
         let downgraded = guard.downgrade();
@@ -375,8 +375,8 @@ impl Hand {
         }
     }
 
-    /// Whether the guard says that it holds. True is a claim: it was so since it was got, up to
-    /// the beginning of this call at the least.
+    /// Whether the guard reports that it is held. True is a claim: it was held since it was
+    /// acquired, at least up to the beginning of this call.
     fn look(&self, guard: &Guard) -> bool {
         let asked: Nanos = now();
         let held = guard.is_held();

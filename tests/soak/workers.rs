@@ -1,4 +1,4 @@
-//! The worker processes.
+//! Starts, pauses, kills and ends the worker processes.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,11 +15,11 @@ use super::history::Journal;
 use super::options::Options;
 use super::worker::END;
 
-/// Slot 0 is never killed, so that its memory can be watched.
+/// The worker processes. Slot 0 is never killed, so that the growth of its memory can be measured.
 #[derive(Debug)]
 pub(crate) struct Crew {
     members: Mutex<Vec<Member>>,
-    /// By slot.
+    /// The connect string of each slot.
     hosts: Vec<String>,
     out: PathBuf,
     options: Options,
@@ -35,7 +35,7 @@ struct Member {
 }
 
 impl Crew {
-    /// `hosts` by slot: each worker reaches the servers in its own way.
+    /// `hosts`: a connect string for each slot, because each worker has its own proxies.
     pub(crate) fn start(hosts: Vec<String>, out: PathBuf, options: &Options) -> io::Result<Crew> {
         let crew = Crew { members: Mutex::default(), hosts, out, options: options.clone() };
         for slot in 0..crew.hosts.len() {
@@ -59,14 +59,14 @@ impl Crew {
             .args(self.options.break_it.then_some("--break-it"))
             .arg("--out")
             .arg(&self.out)
-            // The size is to say what is in use, and not how many arenas glibc has spread it over.
+            // So that the resident size is the memory in use, not the number of glibc's arenas.
             .env("MALLOC_ARENA_MAX", "1")
             .env("MALLOC_MMAP_THRESHOLD_", "131072")
             .env("MALLOC_TRIM_THRESHOLD_", "131072")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)
-            // Out of reach of the terminal's Ctrl-C: it is to end by order.
+            // In its own process group: the terminal's Ctrl-C must not end it, the order does.
             .process_group(0)
             .spawn()?;
         let orders = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -77,7 +77,8 @@ impl Crew {
         self.hosts.len()
     }
 
-    /// Stops or continues a worker. Written down so that it covers the whole time.
+    /// Stops a worker. The note comes before the signal here, and after it in `resume`, so that the
+    /// noted span covers the whole stop.
     pub(crate) fn stop(&self, slot: usize, journal: &Journal) {
         journal.note("-", format_args!("stop {slot}"));
         self.signal(slot, Signal::STOP);
@@ -91,7 +92,7 @@ impl Crew {
     fn signal(&self, slot: usize, signal: Signal) {
         let pid = i32::try_from(self.members()[slot].child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // It may have ended; that is noticed elsewhere.
+            // The worker may have ended; `sample` and `end` notice that.
             let _ = kill_process(pid, signal);
         }
     }
@@ -100,24 +101,24 @@ impl Crew {
         let mut members = self.members();
         let member = &mut members[slot];
         journal.note("-", format_args!("kill {slot} {}", member.generation));
-        // It may have ended by itself; that is noticed elsewhere.
+        // The worker may have ended by itself, so this may fail.
         let _ = member.child.kill();
         let _ = member.child.wait();
         member.gone = true;
     }
 
-    /// Gives a worker an order; one that is gone does not listen.
+    /// Sends an order to a worker. Fails silently if the worker has ended.
     pub(crate) fn order(&self, slot: usize, order: &str) {
         let _ = writeln!(self.members()[slot].orders, "{order}");
     }
 
     pub(crate) fn replace(&self, slot: usize) {
         let generation = self.members()[slot].generation + 1;
-        let member = self.spawn(slot, generation).expect("another worker");
+        let member = self.spawn(slot, generation).expect("start another worker");
         self.members()[slot] = member;
     }
 
-    /// Notes the memory and the threads of each worker, and workers that ended by themselves.
+    /// Writes each worker's memory and threads to the history, and which workers ended too early.
     pub(crate) fn sample(&self, journal: &Journal) {
         for member in self.members().iter_mut().filter(|member| !member.gone) {
             let Member { slot, generation, .. } = *member;
@@ -140,11 +141,11 @@ impl Crew {
         }
     }
 
-    /// Has all finish their rounds and end; who does not in time is noted, and killed.
+    /// Tells all workers to finish. Kills those that do not in time, and notes that.
     pub(crate) fn end(&self, limit: Duration, journal: &Journal) {
         let mut members = self.members();
         for member in members.iter_mut() {
-            // One that is gone does not listen.
+            // Fails if the worker has ended.
             let _ = writeln!(member.orders, "{END}");
         }
         let limit = Instant::now() + limit;

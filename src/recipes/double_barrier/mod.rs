@@ -12,53 +12,56 @@ use super::lock_config::default_data;
 use super::node_config::{NodeConfig, Purpose, Wait};
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire, insist};
+use crate::contend::errors::unanswered;
 use crate::contend::hold::{DROP_LIMIT, Hold};
-use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::{Form, Guid, NodeNaming};
 use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::watch_loop::View;
 
-/// Lets so many participants begin together, and end together.
+/// Lets a fixed number of participants begin together, and end together.
 ///
 /// [`enter`](DoubleBarrier::enter) waits until all are there, [`leave`](Entered::leave) until all
-/// have left. Then the same barrier serves the next round; who comes early waits for the last one
-/// to end.
+/// have left. Then the same barrier serves the next round; a participant that comes early waits for
+/// the current round to end.
 ///
 /// # Guarantees
 ///
-/// A round is decided by one transaction, which names its participants in the data of the node
-/// `base/name`, and takes effect only while the node of each of them is there. Everybody enters by
-/// that alone. So
+/// One transaction decides a round. It writes the participants' names into the data of the node
+/// `base/name`, and takes effect only while each participant's node exists. Participants enter only
+/// by this decision. So
 ///
-/// - **a participant that has given up, failed or died never counts**: it goes as if it had not
-///   come. One that dies counts until its session ends, which is when the ensemble knows of it;
-///   one that has come again in a new session counts once;
-/// - **all enter, or none**: whoever is named has entered, also when its time is just over;
-/// - **nothing stale lets anybody through or holds anybody up**: a round of which nobody is there
-///   any more is over, and children that are no participants, as Curator's and kazoo's `ready`,
-///   mean nothing. Clients of these cannot take part, nor must they use the path.
+/// - **a participant that has given up, failed or died never counts**: it is as if it had not come.
+///   One that dies counts until its session ends, because only then the ensemble knows that it
+///   died; one that has come again in a new session counts once;
+/// - **all enter, or none**: each named participant has entered, even if its timeout is just over;
+/// - **nothing stale lets a participant through or blocks it**: a round of which no participant is
+///   there any more is over, and children that are not participants, such as Curator's and kazoo's
+///   `ready`, mean nothing. Clients of these libraries cannot take part, and must not use the path.
 ///
-/// Nobody is woken before the round is complete, however many wait. To come takes one round trip to
-/// take a place, one to say that it counts from then on, and four to look; the last one
-/// reads the others' nodes, and decides.
+/// No participant is woken before the round is complete, however many wait. Entering takes one
+/// round trip to take a place, one to declare that the participant counts from then on, and four to
+/// look; the last participant reads the others' nodes, and decides.
 ///
 /// Over a handle of the program's own ([`Client`]'s `From<Arc<ZooKeeper>>`) there are no
-/// transactions: what decides a round is asked step by step, and who goes at that moment may be
-/// counted.
+/// transactions: the steps that decide a round are sent one by one, and a participant that leaves
+/// at that moment may be counted.
 ///
 /// # The number of participants
 ///
-/// From 1 to 500, and all must name the same: whoever names another than the first one there gets
-/// the error [`Disagreement`](ErrorKind::Disagreement). One more than there may be waits for a place,
-/// as one may belong to an earlier run of its program that was killed, until that session ends: up to
-/// the [connect time-out](crate::ClientBuilder::connect_timeout), which should be longer than the
-/// session time-out. Then it gets the error [`Full`](ErrorKind::Full), and has had no effect.
+/// From 1 to 500, and all participants must name the same number: one that names another number
+/// than the first one there gets the error [`Conflict`](ErrorKind::Conflict).
+///
+/// If all places are taken, one more participant waits for a place, because one of them may belong
+/// to an earlier run of its program that was killed, until that session ends. It waits at most the
+/// [connect timeout](crate::ClientBuilder::connect_timeout), which should be longer than the
+/// session timeout. Then it gets the error [`Full`](ErrorKind::Full), and has had no effect.
 ///
 /// # Example
 ///
@@ -72,36 +75,39 @@ use crate::session::watch_loop::View;
 /// entered.leave()?; // until all three have finished
 /// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct DoubleBarrier {
     target: NodeConfig,
     participants: u32,
 }
 
-/// How going has ended.
+/// The result of a withdrawal.
 enum Withdrawn {
-    /// A round names it.
+    /// A round names the participant.
     Entered(Entered),
-    /// No round names it, or ever will.
+    /// No round names it, and none will.
     Gone,
     /// There was no answer in time.
     Unknown,
 }
 
-/// The most participants: so that what decides a round stays well below the largest request that
-/// servers take, whatever the path.
+/// The most participants: the transaction that decides a round stays well below the largest request
+/// that servers accept, however long the path.
 const MOST: u32 = 500;
 
-const ENTER: Purpose = Purpose {
-    tried: "enter the double barrier",
-    needs: "READ, WRITE, CREATE and DELETE on its node, and READ and WRITE on its participants'",
-};
-const LEAVE: Purpose = Purpose { tried: "leave the double barrier", needs: "READ on its node" };
+const ENTER: Purpose = Purpose::to_change(
+    "enter the double barrier",
+    "READ, WRITE, CREATE and DELETE on its node, and READ and WRITE on its participants'",
+);
+const LEAVE: Purpose = Purpose::to_read("leave the double barrier", "READ on its node");
 
 impl DoubleBarrier {
-    /// The double barrier `name` under the path `base`, for so many participants: as
-    /// [`DistributedLock::new`](crate::DistributedLock::new). A number of them that cannot be is
-    /// reported by the first call.
+    /// Describes the double barrier `name` under the path `base` for this number of participants:
+    /// see [`DistributedLock::new`](crate::DistributedLock::new).
+    ///
+    /// If the number of participants is not allowed, the first call reports it.
     pub fn new(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -111,7 +117,8 @@ impl DoubleBarrier {
         DoubleBarrier::builder(zk, base, name, participants).build()
     }
 
-    /// As [`new`](DoubleBarrier::new), with settings.
+    /// Starts the description of a double barrier with other settings: see
+    /// [`new`](DoubleBarrier::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -122,52 +129,61 @@ impl DoubleBarrier {
         DoubleBarrierBuilder { barrier: DoubleBarrier { target, participants } }
     }
 
-    /// How many it is for.
+    /// Returns the number of participants.
     pub fn participants(&self) -> u32 {
         self.participants
     }
 
     /// Blocks until all participants are there.
     ///
-    /// A participant that loses its session before that comes again in a new one. One whose session
-    /// is lost when the round is decided already has entered, and its guard says that it is lost.
+    /// A participant that loses its session before that comes again in a new one. If the round was
+    /// already decided when the session was lost, the participant has entered, and its guard
+    /// reports the loss.
     ///
     /// # Errors
     ///
-    /// [`InvalidName`](ErrorKind::InvalidName); [`InvalidData`](ErrorKind::InvalidData) for a number
-    /// of participants that cannot be; [`Disagreement`](ErrorKind::Disagreement) if others name
-    /// another, also if one of them stays for the connect time-out beside those who name the same;
-    /// [`Full`](ErrorKind::Full) if so many others are there for the connect time-out;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized); else as
-    /// [`DistributedLock::lock`](crate::DistributedLock::lock).
+    /// - [`InvalidName`](ErrorKind::InvalidName).
+    /// - [`InvalidArgument`](ErrorKind::InvalidArgument) if the number of participants is not
+    ///   allowed.
+    /// - [`Conflict`](ErrorKind::Conflict) if others name another number; also if one of them stays
+    ///   for the connect timeout beside others that name the same number.
+    /// - [`Full`](ErrorKind::Full) if all places are taken by others for the connect timeout.
+    /// - [`NotAuthorized`](ErrorKind::NotAuthorized).
+    /// - Otherwise as [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn enter(&self) -> Result<Entered> {
         insist(|| self.enter_by(Wait::FOREVER))
     }
 
-    /// As [`enter`](DoubleBarrier::enter), for so long at the most: `None` when there were not
-    /// enough by then. A request that is under way may take up to 50 ms more.
+    /// Blocks until all participants are there, at most `limit`; `None` if there were not enough by
+    /// then: see [`enter`](DoubleBarrier::enter).
     ///
-    /// With `None` its nodes are gone, also one of a session that was lost, and no round counts them.
-    /// Only if the ensemble does not answer in
-    /// these 50 ms, as the log says then, the node is deleted in the background, and a round that is
-    /// decided before counts it, as it would count one that died a moment later: even a round of the
-    /// caller's own next call, in a new session.
+    /// A request that is under way may take up to 50 ms more. After `None` the call's nodes are
+    /// gone, including one of a session that was lost, and no round counts them.
+    ///
+    /// If the ensemble does not answer in these 50 ms, the call fails, and the log says so. The
+    /// node is then deleted in the background. A round that is decided before that counts it, as it
+    /// would count a participant that died a moment later: even a round of the caller's own next
+    /// call, in a new session.
     ///
     /// # Errors
     ///
-    /// As [`enter`](DoubleBarrier::enter), at the end of the limit if that is sooner than the connect
-    /// time-out.
+    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) at the end
+    /// of `limit` if the ensemble did not answer; otherwise as [`enter`](DoubleBarrier::enter), at
+    /// the end of `limit` if that is sooner than the connect timeout.
     pub fn enter_for(&self, limit: Duration) -> Result<Option<Entered>> {
         self.enter_by(Wait::until(Deadline::after(limit)))
     }
 
-    /// As [`enter`](DoubleBarrier::enter), until any thread trips `cancel`. If the round is decided
-    /// by then, it has entered all the same.
+    /// Blocks until all participants are there, or any thread trips `cancel`: see
+    /// [`enter`](DoubleBarrier::enter).
+    ///
+    /// If the round is decided before that, the participant has entered nevertheless.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled), with which the node is as gone as with the `None` of
-    /// [`enter_for`](DoubleBarrier::enter_for); else as [`enter`](DoubleBarrier::enter).
+    /// [`Cancelled`](ErrorKind::Cancelled): the call's nodes are gone, as after the `None` of
+    /// [`enter_for`](DoubleBarrier::enter_for), unless the ensemble does not answer. Otherwise as
+    /// [`enter`](DoubleBarrier::enter).
     pub fn enter_with(&self, cancel: &Cancel) -> Result<Entered> {
         insist(|| self.enter_by(Wait::unless(cancel)))
     }
@@ -180,21 +196,27 @@ impl DoubleBarrier {
                 Ok(Some(WaitOutcome::Entered(round))) => {
                     return Ok(Some(self.entered(hold, round)));
                 }
-                // Others may still count it, until the ensemble knows of that.
+                // Others may still count its node, until the ensemble knows of the loss.
                 Ok(Some(WaitOutcome::Lost)) => match self.withdraw(hold, wait)? {
                     Withdrawn::Entered(entered) => return Ok(Some(entered)),
                     Withdrawn::Gone => {}
-                    Withdrawn::Unknown => return wait.over(&contention.node),
+                    Withdrawn::Unknown => return self.unknown(wait),
                 },
                 Ok(None) => {
                     return match self.withdraw(hold, wait.parting())? {
                         Withdrawn::Entered(entered) => Ok(Some(entered)),
-                        Withdrawn::Gone | Withdrawn::Unknown => wait.over(&contention.node),
+                        Withdrawn::Gone => wait.over(&contention.node),
+                        Withdrawn::Unknown => self.unknown(wait),
                     };
                 }
                 Err(error) => {
+                    let in_doubt = error.kind() == ErrorKind::ConnectionLoss;
                     return match self.withdraw(hold, wait.parting()) {
                         Ok(Withdrawn::Entered(entered)) => Ok(Some(entered)),
+                        Ok(Withdrawn::Gone) if in_doubt => {
+                            Err(unanswered(self.target.client.core(), &contention.node))
+                        }
+                        Ok(Withdrawn::Unknown) if error.is_outage() => self.unknown(wait),
                         _ => Err(error),
                     };
                 }
@@ -202,19 +224,27 @@ impl DoubleBarrier {
         }
     }
 
+    /// The result of a call whose node may be counted until it is deleted.
+    fn unknown<T>(&self, wait: Wait<'_>) -> Result<Option<T>> {
+        let node = self.target.node()?;
+        wait.over::<T>(node)?;
+        Err(ENTER.unanswered(self.target.client.core(), true, node))
+    }
+
     fn contention(&self) -> Result<Contention> {
         let (node, participants) = (self.target.node()?.to_owned(), self.participants);
         if participants == 0 || participants > MOST {
-            let message = format!("a double barrier is for 1 to {MOST}, not {participants}");
-            return Err(Error::new(ErrorKind::InvalidData, message).on(node));
+            let message = format!("{participants} participants: only 1 to {MOST} are possible");
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
-        // By what the nodes of one call are known, though it may take one session after another.
+        // Marks all nodes of one call, which may use several sessions one after another.
         let guid = Guid::from_u128(rt::random());
         let mut data = default_data();
         data.extend(format!(" entry={guid}").bytes());
         Ok(Contention {
             client: self.target.client.clone(),
             node,
+            noun: "place in the double barrier",
             data,
             acl: self.target.acl.clone(),
             form: Form::of_permits(NodeNaming::Curator, 1, participants),
@@ -222,7 +252,7 @@ impl DoubleBarrier {
         })
     }
 
-    /// One of so many places, as soon as there is one.
+    /// Takes a place, as soon as one is free.
     fn take_place(&self, contention: &Contention, wait: Wait<'_>) -> Result<Option<Hold>> {
         let count = self.count();
         loop {
@@ -242,19 +272,19 @@ impl DoubleBarrier {
                 Ok((now == Capacity::Room).then_some(()))
             };
             let limited = Wait { until: wait.until.earlier(patience), ..wait };
-            if self.target.find(ENTER, limited, look)?.is_some() {
+            if self.target.find_or_none(ENTER, limited, look)?.is_some() {
                 continue;
             }
             let crowd = *seen.lock();
             let error = match crowd {
                 Capacity::Full => {
-                    let message = format!("{count} others are there, and it is for {count}");
+                    let message = format!("no place is free: all {count} are taken; retry later");
                     Error::new(ErrorKind::Full, message)
                 }
                 Capacity::Odd(other) => {
                     let message =
-                        format!("one of the others is for {other}, and this is for {count}");
-                    Error::new(ErrorKind::Disagreement, message)
+                        format!("size mismatch: another client names {other}, this call {count}");
+                    Error::new(ErrorKind::Conflict, message)
                 }
                 Capacity::Room | Capacity::Locks if wait.until.has_passed() => return Ok(None),
                 Capacity::Room | Capacity::Locks => continue,
@@ -268,20 +298,20 @@ impl DoubleBarrier {
         self.target.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
     }
 
-    /// Goes, unless a round has been decided with this participant; in whichever session.
+    /// Withdraws, unless a decided round names this participant; works in any session.
     fn withdraw(&self, hold: Hold, wait: Wait<'_>) -> Result<Withdrawn> {
         let (own, owner) = (path::last(hold.path()).to_owned(), hold.held_node().session_id());
         let held_node = Arc::clone(hold.held_node());
         let look = move |view: &mut View<'_>, whole: &str| {
             if view.id() != owner {
-                // Its server may not have heard of the node, or of the round.
+                // This session's server may lag behind, and not show the node or the round.
                 view.sync()?;
             }
-            // Its going is no loss.
+            // The node's deletion below must not be reported as a loss.
             drop(held_node.leave());
             withdraw(view, whole, &own).map(Some)
         };
-        match self.target.find(ENTER, wait, look) {
+        match self.target.find_or_none(ENTER, wait, look) {
             Ok(Some(Some(round))) => Ok(Withdrawn::Entered(self.entered(hold.again(), round))),
             Ok(Some(None)) => {
                 hold.has_gone();
@@ -305,7 +335,7 @@ impl DoubleBarrier {
     }
 
     fn entered(&self, hold: Hold, mut round: Vec<String>) -> Entered {
-        // Each waits for the next one first, so that not all wait for the same.
+        // Each participant first waits for the one after it, so that not all wait for the same one.
         let own = path::last(hold.path());
         let target = round.iter().position(|name| name == own).unwrap_or_default();
         round.rotate_left(target);
@@ -317,25 +347,29 @@ impl DoubleBarrier {
     }
 }
 
-/// One that has entered a [`DoubleBarrier`]. Dropped, it has left, without waiting for the others.
+/// A participant's place inside a [`DoubleBarrier`]; dropping it leaves, without waiting for the
+/// others.
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the participant leaves immediately"]
 #[clippy::has_significant_drop]
 pub struct Entered {
     target: NodeConfig,
     hold: Hold,
-    /// All of the round, this one first.
+    /// All participants of the round, this one first.
     round: Vec<String>,
 }
 
 impl Entered {
-    /// Leaves, and blocks until all of the round have left, or died.
+    /// Leaves, and blocks until all participants of the round have left, or died.
     ///
     /// # Errors
     ///
-    /// [`SessionLost`](ErrorKind::SessionLost), [`LockLost`](ErrorKind::LockLost) or
-    /// [`Closed`](ErrorKind::Closed) if it was not inside any more: then the others are not waited
-    /// for. [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the barrier's node, and
-    /// what waiting cannot mend else.
+    /// - [`SessionLost`](ErrorKind::SessionLost), [`Lost`](ErrorKind::Lost) or
+    ///   [`Closed`](ErrorKind::Closed) if the participant was not inside any more; the call then
+    ///   does not wait for the others.
+    /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the barrier's node.
+    /// - Other errors that waiting does not resolve.
     pub fn leave(self) -> Result<()> {
         let Entered { target, hold, round } = self;
         hold.release()?;
@@ -343,13 +377,16 @@ impl Entered {
         target.find(LEAVE, Wait::FOREVER, look).map(drop)
     }
 
-    /// As [`leave`](Entered::leave), for so long at the most: false when others are still inside, or
-    /// when the ensemble did not answer. This one has left in any case. A request that is under way
-    /// may take up to 50 ms more.
+    /// Leaves, and waits at most `limit` for the others; returns false if others were still inside
+    /// at the end.
+    ///
+    /// This participant has left in any case. A request that is under way may take up to 50 ms
+    /// more.
     ///
     /// # Errors
     ///
-    /// As [`leave`](Entered::leave).
+    /// [`Connect`](ErrorKind::Connect) at the end of `limit` if no server answered whether the
+    /// others have left; otherwise as [`leave`](Entered::leave).
     pub fn leave_for(self, limit: Duration) -> Result<bool> {
         let until = Deadline::after(limit);
         let Entered { target, hold, round } = self;
@@ -359,29 +396,29 @@ impl Entered {
         Ok(target.find(LEAVE, Wait::until(until), look)?.is_some())
     }
 
-    /// How many have entered together.
+    /// Returns how many participants have entered together.
     pub fn participants(&self) -> usize {
         self.round.len()
     }
 
-    /// Whether it is inside for all that is known here: as
-    /// [`LockGuard::is_held`](crate::LockGuard::is_held). For the others it has left when it is not.
+    /// Whether this participant is inside, as far as this client knows: see
+    /// [`LockGuard::is_held`](crate::LockGuard::is_held). If not, it has left for the others.
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }
 
-    /// A handle by which any thread can wait for the loss of its place.
+    /// Returns a handle with which any thread can wait for the loss of the place.
     pub fn lost(&self) -> Lost {
         self.hold.lost()
     }
 
-    /// Calls `callback`, once, when its place is lost: as
+    /// Calls `callback`, once, when the place is lost: see
     /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         self.hold.on_lost(Box::new(callback));
     }
 
-    /// The participant's node, as the client names it.
+    /// Returns the path of the participant's node, as the client names it.
     pub fn path(&self) -> &str {
         self.hold.path()
     }
@@ -405,17 +442,17 @@ pub struct DoubleBarrierBuilder {
 }
 
 impl DoubleBarrierBuilder {
-    /// The ACL of every node that the barrier makes: missing parents, its own node, and
-    /// participants. Default [`Acl::open`].
+    /// Sets the ACL of every node that the barrier creates: missing parents, its own node, and the
+    /// participants'. Default [`Acl::open`].
     ///
-    /// Whoever takes part needs READ, WRITE, CREATE and DELETE on the barrier's node, and READ
-    /// and WRITE on the participants'.
+    /// Taking part requires READ, WRITE, CREATE and DELETE on the barrier's node, and READ and
+    /// WRITE on the participants' nodes.
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DoubleBarrierBuilder {
         self.barrier.target.acl = acl.into();
         self
     }
 
-    /// The double barrier with these settings.
+    /// Returns the double barrier with these settings.
     pub fn build(self) -> DoubleBarrier {
         self.barrier
     }

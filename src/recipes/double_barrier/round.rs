@@ -13,39 +13,39 @@ use crate::session::connection::{Answer, Fault, Step};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
-/// Who waits for a round.
+/// A participant that waits for a round.
 #[derive(Clone)]
 pub(super) struct Waiting {
-    /// Its node's name.
+    /// The name of its node.
     own: String,
-    /// The session of that.
+    /// The session that owns the node.
     owner: i64,
-    /// What its node says.
+    /// The node's data.
     data: Vec<u8>,
-    /// Whether it has said that it counts.
+    /// Whether it has declared that it counts.
     declared: Arc<AtomicBool>,
     count: usize,
 }
 
-/// What became of a wait for a round.
+/// How a wait for a round ended.
 pub(super) enum WaitOutcome {
     Entered(Vec<String>),
-    /// The own node is gone, or its session.
+    /// The participant's node or its session is gone.
     Lost,
 }
 
-/// Why there is no place.
+/// Whether a place is free; if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capacity {
     Room,
     Full,
-    /// One is there for another number of participants, and stands in the way of all who came later.
+    /// A participant there names this other number, and blocks all that came later.
     Odd(u32),
-    /// These do not belong there.
+    /// Contenders of locks are there, which do not belong there.
     Locks,
 }
 
-/// What the engine goes by when it gives a place.
+/// Checks for a free place by the rule by which the engine grants one.
 pub(super) fn crowd(view: &mut View<'_>, whole: &str, count: usize) -> Answer<Capacity> {
     let children = view.list(whole)?.unwrap_or_default();
     let leaving = view.leaving(whole);
@@ -73,11 +73,11 @@ impl Waiting {
         }
     }
 
-    /// Looks whether there is a round with this participant, and decides it if all are there.
+    /// Looks for a round that names this participant, and decides one if all are there.
     pub(super) fn look(&self, view: &mut View<'_>, whole: &str) -> Answer<Option<WaitOutcome>> {
         let own_path = path::join(whole, &self.own);
         loop {
-            // First, because a round that was decided names the node also when that is gone.
+            // Checked before the round is read: a decided round names the node even if it is gone.
             let is_here = self.declare(view, &own_path)? && view.node(&own_path)?.is_some();
             let Some((data, stat)) = view.node(whole)? else { return Ok(Some(WaitOutcome::Lost)) };
             let before = names(&data);
@@ -99,7 +99,7 @@ impl Waiting {
                 continue;
             }
             members.truncate(self.count);
-            // Whoever is the last to declare itself sees them all.
+            // The last participant to declare itself sees that all have.
             if !are_complete(view, whole, &members)? {
                 return Ok(None);
             }
@@ -111,15 +111,15 @@ impl Waiting {
             };
             let steps: Vec<Step> = checks.chain([write]).collect();
             match view.transact(&steps) {
-                // Or another has decided, or somebody has gone.
+                // Decided, by this or another participant; or one has gone. Look again.
                 Ok(()) | Err(Fault::BadVersion | Fault::NoNode) => {}
                 Err(fault) => return Err(fault),
             }
         }
     }
 
-    /// Writes over the own node, which counts from then on: before, who gives up has it deleted by
-    /// whoever gets to it. False if it is gone, or its session.
+    /// Writes to the participant's own node, which counts from then on. Before, if the call gives
+    /// up, any thread may delete the node. False if the node or its session is gone.
     fn declare(&self, session: &Session, own_path: &str) -> Answer<bool> {
         if session.id() != self.owner {
             return Ok(false);
@@ -135,7 +135,7 @@ impl Waiting {
     }
 }
 
-/// Deletes the node as long as no round names it; if one does, says which.
+/// Deletes the node unless a round names it; if one does, returns that round.
 pub(super) fn withdraw(session: &Session, whole: &str, own: &str) -> Answer<Option<Vec<String>>> {
     let own_path = path::join(whole, own);
     loop {
@@ -145,7 +145,7 @@ pub(super) fn withdraw(session: &Session, whole: &str, own: &str) -> Answer<Opti
             return Ok(Some(round));
         }
         let unchanged = check(whole, Some(stat.version));
-        match session.transact(&[unchanged, Step::Delete { path: own_path.clone() }]) {
+        match session.transact(&[unchanged, Step::delete(own_path.clone())]) {
             Ok(()) | Err(Fault::NoNode) => return Ok(None),
             Err(Fault::BadVersion) => {}
             Err(fault) => return Err(fault),
@@ -153,10 +153,10 @@ pub(super) fn withdraw(session: &Session, whole: &str, own: &str) -> Answer<Opti
     }
 }
 
-/// Looks whether all of the round have gone.
+/// Checks whether all participants of the round have gone.
 pub(super) fn all_gone(view: &mut View<'_>, whole: &str, round: &[String]) -> Answer<Option<()>> {
     loop {
-        // A new session's server may not have heard of all who entered.
+        // A new session's server may lag behind, and not show all that entered.
         view.sync()?;
         let children = view.children(whole, false)?.unwrap_or_default();
         let Some(left) = round.iter().find(|name| children.contains(name)) else {
@@ -184,26 +184,26 @@ fn members(session: &Session, whole: &str, children: &[String], count: usize) ->
     ours.map(|ticket| ticket.name().to_owned()).collect()
 }
 
-/// Whether these are as many participants, and each of them counts.
+/// Whether these are all different participants, and each of them counts.
 fn are_complete(session: &Session, whole: &str, members: &[String]) -> Answer<bool> {
     let mut entries = BTreeSet::new();
-    // The last to come are the last to count.
+    // Latest first: those that came last are the last to count.
     for name in members.iter().rev() {
         match session.read(&path::join(whole, name), false)? {
             Some((data, stat)) if stat.version > 0 => entries.insert(entry(name, data)),
             _ => return Ok(false),
         };
     }
-    // Who has come again in a new session may be there twice, for a while.
+    // A participant that has come again in a new session may be there twice, for a while.
     Ok(entries.len() == members.len())
 }
 
-/// What tells the calls apart that nodes belong to. An ACL may hide it.
+/// Identifies the call that the node belongs to: its data, or its name if an ACL hides the data.
 fn entry(name: &str, data: Vec<u8>) -> Vec<u8> {
     if data.is_empty() { name.as_bytes().to_vec() } else { data }
 }
 
-/// The participants of a round. What else the data may say is nobody of ours.
+/// The participants of a round. Anything else in the data is ignored.
 fn names(data: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(data);
     let is_ours = |ticket: &Ticket<'_>| ticket.class() == Class::Permits;

@@ -7,36 +7,36 @@ use crate::contend::list_contenders::Contender;
 use crate::contend::observer::Observer;
 use crate::error::Result;
 
-/// One of those who lead or campaign: see
+/// A candidate, which leads or campaigns: see
 /// [`LeaderElection::candidates`](crate::LeaderElection::candidates).
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
     /// Its node.
     pub path: String,
-    /// The number by which the order is kept.
+    /// Its sequence number, which decides the order.
     pub sequence: i32,
-    /// The bytes of its [`id`](Candidate::id). Empty when an ACL hides them, and while a request to
-    /// let go stands in their place: a leader writes its data back as soon as it has noted the
+    /// The bytes of its [`id`](Candidate::id). Empty if an ACL hides them, and while a request to
+    /// resign stands in their place: a leader writes its data back as soon as it has noted the
     /// request (see [`request_release`](crate::DistributedLock::request_release)).
     pub data: Vec<u8>,
     /// The id of the session it belongs to, as servers name it in their logs (in hexadecimal). 0
-    /// is a node of no session, which nobody will clean up; -1 is unknown: since ZooKeeper 3.7.3,
-    /// 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
+    /// means that the node belongs to no session, so that no session's end deletes it. -1 means
+    /// unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
     pub session: i64,
-    /// When it began to campaign, by the ensemble's clock; when it was seen, by this machine's,
-    /// where an ACL hides that.
+    /// When it began to campaign, by the ensemble's clock. If an ACL hides that: when it was seen,
+    /// by this machine's clock.
     pub since: SystemTime,
 }
 
 impl Candidate {
-    /// Who it is, in its own words, with what is not UTF-8 replaced: see
+    /// Returns its id, with invalid UTF-8 replaced: see
     /// [`LeaderElectionBuilder::id`](crate::LeaderElectionBuilder::id).
     pub fn id(&self) -> String {
         String::from_utf8_lossy(&self.data).into_owned()
     }
 
-    /// How long ago it began to campaign; as good as this machine's and the ensemble's clocks
+    /// How long ago it began to campaign; as exact as this machine's and the ensemble's clocks
     /// agree, and never negative.
     pub fn age(&self) -> Duration {
         self.since.elapsed().unwrap_or_default()
@@ -62,11 +62,12 @@ impl fmt::Debug for Candidate {
     }
 }
 
-/// The changes of who leads: see [`LeaderElection::observe`](crate::LeaderElection::observe).
+/// Reports who leads whenever that changes: see
+/// [`LeaderElection::observe`](crate::LeaderElection::observe).
 ///
-/// As an iterator it blocks until there is a change, and ends after an error, which is one that
-/// waiting cannot mend. It has no thread: what happens between two calls is looked up by the next
-/// one, and of several changes only the last is seen.
+/// As an iterator it blocks until there is a change, and ends after an error, which is always one
+/// that waiting does not resolve. It has no thread: each call looks up what has happened since the
+/// one before, and of several changes only the last is seen.
 ///
 /// ```no_run
 /// use zklock::{Client, LeaderElection};
@@ -90,17 +91,26 @@ impl LeaderObserver {
         LeaderObserver { holders }
     }
 
-    /// Who leads now, as soon as it is not the one of the last call; at the first call at once.
-    /// `Some(None)` says that nobody leads, `None` that nothing has changed for so long. A request
-    /// that is under way may take up to 50 ms more.
+    /// Waits at most `limit` for another leader than at the last call, and returns it.
     ///
-    /// It goes on over lost connections and sessions.
+    /// The first call returns the leader at once. `Some(None)` means that no candidate leads,
+    /// `None` that nothing has changed within `limit`. A request that is under way may take up to
+    /// 50 ms more.
+    ///
+    /// Lost connections and sessions do not end the wait.
     ///
     /// # Errors
     ///
     /// As [`Observer::next_for`].
     pub fn next_for(&mut self, limit: Duration) -> Result<Option<Option<Candidate>>> {
         Ok(self.holders.next_for(limit)?.map(leader))
+    }
+
+    /// Whether what the last call returned still holds: see [`Observer::is_current`].
+    ///
+    /// Without a connection, the leader that was returned may no longer lead.
+    pub fn is_current(&self) -> bool {
+        self.holders.is_current()
     }
 }
 

@@ -13,35 +13,40 @@ use crate::logging;
 use crate::rt::{self, Deadline};
 use crate::session::cancel::Cancel;
 use crate::session::notify::Waiter;
+use crate::session::status::SessionState;
 
-/// How a term ends: see [`LeaderElection::lead`]. Any error will do for `?`.
+/// How a term ends: see [`LeaderElection::lead`]. `?` converts any error to it.
 pub type TermResult<T> = Result<ControlFlow<T>, Box<dyn StdError + Send + Sync>>;
 
 impl LeaderElection {
-    /// Campaigns, has `term` do the leader's work whenever this candidate leads, and stands again,
-    /// until `term` says that it is enough. All on the calling thread.
+    /// Campaigns, runs `term` whenever this candidate leads, and campaigns again, until `term`
+    /// returns `Break`.
     ///
-    /// | `term` ends with | What is done |
+    /// Runs everything on the calling thread. `term` does the leader's work.
+    ///
+    /// | `term` ends with | What `lead` does |
     /// |---|---|
-    /// | `Ok(ControlFlow::Break(value))` | it resigns, and gives the value |
-    /// | `Ok(ControlFlow::Continue(()))` | it resigns, and stands again, behind the others |
-    /// | an error, when the leadership is lost | it stands again at once |
-    /// | any other error | it resigns, [rests](crate::LeaderElectionBuilder::back_off), and stands again |
-    /// | a panic | it resigns, and the panic goes on to the caller |
+    /// | `Ok(ControlFlow::Break(value))` | resigns, and returns the value |
+    /// | `Ok(ControlFlow::Continue(()))` | resigns, and campaigns again, behind the others |
+    /// | an error, when the leadership is lost | campaigns again at once |
+    /// | any other error | resigns, [pauses](crate::LeaderElectionBuilder::back_off), and campaigns again |
+    /// | a panic | resigns, and passes the panic on to the caller |
     ///
-    /// An error of campaigning that [trying again](crate::Error::is_retryable) may mend is rested
-    /// after, too. So no error of `term` ends it; one that is to goes into the value.
+    /// It also pauses after a [retryable](crate::Error::is_retryable) error of campaigning. No
+    /// error of `term` ends `lead`: to end it with an error, return the error as the value of
+    /// `Break`.
     ///
-    /// **`term` has to end when the leadership is lost**, since others lead then: by asking
-    /// [`is_leader`](Leadership::is_leader) between its steps, or as [`on_lost`](Leadership::on_lost)
-    /// and [`lost`](Leadership::lost) tell it. Nobody can end it from outside.
+    /// **`term` must end when the leadership is lost**, because others lead then. It can check
+    /// [`is_leader`](Leadership::is_leader) between its steps, or use
+    /// [`on_lost`](Leadership::on_lost) or [`lost`](Leadership::lost). Nothing can end it from
+    /// outside.
     ///
-    /// What it is about, any clone of the election tells: [`progress`](LeaderElection::progress).
+    /// Any clone of the election reports the [`progress`](LeaderElection::progress).
     ///
     /// # Errors
     ///
-    /// What waiting cannot mend: as [`campaign`](LeaderElection::campaign), but for what is
-    /// retryable. It ends so with a closed client.
+    /// As [`campaign`](LeaderElection::campaign), except for
+    /// [retryable](crate::Error::is_retryable) errors. A closed client ends it.
     ///
     /// # Example
     ///
@@ -66,13 +71,16 @@ impl LeaderElection {
         self.supervise(None, term)
     }
 
-    /// As [`lead`](LeaderElection::lead), until any thread trips `cancel`: that ends campaigning
-    /// and resting at once. A term is not interrupted, but can look at the token itself, as at the
-    /// leadership; unless it gives a value, it is the last.
+    /// Campaigns and runs `term` again and again, until any thread trips `cancel`: see
+    /// [`lead`](LeaderElection::lead).
+    ///
+    /// `cancel` ends campaigning and pausing at once. It does not interrupt a term, which can check
+    /// the token itself, just as it checks the leadership. The term that runs then is the last one;
+    /// if it returns `Break`, the call returns its value.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled); else as [`lead`](LeaderElection::lead).
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`lead`](LeaderElection::lead).
     pub fn lead_with<T>(
         &self,
         cancel: &Cancel,
@@ -81,13 +89,18 @@ impl LeaderElection {
         self.supervise(Some(cancel), term)
     }
 
-    /// What [`lead`](LeaderElection::lead) is about just now, on whichever threads this value and
-    /// its clones do that; where several do, what the furthest of them is about.
+    /// Returns what [`lead`](LeaderElection::lead) is doing just now, on all threads that run it on
+    /// this value or its clones. If there are several, the phase is that of the most advanced one.
     pub fn progress(&self) -> ElectionProgress {
+        let is_connected = self.config.client.state() == SessionState::Connected;
         let progress = self.progress.0.lock();
         let phases = progress.phases.iter().copied();
+        let phase = phases.max_by_key(|phase| *phase as u8).unwrap_or(ElectionPhase::Idle);
         ElectionProgress {
-            phase: phases.max_by_key(|phase| *phase as u8).unwrap_or(ElectionPhase::Idle),
+            phase: match phase {
+                ElectionPhase::Campaigning if !is_connected => ElectionPhase::Connecting,
+                phase => phase,
+            },
             terms: progress.terms,
             last_error: progress.last_error.clone(),
         }
@@ -136,7 +149,7 @@ impl LeaderElection {
         }
     }
 
-    /// After an error. A closed client is for the next campaign to tell.
+    /// Pauses after an error. Ends early if the client is closed: the next campaign reports that.
     fn rest(
         &self,
         part: &mut Candidacy<'_>,
@@ -145,7 +158,10 @@ impl LeaderElection {
     ) -> Result<()> {
         let (node, limit) = (self.config.node()?, self.back_off.after(part.errors));
         part.errors = part.errors.saturating_add(1);
-        logging::warning!(target: "zklock::election", "election {node:?}: campaigning again in {limit:?}: {error}");
+        logging::warning!(
+            target: "zklock::election",
+            "election {node:?}: campaigning again in {limit:.1?}: {error}"
+        );
         let (waiter, core) = (Waiter::new(), self.config.client.core());
         let _changes = core.changes().subscribe(waiter.bell());
         let _cancel = cancel.map(|cancel| cancel.subscribe(waiter.bell()));
@@ -161,11 +177,11 @@ impl LeaderElection {
     }
 }
 
-/// One that is at it, until dropped.
+/// A running call of `lead`, until dropped.
 struct Candidacy<'a> {
     progress: &'a ProgressBoard,
     phase: Option<ElectionPhase>,
-    /// In a row.
+    /// How many errors there were in a row.
     errors: u32,
 }
 
@@ -190,7 +206,7 @@ impl Candidacy<'_> {
 
     fn note(&self, error: &Failure) {
         let last = self.progress.0.lock().last_error.replace(Arc::clone(error));
-        // It may do whatever its maker likes when it is dropped: not under the lock.
+        // Dropping the error may run code of the program: not under the lock.
         drop(last);
     }
 }

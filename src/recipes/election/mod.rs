@@ -13,43 +13,46 @@ use self::progress::{BackOff, ProgressBoard};
 use super::guard_macro::guard;
 use super::lock_config::{LockConfig, node_settings};
 use crate::acl::Acl;
-use crate::contend::fencing::FencingToken;
 use crate::contend::hold::Hold;
-use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::contend::watchdog::Lost;
 use crate::error::Result;
+use crate::fencing::FencingToken;
+use crate::loss_reason::LossReason;
 use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 
-/// Has one of many candidates lead, and the next one when it resigns or its session ends.
+/// Elects one leader among many candidates, and the next one when the leader resigns or its session
+/// ends.
 ///
-/// Whoever campaigns makes an ephemeral sequential child of the election's node `base/name`, with
-/// its id for data; the lowest number leads, each other waits for the one before it. Node names are
-/// those of Curator's `InterProcessMutex`, on which its `LeaderSelector` stands: candidates of both
-/// can share a path, and see each other's ids. (Its `LeaderLatch` has other names.)
+/// Each candidate creates an ephemeral sequential child of the election's node `base/name`, with
+/// its id as data. The lowest number leads; each other candidate waits for the one before it. Node
+/// names are those of Curator's `InterProcessMutex`, which its `LeaderSelector` uses: candidates of
+/// both can share a path, and see each other's ids. (Curator's `LeaderLatch` uses other names.)
 ///
 /// The value is a description: cheap to make, to clone, to share between threads, and not tied to
-/// a session. Each campaign has a node of its own, also those of one value.
+/// a session. Each campaign has a node of its own, even if several campaigns use one value.
 ///
-/// It excludes any mutex of the same path and name, and so a
+/// An election and a mutex of the same path and name exclude each other. So a
 /// [`DistributedLock`](crate::DistributedLock) there can ask the leader to resign, by
 /// [`request_release`](crate::DistributedLock::request_release), or
 /// [break](crate::DistributedLock::break_lock) its leadership.
 ///
 /// # Guarantees
 ///
-/// Those of a [`DistributedLock`](crate::DistributedLock): one leader at a time as long as each
-/// stops when its [`Leadership`] says that it is lost, which it does by this machine's own clock,
-/// before the ensemble has the next one lead. What a leader that was paused sends late can only be
-/// refused by who receives it, by the [`fencing_token`](Leadership::fencing_token). Leaders come in
-/// the order in which they began to campaign. Who leads and campaigns again, without resigning,
-/// waits for itself.
+/// Those of a [`DistributedLock`](crate::DistributedLock):
+///
+/// - One leader at a time, provided that each stops when its [`Leadership`] says that it is lost.
+///   It says so by this machine's own clock, before the ensemble lets the next candidate lead.
+/// - Only the receiver can refuse what a paused leader sends late, by the
+///   [`fencing_token`](Leadership::fencing_token).
+/// - Candidates lead in the order in which they began to campaign.
+/// - Not reentrant: a leader that campaigns again, without resigning, waits for itself.
 ///
 /// # Example
 ///
-/// One term, to be ended by whoever has it:
+/// One term, until the leadership is lost or dropped:
 ///
 /// ```no_run
 /// use zklock::{Client, LeaderElection};
@@ -63,7 +66,7 @@ use crate::session::client::Client;
 /// # Ok::<(), zklock::Error>(())
 /// ```
 ///
-/// To stand again and again there is [`lead`](LeaderElection::lead).
+/// [`lead`](LeaderElection::lead) campaigns again and again.
 #[derive(Clone, Debug)]
 pub struct LeaderElection {
     pub(super) config: LockConfig,
@@ -72,7 +75,7 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
-    /// The election `name` under the path `base`, with the default settings: as
+    /// Returns the election `name` under the path `base`, with the default settings: see
     /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
@@ -82,91 +85,103 @@ impl LeaderElection {
         LeaderElection::builder(zk, base, name).build()
     }
 
-    /// As [`new`](LeaderElection::new), with settings.
+    /// Returns a builder of the election, to change its settings: see [`new`](LeaderElection::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
         name: impl AsRef<str>,
     ) -> LeaderElectionBuilder {
-        let config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        let mut config = LockConfig::new(zk.into(), base.as_ref(), name.as_ref());
+        config.noun = "leadership";
         let (back_off, progress) = (BackOff::default(), Arc::default());
         LeaderElectionBuilder { lock: LeaderElection { config, back_off, progress } }
     }
 
     /// Blocks until this candidate leads.
     ///
-    /// It outlasts lost connections and lost sessions: with a new session it stands anew. While no
-    /// server can be reached it goes on trying.
+    /// Lost connections and lost sessions do not end it: in a new session it campaigns anew. While
+    /// no server can be reached it keeps trying.
     ///
-    /// Bind what it gives to a name: `let _ = election.campaign()?;` resigns at once, and no lint
-    /// that is on by default says so.
+    /// Bind the result to a name: `let _ = election.campaign()?;` resigns at once, and no lint that
+    /// is on by default warns of it.
     ///
     /// # Errors
     ///
-    /// What waiting cannot mend: as [`DistributedLock::lock`](crate::DistributedLock::lock). No
-    /// node of ours is left in any case.
+    /// Only what waiting does not resolve: as
+    /// [`DistributedLock::lock`](crate::DistributedLock::lock). The call leaves no node behind in
+    /// any case.
     pub fn campaign(&self) -> Result<Leadership> {
         self.stand(None)
     }
 
-    /// As [`campaign`](LeaderElection::campaign), until any thread trips `cancel`.
+    /// Blocks until this candidate leads, or until any thread trips `cancel`.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled), at once if the token was tripped before; else as
-    /// [`campaign`](LeaderElection::campaign).
+    /// [`Cancelled`](crate::ErrorKind::Cancelled), at once if the token was tripped before;
+    /// otherwise as [`campaign`](LeaderElection::campaign).
     pub fn campaign_with(&self, cancel: &Cancel) -> Result<Leadership> {
         self.stand(Some(cancel))
     }
 
-    /// Leads if there is no other candidate; else `None`, and no node is left: as
+    /// Leads if there is no other candidate; otherwise returns `None`, and no node is left.
+    ///
+    /// `None` means that a server said in this call that there are others: see
     /// [`DistributedLock::try_lock`](crate::DistributedLock::try_lock).
     ///
     /// # Errors
     ///
-    /// As [`campaign`](LeaderElection::campaign).
+    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
+    /// [`campaign`](LeaderElection::campaign).
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
         Ok(self.config.try_now(self.form())?.map(Leadership::new))
     }
 
-    /// Campaigns for so long at the most; `None` when it did not come to lead. The time bounds
-    /// everything: as [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
+    /// Campaigns for at most `limit`; returns `None` if others were ahead until then.
+    ///
+    /// `None` means that a server said so in this call. The limit includes connecting and cleaning
+    /// up: see [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     ///
     /// # Errors
     ///
-    /// As [`campaign`](LeaderElection::campaign).
+    /// [`Connect`](crate::ErrorKind::Connect), when the limit is over, if no server answered in
+    /// this call; otherwise as [`campaign`](LeaderElection::campaign).
     pub fn campaign_for(&self, limit: Duration) -> Result<Option<Leadership>> {
         self.stand_by(Deadline::after(limit))
     }
 
-    /// As [`campaign_for`](LeaderElection::campaign_for), until an instant.
+    /// Campaigns until `end` at the latest: see [`campaign_for`](LeaderElection::campaign_for).
     ///
     /// # Errors
     ///
-    /// As [`campaign`](LeaderElection::campaign).
+    /// As [`campaign_for`](LeaderElection::campaign_for).
     pub fn campaign_until(&self, end: Instant) -> Result<Option<Leadership>> {
         self.stand_by(Deadline::at(end))
     }
 
-    /// Who leads as far as this client's server knows, which may lag behind the others: the first of
-    /// the candidates. For people and logs: the answer is out of date when it comes. The candidate
-    /// itself may not know it yet, or be in doubt about its session already; whether *it* leads is
-    /// for its [`Leadership`] to say.
+    /// Returns the leader as far as this client's server knows, which may lag behind the others.
     ///
-    /// Takes one request, and one more for the first candidate, however many there are.
+    /// The leader is the first of the candidates. For people and logs: the answer is out of date
+    /// when it arrives. The candidate itself may not know yet that it leads, or may already doubt
+    /// its session; only its [`Leadership`] says whether *it* leads.
+    ///
+    /// Takes one request, and one more for the first candidate, however many candidates there are.
     ///
     /// # Errors
     ///
     /// [`Connect`](crate::ErrorKind::Connect) or
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the ensemble does not answer
-    /// within the [connect time-out](crate::ClientBuilder::connect_timeout); what waiting cannot
-    /// mend else.
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the ensemble does not answer within
+    /// the [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting
+    /// does not resolve.
     pub fn leader(&self) -> Result<Option<Candidate>> {
         Ok(self.config.first_contender(false)?.map(Candidate::from))
     }
 
-    /// As [`leader`](LeaderElection::leader), of all that had happened before this call: asks the
-    /// ensemble's leader first, in one request more. A leader that has resigned before is not told.
+    /// Returns the leader, including all changes from before this call.
+    ///
+    /// Asks the ensemble's leader first, in one more request than
+    /// [`leader`](LeaderElection::leader). Never returns a candidate that had resigned before.
     ///
     /// # Errors
     ///
@@ -175,8 +190,9 @@ impl LeaderElection {
         Ok(self.config.first_contender(true)?.map(Candidate::from))
     }
 
-    /// All candidates, in the order in which they come to lead; the first one leads, with what
-    /// [`leader`](LeaderElection::leader) says of that.
+    /// Lists all candidates, in the order in which they come to lead.
+    ///
+    /// The first one leads, with the limitations that [`leader`](LeaderElection::leader) describes.
     ///
     /// Takes one request, and one more for each candidate.
     ///
@@ -187,7 +203,8 @@ impl LeaderElection {
         Ok(self.config.contenders(false)?.into_iter().map(Candidate::from).collect())
     }
 
-    /// As [`candidates`](LeaderElection::candidates), of all that had happened before this call: as
+    /// Lists all candidates, including all changes from before this call: see
+    /// [`candidates`](LeaderElection::candidates) and
     /// [`latest_leader`](LeaderElection::latest_leader).
     ///
     /// # Errors
@@ -197,10 +214,10 @@ impl LeaderElection {
         Ok(self.config.contenders(true)?.into_iter().map(Candidate::from).collect())
     }
 
-    /// Who leads, whenever that changes, as [`leader`](LeaderElection::leader) says it: for those
-    /// who follow, for dashboards and tests.
+    /// Observes who leads: first the present [`leader`](LeaderElection::leader), then the leader
+    /// after each change. For followers, dashboards and tests.
     ///
-    /// While there is a leader only its node is watched, so that those who come to wait wake nobody;
+    /// While there is a leader, only its node is watched, so that new candidates wake no observer;
     /// a change of the leader costs each observer a list and a read. While there is none, the list
     /// of candidates is watched.
     pub fn observe(&self) -> LeaderObserver {
@@ -228,19 +245,21 @@ pub struct LeaderElectionBuilder {
 }
 
 impl LeaderElectionBuilder {
-    /// Who this candidate is, as [`leader`](LeaderElection::leader) and
-    /// [`candidates`](LeaderElection::candidates) tell others: the data of its node. Default: host,
-    /// process id and the name of the thread that campaigns. Keep it below 1 MiB; `__REVOKE__` and
-    /// `unlock` are refused, as they ask a leader to resign.
+    /// Sets the id of this candidate, as [`leader`](LeaderElection::leader) and
+    /// [`candidates`](LeaderElection::candidates) show it to others: the data of its node.
+    ///
+    /// Default: host, process id and the name of the thread that campaigns. Keep it below 1 MiB;
+    /// `__REVOKE__` and `unlock` are refused, because they ask a leader to resign.
     pub fn id(mut self, id: impl Into<String>) -> LeaderElectionBuilder {
         self.lock.config.data = Some(id.into().into_bytes());
         self
     }
 
-    /// How long [`lead`](LeaderElection::lead) rests after an error, before it stands again:
-    /// `first`, doubled with each further error up to `longest`, and of that a random part between
-    /// the half and the whole, so that candidates which fail together do not stand again together.
-    /// Default 100 ms and 10 s; with [`Duration::ZERO`] for both it does not rest.
+    /// Sets how long [`lead`](LeaderElection::lead) pauses after an error.
+    ///
+    /// The pause is `first`, doubled with each further error up to `longest`, and of that a random
+    /// part between the half and the whole, so that candidates that fail together do not campaign
+    /// again together. Default 100 ms and 10 s; with [`Duration::ZERO`] for both it does not pause.
     ///
     /// It is `first` again after a term that ended without an error, or took longer than `longest`.
     pub fn back_off(mut self, first: Duration, longest: Duration) -> LeaderElectionBuilder {
@@ -251,8 +270,9 @@ impl LeaderElectionBuilder {
 
 node_settings!(LeaderElectionBuilder, LeaderElection);
 
-/// Being the leader of a [`LeaderElection`]; dropped, it resigns, as a
-/// [`LockGuard`](crate::LockGuard) of a node of its own is released.
+/// The leadership of a [`LeaderElection`]; dropping it resigns.
+///
+/// Dropping works as for a [`LockGuard`](crate::LockGuard) with a node of its own.
 ///
 /// It can be sent to another thread and dropped there. It keeps the client's session open.
 #[must_use = "if unused it resigns immediately"]
@@ -266,14 +286,14 @@ impl Leadership {
         Leadership { hold }
     }
 
-    /// The number to send along with whatever the leader does, so that its receiver can refuse
-    /// what a former leader sends late. It grows from leader to leader.
+    /// Returns the number to send along with everything the leader does, so that its receiver can
+    /// refuse what a former leader sends late. It grows from leader to leader.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
 
-    /// Resigns as dropping does, but waits until the server has confirmed it, and tells if it could
-    /// not be.
+    /// Resigns as dropping does, but waits until the server has confirmed it, and reports a
+    /// failure.
     ///
     /// # Errors
     ///

@@ -6,30 +6,33 @@ use std::time::Duration;
 
 use crate::rt::{self, Mutex};
 
-/// What [`LeaderElection::lead`](crate::LeaderElection::lead) is about: see [`LeaderElection::progress`](crate::LeaderElection::progress).
+/// What [`LeaderElection::lead`](crate::LeaderElection::lead) is doing: see
+/// [`LeaderElection::progress`](crate::LeaderElection::progress).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ElectionProgress {
-    /// Where it is just now.
+    /// The present phase.
     pub phase: ElectionPhase,
-    /// How often it has come to lead.
+    /// How many terms have begun.
     pub terms: u64,
-    /// The last error of a term or of campaigning, also if it was what ended it; not that it was
-    /// cancelled. Errors of campaigning are [`Error`](crate::Error)s.
+    /// The last error of a term or of campaigning, including one that ended `lead`, except for its
+    /// cancellation. Errors of campaigning are [`Error`](crate::Error)s.
     pub last_error: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// Where [`LeaderElection::lead`](crate::LeaderElection::lead) is.
+/// The phases of [`LeaderElection::lead`](crate::LeaderElection::lead).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ElectionPhase {
-    /// Nobody has called it, or it has ended.
+    /// `lead` was not called, or has ended.
     Idle,
     /// It waits a moment after an error.
     Resting,
-    /// It waits to lead, or for a connection.
+    /// It waits for a connection to the ensemble.
+    Connecting,
+    /// It waits to lead.
     Campaigning,
-    /// A term runs. Whether it still leads is for its [`Leadership`](crate::Leadership) to say.
+    /// A term runs. Its [`Leadership`](crate::Leadership) says whether it still leads.
     Leading,
 }
 
@@ -47,7 +50,7 @@ impl Default for BackOff {
 }
 
 impl BackOff {
-    /// After one more error than that many in a row.
+    /// How long to pause after `errors` + 1 errors in a row.
     pub(super) fn after(self, errors: u32) -> Duration {
         let whole = self.first.saturating_mul(1 << errors.min(30)).min(self.longest);
         let part = (rt::random() % 1024) as f64 / 1024.0;
@@ -55,13 +58,13 @@ impl BackOff {
     }
 }
 
-/// What those who look see.
+/// What `progress` reports.
 #[derive(Debug, Default)]
 pub(super) struct ProgressBoard(pub(super) Mutex<ProgressState>);
 
 #[derive(Debug, Default)]
 pub(super) struct ProgressState {
-    /// Of each that is at it.
+    /// The phase of each running call of `lead`.
     pub(super) phases: Vec<ElectionPhase>,
     pub(super) terms: u64,
     pub(super) last_error: Option<Failure>,

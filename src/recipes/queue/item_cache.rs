@@ -1,5 +1,5 @@
-//! What is known of a queue's items: those that wait, those that threads of ours are at, and those
-//! that are leased. The values that share it give each item to one thread at a time.
+//! The local cache of a queue's items: which are waiting, which are reserved by threads of this
+//! process, and which are leased. Values that share a cache give each item to one thread at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,40 +13,40 @@ use crate::session::connection::Stat;
 use crate::session::notify::{Signal, Signals, Subscription};
 use crate::session::session::Session;
 
-/// After so long, at the latest, a leased item that was passed is looked at again.
+/// How long, at most, until a leased item that was passed over is checked again.
 const RECHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct ItemCache {
     pub(crate) layout: Layout,
-    /// Told when whoever has found nothing is to look again.
+    /// Rings the bells of calls that found nothing and now have to look again.
     news: Arc<Signals>,
     kept: Mutex<CachedItems>,
 }
 
 #[derive(Default)]
 struct CachedItems {
-    /// Where the watches were set.
+    /// The connection on which the watches were set.
     on: Option<SeenOn>,
-    /// The one on the list of items; none if there has never been any.
+    /// The watch on the list of items; `None` if there has never been one.
     list: Option<ItemWatch>,
     edition: Option<Generation>,
-    /// The last transaction that the list tells of: items that were made later are not in it.
+    /// The last transaction that the list includes: items created later are not in it.
     listed_at: i64,
     waiting: BTreeSet<Item>,
     claimed: BTreeSet<Item>,
-    /// By others, or by an earlier session of ours.
+    /// Leased by other clients, or by an earlier session of this one.
     leased: BTreeMap<Item, ItemWatch>,
-    /// They were leased when they were looked at, and most such leases do not last: nothing tells
-    /// of their end. They are looked at again, and if they are still leased then, they are watched.
+    /// Leased when they were checked, and not watched, as most such leases end soon. They are
+    /// checked again, and watched if they are still leased then.
     passed: BTreeSet<Item>,
-    /// When they are to be looked at again, though there are others.
+    /// When the passed items are to be checked again even if other items are waiting.
     due: Option<Instant>,
-    /// They may not be read.
+    /// Items that this client may not read.
     hidden: BTreeSet<Item>,
 }
 
-/// What a look at an item has shown.
+/// What a check of an item has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ItemStatus {
     Free,
@@ -55,7 +55,7 @@ pub(crate) enum ItemStatus {
     Gone,
 }
 
-/// A connection, and for how long what was seen on it is believed.
+/// A connection and a review period: what was seen is trusted only while both are current.
 #[derive(Clone)]
 pub(crate) struct SeenOn {
     session: Weak<Session>,
@@ -63,13 +63,13 @@ pub(crate) struct SeenOn {
     review: u64,
 }
 
-/// A watch that may have fired.
+/// A watch, and whether it has fired.
 pub(crate) struct ItemWatch {
     fired: Arc<AtomicBool>,
     _subscription: Subscription,
 }
 
-/// Which items were ever made: as long as it is the same, there are no new ones.
+/// Identifies all items created so far: as long as it stays the same, there are no new ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation {
     queue: i64,
@@ -78,15 +78,15 @@ pub(crate) struct Generation {
 
 impl Generation {
     pub(crate) fn of(queue: &Stat) -> Generation {
-        // The changes are those that were made and those that were deleted; the children are the
-        // ones without the others.
+        // Changes = created + deleted, and children = created - deleted: the sum is twice the
+        // number created.
         let twice = queue.child_changes.wrapping_add(queue.children);
         Generation { queue: queue.czxid, made: twice }
     }
 }
 
 impl SeenOn {
-    /// To be taken before what is seen on it is asked for.
+    /// To be called before the requests whose replies are stored with it.
     pub(crate) fn now(session: &Arc<Session>) -> SeenOn {
         let phase = session.status().now();
         let (connection, review) = (phase.connection, phase.review());
@@ -120,12 +120,12 @@ impl ItemCache {
         Arc::new(ItemCache { layout, news: Arc::default(), kept: Mutex::default() })
     }
 
-    /// Has a bell rung whenever [`has_news`](ItemCache::has_news) may have become true.
+    /// Rings the bell whenever [`has_news`](ItemCache::has_news) may have become true.
     pub(crate) fn subscribe(&self, bell: Signal) -> Subscription {
         self.news.subscribe(bell)
     }
 
-    /// Whether a call that has found nothing may find something now.
+    /// Whether a call that found nothing may find something now.
     pub(crate) fn has_news(&self) -> bool {
         let kept = self.kept.lock();
         !kept.waiting.is_empty()
@@ -135,7 +135,7 @@ impl ItemCache {
             || kept.leased.values().any(ItemWatch::has_fired)
     }
 
-    /// The first item that is known to wait.
+    /// Reserves the first item that is known to be waiting.
     pub(crate) fn claim(self: &Arc<Self>, on: &SeenOn) -> Option<Arc<Reservation>> {
         let mut kept = self.kept.lock();
         kept.look_after_leases(on);
@@ -153,35 +153,35 @@ impl ItemCache {
         kept.waiting.is_empty()
     }
 
-    /// Whether a watch tells of new items.
+    /// Whether a watch reports new items.
     pub(crate) fn is_watched(&self, on: &SeenOn) -> bool {
         let kept = self.kept.lock();
         kept.on.as_ref() == Some(on) && kept.list.as_ref().is_some_and(|list| !list.has_fired())
     }
 
-    /// Whether it is time to look at what was passed, though there are others.
+    /// Whether it is time to check the passed items even if other items are waiting.
     pub(crate) fn is_due(&self, on: &SeenOn) -> bool {
         let mut kept = self.kept.lock();
         kept.look_after_leases(on);
         kept.due.is_some_and(|due| due <= rt::now())
     }
 
-    /// Whether all items of this generation are known, but for those that are gone.
+    /// Whether all items of this generation are known, except for those that are gone.
     pub(crate) fn has(&self, edition: Generation) -> bool {
         self.kept.lock().edition == Some(edition)
     }
 
-    /// Those that were passed.
+    /// The items that were passed over.
     pub(crate) fn passed(&self) -> Vec<Item> {
         self.kept.lock().passed.iter().cloned().collect()
     }
 
-    /// So many of the first that are known to wait.
+    /// The first items that are known to be waiting, at most `most`.
     pub(crate) fn ahead(&self, most: usize) -> Vec<Item> {
         self.kept.lock().waiting.iter().take(most).cloned().collect()
     }
 
-    /// A watch, to be registered before the server is asked to set it.
+    /// Registers a watch; to be called before the request that sets it at the server.
     pub(crate) fn watch(&self, session: &Session, path: &str) -> ItemWatch {
         let fired = Arc::new(AtomicBool::new(false));
         let (flag, news) = (Arc::clone(&fired), Arc::clone(&self.news));
@@ -192,8 +192,8 @@ impl ItemCache {
         ItemWatch { fired, _subscription: session.watches().subscribe(path, signal) }
     }
 
-    /// These are the children of the queue's node, with its stat if it is there, and with the watch
-    /// that was set by asking for them. Says how many are no items.
+    /// Stores the children of the queue's node, its stat if it exists, and the watch that the
+    /// request for them has set. Returns how many children are not items.
     pub(crate) fn learn(
         &self,
         on: &SeenOn,
@@ -206,7 +206,7 @@ impl ItemCache {
         let mut kept = self.kept.lock();
         kept.look_after_leases(on);
         if kept.edition.map(|known| known.queue) != edition.map(|now| now.queue) {
-            // What has the same name may be another item.
+            // The same name may now be another item.
             kept.forget_sights();
         }
         kept.leased.retain(|item, _| items.remove(item));
@@ -224,7 +224,7 @@ impl ItemCache {
         others
     }
 
-    /// The list is of a queue that is gone: there is another one in its place.
+    /// Forgets the list: the queue's node was deleted and created again.
     pub(crate) fn forget(&self) {
         let mut kept = self.kept.lock();
         kept.forget_sights();
@@ -234,12 +234,12 @@ impl ItemCache {
         self.news.tell();
     }
 
-    /// What a look at items that wait has shown.
+    /// Stores what a check of waiting items has shown.
     pub(crate) fn looked_ahead(&self, seen: impl Iterator<Item = (Item, ItemStatus)>) {
         let mut kept = self.kept.lock();
         for (item, sight) in seen {
             match sight {
-                // A closer look will tell, if nobody is at it.
+                // The thread that has reserved it, or the next one that does, reads it.
                 ItemStatus::Free | ItemStatus::Hidden => {}
                 ItemStatus::Gone => {
                     kept.waiting.remove(&item);
@@ -249,12 +249,11 @@ impl ItemCache {
             }
         }
         drop(kept);
-        // Calls that wait for whatever may come have to know of what was passed.
+        // Waiting calls have to learn which items were passed: they set the watches on them.
         self.news.tell();
     }
 
-    /// What another look at items that had been passed has shown, with the watches that were set by
-    /// it.
+    /// Stores what the second check of passed items has shown, with the watches that it has set.
     pub(crate) fn looked_back(&self, on: &SeenOn, seen: Vec<(Item, ItemWatch, ItemStatus)>) {
         let mut kept = self.kept.lock();
         for (item, watch, sight) in seen {
@@ -269,7 +268,7 @@ impl ItemCache {
                 ItemStatus::Hidden => {
                     kept.hidden.insert(item);
                 }
-                // A call that was told by it may have looked before.
+                // The call that the watch has woken may have looked before it was stored.
                 ItemStatus::Leased if watch.has_fired() || kept.on.as_ref() != Some(on) => {
                     kept.passed.insert(item);
                 }
@@ -285,7 +284,7 @@ impl ItemCache {
         self.news.tell();
     }
 
-    /// The change says whether others are to look again.
+    /// Ends a reservation. `change` returns whether other calls have to look again.
     fn settle(&self, item: &Item, change: impl FnOnce(&mut CachedItems) -> bool) {
         let mut kept = self.kept.lock();
         kept.claimed.remove(item);
@@ -298,8 +297,8 @@ impl ItemCache {
 }
 
 impl CachedItems {
-    /// Those whose lease has ended, and those whose watch is of no use any more, are to be looked at
-    /// again at once.
+    /// Schedules an immediate check of leased items whose lease has ended, or whose watch is out
+    /// of date.
     fn look_after_leases(&mut self, on: &SeenOn) {
         let again: BTreeSet<Item> = if self.on.as_ref() != Some(on) {
             (self.on, self.list) = (Some(on.clone()), None);
@@ -345,11 +344,11 @@ impl fmt::Debug for ItemCache {
     }
 }
 
-/// An item that one thread of ours is at. Dropped, it waits again.
+/// An item that is reserved for one thread of this process. Dropping it makes the item wait again.
 pub(crate) struct Reservation {
     cache: Arc<ItemCache>,
     item: Item,
-    /// As the cache's, when it was reserved.
+    /// The cache's `listed_at` when the item was reserved.
     listed_at: i64,
     over: AtomicBool,
 }
@@ -359,27 +358,27 @@ impl Reservation {
         &self.item
     }
 
-    /// Whether an item that was made then can be the one that was listed. Another one of the same
-    /// name is of a queue that was made anew, and others may come before it there.
+    /// Whether an item created in transaction `czxid` can be the one that was listed. If not, it is
+    /// an item of the same name in a queue that was created again, where others may come before it.
     pub(crate) fn is_made_at(&self, czxid: i64) -> bool {
         czxid <= self.listed_at
     }
 
-    /// It is not there any more.
+    /// Notes that the item does not exist any more.
     pub(crate) fn is_gone(&self) {
         self.end(|_, _| false);
     }
 
-    /// It is somebody else's for the time being.
+    /// Notes that another consumer has the item for now.
     pub(crate) fn is_passed(&self) {
         self.end(|kept, item| {
             kept.pass(item);
-            // Who waits for whatever may come has to know of it before we go.
+            // Waiting calls have to learn of it before this one returns.
             true
         });
     }
 
-    /// It may not be read.
+    /// Notes that this client may not read the item.
     pub(crate) fn is_hidden(&self) {
         self.end(|kept, item| {
             kept.hidden.insert(item);
@@ -434,17 +433,15 @@ mod tests {
         cache.learn(on, &children, Some(&queue(7, 20)), Some(watch()))
     }
 
-    /// The stat of a queue that was made then, and to which nothing has happened since.
+    /// The stat of a queue's node, with these transactions of its creation and its last change.
     fn queue(czxid: i64, children_zxid: i64) -> Stat {
         Stat {
             czxid,
             mzxid: czxid,
-            ctime: 0,
-            version: 0,
             child_changes: 5,
             children: 5,
             children_zxid,
-            ephemeral_owner: 0,
+            ..Stat::default()
         }
     }
 
@@ -470,7 +467,7 @@ mod tests {
         let (one, first) = claim(&cache, &on).unwrap();
         let (two, second) = claim(&cache, &on).unwrap();
         assert_eq!((one, two), (1, 2));
-        // A list that still has them.
+        // A list that still contains the reserved items.
         assert_eq!(learn(&cache, &on, &["1", "2", "3", "x"]), 1);
         assert_eq!(claim(&cache, &on).map(|(three, _)| three), Some(3));
         drop(first);
@@ -488,7 +485,7 @@ mod tests {
         let (_, lost) = claim(&cache, &on).unwrap();
         lost.give_back();
         let (_, next) = claim(&cache, &on).unwrap();
-        // As the guard whose lease was lost is dropped, another has the item.
+        // Dropping a guard whose lease was lost does not free the next thread's item.
         drop(lost);
         assert!(claim(&cache, &on).is_none());
         drop(next);
@@ -511,7 +508,7 @@ mod tests {
         learn(&cache, &on, &["1"]);
         assert!(claim(&cache, &on).is_none() && cache.passed().is_empty());
         fired[0].store(true, Ordering::SeqCst);
-        // It may have another lease: nothing is read to find out.
+        // Another consumer may have leased it already, so it is checked before it is read.
         assert!(cache.has_news() && cache.is_due(&on));
         assert!(claim(&cache, &on).is_none());
         looked_back(&cache, &on, ItemStatus::Free);
@@ -526,7 +523,7 @@ mod tests {
         let sights = [ItemStatus::Leased, ItemStatus::Gone, ItemStatus::Hidden, ItemStatus::Free];
         let seen: Vec<_> = cache.ahead(9).into_iter().zip(sights).collect();
         let (_, claimed) = claim(&cache, &on).unwrap();
-        // One of ours was faster, who gives it back.
+        // Another thread of this process has reserved the item, and gives it back later.
         cache.looked_ahead(seen.clone().into_iter());
         assert!(cache.passed().is_empty());
         claimed.give_back();
@@ -570,7 +567,7 @@ mod tests {
         assert!(claim(&cache, &on).is_none() && cache.passed().is_empty());
     }
 
-    /// The numbers of a queue that was removed and made anew begin at 0 again.
+    /// The numbers of a queue that was deleted and created again start at 0 again.
     #[test]
     fn the_names_of_a_queue_that_was_made_anew_are_not_taken_for_those_that_were_listed() {
         let (cache, on) = cache(&["1", "2", "3", "4"]);
@@ -586,7 +583,7 @@ mod tests {
         cache.learn(&on, &children, Some(&queue(30, 40)), Some(watch()));
         let (first, claimed) = claim(&cache, &on).unwrap();
         assert!(first == 0 && claimed.is_made_at(40));
-        // Nothing that was seen of the old ones is held against the new ones.
+        // What was known of the old items does not apply to the new ones.
         let (second, claimed) = claim(&cache, &on).unwrap();
         assert_eq!(second, 1);
         claimed.is_hidden();
@@ -594,7 +591,7 @@ mod tests {
         assert_eq!(claim(&cache, &on).map(|(again, _)| again), Some(1));
     }
 
-    /// As a server counts: what is deleted changes nothing, and what is made does.
+    /// By the server's counters: a deleted item does not change the generation, a created one does.
     #[test]
     fn an_edition_ends_with_an_item_that_is_made() {
         let stat = |made: i32, deleted: i32| Stat {

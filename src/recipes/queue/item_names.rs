@@ -1,4 +1,4 @@
-//! What the name of an item's node says: its priority and number.
+//! What the name of an item's node says: the item's priority and number.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ pub(crate) enum Layout {
     ByPriority,
 }
 
-/// An item; the order of items is that in which they are taken.
+/// An item; items compare in the order in which they are taken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Item {
-    /// It was made after the last number, and nobody can say in which order.
+    /// Created after the numbers were used up: its place in the order is unknown.
     beyond: bool,
     priority: u32,
     sequence: i32,
@@ -24,7 +24,7 @@ pub(crate) struct Item {
 }
 
 impl Layout {
-    /// The name to make an item with, to which the server adds the number.
+    /// The name to create an item with; the server appends the number.
     pub(crate) fn prefix(self, priority: u32) -> String {
         match self {
             Layout::ByAge => "qn-".to_owned(),
@@ -32,7 +32,7 @@ impl Layout {
         }
     }
 
-    /// Reads a child's name; `None` for a child that is no item.
+    /// Parses a child's name; `None` if the child is not an item.
     pub(crate) fn parse(self, name: &str) -> Option<Item> {
         let (priority, number) = match self {
             Layout::ByAge => (0, name.strip_prefix("qn-")?),
@@ -42,13 +42,13 @@ impl Layout {
                 (priority.parse().ok().filter(is_written)?, number.strip_prefix('-')?)
             }
         };
-        // As the server's `%010d` writes it, and not otherwise.
+        // Only as the server's `%010d` writes it.
         let is_written = |value: &i32| format!("{value:010}") == number;
         let sequence = number.parse().ok().filter(is_written)?;
         Some(Item { beyond: sequence < 0, priority, sequence, name: name.to_owned() })
     }
 
-    /// The items among a queue's children, and how many others are there.
+    /// The items among a queue's children, and the number of children that are not items.
     pub(crate) fn sort(self, children: &[String]) -> (BTreeSet<Item>, usize) {
         let items: BTreeSet<Item> = children.iter().filter_map(|name| self.parse(name)).collect();
         let others = children.len() - items.len();
@@ -65,13 +65,13 @@ impl Item {
         self.sequence
     }
 
-    /// Whether its number tells nothing, because the numbers had come to their end before.
+    /// Whether it was created after the numbers were used up, so that its number says nothing.
     pub(crate) fn is_beyond(&self) -> bool {
         self.beyond
     }
 
-    /// Whether its number is too near to the end for us to have made it: past that the server
-    /// repeats numbers, and others may already have taken the rest.
+    /// Whether its number is too close to the last one for a client to leave the item in the queue:
+    /// after the last one the server repeats numbers, and other clients may have used up the rest.
     pub(crate) fn is_at_the_end(&self) -> bool {
         self.beyond || self.sequence > i32::MAX - SEQUENCE_MARGIN
     }

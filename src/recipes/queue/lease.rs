@@ -1,37 +1,41 @@
-//! An item that is taken out of the queue only when its consumer acknowledges it.
+//! Leased items: they leave the queue only when their consumer acknowledges them.
 
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::item_cache::Reservation;
 use crate::contend::errors::refusal;
 use crate::contend::hold::Hold;
-use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::Ticket;
 use crate::contend::watchdog::Lost;
 use crate::error::{Error, Result};
+use crate::fencing::FencingToken;
+use crate::loss_reason::LossReason;
 use crate::path;
+use crate::recipes::transaction::Transaction;
 use crate::session::connection::{Answer, Fault, Step};
 use crate::session::session::Session;
 
-/// After so many attempts in which other contenders have come or gone, an acknowledgement fails.
+/// After this many attempts in which other contenders came or went, an acknowledgement fails.
 const ATTEMPTS: usize = 100;
 
-/// The first item of a [`DistributedQueue`](crate::DistributedQueue), which stays there until it is
-/// [acknowledged](LeasedItem::ack).
+/// Holds the lease of an item of a [`DistributedQueue`](crate::DistributedQueue); the item stays in
+/// the queue until it is [acknowledged](LeasedItem::ack).
 ///
-/// As long as this lives, nobody else is given the item. Dropped, it lets the item return to its
-/// place in the queue, as the death of its process does, or the loss of its session. So each item
-/// is delivered **at least once**: whoever was at work on it when the lease was lost may have done
-/// all of it.
+/// While the lease is held, no other consumer gets the item. If the value is dropped, its process
+/// dies, or its session is lost, the item returns to its place in the queue. So each item is
+/// delivered **at least once**: a consumer that lost its lease may have done all of the work.
 ///
-/// It holds what a [`LockGuard`](crate::LockGuard) holds, of a lock that the item's own node is, and
-/// knows of a loss in the same way.
+/// The lease is a lock on the item's own node: it is held, and reports its loss, like the lock of a
+/// [`LockGuard`](crate::LockGuard).
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the item returns to the queue immediately"]
 #[clippy::has_significant_drop]
 pub struct LeasedItem {
-    // In this order: who of ours looks for the item next finds no lease.
+    // Dropped first: the next thread of this process that gets the item must find no lease.
     hold: Hold,
     claim: Arc<Reservation>,
     path: String,
@@ -46,67 +50,90 @@ impl LeasedItem {
         data: Vec<u8>,
     ) -> LeasedItem {
         let lost = Arc::clone(&claim);
-        // For the others of this process, who would else leave it to us.
+        // Other threads of this process would otherwise go on leaving the item to this value.
         hold.on_lost(Box::new(move |_| lost.give_back()));
         LeasedItem { hold, claim, path, data }
     }
 
-    /// What was offered.
+    /// Returns the data that was offered.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// The item's number in the queue. An item that returns keeps its own.
+    /// Returns the item's number in the queue. An item that returns to the queue keeps its number.
     pub fn sequence(&self) -> i32 {
         self.claim.item().sequence()
     }
 
-    /// The item's node, as the client names it.
+    /// Returns the path of the item's node, as the client names it.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Whether the item is ours for all that is known here, as
+    /// Whether the lease is held, as far as this client knows: see
     /// [`LockGuard::is_held`](crate::LockGuard::is_held).
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }
 
-    /// Asks the ensemble whether the item is ours, as
+    /// Returns how long the lease is certain to be held without another reply of the ensemble: see
+    /// [`LockGuard::lease_left`](crate::LockGuard::lease_left).
+    pub fn lease_left(&self) -> Duration {
+        self.hold.lease_left()
+    }
+
+    /// Returns the number to send with every write of the work on the item, so that the receiver
+    /// can refuse late writes of a former holder.
+    ///
+    /// A later lease of the same item has a greater token.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.hold.token()
+    }
+
+    /// Asks the ensemble whether the lease is held: see
     /// [`LockGuard::ensure_held`](crate::LockGuard::ensure_held).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`LockGuard::ensure_held`](crate::LockGuard::ensure_held).
     pub fn ensure_held(&self) -> Result<()> {
         self.hold.ensure_held()
     }
 
-    /// A handle by which any thread can wait for the loss of the lease.
+    /// Starts a transaction that takes effect only if the lease is still held: see
+    /// [`LockGuard::transaction`](crate::LockGuard::transaction).
+    pub fn transaction(&self) -> Transaction<'_> {
+        Transaction::fenced(&self.hold)
+    }
+
+    /// Returns a handle with which any thread can wait for the loss of the lease.
     pub fn lost(&self) -> Lost {
         self.hold.lost()
     }
 
-    /// Calls `callback`, once, when the lease is lost, as
+    /// Calls `callback`, once, when the lease is lost: see
     /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         self.hold.on_lost(Box::new(callback));
     }
 
-    /// Takes the item out of the queue for good, if it is still ours: one transaction deletes the
-    /// lease and the item, or neither. Waits for the outcome, over lost connections, until the
-    /// session is lost.
+    /// Deletes the item from the queue, if the lease is still held.
+    ///
+    /// One transaction deletes the lease and the item, or neither. The call waits for the outcome,
+    /// over lost connections, until the session is lost.
     ///
     /// # Errors
     ///
-    /// Whatever the error, others may be given the item, or may have been.
-    /// [`LockLost`](crate::ErrorKind::LockLost) if somebody has deleted the lease;
-    /// [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
-    /// [`AuthFailed`](crate::ErrorKind::AuthFailed) if the session was lost, perhaps after the item
-    /// had been deleted: the message says so;
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the queue's node and on
-    /// the item, and [`Server`](crate::ErrorKind::Server) if the item has a child that cannot be
-    /// deleted with it, which the message names; after both the item returns.
+    /// After any error, other consumers may get the item, or may have got it.
+    ///
+    /// - [`Lost`](crate::ErrorKind::Lost) if another client has deleted the lease.
+    /// - [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
+    ///   [`AuthFailed`](crate::ErrorKind::AuthFailed) if the session was lost. If the item may have
+    ///   been deleted before that, the message says so.
+    /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the queue's node and
+    ///   on the item; the item returns to the queue.
+    /// - [`Server`](crate::ErrorKind::Server) if the item has a child that cannot be deleted with
+    ///   it, which the message names; the item returns to the queue.
     pub fn ack(mut self) -> Result<()> {
         let _left = self.hold.leave()?;
         let unanswered = Cell::new(false);
@@ -128,8 +155,8 @@ impl LeasedItem {
             Err(lost) if unanswered.get() => {
                 return Err(Error::new(
                     lost.kind(),
-                    "there was no answer to the acknowledgement of an item before the session \
-                     was lost: it may be gone from the queue, or return",
+                    "no reply to the acknowledgement of an item before the session was lost: the \
+                     item may be gone from the queue, or return to it",
                 )
                 .on(&self.path)
                 .caused_by(lost));
@@ -141,21 +168,21 @@ impl LeasedItem {
     }
 }
 
-/// Deletes lease and item; `NoNode` if the lease was lost.
+/// Deletes the lease and the item; `NoNode` if the lease was lost.
 fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -> Answer<()> {
     let mut others = Vec::new();
     for _ in 0..ATTEMPTS {
-        // The lease comes first: without it, nothing else is to go.
+        // The lease comes first: without it, nothing else may be deleted.
         let paths = [lease.to_owned()].into_iter().chain(others.clone()).chain([item.to_owned()]);
-        let steps: Vec<Step> = paths.map(|path| Step::Delete { path }).collect();
+        let steps: Vec<Step> = paths.map(Step::delete).collect();
         match session.transact(&steps) {
-            // Those who have contended in vain, and have not gone yet. Without the item they get
-            // nothing anyway.
+            // Contenders that did not get the lease, and whose nodes are not deleted yet. They are
+            // deleted with the item, without which they get nothing anyway.
             Err(Fault::NotEmpty) => {
                 let children = session.children(item, false)?.ok_or(Fault::NoNode)?;
-                // A stranger's nodes are not ours to delete.
+                // Nodes that are not contenders belong to others, and are never deleted.
                 if let Some(name) = children.iter().find(|name| Ticket::parse(name).is_none()) {
-                    return Err(stuck(&format!("it has a child that is no contender, {name:?}")));
+                    return Err(stuck(&format!("its child {name:?} is not a contender")));
                 }
                 let others_of = children.iter().map(|name| path::join(item, name));
                 let now: Vec<String> = others_of.filter(|path| path != lease).collect();
@@ -168,7 +195,7 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -
             Err(Fault::NoNode) if unanswered.get() && session.confirm(item)?.is_none() => {
                 return Ok(());
             }
-            // Also that of asking what has become of it.
+            // A lost reply is noted: the retry then takes a missing item for acknowledged.
             answer => {
                 unanswered.set(unanswered.get() || answer == Err(Fault::ConnectionLoss));
                 return answer;
@@ -178,7 +205,7 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -
     Err(stuck(&format!("other contenders came and went in {ATTEMPTS} attempts")))
 }
 
-/// A contender that has a child is never deleted with the item.
+/// Refuses contenders that have children: such a node is never deleted with the item.
 fn refuse_parents(session: &Session, contenders: &[String]) -> Answer<()> {
     for contender in contenders {
         if session.children(contender, false)?.is_some_and(|children| !children.is_empty()) {

@@ -21,41 +21,42 @@ pub(crate) use offer_and_take::{Items, Search};
 
 /// A queue of items, each of a few bytes up to nearly 1 MiB: what is offered first is taken first.
 ///
-/// An item is a node below `base/name`, numbered by the server, with the item's bytes: the layout of
-/// ZooKeeper's own recipe and of Curator's `SimpleDistributedQueue`, which may offer and take
-/// beside this one. Children of another kind are ignored, with a warning.
+/// An item is a node below `base/name`, numbered by the server, with the item's bytes. This is the
+/// layout of ZooKeeper's own recipe and of Curator's `SimpleDistributedQueue`; their clients may
+/// offer and take beside this one. Children of another kind are ignored, with a warning.
 ///
-/// The value is a description; the queue's node is made by the first [`offer`](Self::offer), and
-/// whoever waits for an item waits for the node, too, and survives its deletion.
+/// The value is a description. The first [`offer`](Self::offer) creates the queue's node. A call
+/// that waits for an item also waits for the node, and survives its deletion.
 ///
 /// # How often an item is delivered
 ///
 /// | | an item is delivered | because |
 /// |---|---|---|
-/// | [`offer`](Self::offer) | put there at most once by a call; if the call is repeated after an error, perhaps twice | the layout has no mark by which one's own item could be found again |
-/// | [`take`](Self::take), [`take_for`](Self::take_for), [`take_with`](Self::take_with), [`try_take`](Self::try_take) | at most once | it is deleted before it is given; who dies then, or has no answer, loses it |
-/// | [`lease`](Self::lease), [`lease_for`](Self::lease_for), [`lease_with`](Self::lease_with), [`try_lease`](Self::try_lease) | at least once | it is deleted by [`ack`](LeasedItem::ack), and returns without that |
+/// | [`offer`](Self::offer) | put there at most once by a call; if the call is repeated after an error, perhaps twice | the layout has no mark by which a client could find its own item again |
+/// | [`take`](Self::take), [`take_for`](Self::take_for), [`take_with`](Self::take_with), [`try_take`](Self::try_take) | at most once | it is deleted before it is returned; if the consumer then dies, or the reply is lost, so is the item |
+/// | [`lease`](Self::lease), [`lease_for`](Self::lease_for), [`lease_with`](Self::lease_with), [`try_lease`](Self::try_lease) | at least once | [`ack`](LeasedItem::ack) deletes it; without that it returns to the queue |
 ///
-/// A call to take begins to delete an item only while its time is not over. If the server's answer
-/// comes too late for it even so, the client keeps the item for the next call to take from this
-/// queue, by whatever value. Only when the client ends without such a call is the item lost, which
-/// the log says.
+/// A call that takes begins to delete an item only before its timeout. If the server's reply still
+/// comes too late, the client keeps the item for the next call that takes from this queue, also
+/// through another value. The item is lost only if the client ends without such a call; the log
+/// says so.
 ///
 /// # Taking and leasing in one queue
 ///
-/// Nobody who takes gets a leased item: its lease is a node below it, and the server deletes no node
-/// that has children. Other clients' consumers do not know what to make of that: they may offer to
-/// a queue whose items are leased, but all its consumers should be zklock's.
+/// No consumer takes a leased item: its lease is a node below it, and the server deletes no node
+/// that has children. Consumers of other libraries are not made for that. Other libraries may offer
+/// to a queue whose items are leased, but all its consumers should be zklock's.
 ///
 /// # Order
 ///
-/// Items are taken in the order of their numbers. One that is leased is passed over; when it returns
-/// it is the first again, for whoever waits at once, and for whoever passed it within a second. The
-/// order holds, too, when the empty queue's node was removed and its numbers begin anew.
+/// Items are taken in the order of their numbers. A leased item is passed over. When it returns, it
+/// is the first again: at once for calls that wait, and within a second for consumers that passed
+/// it over. The order also holds when the empty queue's node was removed and its numbers start
+/// again.
 ///
-/// The queue's node stays when the queue is empty. Do not delete it while a consumer is at work: a
-/// consumer that has read an item, and is held up until there is another item of the same name,
-/// would take that in its place. Curator's queues make their node a container, which servers remove
+/// The queue's node stays when the queue is empty. Do not delete it while a consumer is at work: if
+/// the consumer has read an item, and is delayed until there is another item of the same name, it
+/// takes that one instead. Curator's queues make their node a container, which servers remove
 /// when it has been empty for a while; let zklock offer the first item where both share a queue.
 ///
 /// An item that this client may not read is passed over, with a warning in the log; it is tried
@@ -63,14 +64,14 @@ pub(crate) use offer_and_take::{Items, Search};
 ///
 /// # Costs
 ///
-/// A value and its clones share a list of the items, which is fetched anew when it is used up: to
-/// take an item costs two requests (read, delete), to lease and acknowledge one four (read, make the
-/// lease, watch it, a transaction), however long the queue is. Leased items that are in the way are
-/// looked at, and not read: ten of them in one round trip, from then on a hundred. A consumer that
-/// waits has one watch on the queue and one on each leased item, and looks at all of them again
-/// after two session time-outs. Consumers that are not clones of one
-/// value meet at the same items: each reads what another then takes, and those who would lease may
-/// contend for it. So threads of one process should use clones.
+/// A value and its clones share a list of the items, which is fetched again when it is used up.
+/// Taking an item costs two requests (read, delete), leasing and acknowledging one costs four
+/// (read, create the lease, watch it, a transaction), however long the queue is. Leased items in
+/// front of the others are checked without being read: ten in the first round trip, a hundred in
+/// each further one. A waiting consumer has one watch on the queue and one on each leased item, and
+/// checks all of them again after two session timeouts. Consumers that are not clones of one value
+/// compete for the same items: one reads an item that another then takes, and several may contend
+/// for the same lease. So the threads of one process should use clones.
 ///
 /// # Example
 ///
@@ -83,16 +84,18 @@ pub(crate) use offer_and_take::{Items, Search};
 ///
 /// let mail = mails.lease()?; // waits for one
 /// println!("sending {}", String::from_utf8_lossy(mail.data()));
-/// mail.ack()?; // now it is gone; without this somebody else would be given it
+/// mail.ack()?; // now it is gone; without this another consumer would get it
 /// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct DistributedQueue {
     items: Items,
 }
 
 impl DistributedQueue {
-    /// The queue `name` under the path `base`: as
+    /// Describes the queue `name` under the path `base`, with the default settings: see
     /// [`DistributedLock::new`](crate::DistributedLock::new).
     pub fn new(
         zk: impl Into<Client>,
@@ -102,7 +105,7 @@ impl DistributedQueue {
         DistributedQueue::builder(zk, base, name).build()
     }
 
-    /// As [`new`](DistributedQueue::new), with settings.
+    /// Starts the description of a queue with other settings: see [`new`](DistributedQueue::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,
@@ -114,128 +117,139 @@ impl DistributedQueue {
 
     /// Puts an item at the end of the queue; at most once.
     ///
-    /// Without an answer it is not repeated: the item may be in the queue. Who repeats the call may
-    /// put it there twice.
+    /// After a lost reply the request is not repeated: the item may be in the queue already. If the
+    /// caller repeats the call, the item may be there twice.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when there was no answer: **the item may
-    /// be in the queue, or not**; [`Connect`](crate::ErrorKind::Connect) when no server was reached
-    /// within the [connect time-out](crate::ClientBuilder::connect_timeout), and the item is not
-    /// there; [`TooLarge`](crate::ErrorKind::TooLarge), before anything is sent, for an item that
-    /// does not fit into a request (1,048,575 bytes with the path and the ACL; less once servers
-    /// with a smaller `jute.maxbuffer` have closed connections on it);
-    /// [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) when the queue has used up its
-    /// numbers and is not empty yet; what waiting cannot mend else.
+    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the reply was lost: **the item may
+    ///   be in the queue, or not**.
+    /// - [`Connect`](crate::ErrorKind::Connect) if no server was reached within the
+    ///   [connect timeout](crate::ClientBuilder::connect_timeout): the item is not in the queue.
+    /// - [`TooLarge`](crate::ErrorKind::TooLarge), before anything is sent, if the item does not
+    ///   fit into a request (1,048,575 bytes with the path and the ACL; less once servers with a
+    ///   smaller `jute.maxbuffer` have closed connections because of it).
+    /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) if the queue has used up its
+    ///   numbers and is not empty yet.
+    /// - Other errors that waiting does not resolve.
     pub fn offer(&self, data: impl AsRef<[u8]>) -> Result<()> {
         self.items.offer(0, data.as_ref())
     }
 
     /// Takes the first item, if there is one; at most once, as [`take`](DistributedQueue::take).
     ///
-    /// `None` only when the queue was empty, or all its items leased, or being taken by other threads
-    /// of this value, at some time during the call.
+    /// `None` only if, at some time during the call, the queue was empty, or all its items were
+    /// leased or being taken by other threads through this value.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) when no server answered within the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout); else as
+    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
     /// [`take`](DistributedQueue::take).
     pub fn try_take(&self) -> Result<Option<Vec<u8>>> {
         self.items.take(self.items.at_once())
     }
 
     /// Blocks until there is an item, and takes it; **at most once**: it is deleted before it is
-    /// given, so nobody else is given it, also if this process dies at once.
+    /// returned, so no other consumer gets it, even if this process dies at once.
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when there was no answer to the deletion
-    /// of an item, and the item is found to be gone afterwards: who has it cannot be known, and this
-    /// call does not give it. The error's path is the item's. The queue can go on being used.
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ and DELETE on the queue; [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item
-    /// whose number says nothing; what waiting cannot mend else.
+    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the reply to the deletion of an
+    ///   item was lost, and the item may be gone: which consumer has it cannot be known, and this
+    ///   call does not return it. The error's path is the item's. The queue can be used further.
+    /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ and DELETE on the queue.
+    /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item that was offered
+    ///   after the queue had used up its numbers, so that its place in the order is unknown.
+    /// - Other errors that waiting does not resolve.
     pub fn take(&self) -> Result<Vec<u8>> {
         self.items.until_there(Wait::FOREVER, Items::take)
     }
 
-    /// As [`take`](DistributedQueue::take), for so long at the most; `None` when there was no item
-    /// to be had.
+    /// Takes the first item, waiting at most `limit`; `None` if there was no item to take: see
+    /// [`take`](DistributedQueue::take).
     ///
     /// # Errors
     ///
-    /// As [`take`](DistributedQueue::take).
+    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
+    /// call; otherwise as [`take`](DistributedQueue::take).
     pub fn take_for(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
         self.items.take(Search::waiting(Wait::until(Deadline::after(limit))))
     }
 
-    /// As [`take`](DistributedQueue::take), until any thread trips `cancel`.
+    /// Takes the first item, waiting until any thread trips `cancel`: see
+    /// [`take`](DistributedQueue::take).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); else as [`take`](DistributedQueue::take).
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`take`](DistributedQueue::take).
     pub fn take_with(&self, cancel: &Cancel) -> Result<Vec<u8>> {
         self.items.until_there(Wait::unless(cancel), Items::take)
     }
 
-    /// Leases the first item that nobody has leased, if there is one; at least once, as
+    /// Leases the first item that is not leased, if there is one; at least once, as
     /// [`lease`](DistributedQueue::lease).
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) when no server answered within the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout); else as
+    /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
     /// [`lease`](DistributedQueue::lease).
     pub fn try_lease(&self) -> Result<Option<LeasedItem>> {
         self.items.lease(self.items.at_once())
     }
 
-    /// Blocks until there is an item that nobody has leased, and leases it; **at least once**: it
-    /// stays in the queue until it is [acknowledged](LeasedItem::ack), and others are given it when
+    /// Blocks until there is an item that is not leased, and leases it; **at least once**: it stays
+    /// in the queue until it is [acknowledged](LeasedItem::ack), and another consumer gets it if
     /// this lease ends without that.
     ///
-    /// A lost answer is resolved, as with a lock.
+    /// After a lost reply the call finds out what happened, as with a lock.
     ///
     /// # Errors
     ///
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on the queue and CREATE and
-    /// DELETE on items; [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an
-    /// item whose number says nothing; what waiting cannot mend else.
+    /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on the queue and CREATE
+    ///   and DELETE on items.
+    /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item that was offered
+    ///   after the queue had used up its numbers, so that its place in the order is unknown.
+    /// - Other errors that waiting does not resolve.
     pub fn lease(&self) -> Result<LeasedItem> {
         self.items.until_there(Wait::FOREVER, Items::lease)
     }
 
-    /// As [`lease`](DistributedQueue::lease), for so long at the most; `None` when there was no item
-    /// to be had.
+    /// Leases the first item that is not leased, waiting at most `limit`; `None` if there was no
+    /// item to lease: see [`lease`](DistributedQueue::lease).
     ///
     /// # Errors
     ///
-    /// As [`lease`](DistributedQueue::lease).
+    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
+    /// call; otherwise as [`lease`](DistributedQueue::lease).
     pub fn lease_for(&self, limit: Duration) -> Result<Option<LeasedItem>> {
         self.items.lease(Search::waiting(Wait::until(Deadline::after(limit))))
     }
 
-    /// As [`lease`](DistributedQueue::lease), until any thread trips `cancel`.
+    /// Leases the first item that is not leased, waiting until any thread trips `cancel`: see
+    /// [`lease`](DistributedQueue::lease).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); else as [`lease`](DistributedQueue::lease).
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`lease`](DistributedQueue::lease).
     pub fn lease_with(&self, cancel: &Cancel) -> Result<LeasedItem> {
         self.items.until_there(Wait::unless(cancel), Items::lease)
     }
 
-    /// The data of the first item that is not leased and may be read. Others may take it at any time.
+    /// Reads the first item that is not leased and may be read. Others may take it at any time.
     ///
     /// # Errors
     ///
     /// [`Connect`](crate::ErrorKind::Connect) or
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the ensemble does not answer within
-    /// the [connect time-out](crate::ClientBuilder::connect_timeout); what waiting cannot mend else.
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the ensemble does not answer within
+    /// the [connect timeout](crate::ClientBuilder::connect_timeout); other errors that waiting does
+    /// not resolve.
     pub fn peek(&self) -> Result<Option<Vec<u8>>> {
         self.items.peek()
     }
 
-    /// How many items there are, leased ones among them. Lists them all.
+    /// Counts the items, including leased ones. Lists them all.
     ///
     /// # Errors
     ///
@@ -244,7 +258,7 @@ impl DistributedQueue {
         self.items.len()
     }
 
-    /// Whether there is no item, be it leased or not.
+    /// Whether there is no item, leased or not.
     ///
     /// # Errors
     ///
@@ -262,17 +276,17 @@ pub struct DistributedQueueBuilder {
 }
 
 impl DistributedQueueBuilder {
-    /// The ACL of every node that this queue makes: missing parents, the queue's node, items and
-    /// leases. Default [`Acl::open`].
+    /// Sets the ACL of every node that this queue creates: missing parents, the queue's node, items
+    /// and leases. Default [`Acl::open`].
     ///
-    /// To take an item takes DELETE on the queue's node, to lease one CREATE on the item and to let
-    /// go of it DELETE on the item.
+    /// Taking an item requires DELETE on the queue's node. Leasing one requires CREATE on the item,
+    /// and ending the lease DELETE on the item.
     pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> DistributedQueueBuilder {
         self.queue.items.target.acl = acl.into();
         self
     }
 
-    /// The queue with these settings.
+    /// Returns the queue with these settings.
     pub fn build(self) -> DistributedQueue {
         self.queue
     }

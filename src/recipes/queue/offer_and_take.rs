@@ -1,4 +1,4 @@
-//! Puts items into a queue and takes them out, in any order of priority.
+//! Puts items into a queue and takes them out, for both queues: by age and by priority.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::item_cache::{Generation, ItemCache, ItemStatus, ItemWatch, Reservatio
 use super::item_names::Item;
 use super::item_names::Layout;
 use super::lease::LeasedItem;
-use crate::contend::acquire::{Contention, Limits, acquire, insist};
+use crate::contend::acquire::{Contention, Limits, OthersAhead, insist, pursue};
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -21,19 +21,19 @@ use crate::session::late_queue_items::LateItems;
 use crate::session::session::Session;
 use crate::session::watch_loop::{WatchLoop, worth_asking};
 
-const OFFER: Purpose = Purpose { tried: "put an item into the queue", needs: "CREATE on it" };
-const MAKE: Purpose = Purpose { tried: "make the queue", needs: "CREATE on its parent" };
-const LIST: Purpose = Purpose { tried: "list the queue's items", needs: "READ on it" };
-const READ: Purpose = Purpose { tried: "read an item", needs: "READ on it" };
+const OFFER: Purpose = Purpose::to_change("put an item into the queue", "CREATE on it");
+const MAKE: Purpose = Purpose::to_change("make the queue", "CREATE on its parent");
+const LIST: Purpose = Purpose::to_read("list the queue's items", "READ on it");
+const READ: Purpose = Purpose::to_read("read an item", "READ on it");
 const TAKE: Purpose =
-    Purpose { tried: "take an item", needs: "READ on it, and DELETE on the queue's node" };
+    Purpose::to_change("take an item", "READ on it, and DELETE on the queue's node");
 
-/// At so many items a call looks that has met leased ones: first at a few, as they may be all that
-/// are leased, then at many, in one round trip.
+/// How many items a call that has met a leased one checks in one round trip: first a few, as they
+/// may be all that are leased, then many.
 const FEW: usize = 10;
 const MANY: usize = 100;
 
-/// A queue's node, and what is known of the items there.
+/// A queue's node, and the cache of its items.
 #[derive(Clone)]
 pub(crate) struct Items {
     pub(crate) target: NodeConfig,
@@ -44,7 +44,7 @@ pub(crate) struct Items {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search<'a> {
     pub(crate) wait: Wait<'a>,
-    /// Whether to wait for one that is not there yet.
+    /// Whether to wait for an item that is not there yet.
     pub(crate) patient: bool,
 }
 
@@ -54,22 +54,22 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What came of an attempt at one item.
+/// The result of an attempt to get one item.
 enum Tried<T> {
     Got(T),
-    /// There may be others.
+    /// Not this one; there may be others.
     Another,
-    /// Somebody else has it for the time being.
+    /// Another consumer has the item for now.
     Leased,
-    /// The queue was made anew since its items were listed.
+    /// The queue's node was created again after its items were listed.
     Remade,
     NoTime,
 }
 
-/// How to get at what came too late for an earlier call of the client's.
+/// How to get an item that came too late for an earlier call of the client.
 type Delivered<T> = fn(&LateItems, &str) -> Option<Result<T>>;
 
-/// An item that was read, and not leased then.
+/// An item that was read, and was not leased at that time.
 struct ReadItem {
     data: Vec<u8>,
     czxid: i64,
@@ -92,7 +92,7 @@ impl Items {
         let most = room(&path, &self.target.acl);
         if data.len() > most {
             let message = format!(
-                "an item of {} bytes was not put into the queue: there a server takes {most}",
+                "could not put the item into the queue: it has {} bytes, at most {most} fit",
                 data.len()
             );
             return Err(Error::new(ErrorKind::TooLarge, message).on(self.target.node()?));
@@ -107,7 +107,7 @@ impl Items {
             match watch_loop.ask(&session, until, create, drop)? {
                 Some(Ok(made)) => return self.accept(&watch_loop, &session, until, made),
                 Some(Err(Fault::NoNode)) => {}
-                // As the numbers do not grow any more.
+                // The numbers do not grow any more, so the server has repeated one.
                 Some(Err(Fault::NodeExists)) => return Err(self.exhausted()),
                 None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                     return Err(self.unanswered_offer());
@@ -115,8 +115,8 @@ impl Items {
                 Some(Err(fault)) => return Err(self.target.refused(&fault, OFFER)),
             }
             let (whole, acl) = (node.clone(), self.target.acl.clone());
-            // No container: once that were removed, names would come again, and who has read an
-            // item would delete another of the same name.
+            // Not a container: after its removal the names would repeat, and a consumer that has
+            // read an item would delete another one of the same name.
             let make = move |s: &Session| make_parents(s, &whole, NodeKind::Persistent, &acl);
             match watch_loop.ask(&session, until, make, drop)? {
                 None | Some(Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
@@ -127,7 +127,7 @@ impl Items {
         }
     }
 
-    /// Takes an item back whose number is too near to the end.
+    /// Deletes the item again if its number is too close to the last one.
     fn accept(
         &self,
         watch_loop: &WatchLoop,
@@ -142,13 +142,13 @@ impl Items {
         let node = self.target.whole()?;
         let take_back = move |s: &Session| {
             s.delete(&made.path)?;
-            // Its numbers start anew with the next item, unless there are others.
+            // Without other items this restarts the numbers.
             let _ = s.delete(&node);
             Ok(())
         };
         match watch_loop.ask(session, until, take_back, drop)? {
             Some(Ok(())) => Err(self.exhausted()),
-            // Somebody has it already.
+            // A consumer has it already.
             Some(Err(Fault::NoNode | Fault::NotEmpty)) => Ok(()),
             None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                 Err(self.unanswered_offer())
@@ -159,21 +159,21 @@ impl Items {
 
     // ----- out of it
 
-    /// The first item, taken out of the queue.
+    /// Takes the first item out of the queue.
     pub(crate) fn take(&self, search: Search<'_>) -> Result<Option<Vec<u8>>> {
         self.seek(search, Some(LateItems::take), |watch_loop, session, claim, found| {
             self.remove(watch_loop, session, claim, found, search)
         })
     }
 
-    /// The first item, leased.
+    /// Leases the first item.
     pub(crate) fn lease(&self, search: Search<'_>) -> Result<Option<LeasedItem>> {
         self.seek(search, None, |watch_loop, _, claim, found| {
             self.secure(watch_loop, claim, found, search)
         })
     }
 
-    /// As `take` and `lease` without an end.
+    /// Repeats `take` or `lease` until there is an item.
     pub(crate) fn until_there<T>(
         &self,
         wait: Wait<'_>,
@@ -182,13 +182,14 @@ impl Items {
         insist(|| get(self, Search::waiting(wait)))
     }
 
-    /// If there is one now; asked within the connect time-out.
+    /// A search that does not wait for an item; requests may take the connect timeout.
     pub(crate) fn at_once(&self) -> Search<'static> {
         let until = Deadline::after(self.target.client.core().connect_timeout());
         Search { wait: Wait::until(until), patient: false }
     }
 
-    /// Tries one item after the other, the first ones first; before them comes what was delivered.
+    /// Tries one item after another, in their order. Items that came too late for earlier calls are
+    /// returned before all others.
     fn seek<T>(
         &self,
         search: Search<'_>,
@@ -202,31 +203,35 @@ impl Items {
         let _late = delivered.map(|_| late.subscribe(watch_loop.bell()));
         let has_news = || self.cache.has_news() || (delivered.is_some() && late.has(&prefix));
         let until = search.wait.ask_until;
-        // Whether all that was in the queue when the call began, or woke last, is known.
+        // Whether a server has answered this call, and whether there was then nothing to take.
+        let (mut was_answered, mut was_empty) = (false, false);
+        // Whether all items are known that were in the queue when the call began, or last woke up.
         let mut is_certain = false;
         let mut has_to_look_back = false;
         loop {
             if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
                 return delivered.map(Some);
             }
-            let Some(session) = watch_loop.session(until)? else { return self.over(search) };
+            let Some(session) = watch_loop.session(until)? else {
+                return self.over(search, was_empty);
+            };
             let on = SeenOn::now(&session);
             let has_to_be = match self.layout() {
-                // Those that are not known yet come later.
+                // Items that are not known yet come later in the order.
                 Layout::ByAge => !search.patient && self.cache.is_out(&on),
                 Layout::ByPriority => true,
             };
             if has_to_be && !is_certain {
                 match self.make_certain(&mut watch_loop, &session, &on, until)? {
                     Tried::Got(()) => (is_certain, has_to_look_back) = (true, true),
-                    Tried::NoTime => return self.over(search),
+                    Tried::NoTime => return self.over(search, was_empty),
                     _ => continue,
                 }
             }
             if has_to_look_back || self.cache.is_due(&on) {
                 match self.look_back(&watch_loop, &session, &on, until)? {
                     Tried::Got(()) => has_to_look_back = false,
-                    Tried::NoTime => return self.over(search),
+                    Tried::NoTime => return self.over(search, was_empty),
                     _ => continue,
                 }
             }
@@ -249,7 +254,7 @@ impl Items {
                         claim.is_passed();
                         let looked = self.look_ahead(&watch_loop, &session, until)?;
                         if let Tried::NoTime = looked {
-                            return self.over(search);
+                            return self.over(search, was_empty);
                         }
                     }
                     Tried::Remade => {
@@ -257,7 +262,7 @@ impl Items {
                         self.cache.forget();
                         is_certain = false;
                     }
-                    Tried::NoTime => return self.over(search),
+                    Tried::NoTime => return self.over(search, was_empty),
                 }
                 continue;
             }
@@ -266,20 +271,29 @@ impl Items {
                     return Ok(None);
                 }
             } else if !self.cache.is_watched(&on) {
-                if let Tried::NoTime = self.list(&watch_loop, &session, &on, until)? {
-                    return self.over(search);
+                match self.list(&watch_loop, &session, &on, until)? {
+                    Tried::NoTime => return self.over(search, was_empty),
+                    tried => was_answered |= matches!(tried, Tried::Got(())),
                 }
             } else if !self.cache.passed().is_empty() {
                 has_to_look_back = true;
-            } else if watch_loop.has_come(search.wait.until, has_news) {
-                is_certain = false;
+            } else if !was_answered && !search.wait.until.is_never() {
+                // During an outage that was not noticed yet, the watch reports nothing.
+                match self.make_certain(&mut watch_loop, &session, &on, until)? {
+                    Tried::NoTime => return self.over(search, was_empty),
+                    tried => was_answered = matches!(tried, Tried::Got(())),
+                }
             } else {
-                return self.over(search);
+                was_empty = was_answered;
+                if !watch_loop.has_come(search.wait.until, has_news) {
+                    return self.over(search, was_empty);
+                }
+                is_certain = false;
             }
         }
     }
 
-    /// Asks, through the leader, whether there are items that are not known; if so, lists all.
+    /// Asks, through the leader, whether there are unknown items; if so, lists all.
     fn make_certain(
         &self,
         watch_loop: &mut WatchLoop,
@@ -303,7 +317,7 @@ impl Items {
         })
     }
 
-    /// Lists the items, and has new ones told of; be there a queue or not yet.
+    /// Lists the items and sets a watch for new ones, even if the queue's node does not exist yet.
     fn list(
         &self,
         watch_loop: &WatchLoop,
@@ -332,7 +346,7 @@ impl Items {
         self.warn_of(others);
     }
 
-    /// Looks at the items that come next, whether they are leased, too, until one of them is not.
+    /// Checks whether the next items are leased, too, until one of them is not.
     fn look_ahead(
         &self,
         watch_loop: &WatchLoop,
@@ -361,7 +375,7 @@ impl Items {
         }
     }
 
-    /// Looks again at the items that were passed, and has the end of leases told of.
+    /// Checks again the items that were passed over, and sets watches for the end of their leases.
     fn look_back(
         &self,
         watch_loop: &WatchLoop,
@@ -386,13 +400,13 @@ impl Items {
         Ok(Tried::Got(()))
     }
 
-    /// As the server knows them.
+    /// The items' paths, as the server knows them.
     fn paths(&self, items: &[Item]) -> Result<Vec<String>> {
         let node = self.target.whole()?;
         Ok(items.iter().map(|item| path::join(&node, item.name())).collect())
     }
 
-    /// Nobody can say whether it is this item's turn, if it is there.
+    /// Fails if the item exists: its number does not say whether it is this item's turn.
     fn refuse<T>(
         &self,
         watch_loop: &WatchLoop,
@@ -413,7 +427,7 @@ impl Items {
         }
     }
 
-    /// Reads the item. Its data never change.
+    /// Reads the item, whose data never change.
     fn read(
         &self,
         watch_loop: &WatchLoop,
@@ -443,8 +457,8 @@ impl Items {
         })
     }
 
-    /// Deletes an item that was read. That is not begun when the time is over; once begun, its
-    /// outcome is for the next call to take if it comes too late for this one.
+    /// Deletes an item that was read. Does not begin after the timeout; once it has begun, an
+    /// outcome that comes too late for this call goes to the next call that takes.
     fn remove(
         &self,
         watch_loop: &mut WatchLoop,
@@ -462,7 +476,7 @@ impl Items {
         let doubt = || unanswered_take(&item);
         let refused = |fault: &Fault| self.target.refused(fault, TAKE).on(&item);
         let (mut session, data) = (Arc::clone(session), Arc::new(found.data));
-        // Whether a deletion had no answer.
+        // Whether the reply to a deletion was lost.
         let mut is_unknown = false;
         loop {
             let mut is_there = true;
@@ -506,7 +520,7 @@ impl Items {
                     None => return Ok(Tried::NoTime),
                 }
             }
-            // Without an answer now, it stays unknown.
+            // Without a session the outcome stays unknown.
             session = match watch_loop.session(until) {
                 Ok(Some(session)) => session,
                 Ok(None) => return Err(doubt()),
@@ -527,23 +541,25 @@ impl Items {
         let contention = Contention {
             client: self.target.client.clone(),
             node: node.clone(),
+            noun: "item's lease",
             data: default_data(),
             acl: self.target.acl.clone(),
             form: Form::new(NodeNaming::Curator, Class::Mutex),
             must_exist: true,
         };
         let Wait { until: deadline, cancel, .. } = search.wait;
-        match acquire(&contention, Limits { deadline, patient: false, cancel })? {
+        let limits = Limits { deadline, patient: false, cancel };
+        match pursue(&contention, limits, &OthersAhead::default(), None, Some)? {
             Some(hold) => {
                 Ok(Tried::Got(LeasedItem::new(hold, Arc::clone(claim), node, found.data)))
             }
             None if watch_loop.is_over(search.wait.ask_until) => Ok(Tried::NoTime),
-            // Somebody else was faster.
+            // Another consumer was faster.
             None => Ok(Tried::Leased),
         }
     }
 
-    // ----- looking
+    // ----- reading
 
     /// The data of the first item that is not leased.
     pub(crate) fn peek(&self) -> Result<Option<Vec<u8>>> {
@@ -558,16 +574,17 @@ impl Items {
             let (items, _) = layout.sort(&children);
             let items = items.into_iter().take_while(|item| !item.is_beyond());
             let paths: Vec<String> = items.map(|item| path::join(node, item.name())).collect();
-            // Mostly it is the first, at which nobody has to look twice.
+            // Usually it is the first one, which is therefore read without a check before.
             let Some((first, others)) = paths.split_first() else { return Ok(None) };
             if let Some(data) = read_free(s, first, &warn)? {
                 return Ok(Some(data));
             }
             for paths in others.chunks(MANY) {
                 for (path, sight) in paths.iter().zip(look_at(s, paths, false)?) {
-                    if matches!(sight, ItemStatus::Free | ItemStatus::Hidden)
-                        && let Some(data) = read_free(s, path, &warn)?
-                    {
+                    if !matches!(sight, ItemStatus::Free | ItemStatus::Hidden) {
+                        continue;
+                    }
+                    if let Some(data) = read_free(s, path, &warn)? {
                         return Ok(Some(data));
                     }
                 }
@@ -585,7 +602,7 @@ impl Items {
         })
     }
 
-    // ----- what is told
+    // ----- answers, names and messages
 
     fn heard<T>(
         &self,
@@ -604,17 +621,17 @@ impl Items {
         }
     }
 
-    /// What a call gives that has found nothing in its time.
-    fn over<T>(&self, search: Search<'_>) -> Result<Option<T>> {
-        if search.patient {
-            return search.wait.over(self.target.node()?);
+    /// What a call returns that got nothing before its timeout: `None` only if a server said that
+    /// there was nothing.
+    fn over<T>(&self, search: Search<'_>, was_empty: bool) -> Result<Option<T>> {
+        let nothing = search.wait.over(self.target.node()?)?;
+        if was_empty {
+            return Ok(nothing);
         }
-        let limit = self.target.client.core().connect_timeout();
-        let message = format!("there was no answer within {limit:?}; try again");
-        Err(Error::new(ErrorKind::Connect, message).on(self.target.node()?))
+        Err(READ.unanswered(self.target.client.core(), false, self.target.node()?))
     }
 
-    /// What the items' nodes begin with, as the client names them.
+    /// The path that the items' nodes begin with, as the client names them.
     fn item_prefix(&self) -> Result<String> {
         Ok(path::join(self.target.node()?, &self.layout().prefix(0)))
     }
@@ -628,21 +645,21 @@ impl Items {
         if others > 0 {
             let node = self.target.node().unwrap_or_default();
             self.target.client.core().warn_once(node, || {
-                Some(format!("there are {others} children that are no items; they are ignored"))
+                Some(format!("ignoring {others} children that are no items of this queue"))
             });
         }
     }
 
     fn unreachable(&self) -> Error {
         let limit = self.target.client.core().connect_timeout();
-        let message = format!("no server answered within {limit:?}; nothing was done");
+        let message = format!("no server answered within {limit:?}; the item is not in the queue");
         Error::new(ErrorKind::Connect, message).on(self.target.node().unwrap_or_default())
     }
 
     fn unanswered_offer(&self) -> Error {
         Error::new(
             ErrorKind::ConnectionLoss,
-            "there was no answer to the item that was put into the queue: it may be there, or not",
+            "no reply to the request that puts the item into the queue: it may be there, or not",
         )
         .on(self.target.node().unwrap_or_default())
     }
@@ -650,14 +667,14 @@ impl Items {
     fn exhausted(&self) -> Error {
         Error::new(
             ErrorKind::SequenceExhausted,
-            "the sequence numbers of the queue's node are used up; they start anew when it is \
-             empty: have all items taken, and try again",
+            "the sequence numbers of the queue's node are used up; they start again when the queue \
+             is empty: take all items, then retry",
         )
         .on(self.target.node().unwrap_or_default())
     }
 }
 
-/// Whether these items are leased; with watches on their leases, or without.
+/// Checks whether these items are leased; with `watch`, sets watches on their leases.
 fn look_at(session: &Session, paths: &[String], watch: bool) -> Answer<Vec<ItemStatus>> {
     let sight = |answer: Answer<Option<Names>>| match answer {
         Ok(None) => Ok(ItemStatus::Gone),
@@ -669,7 +686,7 @@ fn look_at(session: &Session, paths: &[String], watch: bool) -> Answer<Vec<ItemS
     session.children_each(paths, watch).into_iter().map(sight).collect()
 }
 
-/// The data of an item that is not leased, and that may be read.
+/// The data of the item; `None` if it is gone or leased, or may not be read.
 fn read_free(
     session: &Session,
     path: &str,
@@ -686,11 +703,11 @@ fn read_free(
 
 fn warn_of_hidden(client: &Client, item: &str) {
     client.core().warn_once(item, || {
-        Some("the item's ACL forbids to read it, which needs READ: it is passed over".to_owned())
+        Some("not authorized to read the item: requires READ on it; passing it over".to_owned())
     });
 }
 
-/// What is to be kept for the next call to take, as the caller who had asked for it has gone.
+/// What the client keeps for the next call that takes, as the call that asked has timed out.
 fn came_late(
     claim: &Reservation,
     answer: Answer<()>,
@@ -707,7 +724,7 @@ fn came_late(
             claim.is_gone();
             None
         }
-        // Where it was unknown before, the caller was told.
+        // If it was unknown before, the call has already reported that.
         Err(Fault::ConnectionLoss | Fault::SessionEnded) if !is_unknown => Some(Err(doubt)),
         Err(_) => None,
     }
@@ -716,8 +733,8 @@ fn came_late(
 fn unanswered_take(item: &str) -> Error {
     Error::new(
         ErrorKind::ConnectionLoss,
-        "there was no answer to the deletion of an item: it may be gone from the queue, and this \
-         call does not give it; an item that is not to be lost has to be leased",
+        "no reply to the deletion of an item: it may be gone from the queue, and this call does \
+         not return it; lease items that must not be lost",
     )
     .on(item)
 }

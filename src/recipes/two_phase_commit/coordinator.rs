@@ -17,23 +17,25 @@ use crate::session::cancel::Cancel;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
 use crate::session::watch_loop::View;
 
-/// Who decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit): who has begun it, or has
-/// recovered it.
+/// Decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit) that this client has begun or
+/// recovered.
 ///
-/// Dropped, it decides nothing: the round waits for whoever [recovers](crate::TwoPhaseCommit::recover)
-/// it.
+/// Dropping it decides nothing: the round waits until a client
+/// [recovers](crate::TwoPhaseCommit::recover) it.
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Debug)]
 pub struct Coordinator {
     target: NodeConfig,
     round: Round,
-    /// The participants that have been here: who is not any more has died.
+    /// The participants that were seen here: one that is no longer here has died.
     seen: Arc<Mutex<BTreeSet<String>>>,
 }
 
 const DECIDE: Purpose =
-    Purpose { tried: "decide the round", needs: "READ, WRITE and CREATE on its node" };
+    Purpose::to_change("decide the round", "READ, WRITE and CREATE on its node");
 
-/// What the coordinator goes by.
+/// How the coordinator decides.
 #[derive(Clone, Copy)]
 enum Plan {
     AsVoted,
@@ -50,49 +52,58 @@ impl Coordinator {
         &self.round.participants
     }
 
-    /// Waits until all have voted yes, and decides to commit; or until one has voted no, or was seen
-    /// here and has died, and decides to abort. Who never comes is waited for; so is, by who has
-    /// recovered the round, who had died before without a vote. If the round is decided already, says what.
+    /// Waits for the votes, decides to commit or to abort, and returns the decision.
+    ///
+    /// Commits when all participants have voted yes. Aborts when one has voted no, or was seen here
+    /// and has died. Keeps waiting for participants that never come, and, if the round was
+    /// recovered, for those that had died before without a vote. If the round is already decided,
+    /// returns that decision.
     ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if the round is forgotten;
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) and what waiting cannot mend else. Then the round
-    /// may be decided or not.
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized); otherwise only what waiting does not
+    /// resolve. After an error the round may be decided or not.
     pub fn decide(&self) -> Result<Decision> {
         insist(|| self.settle(Plan::AsVoted, Wait::FOREVER))
     }
 
-    /// As [`decide`](Coordinator::decide), and if there is no decision in time, the round is
-    /// aborted, which takes a round trip more: the connect time-out at the most.
+    /// Decides as [`decide`](Coordinator::decide), and aborts the round if there is no decision
+    /// within `limit`.
+    ///
+    /// To abort takes one more round trip: at most the connect timeout.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) or [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if there was
-    /// no answer to that: the round may be aborted or not decided. Ask again, or recover it later.
-    /// Else as [`decide`](Coordinator::decide).
-    pub fn decide_for(&self, limit: Duration) -> Result<Decision> {
+    /// [`Connect`](crate::ErrorKind::Connect) or
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if there was no answer: the round may
+    /// be decided or not. Call it again, or recover the round later. Otherwise as
+    /// [`decide`](Coordinator::decide).
+    pub fn decide_or_abort_within(&self, limit: Duration) -> Result<Decision> {
         match self.settle(Plan::AsVoted, Wait::until(Deadline::after(limit)))? {
             Some(decision) => Ok(decision),
             None => self.abort(),
         }
     }
 
-    /// As [`decide`](Coordinator::decide), until any thread trips `cancel`. A decision that is under
-    /// way just then may take effect all the same: ask the [state](crate::TwoPhaseCommit::state).
+    /// Decides as [`decide`](Coordinator::decide), until any thread trips `cancel`.
+    ///
+    /// A decision that is under way just then may still take effect: check the
+    /// [state](crate::TwoPhaseCommit::state).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); else as [`decide`](Coordinator::decide).
+    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`decide`](Coordinator::decide).
     pub fn decide_with(&self, cancel: &Cancel) -> Result<Decision> {
         insist(|| self.settle(Plan::AsVoted, Wait::unless(cancel)))
     }
 
-    /// Decides to abort, whatever the votes; if the round is decided already, says what.
+    /// Decides to abort, whatever the votes, and returns the decision: the earlier one if the round
+    /// is already decided.
     ///
     /// # Errors
     ///
-    /// As [`decide_for`](Coordinator::decide_for).
+    /// As [`decide_or_abort_within`](Coordinator::decide_or_abort_within).
     pub fn abort(&self) -> Result<Decision> {
         let limit = self.target.client.core().connect_timeout();
         let decision = self.settle(Plan::Abort, Wait::until(Deadline::after(limit)))?;
@@ -112,7 +123,8 @@ impl Coordinator {
     }
 }
 
-/// What is decided, if anything; `Some(None)` if there is no such round any more.
+/// Decides the round if that is possible now, and returns the decision; `Some(None)` if the round
+/// no longer exists.
 fn settle(
     view: &mut View<'_>,
     whole: &str,
@@ -142,7 +154,7 @@ fn settle(
             data: round.decided(decision).write(),
             version: Some(version),
         });
-        // What a stranger has made shows it as well.
+        // A node of that name that another client has created shows the decision as well.
         if !children.iter().any(|name| name == decision.mark()) {
             steps.push(Step::Create {
                 path: path::join(whole, decision.mark()),
@@ -153,14 +165,14 @@ fn settle(
         }
         match view.transact(&steps) {
             Ok(()) => return Ok(Some(Some(decision))),
-            // Another has decided, or somebody has gone.
+            // Another coordinator has decided, or a participant has gone: look again.
             Err(Fault::BadVersion | Fault::NoNode | Fault::NodeExists) => {}
             Err(fault) => return Err(fault),
         }
     }
 }
 
-/// What the votes come to; `None` as long as some are missing.
+/// The decision that follows from the votes; `None` while some are missing.
 fn judge(participants: &[ParticipantState], seen: &mut BTreeSet<String>) -> Option<Decision> {
     let has_died = |one: &ParticipantState| {
         !one.is_here && (one.vote.is_some() || seen.contains(one.name.as_str()))
@@ -172,7 +184,7 @@ fn judge(participants: &[ParticipantState], seen: &mut BTreeSet<String>) -> Opti
     participants.iter().all(|one| one.vote == Some(true)).then_some(Decision::Commit)
 }
 
-/// That every participant is alive and has voted yes.
+/// The checks that every participant is alive and has voted yes.
 fn ready(round: &Round, whole: &str) -> Vec<Step> {
     let names = round.participants.iter().flat_map(|name| [here(name), vote(name, true)]);
     names.map(|name| Step::Check { path: path::join(whole, &name), version: None }).collect()
@@ -198,7 +210,7 @@ mod tests {
         assert_eq!(judged(&all[..3]), None);
         assert_eq!(judged(&["here-a", "yes-a", "here-b", "no-b"]), Some(Decision::Abort));
         assert_eq!(judged(&["here-a", "yes-a", "yes-b"]), Some(Decision::Abort));
-        // It was here before.
+        // `b` was here before.
         assert_eq!(judged(&["here-a", "yes-a"]), Some(Decision::Abort));
     }
 }

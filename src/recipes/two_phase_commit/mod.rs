@@ -22,38 +22,42 @@ use crate::session::session::Session;
 
 /// One round in which all participants commit, or all abort.
 ///
-/// A [`Coordinator`] begins it and names the participants; each of them [joins](Self::join), makes
-/// ready, and [votes](Participant::vote). When all have voted yes the coordinator decides to commit,
-/// else to abort; and every participant learns the [decision](Participant::decision).
+/// A [`Coordinator`] begins the round and names the participants. Each participant
+/// [joins](Self::join), prepares its work, and [votes](Participant::vote). If all have voted yes,
+/// the coordinator decides to commit, otherwise to abort. Every participant learns the
+/// [decision](Participant::decision).
 ///
 /// The round is the persistent node `base/name`, whose data name the participants and, once it is
-/// there, the decision. Its children show the rest in one listing: `here-<participant>`, which is
+/// made, the decision. Its children show the rest in one listing: `here-<participant>`, which is
 /// ephemeral, `yes-<participant>` or `no-<participant>`, and `commit` or `abort`. Only the
 /// coordinator watches them; participants watch the round's node, so that a vote wakes one client.
 ///
 /// # Guarantees
 ///
-/// - **There is one decision**, however many coordinators there are: it is made by one transaction,
-///   which nobody can make a second time.
+/// - **There is one decision**, however many coordinators there are: one transaction makes it,
+///   which can succeed only once.
 /// - **It is to commit only if every participant has voted yes and is alive**: that transaction
-///   takes effect only while the nodes of all are there. One who votes no, dies or does not vote in
-///   time has the round aborted.
-/// - **It stays**, until somebody [forgets](Self::forget) the round: whoever restarts can learn it.
-/// - A participant has one vote, which it cannot change, also not after a restart.
+///   takes effect only while the nodes of all are there. If a participant votes no, dies or does
+///   not vote in time, the round is aborted.
+/// - **It stays** until a client [forgets](Self::forget) the round: a participant can learn it
+///   after a restart.
+/// - A participant has one vote, which it cannot change, not even after a restart.
 ///
 /// # When the coordinator is gone
 ///
-/// Two-phase commit blocks: a participant that has voted yes must neither commit nor abort before it
-/// knows the decision, and if the coordinator dies first, there is none. Nothing decides by itself
-/// then, as the coordinator may be slow only. Anybody may [recover](Self::recover) the round, as
-/// another coordinator: to decide it as the first would have, or to [abort](Coordinator::abort) it.
-/// If both are at it, one of them decides and the other learns what. What a participant does for
-/// a decision is its own affair: it has to make its work durable before it votes yes, and to do, or
-/// undo, what was decided also after a crash.
+/// Two-phase commit blocks: a participant that has voted yes must neither commit nor abort before
+/// it knows the decision, and if the coordinator dies first, there is none. The library does not
+/// decide by itself then, because the coordinator may only be slow. Any client may
+/// [recover](Self::recover) the round, as another coordinator: to decide it as the first one would
+/// have, or to [abort](Coordinator::abort) it. If two coordinators try to decide, one of them
+/// succeeds and the other learns the decision.
 ///
-/// Over a handle of the program's own ([`Client`](crate::Client)'s `From<Arc<ZooKeeper>>`) there are no
-/// transactions: the steps are taken one by one. There is still one decision; but a participant that
-/// dies at that moment may be committed without, and a vote may be half cast.
+/// Carrying out the decision is up to the participants: each must make its work durable before it
+/// votes yes, and must complete or undo it as decided, even after a crash.
+///
+/// On a program's own handle ([`Client`](crate::Client)'s `From<Arc<ZooKeeper>>`) there are no
+/// transactions: the steps are sent one by one. There is still one decision, but the round may be
+/// committed without a participant that dies at that moment, and a vote may be half cast.
 ///
 /// # Example
 ///
@@ -71,45 +75,47 @@ use crate::session::session::Session;
 /// let stock = transfer.join("stock")?;
 /// stock.vote_yes()?;
 ///
-/// let decision = coordinator.decide_for(Duration::from_secs(10))?;
+/// let decision = coordinator.decide_or_abort_within(Duration::from_secs(10))?;
 /// assert_eq!(decision, Decision::Commit);
 /// assert_eq!(orders.decision()?, decision);
 /// assert_eq!(stock.decision()?, decision);
 /// transfer.forget()?; // when all have done what was decided
 /// # Ok::<(), zklock::Error>(())
 /// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug)]
 pub struct TwoPhaseCommit {
     target: NodeConfig,
 }
 
-/// What the largest request of a round may take, of the 1 MiB that servers accept.
+/// The limit for the largest request of a round, in bytes. Servers accept 1 MiB.
 const MOST_BYTES: usize = 900_000;
 
-const BEGIN: Purpose = Purpose { tried: "begin the round", needs: "CREATE on its parent" };
-const READ: Purpose = Purpose { tried: "read the round", needs: "READ on its node" };
+const BEGIN: Purpose = Purpose::to_change("begin the round", "CREATE on its parent");
+const READ: Purpose = Purpose::to_read("read the round", "READ on its node");
 const FORGET: Purpose =
-    Purpose { tried: "remove the round", needs: "DELETE on its node and on the parent" };
+    Purpose::to_change("remove the round", "DELETE on its node and on the parent");
 
 placed!(
     TwoPhaseCommit,
     TwoPhaseCommitBuilder,
-    "The round `name` under the path `base`, which is its own until the round is forgotten",
-    "Participants need READ, CREATE and DELETE on the round's node; the coordinator WRITE, too."
+    "Returns the round at the node `base/name`, which belongs to it until the round is forgotten",
+    "Participants need READ, CREATE and DELETE on the round's node; the coordinator also WRITE."
 );
 
 impl TwoPhaseCommit {
-    /// Begins the round, with these participants: each a name that can be a component of a path.
+    /// Begins the round with these participants. Each is a name that can be a component of a path.
     ///
     /// # Errors
     ///
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists) if it has begun already;
-    /// [`InvalidName`](ErrorKind::InvalidName); [`InvalidData`](ErrorKind::InvalidData) for no
-    /// participants, one that is named twice, or more than fit into a request;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`Connect`](ErrorKind::Connect) or
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) without an answer within the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout): it may have begun. `ConnectionLoss`
-    /// also when an answer was lost and there is no such round now, but may have been in the meantime.
+    /// [`AlreadyExists`](ErrorKind::AlreadyExists) if the round has begun already;
+    /// [`InvalidName`](ErrorKind::InvalidName); [`InvalidArgument`](ErrorKind::InvalidArgument) for
+    /// no participants, one that is named twice, or more than fit into a request;
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`Connect`](ErrorKind::Connect) if no server
+    /// answered within the [connect timeout](crate::ClientBuilder::connect_timeout);
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost: the round may have begun,
+    /// even if it does not exist now.
     pub fn begin<S: AsRef<str>>(&self, participants: &[S]) -> Result<Coordinator> {
         let node = self.target.node()?;
         let id = Guid::from_u128(rt::random()).to_string();
@@ -118,9 +124,9 @@ impl TwoPhaseCommit {
         let bytes = size(&round, &self.target.whole()?);
         if bytes > MOST_BYTES {
             let message = format!(
-                "so many participants take requests of {bytes} bytes, and {MOST_BYTES} are allowed"
+                "too many participants: requests of {bytes} bytes, at most {MOST_BYTES} are allowed"
             );
-            return Err(Error::new(ErrorKind::InvalidData, message).on(node));
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
         let (begins, acl) = (round.clone(), self.target.acl.clone());
         let before = Arc::<Mutex<Option<Stamp>>>::default();
@@ -132,22 +138,22 @@ impl TwoPhaseCommit {
         match begun {
             Some(true) => Ok(Coordinator::new(self.target.clone(), round)),
             Some(false) => {
-                let message = "there is such a round; recover it, or forget it if it has ended";
+                let message = "the round exists already: recover it, or forget it if it has ended";
                 Err(Error::new(ErrorKind::AlreadyExists, message).on(node))
             }
             None => {
-                let message = "the answer to beginning the round was lost; it is not there, but may \
-                               have begun, and been decided and forgotten by others";
+                let message = "a reply was lost: the round does not exist now, but may have begun, \
+                               and others may have decided and forgotten it";
                 Err(Error::new(ErrorKind::ConnectionLoss, message).on(node))
             }
         }
     }
 
-    /// Takes up a round whose coordinator may be gone, to decide it or to learn its decision.
+    /// Takes over a round whose coordinator may be gone, to decide it or to learn its decision.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such round; otherwise as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn recover(&self) -> Result<Coordinator> {
         let found = self.target.ask(READ, read)?;
@@ -155,27 +161,30 @@ impl TwoPhaseCommit {
         Ok(Coordinator::new(self.target.clone(), round))
     }
 
-    /// Takes part under one of the names that the coordinator has given; as long as the
-    /// [`Participant`] lives, and its session, the round can be committed.
+    /// Joins the round under one of the names that the coordinator has given.
     ///
-    /// After a restart the participant joins again, and finds its vote kept; also when the round is
-    /// decided already, to learn how. Where another has the name, such as the session of its former
-    /// process, it waits for that to end, up to the
-    /// [connect time-out](crate::ClientBuilder::connect_timeout): this should be longer than the
-    /// session time-out.
+    /// The round can be committed only while the [`Participant`] and its session live. After a
+    /// restart the participant joins again: its vote is kept. It can also join a round that is
+    /// already decided, to learn the decision.
+    ///
+    /// If the name is in use, for example by the session of an earlier process, the call waits for
+    /// that to end, at most the [connect timeout](crate::ClientBuilder::connect_timeout), which
+    /// should therefore be longer than the session timeout.
     ///
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if there is no such round;
-    /// [`InvalidName`](ErrorKind::InvalidName) for a name that is none of the participants';
-    /// [`Taken`](ErrorKind::Taken) if another takes part under it all that time; else as
+    /// [`InvalidName`](ErrorKind::InvalidName) for a name that is not a participant's;
+    /// [`Taken`](ErrorKind::Taken) if the name was in use all that time; otherwise as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn join(&self, participant: impl AsRef<str>) -> Result<Participant> {
         Participant::join(&self.target, participant.as_ref())
     }
 
-    /// Who is here, who has voted what, and the decision, all as at one moment: by one listing, after
-    /// the server has caught up with the leader. `None` if there is no such round.
+    /// Returns which participants are here, their votes, and the decision; `None` if there is no
+    /// such round.
+    ///
+    /// All as at one moment: from one listing, after the server has caught up with the leader.
     ///
     /// # Errors
     ///
@@ -186,7 +195,7 @@ impl TwoPhaseCommit {
                 let Some(before) = session.confirm(whole)? else { return Ok(None) };
                 let Some(children) = session.children(whole, false)? else { return Ok(None) };
                 let found = session.read(whole, false)?;
-                // Decided, or begun anew, in between: the list may be of before.
+                // If the round was decided or begun anew in between, the list may be older.
                 let is_same = |(_, stat): &(_, Stat)| {
                     (stat.czxid, stat.version) == (before.czxid, before.version)
                 };
@@ -198,26 +207,30 @@ impl TwoPhaseCommit {
         })
     }
 
-    /// The decision, if there is one: for a participant that has restarted and needs no more.
+    /// Returns the decision, if there is one: for a participant that has restarted and needs no
+    /// more.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if there is no such round; else as
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such round; otherwise as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn decision(&self) -> Result<Option<Decision>> {
         let found = self.target.ask(READ, read)?;
         found.map(|(round, _)| round.decision).ok_or_else(|| no_round(&self.target))
     }
 
-    /// Removes a round that has ended, with its votes and its decision; false if it is not decided
-    /// yet, and so is left. Only when every participant has done what was decided: who comes later
-    /// learns nothing any more.
+    /// Removes a round that has ended, with its votes and its decision; returns `false` if it is
+    /// not decided yet, and so is not removed.
+    ///
+    /// Call it only when every participant has done what was decided: a participant that comes
+    /// later cannot learn the decision any more.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if there is no such round, which can also be because an
-    /// answer was lost; [`Server`](ErrorKind::Server), naming it, for a child that has children, which
-    /// somebody else has made; else as [`begin`](TwoPhaseCommit::begin).
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such round, which may also be the effect of
+    /// a lost reply; [`Server`](ErrorKind::Server) if another client has created children of one of
+    /// the round's children, which the message names; otherwise as
+    /// [`begin`](TwoPhaseCommit::begin).
     pub fn forget(&self) -> Result<bool> {
         let until = Deadline::after(self.target.client.core().connect_timeout());
         let meant = Arc::<Mutex<Option<String>>>::default();
@@ -227,14 +240,14 @@ impl TwoPhaseCommit {
     }
 }
 
-/// Removes the round that was found first, and none that has begun under its name since.
+/// Removes the round that was found first, but no later round of the same name.
 fn forget(
     session: &Session,
     whole: &str,
     meant: &Mutex<Option<String>>,
     until: Deadline,
 ) -> Answer<Option<bool>> {
-    // Nobody waits for it any more.
+    // After `until`, the caller no longer waits.
     while !until.has_passed() {
         let found = read(session, whole)?;
         let mut meant = meant.lock();
@@ -253,21 +266,21 @@ fn forget(
         drop(meant);
         let children = session.children(whole, false)?.unwrap_or_default();
         let paths = children.iter().map(|child| path::join(whole, child));
-        // One that has begun since is of another version: nobody has decided it yet.
+        // A round that has begun since has another version, because it is not decided yet.
         let same = Step::Check { path: whole.to_owned(), version: Some(version) };
-        let deletes = paths.chain([whole.to_owned()]).map(|path| Step::Delete { path });
+        let deletes = paths.chain([whole.to_owned()]).map(Step::delete);
         let steps: Vec<Step> = [same].into_iter().chain(deletes).collect();
         match session.transact(&steps) {
             Ok(()) => return Ok(Some(true)),
             Err(Fault::NotEmpty) => {
                 if let Some(parent) = parent_among(session, whole, &children)? {
                     let message =
-                        format!("its child {parent:?} has children, which are no round's");
+                        format!("its child {parent:?} has children of its own: delete them first");
                     return Err(Fault::Refused(message));
                 }
-                // Somebody has come.
+                // A child was created meanwhile: list again.
             }
-            // Somebody has gone, or it has been removed.
+            // A participant has gone, or the round was removed: look again.
             Err(Fault::NoNode | Fault::BadVersion) => {}
             Err(fault) => return Err(fault),
         }

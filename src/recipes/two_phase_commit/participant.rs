@@ -8,10 +8,10 @@ use super::round::{Decision, Round, RoundState, find_round, here, no_round, read
 use crate::acl::Acl;
 use crate::contend::acquire::insist;
 use crate::contend::hold::Hold;
-use crate::contend::loss_reason::LossReason;
 use crate::contend::ticket::Guid;
 use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::lock_config::default_data;
 use crate::recipes::node_config::{NodeConfig, Purpose, Wait};
@@ -22,8 +22,11 @@ use crate::session::connection::{Answer, Fault, NodeKind, Step};
 use crate::session::session::Session;
 use crate::session::watch_loop::{View, worth_asking};
 
-/// One that takes part in a [`TwoPhaseCommit`](crate::TwoPhaseCommit). Dropped, it is gone, as one
-/// that has died: so keep it until the decision is known.
+/// A participant of a [`TwoPhaseCommit`](crate::TwoPhaseCommit).
+///
+/// Dropping it has the same effect as its death: keep it until the decision is known.
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the participant is gone immediately"]
 #[clippy::has_significant_drop]
 pub struct Participant {
@@ -33,11 +36,9 @@ pub struct Participant {
     round: String,
 }
 
-const JOIN: Purpose =
-    Purpose { tried: "join the round", needs: "READ, CREATE and DELETE on its node" };
-const VOTE: Purpose =
-    Purpose { tried: "vote", needs: "READ, CREATE and DELETE on the round's node" };
-const LEARN: Purpose = Purpose { tried: "learn the decision", needs: "READ on the round's node" };
+const JOIN: Purpose = Purpose::to_change("join the round", "READ, CREATE and DELETE on its node");
+const VOTE: Purpose = Purpose::to_change("vote", "READ, CREATE and DELETE on the round's node");
+const LEARN: Purpose = Purpose::to_read("learn the decision", "READ on the round's node");
 
 enum Joined {
     Here {
@@ -45,7 +46,7 @@ enum Joined {
         czxid: i64,
     },
     NoRound,
-    /// None of the names is this one.
+    /// The round has no participant of this name.
     Stranger,
     Taken,
 }
@@ -68,7 +69,7 @@ impl Participant {
         joined
     }
 
-    /// `unsure` is where the node may have been made, and was not found.
+    /// `unsure` is set if the node may have been created without an answer that says so.
     fn try_to_join(
         target: &NodeConfig,
         name: &str,
@@ -79,7 +80,7 @@ impl Participant {
         let own = path::lock_path(node, &here(name))?;
         let core = target.client.core();
         let (whole, own, acl) = (target.whole()?, core.whole(&own), target.acl.clone());
-        // Nobody else writes this.
+        // The data that only this call writes.
         let mut data = default_data();
         data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
         let until = Deadline::after(core.connect_timeout());
@@ -101,7 +102,13 @@ impl Participant {
             };
             match watch_loop.ask(&session, until, question, late)? {
                 Some(Ok(Joined::Here { round, czxid })) => {
-                    let hold = Hold::on_named(&target.client, session, node, &here(name), czxid);
+                    let hold = Hold::on_named(
+                        &target.client,
+                        session,
+                        (node, &here(name)),
+                        "participant's place",
+                        czxid,
+                    );
                     let (target, name) = (target.clone(), name.to_owned());
                     return Ok(Participant { target, hold, name, round });
                 }
@@ -111,7 +118,7 @@ impl Participant {
                     return Err(Error::new(ErrorKind::InvalidName, message).on(node));
                 }
                 Some(Ok(Joined::Taken)) => {
-                    // The node of a former process goes with its session.
+                    // The server deletes the node of an earlier process at the end of its session.
                     let (whole, here) = (whole.clone(), here(name));
                     let look = move |view: &mut View<'_>| {
                         Ok(view.list(&whole)?.is_some_and(|names| names.contains(&here)))
@@ -128,8 +135,8 @@ impl Participant {
                         continue;
                     }
                     let message = format!(
-                        "another has taken part as {name:?} for {:?}, or did so, and its session has not \
-                         ended: use another name, or wait longer",
+                        "the name {name:?} was in use for {:?}, or an earlier session has not \
+                         ended: use another name, or a longer connect timeout",
                         core.connect_timeout()
                     );
                     return Err(Error::new(ErrorKind::Taken, message).on(node));
@@ -146,23 +153,24 @@ impl Participant {
         }
     }
 
-    /// Votes, and says whether the vote counts: false if the round was decided before, which can
-    /// only be to abort. Who votes yes must be able to commit from then on, whatever happens, and
-    /// must not commit before the [decision](Participant::decision).
+    /// Votes, and returns whether the vote counts: `false` if the round was already decided, which
+    /// can only be to abort.
     ///
-    /// To vote the same again is no error; also not after a restart.
+    /// A participant that votes yes must be able to commit from then on, whatever happens, and must
+    /// not commit before the [decision](Participant::decision). To vote the same again is no error,
+    /// not even after a restart.
     ///
     /// # Errors
     ///
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists) if it has voted otherwise before;
-    /// [`SessionLost`](ErrorKind::SessionLost) or [`LockLost`](ErrorKind::LockLost) if it is not
-    /// here any more: whether the vote counts can then be learnt by joining again;
-    /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized) and what waiting cannot mend else.
+    /// [`Conflict`](ErrorKind::Conflict) if it has voted the other way before;
+    /// [`SessionLost`](ErrorKind::SessionLost) or [`Lost`](ErrorKind::Lost) if it is no longer
+    /// here: join again to learn whether the vote counts; [`NotFound`](ErrorKind::NotFound) if the
+    /// round is forgotten; [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what waiting
+    /// does not resolve.
     pub fn vote(&self, yes: bool) -> Result<bool> {
         self.cast(yes).map_err(|error| match error.kind() {
-            // Its node goes with the round's.
-            ErrorKind::LockLost if self.is_forgotten() => no_round(&self.target),
+            // Its node was deleted together with the round's.
+            ErrorKind::Lost if self.is_forgotten() => no_round(&self.target),
             _ => error,
         })
     }
@@ -182,15 +190,15 @@ impl Participant {
             CastOutcome::Counts => Ok(true),
             CastOutcome::TooLate => Ok(false),
             CastOutcome::Otherwise => {
-                let message = format!("{:?} has voted otherwise before", self.name);
-                Err(Error::new(ErrorKind::AlreadyExists, message).on(node))
+                let message = format!("{:?} has already voted the other way", self.name);
+                Err(Error::new(ErrorKind::Conflict, message).on(node))
             }
             CastOutcome::NoRound => Err(no_round(&self.target)),
             CastOutcome::NotHere => Err(self.hold.lost_error(LossReason::NodeDeleted)),
         }
     }
 
-    /// [`vote(true)`](Participant::vote).
+    /// Votes yes: see [`vote`](Participant::vote).
     ///
     /// # Errors
     ///
@@ -199,7 +207,7 @@ impl Participant {
         self.vote(true)
     }
 
-    /// [`vote(false)`](Participant::vote).
+    /// Votes no: see [`vote`](Participant::vote).
     ///
     /// # Errors
     ///
@@ -208,32 +216,37 @@ impl Participant {
         self.vote(false)
     }
 
-    /// Blocks until the round is decided, and says how. It goes on over lost sessions: the decision
-    /// holds for this participant also when it counts as gone.
+    /// Blocks until the round is decided, and returns the decision.
+    ///
+    /// Lost sessions do not end the wait: the decision holds for this participant even if it counts
+    /// as gone.
     ///
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized) and what waiting cannot mend else.
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what waiting does not resolve.
     pub fn decision(&self) -> Result<Decision> {
         insist(|| self.decided(Wait::FOREVER))
     }
 
-    /// As [`decision`](Participant::decision), for so long at the most: `None` when it is not known
-    /// by then. A request that is under way may take up to 50 ms more.
+    /// Waits at most `limit` for the decision; `None` if a server said in this call that the round
+    /// is not decided yet.
+    ///
+    /// A request that is under way may take up to 50 ms more.
     ///
     /// # Errors
     ///
-    /// As [`decision`](Participant::decision).
+    /// [`Connect`](ErrorKind::Connect) if no server answered in time; otherwise as
+    /// [`decision`](Participant::decision).
     pub fn decision_for(&self, limit: Duration) -> Result<Option<Decision>> {
         self.decided(Wait::until(Deadline::after(limit)))
     }
 
-    /// As [`decision`](Participant::decision), until any thread trips `cancel`.
+    /// Blocks until the round is decided, or until any thread trips `cancel`.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled); else as [`decision`](Participant::decision).
+    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`decision`](Participant::decision).
     pub fn decision_with(&self, cancel: &Cancel) -> Result<Decision> {
         insist(|| self.decided(Wait::unless(cancel)))
     }
@@ -241,7 +254,7 @@ impl Participant {
     fn decided(&self, wait: Wait<'_>) -> Result<Option<Decision>> {
         let id = self.round.clone();
         let decision = self.target.find(LEARN, wait, move |view, whole| {
-            // That it is not there is an answer, too.
+            // If the round does not exist, that is an answer, too.
             Ok(match find_round(view, whole, &id)? {
                 None => Some(None),
                 Some((round, _)) => round.decision.map(Some),
@@ -259,19 +272,21 @@ impl Participant {
         &self.name
     }
 
-    /// Whether it counts as here for all that is known: as
-    /// [`LockGuard::is_held`](crate::LockGuard::is_held). When it does not, the round cannot be
-    /// committed any more unless it is already, or the participant joins again.
+    /// Whether the participant counts as here, as far as is known: see
+    /// [`LockGuard::is_held`](crate::LockGuard::is_held).
+    ///
+    /// If it does not, the round cannot be committed any more, unless it is already committed or
+    /// the participant joins again.
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }
 
-    /// A handle by which any thread can wait until it counts as gone.
+    /// Returns a handle with which any thread can wait until the participant counts as gone.
     pub fn lost(&self) -> Lost {
         self.hold.lost()
     }
 
-    /// Calls `callback`, once, when it counts as gone: as
+    /// Calls `callback`, once, when the participant counts as gone: see
     /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         self.hold.on_lost(Box::new(callback));
@@ -301,7 +316,7 @@ fn join(
             Some((found, stat)) if found == data && stat.ephemeral_owner == session.id() => {
                 return Ok(Joined::Here { round: round.id, czxid: stat.czxid });
             }
-            // Of a session that has ended here, and not yet there.
+            // Left by an earlier session of ours, which has not ended on the server yet.
             Some((found, _)) if found == data => match session.delete(own) {
                 Ok(()) | Err(Fault::NoNode) => {}
                 Err(fault) => return Err(fault),
@@ -336,7 +351,7 @@ fn cast(
         let children = session.children(whole, false)?.unwrap_or_default();
         let own = Round { participants: vec![name.to_owned()], ..round.clone() };
         let state = RoundState::new(&own, &children).participants;
-        // An earlier attempt, or an earlier process.
+        // An earlier attempt, or an earlier process, has voted.
         if let Some(voted) = state.iter().find_map(|one| one.vote) {
             return Ok(if voted == yes { CastOutcome::Counts } else { CastOutcome::Otherwise });
         }
@@ -349,12 +364,13 @@ fn cast(
             acl: acl.to_vec(),
             kind: NodeKind::Persistent,
         };
-        // The other vote is made and unmade: two threads cannot vote both.
+        // Creates and deletes the other vote, which fails if it exists: so two threads cannot cast
+        // different votes.
         let steps = [
             Step::Check { path: whole.to_owned(), version: Some(version) },
             Step::Check { path: path(here(name)), version: None },
             create(vote(name, !yes)),
-            Step::Delete { path: path(vote(name, !yes)) },
+            Step::delete(path(vote(name, !yes))),
             create(vote(name, yes)),
         ];
         match session.transact(&steps) {

@@ -10,7 +10,9 @@ use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
-/// What a two-phase commit comes to.
+/// The decision of a two-phase commit.
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// All participants commit.
@@ -20,7 +22,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The name of the child that shows it, and how the data say it.
+    /// The name of the child that shows it, and the word for it in the data.
     pub(super) fn mark(self) -> &'static str {
         match self {
             Decision::Commit => "commit",
@@ -39,17 +41,21 @@ impl fmt::Display for Decision {
     }
 }
 
-/// What is to be seen of a round: see [`TwoPhaseCommit::state`](crate::TwoPhaseCommit::state).
+/// The state of a round: see [`TwoPhaseCommit::state`](crate::TwoPhaseCommit::state).
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoundState {
-    /// In the order in which the coordinator named them.
+    /// The participants, in the order in which the coordinator named them.
     pub participants: Vec<ParticipantState>,
     /// The decision, if there is one.
     pub decision: Option<Decision>,
 }
 
 /// One of the participants of a [`RoundState`].
+///
+/// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParticipantState {
@@ -94,7 +100,7 @@ pub(super) fn vote(participant: &str, yes: bool) -> String {
 /// What the data of the round's node say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Tells it from others that had the same name before, or will have.
+    /// Distinguishes it from earlier and later rounds of the same name.
     pub(super) id: String,
     pub(super) participants: Vec<String>,
     pub(super) decision: Option<Decision>,
@@ -105,9 +111,9 @@ impl Round {
         Round { id, participants: participants.map(str::to_owned).collect(), decision: None }
     }
 
-    /// What nobody needs to be asked for.
+    /// Checks what can be checked without a request.
     pub(super) fn check(&self, node: &str) -> Result<()> {
-        let refused = |why: String| Err(Error::new(ErrorKind::InvalidData, why).on(node));
+        let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why).on(node));
         if self.participants.is_empty() {
             return refused("a round without participants has nothing to decide".to_owned());
         }
@@ -152,7 +158,7 @@ impl Round {
         Some(round)
     }
 
-    /// What was read of the round's node, and the version of its data.
+    /// Parses what was read of the round's node, and adds the version of its data.
     pub(super) fn of(found: Option<(Vec<u8>, Stat)>) -> Answer<Option<(Round, i32)>> {
         let Some((data, stat)) = found else { return Ok(None) };
         match Round::parse(&data) {
@@ -162,29 +168,29 @@ impl Round {
     }
 }
 
-/// How large the largest request is that a round takes: the one that decides to commit.
+/// The size of a round's largest request: the one that decides to commit.
 pub(super) fn size(round: &Round, whole: &str) -> usize {
     let step = |name: &String| whole.len() + name.len() + "/here-".len() + 20;
     round.write().len() + round.participants.iter().map(|name| 2 * step(name)).sum::<usize>()
 }
 
-/// The round as the leader knows it.
+/// Reads the round as the ensemble's leader knows it.
 pub(super) fn read(session: &Session, whole: &str) -> Answer<Option<(Round, i32)>> {
     session.sync()?;
     let found = session.read(whole, false)?;
     if found.as_ref().is_some_and(|(data, _)| data.is_empty()) {
-        // Perhaps an ACL hides them, which the list of children tells.
+        // Perhaps an ACL hides the data: then listing the children fails, too.
         session.children(whole, false)?;
     }
     Round::of(found)
 }
 
 pub(super) fn no_round(target: &NodeConfig) -> Error {
-    let message = "there is no such round: nobody has begun it, or it is forgotten already";
+    let message = "there is no such round: it has not begun, or was forgotten already";
     Error::new(ErrorKind::NotFound, message).on(target.node().unwrap_or_default())
 }
 
-/// The round as it is now, and news of it; `None` if it is not this one any more.
+/// Reads the round and watches it; `None` if this round does not exist any more.
 pub(super) fn find_round(
     view: &mut View<'_>,
     whole: &str,
@@ -192,7 +198,7 @@ pub(super) fn find_round(
 ) -> Answer<Option<(Round, i32)>> {
     let mut found = view.node(whole)?;
     if found.is_none() {
-        // A new session's server may not have heard of it.
+        // The server of a new session may lag behind.
         view.sync()?;
         found = view.node(whole)?;
     }
@@ -226,8 +232,8 @@ mod tests {
     fn participants_are_names_and_each_is_named_once() {
         let check = |names: &[&str]| Round::new(String::new(), names.iter().copied()).check("/r");
         assert!(check(&["a", "b"]).is_ok());
-        assert_eq!(check(&[]).unwrap_err().kind(), ErrorKind::InvalidData);
-        assert_eq!(check(&["a", "b", "a"]).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(check(&[]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(check(&["a", "b", "a"]).unwrap_err().kind(), ErrorKind::InvalidArgument);
         for bad in ["", "a/b", "a\nb", ".."] {
             assert_eq!(check(&["a", bad]).unwrap_err().kind(), ErrorKind::InvalidName, "{bad:?}");
         }

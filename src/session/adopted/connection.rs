@@ -9,7 +9,7 @@ use crate::acl::Acl;
 use crate::rt::Deadline;
 use crate::session::connection::{
     Answer, Answered, Blocking, Connection, Created, Fault, Info, Names, NodeKind, OneOrTwo, Reply,
-    Request, Stat, Step, Submission, or_none,
+    Request, Stat, Step, StepReply, Submission, or_none,
 };
 use crate::session::notify::Waiter;
 use crate::session::workers::Workers;
@@ -29,7 +29,7 @@ impl Drop for HandleConnection {
 }
 
 impl Connection for HandleConnection {
-    /// By the session's own thread, one after the other.
+    /// The session's own thread makes the requests, one after the other.
     fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
         let monitor = Arc::clone(&self.monitor);
         self.monitor.later(move || {
@@ -40,8 +40,8 @@ impl Connection for HandleConnection {
         false
     }
 
-    /// The crate does not say when a request is under way: that the answer is there has to do. As that
-    /// may take for ever, nobody waits for it without a deadline.
+    /// The crate does not say when a request has been sent, so this waits for its answer. As that
+    /// may take for ever, this does not wait at all without a deadline.
     fn flushed_by(&self, until: Deadline) {
         if until.is_never() {
             return;
@@ -52,8 +52,8 @@ impl Connection for HandleConnection {
         waiter.wait(until);
     }
 
-    fn trusted(&self) -> Result<(), End> {
-        self.monitor.end().map_or(Ok(()), Err)
+    fn trusted(&self) -> Result<Duration, End> {
+        self.monitor.end().map_or(Ok(Duration::ZERO), Err)
     }
 
     fn blocking(&self) -> Option<&dyn Blocking> {
@@ -64,8 +64,7 @@ impl Connection for HandleConnection {
         Info { session: self.monitor.owner(), ..Info::default() }
     }
 
-    /// The handle stays as it is; what was made in its session is deleted, for as long as that
-    /// takes.
+    /// The handle stays open. What was created in its session is deleted, however long that takes.
     fn close(&self, _give_up_after: Duration) {
         self.monitor.close();
     }
@@ -86,11 +85,18 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
         Request::Create { path, data, acl, kind } => {
             create(monitor, path, data, acl, *kind).map(Reply::Created)
         }
-        Request::Delete { path } => delete(monitor, path).map(|()| Reply::Done),
+        Request::Delete { path, version } => delete(monitor, path, *version).map(|()| Reply::Done),
         Request::Write { path, data, version } => {
-            monitor.call(|handle| handle.write(path, data, *version)).map(|()| Reply::Done)
+            monitor.call(|handle| handle.write(path, data, *version)).map(Reply::Stat)
         }
-        Request::Transact(steps) => transact(monitor, steps).map(|()| Reply::Done),
+        Request::Transact(steps) => {
+            let done = transact(monitor, steps)?;
+            Ok(Reply::Transacted(Ok(done)))
+        }
+        Request::Acl { path } => monitor.call(|handle| handle.acl(path)).map(Reply::Acl),
+        Request::SetAcl { path, acl } => {
+            monitor.call(|handle| handle.set_acl(path, acl)).map(Reply::Stat)
+        }
         Request::Data { path, watch } => {
             let found = match watch {
                 true => watch_node(monitor, path)?,
@@ -111,9 +117,10 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
                     monitor.learn(path, &stat)?;
                     Ok(Reply::Stat(stat))
                 }
-                // A watcher for that would stay with the crate, whoever waits.
+                // A watcher for that would stay in the crate, even if no call waits any more.
                 None if *watch => Err(Fault::Refused(
-                    "over a handle of the program's own, nobody can wait for a node to be made"
+                    "a client of a ZooKeeper handle cannot wait for a node that does not exist; \
+                     create the node first, or use `Client::connect`"
                         .to_owned(),
                 )),
                 None => Err(Fault::NoNode),
@@ -122,7 +129,7 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
         Request::Children { path, watch } => {
             children(monitor, path, *watch)?.map(Reply::Names).ok_or(Fault::NoNode)
         }
-        // One after the other.
+        // Two requests, one after the other.
         Request::ChildrenAndStat { path, watch } => {
             let found = monitor.call(|handle| handle.read(path))?;
             let (_, stat) = found.ok_or(Fault::NoNode)?;
@@ -143,19 +150,19 @@ fn create(
     kind: NodeKind,
 ) -> Answer<Created> {
     if matches!(kind, NodeKind::Persistent | NodeKind::PersistentSequential | NodeKind::Container) {
-        // What the crate sends for a container is none.
+        // The crate's request for a container does not create one.
         let kind = if kind == NodeKind::Container { NodeKind::Persistent } else { kind };
         let made = monitor.call(|handle| handle.create(path, data, acl, kind));
         return made.map(|path| Created { path, czxid: None });
     }
     if kind == NodeKind::Named {
-        // Who wants it sees to it: by its name alone it might be another's.
+        // The caller has to clean it up: the name alone does not tell whose node it is.
         let made = monitor.call(|handle| handle.create(path, data, acl, kind))?;
         if made != path {
             return Err(Fault::ConnectionLoss);
         }
         let stat = match monitor.call(|handle| handle.exists(path)) {
-            // It has been made; an ACL hides the rest.
+            // The node was created; an ACL hides its stat.
             Err(Fault::NoAuth) => None,
             found => found?,
         };
@@ -165,7 +172,7 @@ fn create(
     let path = monitor.make(path, |handle| match handle.create(path, data, acl, kind) {
         // The crate gives answers to the wrong callers while credentials are added.
         Ok(made) if !made.starts_with(path) => Err(Fault::ConnectionLoss),
-        // Of an earlier attempt: nobody else knows the guid.
+        // From an earlier attempt: no other client knows the GUID.
         Err(Fault::NodeExists) if kind == NodeKind::Ephemeral => Ok(path.to_owned()),
         made => made,
     })?;
@@ -180,12 +187,14 @@ fn create(
     Ok(Created { path, czxid })
 }
 
-/// One after the other, for want of transactions in the crate: who dies in between leaves it
-/// half done. What only looks comes first.
-fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<()> {
-    // What is made only to be deleted again: that it is not there is what counts.
-    let passes =
-        |made: &str| steps.iter().any(|step| matches!(step, Step::Delete { path } if path == made));
+/// Carries out the steps one after the other, as the crate has no transactions: a client that dies
+/// in between leaves them half done. The checks come first.
+fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<Vec<StepReply>> {
+    // A step that creates a node which a later step deletes only checks that the node does not
+    // exist.
+    let passes = |made: &str| {
+        steps.iter().any(|step| matches!(step, Step::Delete { path, .. } if path == made))
+    };
     for step in steps {
         let path = match step {
             Step::Check { path, .. } => path,
@@ -207,26 +216,24 @@ fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<()> {
     let made = |gone: &str| {
         steps.iter().any(|step| matches!(step, Step::Create { path, .. } if path == gone))
     };
-    for step in steps {
-        match step {
-            Step::Check { .. } => {}
-            Step::Create { path, .. } if passes(path) => {}
-            Step::Delete { path } if made(path) => {}
-            Step::Create { path, data, acl, kind } => {
-                create(monitor, path, data, acl, *kind)?;
-            }
-            Step::Delete { path } => delete(monitor, path)?,
-            Step::Write { path, data, version } => {
-                monitor.call(|handle| handle.write(path, data, *version))?;
-            }
+    let take = |step: &Step| match step {
+        Step::Check { .. } => Ok(StepReply::Done),
+        Step::Create { path, .. } if passes(path) => Ok(StepReply::Done),
+        Step::Delete { path, .. } if made(path) => Ok(StepReply::Done),
+        Step::Create { path, data, acl, kind } => {
+            create(monitor, path, data, acl, *kind).map(StepReply::Created)
         }
-    }
-    Ok(())
+        Step::Delete { path, version } => delete(monitor, path, *version).map(|()| StepReply::Done),
+        Step::Write { path, data, version } => {
+            monitor.call(|handle| handle.write(path, data, *version)).map(StepReply::Written)
+        }
+    };
+    steps.iter().map(take).collect()
 }
 
-fn delete(monitor: &Monitor, path: &str) -> Answer<()> {
+fn delete(monitor: &Monitor, path: &str, version: Option<i32>) -> Answer<()> {
     let _turn = monitor.watchers.turn(path);
-    let answer = monitor.call(|handle| handle.delete(path));
+    let answer = monitor.call(|handle| handle.delete(path, version));
     if matches!(answer, Ok(()) | Err(Fault::NoNode)) {
         monitor.is_gone(path);
     }
@@ -242,8 +249,8 @@ fn children(monitor: &Monitor, path: &str, watch: bool) -> Answer<Option<Names>>
 
 fn watch_node(monitor: &Monitor, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
     let _turn = monitor.watchers.turn(path);
-    // A watcher on a node that is gone would stay with the crate. Our own is not gone before we
-    // delete it, which takes the turn.
+    // A watcher on a missing node would stay in the crate. Our own node exists until we delete it,
+    // and deleting it takes the turn, too.
     if !monitor.is_mine(path) && monitor.call(|handle| handle.exists(path))?.is_none() {
         return Ok(None);
     }

@@ -1,37 +1,41 @@
-//! What a program's handle can be asked for: one of the `zookeeper` crate, or a simulated one.
+//! What a program's handle can do, be it of the `zookeeper` crate or simulated.
 
 use std::fmt;
 
 use crate::acl::Acl;
 use crate::session::connection::{Answer, Found, Names, NodeKind, Stat};
 
-/// What the crate says of the handle's connection.
+/// What the crate reports about the handle's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleEvent {
     /// A server serves the session.
     Connected,
-    /// None does.
+    /// No server serves it.
     Lost,
     /// The session has expired; the handle is about to take another one.
     Expired,
-    /// The handle was closed, or has closed itself, and stays so.
+    /// The handle was closed, or has closed itself, for good.
     Closed,
     AuthFailed,
 }
 
-/// What is called on the node's event. It may also be dropped without one, or kept and never called.
+/// Called on the node's event. It may also be dropped uncalled, or kept and never called.
 pub(crate) type Watcher = Box<dyn Fn() + Send>;
 
 /// Ends the listening.
 pub(crate) type Unlisten = Box<dyn FnOnce()>;
 
-/// See the module. A call may take for as long as it likes.
+/// See the module. A call may take any length of time.
 pub(crate) trait Handle: fmt::Debug + Send + Sync {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Answer<String>;
 
-    fn delete(&self, path: &str) -> Answer<()>;
+    fn delete(&self, path: &str, version: Option<i32>) -> Answer<()>;
 
-    fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<()>;
+    fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<Stat>;
+
+    fn acl(&self, path: &str) -> Answer<Vec<Acl>>;
+
+    fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<Stat>;
 
     fn read(&self, path: &str) -> Answer<Found>;
 
@@ -39,29 +43,31 @@ pub(crate) trait Handle: fmt::Debug + Send + Sync {
 
     fn children(&self, path: &str) -> Answer<Option<Names>>;
 
-    /// As `read`, with a watch of its own: the default watcher belongs to the program. It is kept
-    /// by the crate when there is no such node, too.
+    /// As `read`, with a watcher of its own: the default watcher belongs to the program. The crate
+    /// keeps the watcher even if the node does not exist.
     fn read_with(&self, path: &str, watcher: Watcher) -> Answer<(Vec<u8>, Stat)>;
 
-    /// As `children`, with a watch of its own.
+    /// As `children`, with a watcher of its own.
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names>;
 
-    /// Has the crate forget the watches by `read_with` on a node that is gone: nothing else would
-    /// ever make it.
+    /// Makes the crate drop the watchers of `read_with` on a node that is gone; otherwise it would
+    /// keep them for ever.
     fn forget(&self, path: &str) -> Answer<()>;
 
-    /// Tells of every change of the connection, on the crate's own thread, under its lock.
+    /// Calls `tell` on every change of the connection, on the crate's own thread, under the crate's
+    /// lock.
     fn listen(&self, tell: Box<dyn Fn(HandleEvent) + Send>) -> Option<Unlisten>;
 
-    /// Whether nothing in the handle takes requests any more, for good. There is no node at this path.
+    /// Whether the handle takes no more requests, for good. `path` must be one at which no node
+    /// exists.
     fn is_dead(&self, path: &str) -> bool;
 
-    /// Whether the program has let go of it: it is kept for nobody but us.
+    /// Whether the program has dropped the handle, and only this client keeps it.
     fn is_orphan(&self) -> bool;
 
-    /// No two that live have the same.
+    /// Identifies the handle: no two that exist at the same time have the same address.
     fn address(&self) -> Option<usize>;
 
-    /// Tries again to close handles that no thread could be had for.
+    /// Retries to close handles for which no thread could be started.
     fn retry(&self) {}
 }

@@ -1,7 +1,7 @@
-//! Sessions of a handle of the `zookeeper` crate that belongs to the program: no link, and so none of
-//! what it knows. [`connection`] is how such a session is asked, [`monitor`] which session the handle is in,
-//! [`watchers`] its watches, [`handle_trait`] what it can be asked for, and [`zookeeper_crate`] the one file that names the
-//! crate.
+//! Sessions on a program's own handle of the `zookeeper` crate: without a link, and so without what
+//! only a link knows. [`connection`] makes the requests of such a session, [`monitor`] finds out
+//! which session the handle is in, [`watchers`] keeps its watches, [`handle_trait`] says what a
+//! handle can do, and [`zookeeper_crate`] is the one file that names the crate.
 
 mod connection;
 pub(crate) mod handle_trait;
@@ -26,7 +26,7 @@ use super::workers::Workers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline};
 
-/// A client of a handle that the program has already, in the handle's own session.
+/// Makes a client of a handle that the program has already, in the handle's own session.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -41,78 +41,80 @@ use crate::rt::{self, Deadline};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Make one client of a handle, and keep it: each has its own table of what it watches. It never
-/// fails here; the handle is first asked by the first call. Paths are relative to the handle's
-/// chroot.
+/// Make one client of a handle, and keep it: each has its own table of watches. Making it never
+/// fails; the first call is the first to use the handle. Paths are relative to the handle's chroot.
 ///
 /// One holder at a time, the order of grants, time limits and tokens are the same as with
-/// [`Client::connect`], and both kinds of clients can share a lock. No node is left while the handle lives.
-/// But the connection is the crate's, and with it its limits:
+/// [`Client::connect`], and both kinds of clients can share a lock. No node is left behind while
+/// the handle lives. But the connection is the crate's, with the crate's limits:
 ///
-/// - **No lease.** [`is_held`](crate::LockGuard::is_held) means that no loss was *seen*: the
-///   handle has not said that its session expired, nor that it is closed, and nobody has deleted
-///   the node. It says so only when it has a connection again. While it has none, and when a
-///   server is silent, somebody else may hold the lock for as long as that goes on, which can
-///   be many minutes, and a process that was paused may find `is_held` true. Whoever needs to
-///   know asks [`ensure_held`](crate::LockGuard::ensure_held), which takes a write through the
-///   leader and a read; and uses the [`FencingToken`](crate::FencingToken).
-/// - **Calls can hang** for as long as the crate's do: it has no time-out for a server that does
-///   not answer. Calls with a time limit, or a [`Cancel`](crate::Cancel), return in time even so, but
-///   keep a thread waiting, 16 at the most, after which they get no answer;
-///   [`lock`](crate::DistributedLock::lock), [`unlock`](crate::LockGuard::unlock), `ensure_held` and
-///   an [`Observer`](crate::Observer) without a limit do not.
-/// - **Hand-over** among threads, and taking what was kept, is refused while the handle says that
-///   it has no connection; a server that is silent, it does not notice.
-/// - **A blip can end it.** The crate closes a handle for good when a connection breaks in a busy
-///   session (and after an outage of about the session time-out). Locks are then lost, and calls
-///   fail with [`Closed`](crate::ErrorKind::Closed): make a new handle and a new client. The
-///   server may keep the old session's nodes, and so its locks, for another session time-out.
-/// - **Credentials first.** `add_auth` while other threads use the handle makes the crate give
-///   answers to the wrong callers: two might then hold the lock. Add all before the first
-///   call here. The crate does not present them again on its next connection, where ACLs may then
-///   refuse, [`NotAuthorized`](crate::ErrorKind::NotAuthorized), even a lock's release.
-/// - **A place in the queue can be lost.** A node whose making was not confirmed is deleted, and
-///   another one queued at the end; through a link it would be kept.
-/// - **No mercy on the machine**: while the server is down, the crate takes most of a core.
-/// - **More requests**: two more for each acquisition, one more for each wait; a `sync` is a
-///   delete of a node that is not there. A lock node that it makes is no container, and stays.
+/// - **No lease.** [`is_held`](crate::LockGuard::is_held) means that no loss was *seen*: the handle
+///   has reported neither that its session expired nor that it was closed, and no deletion of the
+///   node was seen. These reports come only when the handle has a connection again. While it has
+///   none, or its server is silent, another client may hold the lock for as long as that lasts,
+///   which can be many minutes; and after a pause of the process, `is_held` may be true although
+///   the lock is lost. To be sure, call [`ensure_held`](crate::LockGuard::ensure_held), which takes
+///   a write through the leader and a read; and use the [`FencingToken`](crate::FencingToken).
+/// - **Calls can hang** for as long as the crate's do: it has no timeout for a server that does not
+///   answer. Calls with a time limit, or a [`Cancel`](crate::Cancel), still return in time, but
+///   each leaves a thread waiting. There are at most 16 such threads; after that, calls get no
+///   answer. [`lock`](crate::DistributedLock::lock), [`unlock`](crate::LockGuard::unlock),
+///   `ensure_held` and an [`Observer`](crate::Observer) without a limit do hang.
+/// - **Hand-over** among threads, and taking a kept lock, is refused while the handle says that it
+///   has no connection. The handle does not notice a silent server.
+/// - **A short interruption can end the handle.** The crate closes a handle for good when a
+///   connection breaks in a busy session (and after an outage of about the session timeout). Locks
+///   are then lost, and calls fail with [`Closed`](crate::ErrorKind::Closed): make a new handle and
+///   a new client. The server may keep the old session's nodes, and so its locks, for another
+///   session timeout.
+/// - **Credentials first.** Calling `add_auth` while other threads use the handle makes the crate
+///   give answers to the wrong callers: two might then hold the lock. Add all credentials before
+///   the first call here. The crate does not present them again on its next connection, where ACLs
+///   may then refuse even a lock's release, with
+///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized).
+/// - **A place in the queue can be lost.** If the creation of a node was not confirmed, that node
+///   is deleted and another one queued at the end; a client of [`Client::connect`] would keep it.
+/// - **CPU load**: while the server is down, the crate uses most of a core.
+/// - **More requests**: two more for each acquisition, one more for each wait; a `sync` is the
+///   delete of a node that does not exist. A lock path that it creates is not a container, and
+///   stays.
 /// - **Watches** are the crate's: at most one for a node and a connection. Those that a lost
-///   connection takes along are cleared away by the hundreds, with a request that servers before
-///   3.5 do not know. A program that watches contenders' nodes itself, by its handle's
-///   default watcher, is not told where this client watches too. A watcher or listener of the
-///   program's that panics ends the handle.
-/// - **An [observer](crate::Observer) needs a lock node** that is there: without one it fails with
-///   [`Server`](crate::ErrorKind::Server). So does whatever else waits for a node to be made:
-///   observers of values and groups, and consumers of a queue that is not there yet.
-/// - **No transactions**: what the recipes beside the locks do as one (acknowledging a leased item,
-///   deciding a double barrier's round, or a commit) is done step by step; who dies in between leaves it
-///   half done.
-/// - **Not known**: the [session time-out](Client::session_timeout), which is zero; the [session's
-///   id](Client::session_id), before the first contender was made; and before the first call,
-///   the [state](Client::state), which is [`Lost`](crate::SessionState::Lost).
+///   connection leaves in the crate are removed by the hundreds, with a request that servers before
+///   3.5 do not know. A program that itself watches contenders' nodes, with its handle's default
+///   watcher, gets no events for nodes that this client also watches. If a watcher or listener of
+///   the program panics, the handle ends.
+/// - **An [observer](crate::Observer) needs a lock path that exists**: otherwise it fails with
+///   [`Server`](crate::ErrorKind::Server). So does every other call that waits for a node's
+///   creation: observers of values and groups, and consumers of a queue that does not exist yet.
+/// - **No transactions**: what the recipes other than locks do in one transaction (acknowledging a
+///   leased item, deciding a double barrier's round, or a commit) is done step by step; a client
+///   that dies in between leaves it half done.
+/// - **Not known**: the [session timeout](Client::session_timeout), reported as zero; the
+///   [session's id](Client::session_id), until the first contender is created; and until the first
+///   call, the [state](Client::state), reported as [`Lost`](crate::SessionState::Lost).
 /// - **The handle is the program's.** [`close`](Client::close) and dropping the client delete the
 ///   client's nodes, in the background if need be, and leave the handle and its session as they
-///   are. The client keeps its `Arc`: a handle whose last `Arc` is the client's is closed
-///   with it. Closing the handle ends the client's locks, with
+///   are. The client keeps its `Arc` of the handle: if that is the last one, the handle is closed
+///   with the client. Closing the handle ends the client's locks, with
 ///   [`LossReason::ClientClosed`](crate::LossReason::ClientClosed).
-/// - [`ClientBuilder`](crate::ClientBuilder)'s settings do not apply: the handle's credentials, servers and session
-///   time-out do, and 15 seconds to open a session.
+/// - [`ClientBuilder`](crate::ClientBuilder)'s settings do not apply: the handle's credentials,
+///   servers and session timeout do, and 15 seconds to open a session.
 impl From<Arc<ZooKeeper>> for Client {
     fn from(handle: Arc<ZooKeeper>) -> Client {
         let ensemble = Box::new(Adopted::new(Arc::new(CrateHandle::new(handle))));
-        let hosts = "a handle of the program's".to_owned();
+        let hosts = "the program's ZooKeeper handle".to_owned();
         Client::assemble(ensemble, hosts, String::new(), Retry::default())
     }
 }
 
-/// As [`From<Arc<ZooKeeper>>`](#impl-From<Arc<ZooKeeper>>-for-Client), which see.
+/// Makes a client of a handle: see [`From<Arc<ZooKeeper>>`](#impl-From<Arc<ZooKeeper>>-for-Client).
 impl From<ZooKeeper> for Client {
     fn from(handle: ZooKeeper) -> Client {
         Client::from(Arc::new(handle))
     }
 }
 
-/// As [`From<Arc<ZooKeeper>>`](#impl-From<Arc<ZooKeeper>>-for-Client), which see.
+/// Makes a client of a handle: see [`From<Arc<ZooKeeper>>`](#impl-From<Arc<ZooKeeper>>-for-Client).
 impl From<&Arc<ZooKeeper>> for Client {
     fn from(handle: &Arc<ZooKeeper>) -> Client {
         Client::from(Arc::clone(handle))
@@ -121,12 +123,12 @@ impl From<&Arc<ZooKeeper>> for Client {
 
 /// How long opening a session may take: the default of clients that have settings.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// The most threads that the crate may keep waiting, of attempts to open a session.
+/// How many threads that try to open a session the crate may keep waiting, at most.
 const MOST: usize = 2;
-/// The most threads that it may keep waiting, of calls with a time limit.
+/// How many threads of calls with a time limit it may keep waiting, at most.
 const MOST_CALLS: usize = 16;
 
-/// A handle of the program's, with whatever session it has.
+/// A program's handle, with whatever session it has.
 #[derive(Debug)]
 pub(crate) struct Adopted {
     handle: Arc<dyn Handle>,
@@ -141,7 +143,7 @@ impl Adopted {
     }
 }
 
-/// An attempt that may go on when nobody waits for it any more.
+/// Counts an attempt to open a session, which may go on when its caller no longer waits.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -174,11 +176,11 @@ impl Ensemble for Adopted {
         }
         Err(Error::new(
             ErrorKind::Connect,
-            format!("the handle has not answered within {CONNECT_TIMEOUT:?}"),
+            format!("the program's ZooKeeper handle has not answered within {CONNECT_TIMEOUT:?}"),
         ))
     }
 
-    /// The crate does not tell.
+    /// The crate does not tell the session timeout.
     fn session_timeout(&self) -> Duration {
         Duration::ZERO
     }

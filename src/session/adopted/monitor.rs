@@ -1,5 +1,5 @@
-//! Finds out which session a program's handle is in and whether it is connected, and reports it as a
-//! link would.
+//! Finds out which session a program's handle is in and whether it is connected, and reports it as
+//! a link would.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -17,17 +17,17 @@ use crate::session::notify::{Signal, Waiter};
 use crate::session::status::Status;
 use crate::session_notice::{End, Notice};
 
-/// After so many requests without an answer, ask whether the handle is good for any.
+/// After this many failed attempts, each further one checks whether the handle is dead.
 const DOUBTS: u32 = 3;
 
-/// What is done by the session's own thread, for those who do not wait.
+/// Work that the session's own thread does for callers that do not wait.
 type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 pub(super) struct Monitor {
     pub(super) handle: Arc<dyn Handle>,
     pub(super) watchers: Arc<WatcherTable>,
-    /// Under the root, and made by nobody.
+    /// A path under the root that no client ever creates.
     nowhere: String,
     status: Arc<Status>,
     state: Mutex<MonitorState>,
@@ -38,23 +38,24 @@ pub(super) struct Monitor {
 #[derive(Default)]
 struct MonitorState {
     attached: bool,
-    /// Counts the times that it was.
+    /// Counts how often it became attached.
     connection: u64,
-    /// Counts what the crate said.
+    /// Counts the crate's reports.
     changes: u64,
     ended: Option<End>,
-    /// Nobody cares any more what the server knows.
+    /// The session has ended, and nothing of it is left to delete.
     over: bool,
     /// The handle is closed for good.
     shut: bool,
-    /// The connection is gone.
+    /// The `HandleConnection` was dropped.
     left: bool,
     /// The session's id, once it is known.
     owner: i64,
-    /// The nodes that go with the session, and those that may: as they were asked for.
+    /// The nodes that end with the session.
     mine: HashSet<String>,
+    /// The path prefixes, as requested, of nodes that may exist and end with the session.
     doubtful: BTreeSet<String>,
-    /// What is to be deleted though the session has ended.
+    /// Nodes to delete even though the session has ended.
     strays: Vec<Stray>,
     jobs: VecDeque<Job>,
 }
@@ -62,11 +63,11 @@ struct MonitorState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stray {
     Node(String),
-    /// Whatever begins so.
+    /// All nodes whose paths begin like this.
     Marked(String),
 }
 
-/// What was told, and whom else to tell than the status.
+/// What was reported last, and what else to call beside the status.
 struct Telling {
     attached: bool,
     connection: u64,
@@ -76,7 +77,7 @@ struct Telling {
 }
 
 impl Monitor {
-    /// The waiter is for `run`.
+    /// The waiter is for [`run`](Monitor::run).
     pub(super) fn new(handle: Arc<dyn Handle>, reports: Reports) -> (Arc<Monitor>, Waiter) {
         let waiter = Waiter::new();
         let telling = Telling {
@@ -98,8 +99,8 @@ impl Monitor {
         (Arc::new(monitor), waiter)
     }
 
-    /// Asks, if the session is one to ask in. An answer that came after its end may be about
-    /// the handle's next session.
+    /// Makes a call if the session is connected. The answer to a call during which the session
+    /// ended is dropped: it may be about the handle's next session.
     pub(super) fn call<T>(&self, ask: impl FnOnce(&dyn Handle) -> Answer<T>) -> Answer<T> {
         self.settle();
         let state = self.state.lock();
@@ -114,7 +115,7 @@ impl Monitor {
         let answer = ask(&*self.handle);
         let mut state = self.state.lock();
         match &answer {
-            // The crate loses requests on connections that go on, too.
+            // The crate also loses requests on connections that go on.
             Err(Fault::ConnectionLoss) if state.connection == before => state.attached = false,
             Err(Fault::SessionEnded) => state.end(End::Expired),
             _ => {}
@@ -128,20 +129,21 @@ impl Monitor {
         if ended { Err(Fault::SessionEnded) } else { answer }
     }
 
-    /// The crate has no sync. A delete of what is not there does as well: it takes the same way
-    /// through the leader as any write.
+    /// The crate has no `sync`. Deleting a node that does not exist has the same effect: it goes
+    /// through the leader like any write.
     pub(super) fn sync(&self) -> Answer<()> {
         self.call(|handle| self.ask_leader(handle))
     }
 
     fn ask_leader(&self, handle: &dyn Handle) -> Answer<()> {
-        match handle.delete(&self.nowhere) {
+        match handle.delete(&self.nowhere, None) {
             Ok(()) | Err(Fault::NoNode | Fault::NoAuth) => Ok(()),
             Err(fault) => Err(fault),
         }
     }
 
-    /// Runs `make`, which makes an ephemeral node whose path begins so, and remembers it.
+    /// Runs `make`, which creates an ephemeral node whose path begins with `prefix`, and remembers
+    /// the node.
     pub(super) fn make(
         &self,
         prefix: &str,
@@ -159,7 +161,7 @@ impl Monitor {
             (Ok(made), _) => drop(state.mine.insert(made.clone())),
             // Still in doubt.
             (Err(Fault::ConnectionLoss), Some(_)) => return answer,
-            // It may be the handle's next session that has it.
+            // The node may belong to the handle's next session.
             (Err(Fault::SessionEnded), Some(Ok(made))) => state.strays.push(Stray::Node(made)),
             (Err(Fault::SessionEnded), Some(Err(Fault::ConnectionLoss))) => {
                 state.strays.push(Stray::Marked(prefix.to_owned()));
@@ -174,7 +176,7 @@ impl Monitor {
         answer
     }
 
-    /// Learns from a node of ours whose the session is.
+    /// Learns the session's id from one of our nodes.
     pub(super) fn learn(&self, path: &str, stat: &Stat) -> Answer<()> {
         let mut state = self.state.lock();
         if !state.mine.contains(path) || state.owner == stat.ephemeral_owner {
@@ -184,7 +186,7 @@ impl Monitor {
             state.owner = stat.ephemeral_owner;
             return Ok(());
         }
-        // It is another one than it was, and nobody has said so.
+        // The handle is in another session than before, and has not reported it.
         state.strays.push(Stray::Node(path.to_owned()));
         state.end(End::Expired);
         drop(state);
@@ -193,8 +195,8 @@ impl Monitor {
         Err(Fault::SessionEnded)
     }
 
-    /// A node that was made just now, whosever it may become: whose the session is, if that is not
-    /// known yet.
+    /// Learns the session's id, if it is not known yet, from a node that was created just now, even
+    /// if other sessions may use its name later.
     pub(super) fn meet(&self, stat: &Stat) {
         let mut state = self.state.lock();
         if state.owner == 0 && state.ended.is_none() {
@@ -231,8 +233,8 @@ impl Monitor {
         (self.bell)();
     }
 
-    /// Closes, and ends the thread when all is done. It may be one of the crate's that has come
-    /// by it last, so this only signals.
+    /// Closes, and ends the thread when everything is done. The caller may be a thread of the crate
+    /// that dropped the last reference, so this only signals.
     pub(super) fn leave(&self) {
         let mut state = self.state.lock();
         state.close();
@@ -241,7 +243,7 @@ impl Monitor {
         (self.bell)();
     }
 
-    /// Tells what has changed, in order, whichever thread comes first.
+    /// Reports what has changed, in order, on whichever thread comes first.
     fn settle(&self) {
         let mut telling = self.telling.lock();
         loop {
@@ -274,7 +276,7 @@ impl Monitor {
         }
     }
 
-    /// On the crate's own thread: no more than a note.
+    /// Notes a report of the crate. This runs on the crate's own thread, so it does nothing else.
     fn heard(&self, line: HandleEvent) {
         let mut state = self.state.lock();
         state.changes += 1;
@@ -292,7 +294,7 @@ impl Monitor {
         (self.bell)();
     }
 
-    /// The session's own thread. `opening` is dropped when the handle has answered.
+    /// Runs the session's own thread. `opening` is dropped when the handle has answered.
     pub(super) fn run<T>(self: &Arc<Self>, waiter: &Waiter, opening: T) {
         let monitor: Weak<Monitor> = Arc::downgrade(self);
         let unlisten = self.handle.listen(Box::new(move |line| {
@@ -349,7 +351,7 @@ impl Monitor {
         }
     }
 
-    /// Whether the handle answers again.
+    /// Makes a request; returns whether the handle answers again, or the session has ended.
     fn probe(&self) -> bool {
         let before = self.state.lock().changes;
         let answer = self.ask_leader(&*self.handle);
@@ -362,11 +364,11 @@ impl Monitor {
         state.attached || state.ended.is_some()
     }
 
-    /// Deletes what is left, through whatever session the handle has.
+    /// Deletes what is left, in whatever session the handle has; returns whether nothing is left.
     fn sweep(&self) -> bool {
         let mut state = self.state.lock();
         if state.shut || self.handle.is_orphan() {
-            // With the handle's session it all goes.
+            // All of it ends with the handle's session.
             state.strays.clear();
             return true;
         }
@@ -387,7 +389,7 @@ impl Monitor {
 
     fn remove(&self, stray: &Stray) -> Answer<()> {
         let prefix = match stray {
-            Stray::Node(path) => return self.handle.delete(path),
+            Stray::Node(path) => return self.handle.delete(path, None),
             Stray::Marked(prefix) => prefix,
         };
         let before = self.state.lock().changes;
@@ -395,7 +397,7 @@ impl Monitor {
         let parent = path::parent(prefix);
         let children = self.handle.children(parent)?.unwrap_or_default();
         for child in children.iter().filter(|child| child.starts_with(path::last(prefix))) {
-            match self.handle.delete(&path::join(parent, child)) {
+            match self.handle.delete(&path::join(parent, child), None) {
                 Ok(()) | Err(Fault::NoNode) => {}
                 Err(fault) => return Err(fault),
             }
@@ -457,7 +459,7 @@ mod tests {
     use crate::acl::Acl;
     use crate::session::connection::{Found, Names, NodeKind};
 
-    /// Makes nodes, and does nothing else.
+    /// Creates nodes, and does nothing else.
     #[derive(Debug)]
     struct Maker;
 
@@ -466,12 +468,20 @@ mod tests {
             Ok(format!("{path}0000000000"))
         }
 
-        fn delete(&self, _: &str) -> Answer<()> {
+        fn delete(&self, _: &str, _: Option<i32>) -> Answer<()> {
             Err(Fault::NoNode)
         }
 
-        fn write(&self, _: &str, _: &[u8], _: Option<i32>) -> Answer<()> {
+        fn write(&self, _: &str, _: &[u8], _: Option<i32>) -> Answer<Stat> {
             Err(Fault::NoNode)
+        }
+
+        fn acl(&self, _: &str) -> Answer<Vec<Acl>> {
+            unreachable!()
+        }
+
+        fn set_acl(&self, _: &str, _: &[Acl]) -> Answer<Stat> {
+            unreachable!()
         }
 
         fn read(&self, _: &str) -> Answer<Found> {

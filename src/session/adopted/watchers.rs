@@ -1,7 +1,8 @@
-//! Watches of a program's handle. Its default watcher belongs to the program, so
-//! each is a watcher of its own in the crate's table, which keeps it until its node's event
-//! comes. Here that is one for a node and a connection, passed on to all who wait for it, so
-//! that nothing accumulates; and what no event will come for any more is cleared away.
+//! Watches of a program's handle. The handle's default watcher belongs to the program, so each
+//! watch has its own watcher in the crate's table, which keeps it until the node's event comes. So
+//! that these do not accumulate, there is one watcher for a node and a connection, and its event is
+//! passed on to all calls that wait for the node. Watchers for which no event will come any more
+//! are removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +13,7 @@ use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Fault};
 use crate::session::watches::Watches;
 
-/// So many watchers that may never be called are left with the crate.
+/// How many watchers that may never be called are left in the crate.
 const LITTER: usize = if cfg!(test) { 4 } else { 256 };
 
 /// What is watched of a node.
@@ -27,7 +28,7 @@ pub(super) enum WatchKind {
 pub(super) struct WatcherTable {
     watches: Arc<Watches>,
     table: Mutex<Table>,
-    /// Nodes whose turn somebody has.
+    /// Nodes whose turn is taken.
     busy: Mutex<BTreeSet<String>>,
     free: Condvar,
 }
@@ -39,12 +40,11 @@ struct Table {
     next: u64,
     /// Nodes with watchers in the crate that may never be called.
     litter: Vec<String>,
-    /// How many of them are too many.
+    /// How many of them are removed together, at least.
     most: usize,
 }
 
-/// A watcher. Whatever has become of it, be it that the crate has dropped it, those who rely on
-/// it are told.
+/// A watcher. However it ends, even if the crate drops it, the calls that rely on it are woken.
 pub(super) struct ArmedWatcher {
     watchers: Weak<WatcherTable>,
     what: WatchKind,
@@ -63,8 +63,8 @@ impl WatcherTable {
         }
     }
 
-    /// Sets a watch by `ask`, or relies on the one that is in force and asks by `plain`. Only for
-    /// who has a connection: whoever is told that a watch was lost will want another one.
+    /// Sets a watch with `ask`; if one is in force, relies on that and reads with `plain`. Only for
+    /// callers that have a connection: every call that learns of a lost watch sets another one.
     pub(super) fn watch<T>(
         self: &Arc<Self>,
         what: WatchKind,
@@ -100,7 +100,8 @@ impl WatcherTable {
         answer
     }
 
-    /// Whoever has the turn of a node sets a watch on it, or deletes it, alone.
+    /// Waits for the turn of a node: only the call that has it sets a watch on the node, or deletes
+    /// it.
     pub(super) fn turn(&self, path: &str) -> Turn<'_> {
         let mut busy = self.busy.lock();
         while !busy.insert(path.to_owned()) {
@@ -109,7 +110,7 @@ impl WatcherTable {
         Turn { watchers: self, path: path.to_owned() }
     }
 
-    /// The connection is lost, and with it what it was to tell.
+    /// Notes that the connection is lost, and with it the events of its watches.
     pub(super) fn void(&self) {
         let mut table = self.table.lock();
         let void = std::mem::take(&mut table.armed);
@@ -117,7 +118,7 @@ impl WatcherTable {
         table.litter.extend(nodes.map(|(_, path)| path));
     }
 
-    /// Has the crate forget watchers on nodes that are gone, should there be many.
+    /// Makes the crate drop watchers on nodes that are gone, if there are many.
     pub(super) fn tidy(&self, handle: &dyn Handle) -> Answer<()> {
         let mut table = self.table.lock();
         if table.litter.len() < table.most {
@@ -132,7 +133,7 @@ impl WatcherTable {
         for path in litter {
             match handle.exists(&path) {
                 Ok(None) if result.is_ok() => {
-                    // That the server knows of no such watch is what is to be expected.
+                    // The expected answer is that the server knows no such watch.
                     if handle.forget(&path) == Err(Fault::ConnectionLoss) {
                         result = Err(Fault::ConnectionLoss);
                     }
@@ -151,7 +152,7 @@ impl WatcherTable {
     }
 }
 
-/// See [`WatcherTable::turn`]. It is over when this is dropped.
+/// The turn ends when this is dropped.
 pub(super) struct Turn<'a> {
     watchers: &'a WatcherTable,
     path: String,
@@ -165,7 +166,7 @@ impl Drop for Turn<'_> {
 }
 
 impl ArmedWatcher {
-    /// The node's event.
+    /// Called on the node's event.
     pub(super) fn blow(&self) {
         let Some(watchers) = self.watchers.upgrade() else { return };
         self.disarm(&watchers);
@@ -173,7 +174,7 @@ impl ArmedWatcher {
         let _ = catch_unwind(AssertUnwindSafe(|| watchers.watches.tell(&self.path)));
     }
 
-    /// Before anybody is told, so that who then asks sets a new one.
+    /// Takes the watcher out of force before any call is woken, so that those calls set a new one.
     fn disarm(&self, watchers: &WatcherTable) -> bool {
         let mut table = watchers.table.lock();
         let key = (self.what, self.path.clone());
@@ -201,7 +202,7 @@ mod tests {
     use crate::session::notify::{Subscription, Waiter};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A table, and how often those who wait for "/a" were told.
+    /// A table, and how often the calls that wait for "/a" were woken.
     fn rig() -> (Arc<WatcherTable>, Arc<AtomicUsize>, Subscription) {
         let watches = Arc::new(Watches::default());
         let (told, waiter) = (Arc::new(AtomicUsize::new(0)), Waiter::new());
@@ -269,7 +270,7 @@ mod tests {
         }
         assert_eq!(kept.len(), 2);
         drop(kept);
-        assert_eq!(told.load(Ordering::SeqCst), 0, "who was refused would ask for ever");
+        assert_eq!(told.load(Ordering::SeqCst), 0, "a refused caller would ask for ever");
         assert_eq!(watchers.table.lock().litter.len(), 2);
     }
 

@@ -29,7 +29,7 @@ impl CrateHandle {
         let Some(inner) = &self.inner else { return Err(Fault::SessionEnded) };
         match catch_unwind(AssertUnwindSafe(|| call(inner))) {
             Ok(result) => result.map_err(fault),
-            // Its decoder trusts what servers say.
+            // The crate's decoder trusts what servers say, and may panic.
             Err(_) => Err(Fault::ConnectionLoss),
         }
     }
@@ -48,12 +48,22 @@ impl Handle for CrateHandle {
         self.call(|zk| zk.create(path, data.to_vec(), acl, mode))
     }
 
-    fn delete(&self, path: &str) -> Answer<()> {
-        self.call(|zk| zk.delete(path, None))
+    fn delete(&self, path: &str, version: Option<i32>) -> Answer<()> {
+        self.call(|zk| zk.delete(path, version))
     }
 
-    fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<()> {
-        self.call(|zk| zk.set_data(path, data.to_vec(), version)).map(drop)
+    fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<Stat> {
+        self.call(|zk| zk.set_data(path, data.to_vec(), version)).map(|stat| stat_of(&stat))
+    }
+
+    fn acl(&self, path: &str) -> Answer<Vec<Acl>> {
+        let (all, _) = self.call(|zk| zk.get_acl(path))?;
+        Ok(all.iter().map(from_crate).collect())
+    }
+
+    fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<Stat> {
+        let acl = acl.iter().map(of_crate).collect();
+        self.call(|zk| zk.set_acl(path, acl, None)).map(|stat| stat_of(&stat))
     }
 
     fn read(&self, path: &str) -> Answer<Found> {
@@ -86,7 +96,7 @@ impl Handle for CrateHandle {
         self.call(|zk| zk.get_children_w(path, move |_: WatchedEvent| watcher())).map(Arc::new)
     }
 
-    /// Asked for those on children, of which there are none, the crate drops all others.
+    /// Asked to remove watches on children, of which there are none, the crate drops all others.
     fn forget(&self, path: &str) -> Answer<()> {
         self.call(|zk| zk.remove_watches(path, WatcherType::Children))
     }
@@ -107,7 +117,7 @@ impl Handle for CrateHandle {
             let _ = catch_unwind(AssertUnwindSafe(|| tell(line)));
         };
         let inner = self.inner.as_ref()?;
-        // It panics where another's listener has.
+        // It panics if another listener has panicked.
         let listening = catch_unwind(AssertUnwindSafe(|| inner.add_listener(told))).ok()?;
         let inner = Arc::downgrade(inner);
         Some(Box::new(move || {
@@ -117,7 +127,7 @@ impl Handle for CrateHandle {
         }))
     }
 
-    /// What is then offered to it is dropped by the thread that offers it.
+    /// A dead handle drops a watcher that is offered to it on the thread that offers it.
     fn is_dead(&self, path: &str) -> bool {
         let refused = Arc::new(AtomicBool::new(false));
         let offer = Offer { by: current().id(), refused: Arc::clone(&refused) };
@@ -146,7 +156,7 @@ impl Drop for Offer {
 }
 
 impl Drop for CrateHandle {
-    /// The crate says goodbye to the server, which may take its time; nobody is made to wait for it.
+    /// Closes the handle on a thread of its own: the crate tells the server, which may take long.
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take().and_then(Arc::into_inner) {
             PARKED.lock().push(inner);
@@ -155,7 +165,7 @@ impl Drop for CrateHandle {
     }
 }
 
-/// Those to be closed for which no thread could be had yet.
+/// Handles to be closed for which no thread could be started yet.
 static PARKED: Mutex<Vec<ZooKeeper>> = Mutex::new(Vec::new());
 
 fn close_parked() {
@@ -182,23 +192,32 @@ fn stat_of(stat: &zookeeper::Stat) -> Stat {
         czxid: stat.czxid,
         mzxid: stat.mzxid,
         ctime: stat.ctime,
+        mtime: stat.mtime,
         version: stat.version,
         child_changes: stat.cversion,
+        data_length: stat.data_length,
         children: stat.num_children,
         children_zxid: stat.pzxid,
         ephemeral_owner: stat.ephemeral_owner,
     }
 }
 
+const PERMISSIONS: [(Permissions, Permission); 5] = [
+    (Permissions::READ, Permission::READ),
+    (Permissions::WRITE, Permission::WRITE),
+    (Permissions::CREATE, Permission::CREATE),
+    (Permissions::DELETE, Permission::DELETE),
+    (Permissions::ADMIN, Permission::ADMIN),
+];
+
+fn from_crate(acl: &zookeeper::Acl) -> Acl {
+    let granted = PERMISSIONS.into_iter().filter(|(_, theirs)| acl.perms.can(*theirs));
+    let permissions = granted.fold(Permissions::NONE, |all, (ours, _)| all | ours);
+    Acl::new(permissions, &acl.scheme, &acl.id)
+}
+
 fn of_crate(acl: &Acl) -> zookeeper::Acl {
-    let known = [
-        (Permissions::READ, Permission::READ),
-        (Permissions::WRITE, Permission::WRITE),
-        (Permissions::CREATE, Permission::CREATE),
-        (Permissions::DELETE, Permission::DELETE),
-        (Permissions::ADMIN, Permission::ADMIN),
-    ];
-    let permissions = known
+    let permissions = PERMISSIONS
         .into_iter()
         .filter(|(ours, _)| acl.permissions.contains(*ours))
         .fold(Permission::NONE, |all, (_, theirs)| all | theirs);
@@ -218,6 +237,6 @@ fn fault(error: ZkError) -> Fault {
         ZkError::NoAuth => Fault::NoAuth,
         ZkError::InvalidACL => Fault::InvalidAcl,
         ZkError::MarshallingError => Fault::too_large(),
-        other => Fault::Refused(format!("the server refused it: {other:?}")),
+        other => Fault::Refused(format!("the server refused the request: {other:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! In what order a real server's events and replies come out of the link.
+//! The order in which a real server's events and replies come out of the link.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn an_event_comes_before_the_reply_that_shows_its_change() {
         }
         one.ask(4, op::EXISTS, node, flag(false));
         let event = Heard::Event(node.to_owned());
-        assert_eq!(one.hear(), event, "once, though both its watches fire");
+        assert_eq!(one.hear(), event, "expected one event, although two watches fire");
         if own {
             assert_eq!(one.hear(), Heard::Answer(3, code::OK));
         }

@@ -1,5 +1,5 @@
-//! The ensemble in memory answers as a real one does: the same scripts are played on both,
-//! by the same code, and what each step brings is compared.
+//! Checks that the ensemble in memory answers as a real one does: the same code plays the same
+//! scripts on both, and compares the outcome of each step.
 
 mod event_order;
 mod player;
@@ -22,8 +22,8 @@ const THREADS: usize = 4;
 fn compare(rig: &Rig, script: &Script) -> Result<(), String> {
     let simulated = Simulated::play(script, rig);
     let real = rig.play(script);
-    assert_eq!(simulated.len(), script.steps.len(), "{}: not played to its end", script.name);
-    assert_eq!(real.len(), script.steps.len(), "{}: not played to its end", script.name);
+    assert_eq!(simulated.len(), script.steps.len(), "{}: simulated run cut short", script.name);
+    assert_eq!(real.len(), script.steps.len(), "{}: real run cut short", script.name);
     for (place, step) in script.steps.iter().enumerate() {
         if simulated[place] != real[place] {
             let told = |line: (&String, &Outcome)| format!("  {:40} {}\n", line.0, line.1);
@@ -42,7 +42,7 @@ fn compare(rig: &Rig, script: &Script) -> Result<(), String> {
 
 fn compare_all(rig: Option<Rig>, scripts: &[Script]) {
     let Some(rig) = rig else { return };
-    // Most of the time goes by while connections are made again.
+    // Threads help because most of the time is spent on waiting for new connections.
     let (next, differ) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -56,7 +56,7 @@ fn compare_all(rig: Option<Rig>, scripts: &[Script]) {
         }
     });
     let differ = differ.into_inner().join("\n\n");
-    assert!(differ.is_empty(), "the simulation is not as the server is:\n{differ}");
+    assert!(differ.is_empty(), "the simulation and the real server differ:\n{differ}");
 }
 
 #[test]
@@ -64,13 +64,14 @@ fn the_simulated_ensemble_answers_as_a_real_one() {
     compare_all(Rig::start(), &scripts::fixed());
 }
 
-/// On a server that looks for them all the time.
+/// Here the real server looks for empty containers all the time.
 #[test]
 fn the_simulated_ensemble_removes_containers_as_a_real_one() {
     compare_all(Rig::tidying().and_then(not_old), &scripts::containers());
 }
 
-/// A server that closes connections over containers does so whenever a new session asks for one.
+/// Skips servers before 3.5: they close the connection of every new session that asks for a
+/// container.
 fn not_old(rig: Rig) -> Option<Rig> {
     if rig.is_old {
         eprintln!("SKIPPED: the server is older than 3.5 and knows no containers");
@@ -78,7 +79,7 @@ fn not_old(rig: Rig) -> Option<Rig> {
     (!rig.is_old).then_some(rig)
 }
 
-/// `ZKLOCK_SCRIPT` is the seed of one to play; `ZKLOCK_SCRIPTS` how many to play.
+/// `ZKLOCK_SCRIPT` sets the seed of one script to play; `ZKLOCK_SCRIPTS` how many scripts to play.
 #[test]
 fn the_simulated_ensemble_answers_as_a_real_one_whatever_is_asked() {
     let seeds = match super::setting("ZKLOCK_SCRIPT") {

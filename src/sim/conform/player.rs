@@ -1,12 +1,13 @@
-//! What the scripts are written in, and who plays them.
+//! The language of the scripts and its player.
 //!
-//! A step is a line: `1 create /a/n- sequential`, `2 read /a watch`, `1 cut`. The number says
-//! which client; each has a connection and a session of its own. `%1` is the sequential
-//! node that was made last, `%2` the one before. `delete_all` is one transaction, and so are `check`
-//! and `write_at`, which want the node's data to be of the version after the path; `outlive` deletes
-//! a child, and waits until the server has removed the container above it, the second path.
-//! `lose-request` and `lose-reply` before a verb break the connection before the request takes effect
-//! or after it.
+//! A step is a line: `1 create /a/n- sequential`, `2 read /a watch`, `1 cut`. The number selects
+//! the client; each has its own connection and session. `%1` is the sequential node created last,
+//! `%2` the one before. `delete_all` is one transaction, and so are `check` and `write_at`, which
+//! require the node's data to have the version given after the path (`write_if` and `delete_if` are
+//! the same as requests of their own). `fenced` is a transaction that checks the first node, writes
+//! the second, and creates and deletes the third. `outlive` deletes a child and waits until the
+//! server has removed the container above it, the second path. `lose-request` and `lose-reply`
+//! before a verb break the connection before or after the request takes effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,37 +18,37 @@ use crate::Client;
 use crate::acl::{Acl, Permissions};
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::connection::{Created, Fault, NodeKind, Stat, Step};
+use crate::session::connection::{Created, Fault, NodeKind, Stat, Step, StepReply};
 use crate::session::notify::{Subscription, Waiter};
 use crate::session::session::Session;
 use crate::session::status::SessionPhase;
 
-/// How long a session that is closed may take over it.
+/// How long closing a session may take.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
 pub(super) const CLIENTS: usize = 3;
 
-/// What the scripts are played on.
+/// An ensemble that scripts are played on.
 pub(super) trait Ground {
     fn client(&mut self, who: usize) -> Client;
 
-    /// Has the session opened, if it is not.
+    /// Opens the client's session, if that is not done yet.
     fn open(&mut self, who: usize);
 
-    /// The connection is lost, and can be made again.
+    /// Breaks the connection; a new one can be made at once.
     fn cut(&mut self, who: usize);
 
-    /// The connection is lost, and can not be made again before it is mended.
+    /// Breaks the connection; a new one can only be made after `mend`.
     fn refuse(&mut self, who: usize);
 
     fn mend(&mut self, who: usize);
 
-    /// No server can be reached until the lease has run out.
+    /// Makes all servers unreachable until the lease has ended.
     fn lapse(&mut self, who: usize, session: &Session);
 
-    /// Somebody else ends the session.
+    /// Ends the session from outside.
     fn expire(&mut self, who: usize, session: i64);
 
-    /// The next request of this kind breaks the connection.
+    /// Breaks the connection at the next request of this kind.
     fn lose(&mut self, who: usize, verb: &str, path: &str, after: bool);
 
     fn is_there(&mut self, path: &str) -> bool;
@@ -55,15 +56,15 @@ pub(super) trait Ground {
     /// Lets time pass.
     fn pause(&self);
 
-    /// Waits until the events that are under way to these sessions have arrived.
+    /// Waits until all events under way to these sessions have arrived.
     fn settle(&mut self, sessions: &[&Session]);
 }
 
-/// What a step has brought.
+/// The outcome of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     answer: String,
-    /// What each client has learnt, if anything.
+    /// Notices and events by client.
     news: BTreeMap<usize, String>,
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for Outcome {
 struct Seat {
     session: Arc<Session>,
     heard: Arc<Mutex<Heard>>,
-    /// Connections to come are not to be waited for.
+    /// Whether connections are refused, so that a new one is not waited for.
     refused: bool,
     listens: BTreeMap<String, Subscription>,
     _status: Subscription,
@@ -148,9 +149,9 @@ pub(super) struct Player<G> {
     ground: G,
     base: String,
     seats: BTreeMap<usize, Seat>,
-    /// Sequential nodes.
+    /// The sequential nodes, in the order of creation.
     made: Vec<String>,
-    /// By their ids.
+    /// The numbers of sessions by their ids.
     sessions: BTreeMap<i64, usize>,
     zxids: Vec<i64>,
     ctimes: BTreeMap<i64, i64>,
@@ -178,7 +179,7 @@ impl<G: Ground> Player<G> {
 
     fn step(&mut self, step: &str) -> Outcome {
         let mut words = step.split_whitespace();
-        let who: usize = words.next().and_then(|who| who.parse().ok()).expect("who it is");
+        let who: usize = words.next().and_then(|who| who.parse().ok()).expect("a client's number");
         let before: BTreeMap<_, _> =
             self.seats.iter().map(|(who, seat)| (*who, seat.phase().connection)).collect();
         let answer = self.act(who, &words.collect::<Vec<_>>());
@@ -192,12 +193,12 @@ impl<G: Ground> Player<G> {
             let mut heard = seat.heard.lock();
             let (notices, mut events) =
                 (std::mem::take(&mut heard.notices), std::mem::take(&mut heard.events));
-            // What is on its way when a connection is lost arrives, or not.
+            // Events under way when a connection is lost may arrive or not.
             let steady = heard.phase.is_usable() && heard.phase.connection == before[who];
             if !steady || !notices.is_empty() {
                 events.clear();
             }
-            // The nodes of one session vanish in no order.
+            // The nodes of one session are deleted in no fixed order.
             events.sort();
             let mut news = notices;
             news.extend(events.iter().map(|path| self.shown(path)));
@@ -212,7 +213,7 @@ impl<G: Ground> Player<G> {
     }
 
     fn act(&mut self, who: usize, words: &[&str]) -> String {
-        let [verb, arguments @ ..] = words else { panic!("a step without a verb") };
+        let [verb, arguments @ ..] = words else { panic!("a step has no verb") };
         if let Some(after) = match *verb {
             "lose-request" => Some(false),
             "lose-reply" => Some(true),
@@ -235,7 +236,7 @@ impl<G: Ground> Player<G> {
             "delete" => told(session.delete(&path), |()| "done".to_owned()),
             "delete_all" => {
                 let paths = arguments.iter().map(|path| self.path(path));
-                let steps: Vec<_> = paths.map(|path| Step::Delete { path }).collect();
+                let steps: Vec<_> = paths.map(Step::delete).collect();
                 told(session.transact(&steps), |()| "done".to_owned())
             }
             "check" | "write_at" => {
@@ -247,20 +248,57 @@ impl<G: Ground> Player<G> {
                 };
                 told(session.transact(&[step]), |()| "done".to_owned())
             }
+            "write_if" => {
+                let version = Some(arguments[1].parse().expect("a version"));
+                let written = session.write_version(&path, who.to_string().as_bytes(), version);
+                told(written, |stat| {
+                    format!("{} bytes of {} {}", stat.data_length, stat.version, self.stat(&stat))
+                })
+            }
+            "delete_if" => {
+                let version = Some(arguments[1].parse().expect("a version"));
+                told(session.delete_version(&path, version), |()| "done".to_owned())
+            }
+            "acl" => told(session.acl(&path), |acl| format!("{acl:?}")),
+            "set_acl" => told(session.set_acl(&path, &acl_of(flags)), |()| "done".to_owned()),
+            "fenced" => {
+                let [target, made] = [1, 2].map(|place| self.path(arguments[place]));
+                let acl = acl_of(&[]);
+                let steps = [
+                    Step::Check { path, version: None },
+                    Step::Write { path: target, data: b"fenced".to_vec(), version: None },
+                    Step::Create { path: made, data: Vec::new(), acl, kind: NodeKind::Persistent },
+                    Step::delete(self.path(arguments[2])),
+                ];
+                told(session.commit(&steps), |transacted| match transacted {
+                    Err((place, fault)) => format!("{fault:?} at {place}"),
+                    Ok(done) => {
+                        let mut shown = Vec::new();
+                        for step in &done {
+                            shown.push(match step {
+                                StepReply::Done => "done".to_owned(),
+                                StepReply::Created(created) => self.described(created),
+                                StepReply::Written(stat) => stat.version.to_string(),
+                            });
+                        }
+                        shown.join(", ")
+                    }
+                })
+            }
             "outlive" => {
                 let container = self.path(arguments[1]);
                 self.listen(who, &container);
                 let deleted = told(session.delete(&path), |()| "done".to_owned());
                 let deadline = Deadline::after(Duration::from_secs(60));
                 while self.ground.is_there(&container) {
-                    assert!(!deadline.has_passed(), "{container} stays");
+                    assert!(!deadline.has_passed(), "{container} was not removed within 60 s");
                     self.ground.pause();
                 }
                 deleted
             }
             "delete_soon" => {
                 session.delete_soon(&path);
-                // Behind it on the same connection.
+                // The sync's reply comes after the delete's, on the same connection.
                 let _ = session.sync();
                 "asked".to_owned()
             }
@@ -303,7 +341,7 @@ impl<G: Ground> Player<G> {
             }),
             "unwatch" => {
                 session.unwatch_soon(&path);
-                // Behind it on the same connection.
+                // The sync's reply comes after the other one, on the same connection.
                 told(session.sync(), |()| "asked".to_owned())
             }
             "write" => {
@@ -332,7 +370,7 @@ impl<G: Ground> Player<G> {
         }
     }
 
-    /// What happens to sessions and their connections.
+    /// Performs a step on a session or its connection.
     fn connect(&mut self, who: usize, verb: &str, session: &Session) -> String {
         let before = session.status().now().connection;
         match verb {
@@ -364,7 +402,7 @@ impl<G: Ground> Player<G> {
                 self.ground.expire(who, session.id());
                 self.wait(|| session.status().now().over);
             }
-            verb => panic!("what is {verb}?"),
+            verb => panic!("unknown verb: {verb}"),
         }
         if let Some(seat) = self.seats.get_mut(&who) {
             seat.refused = verb == "refuse" || seat.refused && verb != "mend";
@@ -378,7 +416,7 @@ impl<G: Ground> Player<G> {
         let deadline = Deadline::after(Duration::from_secs(30));
         let patience = crate::session::client_core::Patience::OneAttempt;
         let Ok(session) = core.session(&Waiter::new(), deadline, || false, patience) else {
-            panic!("client {who} gets no session")
+            panic!("client {who} got no session within 30 s")
         };
         let number = self.sessions.len() + 1;
         self.sessions.insert(session.id(), number);
@@ -397,7 +435,7 @@ impl<G: Ground> Player<G> {
         })
     }
 
-    /// What it says of a sequential node.
+    /// Records a new sequential node and describes it.
     fn made(&mut self, created: &Created) -> String {
         self.made.push(created.path.clone());
         for who in self.seats.keys().copied().collect::<Vec<_>>() {
@@ -448,12 +486,12 @@ impl<G: Ground> Player<G> {
     fn wait(&self, condition: impl Fn() -> bool) {
         let deadline = Deadline::after(Duration::from_secs(60));
         while !condition() {
-            assert!(!deadline.has_passed(), "waited in vain");
+            assert!(!deadline.has_passed(), "the condition did not hold within 60 s");
             self.ground.pause();
         }
     }
 
-    // ----- the same words for what is the same
+    // ----- descriptions that do not depend on the server
 
     fn path(&self, word: &str) -> String {
         let (head, tail) = word.split_at(
@@ -462,7 +500,7 @@ impl<G: Ground> Player<G> {
         let Some(back) = head.strip_prefix('%') else {
             return if word == "/" { self.base.clone() } else { format!("{}{word}", self.base) };
         };
-        let back: usize = back.parse().expect("which of those that were made");
+        let back: usize = back.parse().expect("a number after %");
         let made = self.made.len().checked_sub(back).and_then(|at| self.made.get(at));
         made.map_or_else(|| format!("{}/none", self.base), |made| format!("{made}{tail}"))
     }
@@ -475,7 +513,7 @@ impl<G: Ground> Player<G> {
     fn stat(&mut self, stat: &Stat) -> String {
         let czxid = self.zxid(stat.czxid);
         let ctime = *self.ctimes.entry(stat.czxid).or_insert(stat.ctime);
-        assert_eq!(ctime, stat.ctime, "one node, made at two times");
+        assert_eq!(ctime, stat.ctime, "one node has two creation times");
         match stat.ephemeral_owner {
             0 => czxid,
             owner => match self.sessions.get(&owner) {
@@ -485,7 +523,7 @@ impl<G: Ground> Player<G> {
         }
     }
 
-    /// When it was first seen, and how many of those seen before are smaller.
+    /// Describes a zxid by its place among those seen so far and by how many of them are smaller.
     fn zxid(&mut self, zxid: i64) -> String {
         let smaller: BTreeSet<_> = self.zxids.iter().filter(|other| **other < zxid).collect();
         let smaller = smaller.len();

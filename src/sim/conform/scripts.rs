@@ -1,10 +1,10 @@
-//! What is played: see [`play`](super::player) for the words.
+//! The scripts: [`player`](super::player) explains their language.
 
 use std::time::Duration;
 
 use super::player::CLIENTS;
 
-/// One story.
+/// One script.
 pub(super) struct Script {
     pub(super) name: String,
     pub(super) timeout: Duration,
@@ -14,13 +14,13 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Where it plays.
+    /// Returns the node below which the script works.
     pub(super) fn base(&self) -> String {
         format!("/{}", self.name.replace(' ', "-"))
     }
 }
 
-/// Nodes that are there before the scripts begin, and what their children's numbers go on from.
+/// Nodes that exist before the scripts begin, with the next sequence numbers of their children.
 pub(super) const SEQUENCES: &[(&str, i32)] = &[
     ("/at-the-end-of-the-numbers/end", i32::MAX - 2),
     ("/at-the-end-of-the-numbers/negative", i32::MIN + 5),
@@ -34,7 +34,7 @@ fn script(name: &str, timeout: Duration, text: &str) -> Script {
     Script { name: name.to_owned(), timeout, tidied: false, steps }
 }
 
-/// Shows whether the server tells of a node that may not be read.
+/// Shows whether the server sends events of a node that may not be read.
 pub(super) fn hidden() -> Script {
     script(
         "what is hidden",
@@ -201,6 +201,65 @@ pub(super) fn fixed() -> Vec<Script> {
              1 lose-request write_at /a 0
              1 lose-reply write_at /a 0
              1 read /a",
+        ),
+        script(
+            "versions without a transaction",
+            LONG,
+            "1 create /a
+             2 read /a watch
+             1 write_if /a 1
+             1 write_if /a 0
+             1 write_if /a 0
+             2 read /a watch
+             1 write_if /none 0
+             1 create /a/b
+             1 delete_if /a 0
+             1 delete_if /a 1
+             1 delete /a/b
+             1 delete_if /a 0
+             1 delete_if /a 1
+             1 delete_if /a 1
+             1 create /kept no-write
+             2 write_if /kept 0
+             2 write_if /kept 1",
+        ),
+        script(
+            "which step was refused",
+            LONG,
+            "1 create /a
+             1 create /b
+             1 fenced /none /b /c
+             1 fenced /a /none /c
+             1 fenced /a /b /none/c
+             1 fenced /a /b /a
+             2 read /b watch
+             1 fenced /a /b /c
+             2 read /b
+             2 children /
+             1 create /kept no-write
+             1 fenced /a /kept /c
+             1 create /closed nobody
+             1 fenced /closed /b /c",
+        ),
+        script(
+            "ACLs",
+            LONG,
+            "1 create /a
+             2 read /a watch
+             1 acl /a
+             1 set_acl /a no-write
+             1 acl /a
+             2 write /a
+             1 set_acl /a no-write
+             1 acl /none
+             1 set_acl /none
+             1 set_acl /none empty
+             1 set_acl /none unknown-scheme
+             1 create /closed nobody
+             1 acl /closed
+             1 set_acl /closed
+             1 create /hidden hidden
+             1 acl /hidden",
         ),
         script(
             "lists with their stat",
@@ -626,7 +685,7 @@ pub(super) fn fixed() -> Vec<Script> {
     ]
 }
 
-/// For a server that removes containers.
+/// Scripts for a server that removes containers.
 pub(super) fn containers() -> Vec<Script> {
     let all = [
         script(
@@ -704,7 +763,7 @@ pub(super) fn containers() -> Vec<Script> {
 
 // ----- at random
 
-/// Splitmix64.
+/// A Splitmix64 generator.
 struct Chance(u64);
 
 impl Chance {
@@ -725,7 +784,7 @@ impl Chance {
         ])
     }
 
-    /// Not the base of the script.
+    /// Draws a path other than the base of the script.
     fn deleted(&mut self) -> &'static str {
         Some(self.path()).filter(|path| *path != "/").unwrap_or("/b")
     }
@@ -786,7 +845,7 @@ enum State {
     Ended,
 }
 
-/// Two hundred steps.
+/// Draws a script of two hundred steps.
 pub(super) fn random(seed: u64) -> Script {
     let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut states = [State::Up; CLIENTS];
@@ -801,7 +860,7 @@ pub(super) fn random(seed: u64) -> Script {
             (State::Up, 3) => ("refuse".to_owned(), State::Refused),
             (State::Up, 4 | 5) => loop {
                 let request = chance.request();
-                // Of which nobody hears.
+                // The outcome of these two is not reported.
                 if !request.starts_with("delete_soon") && !request.starts_with("unwatch") {
                     let fate = chance.pick(&["lose-request", "lose-reply"]);
                     break (format!("{fate} {request}"), State::Up);

@@ -1,5 +1,5 @@
-//! Where scripts are played: on a real server, each client behind a proxy of its own, and
-//! in a world of one server without delays.
+//! The two places where scripts are played: a real server, with each client behind its own proxy,
+//! and a simulated ensemble of one server without delays.
 
 use std::env;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::session::session::Session;
 use crate::sim::connection::SimulatedEnsemble;
 use crate::sim::world::{Habits, Operation, RequestStage, Trap, World};
 
-// What the integration tests stand on.
-#[allow(dead_code, reason = "a part of it is used here")]
+// Parts of the integration tests.
+#[allow(dead_code, reason = "only parts are used here")]
 #[path = "../../../tests/it/support/proxy.rs"]
 mod proxy;
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "only parts are used here")]
 #[path = "../../../tests/it/support/raw.rs"]
 mod raw;
 #[path = "../../../tests/it/support/server.rs"]
 mod server;
 
-/// Changed, by any player, to find out whether all earlier events have arrived.
+/// A node that players change to find out whether all earlier events have arrived.
 const BEACON: &str = "/beacon";
-/// Nobody may read it.
+/// A node that no client may read.
 const HIDDEN: &str = "/hidden";
 
 // ----- a real server
@@ -42,21 +42,21 @@ const HIDDEN: &str = "/hidden";
 /// A server for any number of scripts.
 pub(super) struct Rig {
     server: Server,
-    /// Whether it keeps from everybody what happens to nodes that he may not read.
+    /// Whether it hides events of nodes from clients that may not read them.
     pub(super) discreet: bool,
-    /// Whether it does not even say more of them than that they are there.
+    /// Whether it hides the stat of such nodes, too.
     pub(super) hides_stat: bool,
     /// Whether it knows neither containers nor the removal of watches.
     pub(super) is_old: bool,
 }
 
 impl Rig {
-    /// `None`, and a line that says so, where no server can be started.
+    /// Starts a server. If none can be started, prints the reason and returns `None`.
     pub(super) fn start() -> Option<Rig> {
         Rig::with(&[])
     }
 
-    /// One that removes containers as soon as they have outlived their children.
+    /// Starts a server that removes containers as soon as they have outlived their children.
     pub(super) fn tidying() -> Option<Rig> {
         Rig::with(&["znode.container.checkIntervalMs=20"])
     }
@@ -152,7 +152,7 @@ impl Ground for Real<'_> {
         self.proxy(who).refuse();
         let deadline = Deadline::after(Duration::from_secs(60));
         while session.status().now().ended.is_none() {
-            assert!(!deadline.has_passed(), "the lease does not end");
+            assert!(!deadline.has_passed(), "the lease did not end within 60 s");
             self.pause();
         }
         self.proxy(who).pass();
@@ -199,7 +199,7 @@ impl Ground for Real<'_> {
         std::thread::sleep(Duration::from_millis(1));
     }
 
-    /// Events arrive in their order: when that of the beacon has, so have all others.
+    /// Events arrive in order: when the beacon's event has arrived, so have all earlier ones.
     fn settle(&mut self, sessions: &[&Session]) {
         let watchers: Vec<_> = sessions
             .iter()
@@ -219,12 +219,13 @@ impl Ground for Real<'_> {
         self.stranger.set_data(BEACON, b"").expect("the beacon changes");
         for (heard, rung, _listens) in watchers {
             rung.wait(Deadline::after(Duration::from_secs(30)));
-            assert!(*heard.lock(), "the beacon is not seen");
+            assert!(*heard.lock(), "no event of the beacon within 30 s");
         }
     }
 }
 
-/// Of a session, which a server makes from its id alone: sixteen bytes from Java's `Random`.
+/// Returns a session's password, which servers derive from its id alone: sixteen bytes from Java's
+/// `Random`.
 fn password(session: i64) -> Vec<u8> {
     const MASK: u64 = (1 << 48) - 1;
     let step = |state: u64| state.wrapping_mul(0x5_deec_e66d).wrapping_add(11) & MASK;
@@ -305,7 +306,7 @@ impl Ground for Simulated {
         self.clients[who - 1].clone()
     }
 
-    /// As a process of its own, so that it alone can be harmed.
+    /// Runs each client in its own process, so that faults can hit it alone.
     fn open(&mut self, who: usize) {
         let core = Arc::clone(self.clients[who - 1].core());
         let open = move || {

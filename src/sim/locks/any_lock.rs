@@ -1,4 +1,4 @@
-//! Locks and guards of all recipes behind one face.
+//! Locks and guards of all recipes behind one interface.
 
 use std::time::{Duration, Instant};
 
@@ -19,30 +19,30 @@ use crate::Permit;
 use crate::ReadGuard;
 use crate::WriteGuard;
 use crate::acl::Acl;
-use crate::contend::loss_reason::LossReason;
 use crate::contend::watchdog::Lost;
 use crate::error::Result;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::schedule::Schedule;
 use crate::sim::plan::{Plan, Recipe, Sharing};
 
 pub(super) const BASE: &str = "/locks";
-/// Where all recipes contend; a multi-lock also at the others.
+/// The lock node of all recipes; a multi-lock also uses others.
 pub(super) const NODE: &str = "/locks/one";
 
-/// Of a trial, by number.
+/// Returns the lock nodes of a trial.
 pub(super) fn nodes(recipe: Recipe) -> Vec<String> {
     let count = if let Recipe::Multi { nodes } = recipe { nodes } else { 1 };
     ["one", "two", "three"][..count].iter().map(|name| path::join(BASE, name)).collect()
 }
 
-/// What one thread contends with.
+/// The locks of one thread.
 #[derive(Clone)]
 pub(super) enum Locks {
     Mutex(DistributedLock),
     ReadWrite(DistributedRwLock),
     Semaphore(DistributedSemaphore),
-    /// The second node's is a read/write lock.
+    /// Mutexes on all nodes except for the second one, which has a read/write lock.
     Several(Vec<DistributedLock>, DistributedRwLock),
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Wanted {
     Several(MultiLock, usize),
 }
 
-/// For how long.
+/// How long a call waits.
 #[derive(Clone, Copy)]
 pub(super) enum Patience<'a> {
     Forever,
@@ -103,7 +103,7 @@ impl Locks {
         }
     }
 
-    /// What the next call is to ask for.
+    /// Draws what the next call asks for.
     pub(super) fn wanted(&self, schedule: &Schedule) -> Wanted {
         match self {
             Locks::Mutex(_) => Wanted::Alone,
@@ -182,7 +182,7 @@ impl Locks {
         }
     }
 
-    /// The mutex of the first node.
+    /// Returns the mutex of the first node.
     fn first(&self) -> &DistributedLock {
         match self {
             Locks::Mutex(lock) => lock,
@@ -191,7 +191,7 @@ impl Locks {
         }
     }
 
-    // ----- looking on, at the first node
+    // ----- observing the first node
 
     pub(super) fn observe(&self) -> Observer {
         match self {
@@ -243,7 +243,7 @@ impl Guard {
         each!(self, guard => guard.is_held(), guards => guards.is_held())
     }
 
-    /// As `is_held`, for those who check: nobody is to know more by that.
+    /// Returns what `is_held` would, without recording a loss: a check must not change the guard.
     pub(super) fn seems_held(&self) -> bool {
         each!(self, guard => guard.seems_held(), guards => guards.seems_held())
     }
@@ -279,7 +279,7 @@ impl Guard {
         }
     }
 
-    /// The nodes and, where there are any, their tokens.
+    /// Returns the nodes with their tokens, if they have any.
     pub(super) fn tokens(&self) -> Vec<(&str, Option<FencingToken>)> {
         match self {
             Guard::Mutex(guard) => vec![(guard.path(), Some(guard.fencing_token()))],
@@ -297,7 +297,7 @@ impl Guard {
         self.tokens().into_iter().map(|(path, _)| path.to_owned()).collect()
     }
 
-    /// As what can be dropped on another thread; a multi-lock's guard cannot.
+    /// Makes the guard droppable on another thread, which a multi-lock's guard is not.
     pub(super) fn into_sendable(self) -> Result<Box<dyn Send>, Box<Guard>> {
         each!(self, guard => Ok(Box::new(guard)), guards => Err(Box::new(Guard::Several(guards))))
     }

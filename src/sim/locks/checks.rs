@@ -1,4 +1,4 @@
-//! What must always be so, whoever holds.
+//! Checks of what must hold after every step and for every grant.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::any_lock::{Guard, NODE};
 use super::reference_rule::{ContenderKind, Mark, entitled, may_share};
 use crate::FencingToken;
 use crate::LockGuard;
-use crate::contend::loss_reason::LossReason;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::schedule::{Schedule, current};
 use crate::sim::plan::{Recipe, Sharing};
@@ -31,7 +31,8 @@ impl Trial {
         for path in written {
             state.asked.entry(path).or_insert(schedule.time());
         }
-        // What stops by itself may do so later.
+        self.check_fenced(&mut state)?;
+        // A trap may stop a process later than the last planned fault.
         self.note_contenders(schedule, &mut state);
         let resumed = |process| self.world.look(|world| world.resumed_at(process));
         let resumed = (0..self.plan.threads.len()).map(resumed).max().unwrap_or_default();
@@ -55,7 +56,7 @@ impl Trial {
         })
     }
 
-    /// Whoever is lost is so for a reason, and told.
+    /// Checks that each loss has a cause, and that guards know of it.
     fn check_losses(&self, schedule: &Schedule, held: &mut [Held]) -> Result<(), Violation> {
         for one in held.iter_mut().filter(|one| one.lost_at.is_none()) {
             let ended = self.world.look(|world| world.has_ended(one.session));
@@ -64,7 +65,7 @@ impl Trial {
                 let known = !one.guard.seems_held();
                 one.lost_at = known.then(|| schedule.time());
                 if ended && !known {
-                    return Err(format!("the session of {paths:?} has ended, and all are held"));
+                    return Err(format!("the session of {paths:?} has ended, but all are held"));
                 }
                 continue;
             };
@@ -78,16 +79,16 @@ impl Trial {
                 Some(_) => ended || self.world.look(|world| world.has_lapsed(one.session)),
             };
             if !caused {
-                return Err(format!("{paths:?} is lost for nothing: {reason:?}"));
+                return Err(format!("{paths:?} is lost without a cause: {reason:?}"));
             }
             if !known && ended {
-                return Err(format!("the session of {paths:?} has ended, and its guard not told"));
+                return Err(format!("the session of {paths:?} has ended, unknown to its guard"));
             }
         }
         Ok(())
     }
 
-    /// Those who say that they hold may do so at once, and their nodes are there.
+    /// Checks that all guards that claim to hold may do so at once, and that their nodes exist.
     fn check_claims(
         &self,
         schedule: &Schedule,
@@ -102,7 +103,7 @@ impl Trial {
                     claims.entry(node).or_default().extend(Mark::read(path::last(path)));
                     let writers = state.granted.get(node).map(|granted| granted.writers);
                     if one.downgraded.is_some() && one.downgraded != writers {
-                        return Err(format!("a writer came in before {path}, a downgraded reader"));
+                        return Err(format!("a writer overtook {path}, a downgraded reader"));
                     }
                 } else {
                     self.check_knows_soon(schedule, state, one, path)?;
@@ -117,7 +118,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Its node is gone, and it does not know.
+    /// Checks that a guard whose node is gone may still be unaware of it.
     fn check_knows_soon(
         &self,
         schedule: &Schedule,
@@ -128,15 +129,15 @@ impl Trial {
         let murdered = self.world.look(|world| world.is_murdered(one.session));
         let deleted = state.deleted.get(path).copied();
         let Some(when) = deleted.or(murdered.then_some(self.plan.calm)) else {
-            return Err(format!("{path} is gone, and its guard says that it is held"));
+            return Err(format!("{path} is gone, but its guard claims to hold"));
         };
         if schedule.time() > self.known_by(one, when) && schedule.stopped(one.process).is_none() {
-            return Err(format!("{path} was deleted at {when:?}, and its holder never knew"));
+            return Err(format!("{path} was deleted at {when:?}, but its holder does not know"));
         }
         Ok(())
     }
 
-    /// By when a holder has heard of what happened to its node.
+    /// Returns by when a holder must know what happened to its node.
     fn known_by(&self, one: &Held, when: Duration) -> Duration {
         let timeout = self.plan.habits.session_timeout;
         let (resumed, connected) = self
@@ -147,11 +148,11 @@ impl Trial {
             Some(since) => known_by.max(since) + self.notification(),
             None => known_by + timeout * 3,
         };
-        // Or it takes a reminder.
+        // It may need a reminder.
         known_by + if self.plan.habits.reminds { timeout * 4 } else { Duration::ZERO }
     }
 
-    /// Who is asked to let go is told, and nobody else.
+    /// Checks that exactly the holders that were asked to release know of it.
     fn check_asked(
         &self,
         schedule: &Schedule,
@@ -162,14 +163,14 @@ impl Trial {
             let path = &one.paths[0];
             let (asked, told) = (state.asked.get(path), one.guard.release_requested());
             match asked {
-                None if told => return Err(format!("nobody has asked {path} to let go")),
-                // Who may not read its own node does not learn of it.
+                None if told => return Err(format!("{path} was never asked to release")),
+                // A holder that may not read its own node does not learn of the request.
                 Some(when) if !(told || self.plan.hidden && one.process == 0) => {
                     let known_by = self.known_by(one, one.since.max(*when));
                     let there = self.world.look(|world| world.contains(path));
                     let stopped = schedule.stopped(one.process).is_some();
                     if there && !stopped && schedule.time() > known_by && one.guard.seems_held() {
-                        return Err(format!("{path} was asked to let go at {when:?}: not told"));
+                        return Err(format!("{path} missed the release request of {when:?}"));
                     }
                 }
                 _ => {}
@@ -191,7 +192,7 @@ impl Trial {
                 |mark: &Mark| (path::join(node, &mark.name), entitled.contains(&mark.name));
             all.extend(marks.iter().map(of_node));
         }
-        // Who waits for another of several has something to wait for.
+        // A multi-lock that waits at one node is not expected to hold at its others yet.
         let whose: Vec<_> = all.iter().map(|(path, _)| self.whose(path)).collect();
         let contested = state.since.len() > 1;
         let place = |(index, (path, _)): (usize, &(String, bool))| {
@@ -208,7 +209,7 @@ impl Trial {
         state.entitled = (now, found);
     }
 
-    /// What the contender of a multi-lock is called at all its nodes.
+    /// Returns the data by which a multi-lock's contenders are known at all its nodes.
     fn whose(&self, path: &str) -> Option<Vec<u8>> {
         if !matches!(self.plan.recipe, Recipe::Multi { .. }) {
             return None;
@@ -217,7 +218,7 @@ impl Trial {
         self.world.look(|world| world.making(path).map(said)).filter(|data| !data.is_empty())
     }
 
-    /// Where nothing goes wrong, whoever may hold does so or leaves, and soon.
+    /// Checks, while nothing goes wrong, that contenders that may hold soon do so or leave.
     fn check_prompt(
         &self,
         schedule: &Schedule,
@@ -226,12 +227,11 @@ impl Trial {
     ) -> Result<(), Violation> {
         let habits = self.plan.habits;
         let soon = DROP_LIMIT + habits.latency * 12 + habits.hesitation * 4 + habits.lag * 4;
-        // What could not be deleted before is tried again after this at the latest; or it takes
-        // a reminder.
+        // Failed deletes are retried after at most this time, or need a reminder.
         let soon = if self.plan.faults.is_empty() { soon } else { soon + REAPER };
         let soon = if habits.reminds { soon + habits.session_timeout * 4 } else { soon };
-        // What is kept may be so for long, and again when it was held for a moment that nobody saw;
-        // but not while others wait: then it counts anew.
+        // A node may be kept for long, and again after a short hold between two checks. But while
+        // others wait it is not kept.
         let takes = self.plan.rounds * self.plan.threads.iter().sum::<usize>();
         let alone = state.since.len() <= 1;
         let kept = if alone { self.plan.keep() * takes as u32 } else { Duration::ZERO };
@@ -241,30 +241,31 @@ impl Trial {
         for one in entitled.iter().filter(|one| !holds(&one.0)) {
             let since = *idle.entry(one.clone()).or_insert(schedule.time());
             if schedule.time() > since + soon + kept {
-                return Err(format!("{} may hold since {since:?}, and sleeps", one.0));
+                return Err(format!("{} may hold since {since:?}, but does not", one.0));
             }
         }
         Ok(())
     }
 
-    /// The most that it takes, while all is well, until a client has heard of a change.
+    /// Returns the longest time until a client hears of a change, while nothing goes wrong.
     pub(super) fn notification(&self) -> Duration {
         GRACE + self.plan.habits.latency * 6 + self.plan.habits.lag * 2
     }
 
-    /// Whoever is granted the lock may hold it, and its token is above all that it has to be.
+    /// Checks that the contender that is granted the lock may hold it, and that its token grows.
     pub(super) fn check_grant(&self, guard: &Guard) {
         if !guard.seems_held() {
-            self.accuse(format!("{:?} was granted when it was lost already", guard.paths()));
+            self.accuse(format!("{:?} was granted after it was lost", guard.paths()));
         }
         if let (Some(sharing), Guard::Mutex(mine)) = (self.plan.sharing, guard) {
             self.check_share(sharing, mine);
         }
+        self.check_not_in_doubt(&guard.paths());
         for (path, token) in guard.tokens() {
             let (node, own) = (path::parent(path), path::last(path));
             let children = self.world.look(|world| world.children(node));
             if !children.iter().any(|child| child == own) {
-                // Lost already; `check` knows whether that may be.
+                // Lost already; `check` decides whether that is right.
                 continue;
             }
             let marks = Mark::all(&children);
@@ -273,19 +274,20 @@ impl Trial {
                 continue;
             };
             if mine.number > i64::from(i32::MAX - (1 << 16)) {
-                self.accuse(format!("{own} was granted, at the end of the numbers"));
+                self.accuse(format!("{own} was granted with a number at the end of the range"));
             }
-            // Who was a writer, and has lost that, may try in vain to become a reader meanwhile.
+            // A writer that has lost its lock may still try, in vain, to become a reader: it reuses
+            // its old number, so its node counts by when it was created.
             let born = |name: &str| {
                 self.world.look(|world| world.making(&path::join(node, name)).map(|made| made.0))
             };
             let mine_born = born(own);
             let before = marks.iter().filter(|mark| mark.number < mine.number);
-            // Nobody of a session waits for what the session has let go.
+            // Contenders do not wait for a node that their own session is deleting.
             let before = before.filter(|mark| !self.was_left(path, &path::join(node, &mark.name)));
             let before: Vec<_> = before.filter(|mark| born(&mark.name) < mine_born).collect();
             if !mine.may_hold(&before) {
-                self.accuse(format!("{own} was granted with these before it: {before:?}"));
+                self.accuse(format!("{own} was granted with these ahead of it: {before:?}"));
             }
             if let Some(token) = token {
                 self.check_token(node, mine, token);
@@ -293,7 +295,7 @@ impl Trial {
         }
     }
 
-    /// A node goes on among its process's threads only for so long while others wait.
+    /// Checks that a process hands its node on only a limited number of times while others wait.
     fn check_share(&self, sharing: Sharing, mine: &LockGuard) {
         let Some(now) = current().map(|schedule| schedule.time()) else { return };
         if mine.fencing_token().turn() == 0 || !self.plan.faults.is_empty() {
@@ -301,23 +303,23 @@ impl Trial {
         }
         let mut state = self.state.lock();
         state.handed.push((mine.path().to_owned(), now));
-        // By then its holders have known that others wait.
+        // By then the node's holders must know that others wait.
         let soon = self.notification() * 2 + self.plan.habits.hesitation * 4;
         let theirs = state.since.iter().filter(|(path, _)| *path != mine.path());
         let Some(known) = theirs.map(|(_, since)| *since + soon).min() else { return };
         let after = |(path, when): &&(String, Duration)| path == mine.path() && *when > known;
         let turns = state.handed.iter().filter(after).count();
-        // Some may have come between the others and the holder's first look at them.
+        // Threads may have queued after the others, but before the holder first saw these.
         let threads = self.plan.threads.iter().max().copied().unwrap_or_default();
         let allowed = threads + (sharing.turns as usize).min(threads);
         drop(state);
         if turns > allowed {
             let path = mine.path();
-            self.accuse(format!("{path} went to {turns} of its process while others waited"));
+            self.accuse(format!("{path} was handed on {turns} times while others waited"));
         }
     }
 
-    /// Since when those have been there that are.
+    /// Notes since when each present contender has been there.
     fn note_contenders(&self, schedule: &Schedule, state: &mut State) {
         if self.plan.sharing.is_none() {
             return;
@@ -330,7 +332,7 @@ impl Trial {
         }
     }
 
-    /// Whether the other node is of the same session, which has let it go.
+    /// Returns whether the other node is of the same session, which is deleting it.
     fn was_left(&self, path: &str, other: &str) -> bool {
         let owner = self.world.look(|world| world.owner(path));
         let cores = self.state.lock().cores.clone();
@@ -339,7 +341,7 @@ impl Trial {
         let left = own.any(|session| session.has_left(other));
         let is_held = |one: &Held| one.paths.iter().any(|held| held == other);
         if left && HELD.with_borrow(|held| held.iter().any(is_held)) {
-            self.accuse(format!("{other} is held, and said to belong to nobody"));
+            self.accuse(format!("{other} is held, but its session counts it as released"));
         }
         left
     }
@@ -362,23 +364,23 @@ impl Trial {
         }
     }
 
-    /// How many have held the node of this path alone so far.
+    /// Returns how often the lock node of this path was granted exclusively so far.
     pub(super) fn writers(&self, path: &str) -> u64 {
         let state = self.state.lock();
         state.granted.get(path::parent(path)).map_or(0, |granted| granted.writers)
     }
 
-    /// That a node is gone is somebody's doing.
+    /// Checks that a node reported as deleted was indeed deleted from outside.
     pub(super) fn check_deleted(&self, path: &str, session: i64) {
         let deleted = self.state.lock().deleted.contains_key(path);
         if !deleted && !self.world.look(|world| world.is_murdered(session)) {
-            self.accuse(format!("nobody has deleted {path}, and it is said to be gone"));
+            self.accuse(format!("{path} is reported as deleted, but was not"));
         }
     }
 
-    /// Who looks on knows who holds.
+    /// Checks that the observer knows the holders.
     fn check_observed(&self, schedule: &Schedule, state: &mut State) -> Result<(), Violation> {
-        // Of a multi-lock's parts one may be held while another is waited for.
+        // A multi-lock may hold one part while it waits for another.
         if !state.observed.at_work || matches!(self.plan.recipe, Recipe::Multi { .. }) {
             return Ok(());
         }
@@ -395,7 +397,7 @@ impl Trial {
         let soon = if habits.reminds { soon + habits.session_timeout * 4 } else { soon };
         if now > since + soon && state.observed.latest.as_ref() != Some(&truth) {
             let seen = &state.observed.latest;
-            return Err(format!("{truth:?} hold since {since:?}, and who looks on sees {seen:?}"));
+            return Err(format!("{truth:?} hold since {since:?}, but the observer sees {seen:?}"));
         }
         state.truth = Some((truth, since));
         Ok(())

@@ -1,4 +1,4 @@
-//! Those who contend: how they ask, and what they do with what they get.
+//! The contending threads: how they acquire locks, and what they do with them.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -17,18 +17,18 @@ use crate::Cancel;
 use crate::Error;
 use crate::ErrorKind;
 use crate::WriteGuard;
-use crate::contend::loss_reason::LossReason;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::sim::plan::{PlannedFault, Recipe};
 
-/// What a holder was told by callbacks.
+/// How often a holder's callbacks were called.
 #[derive(Clone, Default)]
 struct Told {
     losses: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
-    /// The guard was released.
+    /// Whether the guard was released.
     over: Arc<AtomicBool>,
 }
 
@@ -47,14 +47,14 @@ impl Trial {
                 let before = self.world.look(|world| world.transactions());
                 match self.acquire(&schedule, process, locks) {
                     Some(guard) => {
-                        // Where a place is shared, it is another's first.
+                        // A shared node may have been created for another thread.
                         if all_granted && self.plan.sharing.is_none() {
                             self.check_places(&guard, before, name.as_bytes());
                         }
                         self.check_grant(&guard);
                         self.hold(&schedule, process, spare, guard, None);
                     }
-                    // It may have left something that takes effect later.
+                    // The call may have left a request that takes effect later.
                     None => all_granted = false,
                 }
             }
@@ -62,10 +62,10 @@ impl Trial {
         self.state.lock().busy -= 1;
     }
 
-    /// Nobody gives up a place that he has: the first that a call has made is the one granted.
+    /// Checks that a call keeps its place: the first node that it created is the one granted.
     fn check_places(&self, guard: &Guard, before: usize, name: &[u8]) {
         let state = self.state.lock();
-        // Who has lost one of several, or its session, begins anew.
+        // A call that has lost its session, or one node of a multi-lock, starts again.
         let of_session = |session| {
             self.world.look(|world| {
                 let mut made = world.made_since(before);
@@ -79,7 +79,7 @@ impl Trial {
                 return;
             }
         }
-        // Without a look at a node's stat, it cannot be adopted.
+        // A node whose stat cannot be read cannot be adopted.
         if self.plan.hidden && self.plan.habits.hides_stat {
             return;
         }
@@ -100,7 +100,7 @@ impl Trial {
         let lost = guard.paths().iter().find_map(given_up);
         drop(state);
         if let Some(first) = lost {
-            self.accuse(format!("{first} was given up, and {:?} granted", guard.paths()));
+            self.accuse(format!("{first} was given up, but {:?} granted", guard.paths()));
         }
     }
 
@@ -117,7 +117,9 @@ impl Trial {
             result
         };
         let (mut cancelled, mut patience) = (None, Duration::ZERO);
-        let result = match schedule.below(10) {
+        let way = schedule.below(10);
+        let is_limited = (4..=8).contains(&way);
+        let result = match way {
             0..=3 => locks.take(&wanted, Patience::Forever),
             4 | 5 => {
                 patience = schedule.some(timeout * 2);
@@ -147,24 +149,31 @@ impl Trial {
         let places = if let Wanted::Several(_, count) = &wanted { *count } else { 1 };
         let ample = DROP_LIMIT + habits.latency * 12 + habits.hesitation * 8 + self.plan.lag * 40;
         let ample = ample * places as u32;
-        // Who has siblings is refused if one of them is about to get it.
+        // With siblings a call may be refused because one of them is about to get the lock.
         let calm = self.plan.faults.is_empty() && self.plan.first_number == 0;
-        // Servers that close connections are no less in the way.
+        // Servers that close connections are faults, too.
         let calm = calm && !habits.is_old && habits.largest.is_none();
-        if calm && self.plan.sharing.is_none() && patience > ample {
-            // One place on each node is this call's own.
-            let alone = self.world.look(|world| {
+        // One contender on each node is this call's own.
+        let alone = || {
+            self.world.look(|world| {
                 let mut nodes = BTreeSet::new();
                 let mut contenders = world.made_since(before).filter(|(_, owner, _)| *owner != 0);
                 contenders.all(|(path, ..)| nodes.insert(path::parent(path)))
-            });
-            if matches!(result, Ok(None)) && was_free && free() && alone {
-                self.accuse(format!("process {process} could have had the lock, and has not"));
-            }
+            })
+        };
+        // A contender without a session holds the lock, too.
+        let litter = |fault: &PlannedFault| matches!(fault, PlannedFault::Litter { .. });
+        let shared = self.plan.sharing.is_some() || self.plan.has(litter);
+        if matches!(result, Ok(None)) && !shared && was_free && alone() {
+            self.accuse(format!("process {process} was refused a lock that was free"));
+        }
+        let is_unanswered = |error: &Error| error.kind() == ErrorKind::Connect;
+        if calm && patience > ample && result.as_ref().is_err_and(is_unanswered) {
+            self.accuse(format!("process {process} got no answer without any fault"));
         }
         if closed && !matches!(&result, Err(error) if error.kind() == ErrorKind::Closed) {
             let result = result.as_ref().map(|guard| guard.as_ref().map(Guard::paths));
-            self.accuse(format!("process {process} has closed its client, and got {result:?}"));
+            self.accuse(format!("process {process} closed its client, but got {result:?}"));
         }
         let mut state = self.state.lock();
         match result {
@@ -177,9 +186,11 @@ impl Trial {
                 state.tally.refused += 1;
                 let cancelled = cancelled.is_some_and(|cancel| cancel.is_cancelled());
                 let is_too_large = error.kind() == ErrorKind::TooLarge;
-                if !self.expected(&error, cancelled) || is_too_large && process != 0 {
+                let is_expected =
+                    is_limited && is_unanswered(&error) || self.expected(&error, cancelled);
+                if !is_expected || is_too_large && process != 0 {
                     drop(state);
-                    self.accuse(format!("process {process} was not to get this: {error:?}"));
+                    self.accuse(format!("process {process} got an unexpected error: {error:?}"));
                 }
             }
         }
@@ -196,7 +207,7 @@ impl Trial {
             ErrorKind::TooLarge => self.plan.habits.largest.is_some(),
             ErrorKind::System => self.is_poor(),
             ErrorKind::SequenceExhausted => self.plan.first_number != 0,
-            ErrorKind::Disagreement => {
+            ErrorKind::Conflict => {
                 matches!(self.plan.recipe, Recipe::Semaphore { disagreed: true, .. })
             }
             _ => false,
@@ -211,19 +222,20 @@ impl Trial {
         limit: Duration,
     ) {
         let now = schedule.time();
-        // The caller asks by itself, and may be held up once when it is about to.
+        // The calling thread sends its requests itself, and may be delayed once before it does.
         let held_up = self.plan.habits.hesitation;
         let allowed = began + limit.max(GRACE) + GRACE + held_up + self.plan.lag * 20;
         let resumed = self.world.look(|world| world.resumed_at(process));
         if now > allowed && (resumed.is_zero() || resumed < began) {
             self.accuse(format!(
-                "process {process} had until {:?} and came back at {now:?}",
+                "process {process} had until {:?} but returned at {now:?}",
                 began + limit
             ));
         }
     }
 
-    /// `downgraded` is how many had written before a writer became this reader.
+    /// Holds the lock for a while. For a downgraded reader, `downgraded` is how many exclusive
+    /// grants there were when it was a writer.
     fn hold(
         self: &Arc<Self>,
         schedule: &Schedule,
@@ -272,11 +284,14 @@ impl Trial {
                 _ => schedule.pause(some),
             }
             if was_lost && guard.is_held() {
-                self.accuse(format!("{path} was lost and is held again"));
+                self.accuse(format!("{path} was lost, but is held again"));
             }
             was_lost |= !guard.is_held();
             if schedule.chance(30) {
                 self.confirm(&guard, &paths, session, &mut was_lost);
+            }
+            if schedule.chance(50) {
+                self.write_fenced(process, &guard, session);
             }
         }
         if !early {
@@ -296,7 +311,7 @@ impl Trial {
         let (was_held, loss) = (guard.is_held(), guard.lost());
         self.state.lock().tally.lost += u64::from(!was_held);
         let Some(guard) = Rc::into_inner(guard) else {
-            return self.accuse("the guard is shared".to_owned());
+            return self.accuse("the guard is still in use elsewhere".to_owned());
         };
         let guard = match guard {
             Guard::Write(writer) if schedule.chance(40) => {
@@ -315,24 +330,24 @@ impl Trial {
         }
         let is_told = told.losses.load(Ordering::SeqCst) > 0;
         if !was_held && loss.as_ref().is_some_and(|loss| loss.recorded().is_none()) {
-            self.accuse(format!("{path} was not held any more, and there is no reason for that"));
+            self.accuse(format!("{path} was not held any more, but no reason is recorded"));
         }
         if let Some(is_lost) = loss.map(|loss| loss.recorded().is_some()) {
             if is_told && !is_lost {
-                self.accuse(format!("{path} was not lost, and is said to be"));
+                self.accuse(format!("{path} was not lost, but on_lost was called"));
             }
-            // It was released, if not by another task.
+            // If another task releases it, that may not have happened yet.
             if is_lost && !is_told && told.over.load(Ordering::SeqCst) && !self.lacks_threads() {
-                self.accuse(format!("{path} was lost and then released, and nobody was told"));
+                self.accuse(format!("{path} was lost and then released without a call of on_lost"));
             }
         }
         if told.losses.load(Ordering::SeqCst) > 1 {
-            self.accuse(format!("the loss of {path} was told more than once"));
+            self.accuse(format!("the loss of {path} was reported more than once"));
         }
         let requests = told.requests.load(Ordering::SeqCst);
         let asked = self.state.lock().asked.contains_key(&path);
         if requests > usize::from(asked) {
-            self.accuse(format!("{path} was told {requests} times to let go; asked: {asked}"));
+            self.accuse(format!("{path} got {requests} release requests; asked: {asked}"));
         }
     }
 
@@ -346,9 +361,9 @@ impl Trial {
         let (trial, heard, what) = (Arc::clone(self), told.clone(), paths.clone());
         guard.on_lost(move |_| {
             heard.losses.fetch_add(1, Ordering::SeqCst);
-            // A release waits for that, unless there is no thread for it.
+            // A release waits for its callbacks, unless there is no thread for them.
             if heard.over.load(Ordering::SeqCst) && !trial.lacks_threads() {
-                trial.accuse(format!("the loss of {what:?} was told after its release"));
+                trial.accuse(format!("the loss of {what:?} was reported after its release"));
             }
             if let Some((spare, wanted)) = again {
                 let _ = spare.take(&wanted, Patience::For(GRACE));
@@ -358,7 +373,7 @@ impl Trial {
         guard.on_release_requested(move || {
             heard.requests.fetch_add(1, Ordering::SeqCst);
             if heard.over.load(Ordering::SeqCst) {
-                trial.accuse(format!("{paths:?} was asked to let go after its release"));
+                trial.accuse(format!("{paths:?} got a release request after its release"));
             }
         });
     }
@@ -368,7 +383,7 @@ impl Trial {
         let existed = exist();
         let confirmed = guard.ensure_held();
         if confirmed.is_ok() && (!existed || *was_lost) {
-            self.accuse(format!("{paths:?} was gone, and is said to be held"));
+            self.accuse(format!("{paths:?} was gone, but is confirmed as held"));
         }
         let ended = self.world.look(|world| world.has_ended(session));
         if let Err(error) = &confirmed
@@ -376,12 +391,12 @@ impl Trial {
             && !ended
             && guard.is_held()
         {
-            self.accuse(format!("{paths:?} is held, and is said not to be: {error}"));
+            self.accuse(format!("{paths:?} is held, but not confirmed: {error}"));
         }
         *was_lost |= confirmed.is_err() && !guard.is_held();
     }
 
-    /// What is left of a writer.
+    /// Downgrades a writer and returns the reader, unless that fails.
     fn downgrade(&self, writer: WriteGuard, session: i64) -> Option<Guard> {
         let (path, token) = (writer.path().to_owned(), writer.fencing_token());
         let number = |path: &str| Mark::read(path::last(path)).map(|mark| mark.number);
@@ -390,19 +405,19 @@ impl Trial {
                 self.state.lock().tally.downgraded += 1;
                 let kind = Mark::read(path::last(reader.path())).map(|mark| mark.kind);
                 if kind != Some(ContenderKind::Reader) || number(reader.path()) != number(&path) {
-                    self.accuse(format!("{path} has become {}", reader.path()));
+                    self.accuse(format!("the writer {path} has become {}", reader.path()));
                 }
                 if reader.fencing_token() != token {
-                    self.accuse(format!("{path} has lost its token {token}: {reader:?}"));
+                    self.accuse(format!("{path} had the token {token}, its reader: {reader:?}"));
                 }
                 if self.world.look(|world| world.contains(&path)) {
-                    self.accuse(format!("{path} is a reader's now, and still there"));
+                    self.accuse(format!("{path} was downgraded, but its node still exists"));
                 }
                 Some(Guard::Read(reader))
             }
             Err(error) => {
                 let fits = match error.kind() {
-                    ErrorKind::LockLost => {
+                    ErrorKind::Lost => {
                         self.check_deleted(&path, session);
                         true
                     }
@@ -410,14 +425,14 @@ impl Trial {
                     _ => self.expected(&error, false),
                 };
                 if !fits {
-                    self.accuse(format!("{path} could not become a reader's: {error:?}"));
+                    self.accuse(format!("{path} could not be downgraded: {error:?}"));
                 }
                 None
             }
         }
     }
 
-    /// Or gives it back, to be unlocked.
+    /// Drops the guard, or returns it to be unlocked.
     fn drop_at_times(
         &self,
         schedule: &Schedule,
@@ -437,7 +452,7 @@ impl Trial {
         }
         match guard.into_sendable() {
             Ok(guard) => {
-                // Should that not be possible, it is dropped here.
+                // If no thread can be started, the guard is dropped here.
                 let over = Arc::clone(&told.over);
                 let _ = schedule.start("dropper", move || {
                     drop(guard);
@@ -460,24 +475,24 @@ impl Trial {
         let unlocked = guard.unlock();
         let (exist, breaks) = look();
         if let Err(error) = &unlocked
-            && error.kind() == ErrorKind::LockLost
+            && error.kind() == ErrorKind::Lost
         {
             self.check_deleted(error.path().unwrap_or(&paths[0]), session);
         }
-        // Who hands it on asks nobody.
+        // Handing a node on sends no request.
         if self.plan.sharing.is_some() {
             return;
         }
         if unlocked.is_ok() && exist > 0 {
-            self.accuse(format!("{paths:?} was unlocked, and is still there"));
+            self.accuse(format!("{paths:?} was unlocked, but its nodes still exist"));
         }
-        // Without an answer to the first attempt nobody knows who it was.
+        // If the first delete had no answer, it may itself have deleted the node.
         if unlocked.is_ok() && existed < paths.len() && before.is_some() && breaks == before {
-            self.accuse(format!("{paths:?} was gone, and could be unlocked"));
+            self.accuse(format!("{paths:?} was gone, but unlock succeeded"));
         }
     }
 
-    /// Whoever waits for a loss is woken by it.
+    /// Checks that a thread that waits for a loss is woken in time.
     fn check_woken(
         &self,
         schedule: &Schedule,
@@ -495,18 +510,18 @@ impl Trial {
     fn check_told(&self, schedule: &Schedule, spare: &Locks, guard: &Guard, told: &Told) {
         let limit = self.plan.calm + self.plan.habits.session_timeout * 3;
         if guard.lost().is_some_and(|lost| lost.wait_for(limit).is_none()) {
-            return self.accuse(format!("the loss of {:?} is not told of", guard.paths()));
+            return self.accuse(format!("the loss of {:?} is not reported", guard.paths()));
         }
         let until = schedule.time() + limit;
         if self.is_poor() {
-            // Without a session nothing happens any more, and so nothing reminds of it.
+            // Callbacks without a thread wait for a reminder, which needs a session: open one.
             let calm = self.plan.calm + GRACE;
             schedule.pause(calm.saturating_sub(schedule.time()));
             let _ = spare.take(&spare.wanted(schedule), Patience::Until(rt::now()));
         }
         while told.losses.load(Ordering::SeqCst) == 0 {
             if schedule.time() > until {
-                return self.accuse(format!("nobody called back for {:?}", guard.paths()));
+                return self.accuse(format!("on_lost was not called for {:?}", guard.paths()));
             }
             schedule.pause(Duration::from_millis(10));
         }
@@ -516,7 +531,7 @@ impl Trial {
         let until = schedule.time() + self.plan.calm + self.plan.habits.session_timeout * 3;
         while told.requests.load(Ordering::SeqCst) == 0 {
             if schedule.time() > until {
-                return self.accuse(format!("nobody called back for the request to {path}"));
+                return self.accuse(format!("on_release_requested was not called for {path}"));
             }
             schedule.pause(Duration::from_millis(10));
         }

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults that a trial injects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,12 +80,12 @@ impl Trial {
         }
     }
 
-    /// Any of the lock nodes.
+    /// Draws one of the lock nodes.
     fn node(&self, schedule: &Schedule) -> &str {
         &self.nodes[schedule.below(self.nodes.len())]
     }
 
-    /// How a contender of another kind of client begins, at one of the lock nodes.
+    /// Draws the start of a contender's path as another kind of client writes it.
     fn peer_prefix(&self, schedule: &Schedule) -> String {
         let permits = match self.plan.recipe {
             Recipe::Semaphore { permits, .. } => permits,
@@ -100,7 +100,7 @@ impl Trial {
         path::join(self.node(schedule), names[schedule.below(names.len())])
     }
 
-    /// Deletes what was made, in this order, after so long.
+    /// Deletes nodes, in this order, after a time.
     fn take_away(&self, schedule: &Schedule, made: Vec<String>, lasts: Duration) {
         let world = Arc::clone(&self.world);
         schedule.after(lasts, move || {

@@ -1,10 +1,11 @@
-//! One run from one seed: clients contend for a lock while things go wrong, and after
-//! every step it is checked that nothing is so that must not be.
+//! One run from one seed: clients contend for a lock while faults occur, and every step is
+//! checked.
 
 mod any_lock;
 mod checks;
 mod contend;
 mod faults;
+mod fenced_writes;
 mod reference_rule;
 mod revoke_and_observe;
 
@@ -26,14 +27,14 @@ use crate::rt::Mutex;
 use crate::rt::schedule::{Process, Schedule, Stuck, current};
 use crate::session::client_core::ClientCore;
 
-/// Beyond a deadline, for a request that is under way.
+/// How long a request that is under way may last beyond a deadline.
 const GRACE: Duration = Duration::from_millis(50);
-/// The most that dropping a guard, or cleaning up after a cancel, may take.
+/// The longest time for dropping a guard, or for cleaning up after a cancel.
 const DROP_LIMIT: Duration = Duration::from_millis(500);
-/// What no trial needs.
+/// More steps than any trial needs.
 const MOST_STEPS: u64 = 400_000;
 
-/// What happened in a trial.
+/// Counts of what happened in a trial.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) steps: u64,
@@ -45,7 +46,7 @@ pub(super) struct Tally {
     pub(super) faults: u64,
 }
 
-/// What went wrong.
+/// The description of a broken promise.
 pub(super) type Violation = String;
 
 struct Trial {
@@ -57,55 +58,56 @@ struct Trial {
 
 #[derive(Default)]
 struct State {
-    /// By lock node.
+    /// What was granted, by lock node.
     granted: HashMap<String, Granted>,
-    /// Those who may hold, as of so many transactions.
+    /// The contenders that may hold, and after how many transactions that was worked out.
     entitled: (usize, Vec<Entitled>),
-    /// Those of them who do not hold, and since when.
+    /// Those of them that do not hold, and since when.
     idle: HashMap<Entitled, Duration>,
-    /// Nodes that somebody else has deleted, and when.
+    /// Nodes that an outsider has deleted, and when.
     deleted: HashMap<String, Duration>,
-    /// Nodes that somebody has asked to be released, and when.
+    /// Nodes whose holders were asked to release, and when.
     asked: HashMap<String, Duration>,
-    /// How much of the log was searched for that.
+    /// How much of the log was searched for such requests.
     searched: usize,
-    /// Who holds the first node's lock, and since when.
+    fenced: fenced_writes::Fenced,
+    /// The holders of the first node's lock, and since when.
     truth: Option<(Vec<String>, Duration)>,
-    /// Since when the contenders of the first node have been there.
+    /// The present contenders of the first node, and since when they have been there.
     since: HashMap<String, Duration>,
-    /// When a node was granted that its process had held before: its path.
+    /// The paths of nodes that were handed on within a process, and when.
     handed: Vec<(String, Duration)>,
     observed: Observed,
-    /// Whose client was closed.
+    /// Processes whose clients were closed.
     closed: Vec<Process>,
     cores: Vec<Weak<ClientCore>>,
-    /// How many reasons there are for threads not to be had.
+    /// How many faults currently prevent threads from starting.
     poor: usize,
-    /// Threads that have not done their rounds.
+    /// How many threads have not finished their rounds.
     busy: usize,
     clean: bool,
     violation: Option<Violation>,
     tally: Tally,
 }
 
-/// What was granted at a lock node so far.
+/// The grants at a lock node so far.
 #[derive(Clone, Copy, Default)]
 struct Granted {
-    /// The latest to anybody, and to one who excludes all others.
+    /// The latest token of any holder, and that of the latest exclusive holder.
     token: Option<FencingToken>,
     alone: Option<FencingToken>,
-    /// How many of the latter.
+    /// How many exclusive grants there were.
     writers: u64,
 }
 
-/// A contender that may hold; of one that contends at several nodes, at how many it does.
+/// A contender that may hold; for a multi-lock, also at how many nodes it contends.
 type Entitled = (String, usize);
 
-/// What somebody who looks on has seen.
+/// The state of the observer.
 #[derive(Default)]
 struct Observed {
     at_work: bool,
-    /// He is to end.
+    /// Whether the observer must end.
     over: bool,
     latest: Option<Vec<String>>,
 }
@@ -119,22 +121,22 @@ struct Held {
     since: Duration,
     /// When its loss was known.
     lost_at: Option<Duration>,
-    /// Once a writer's, who was the last of so many then.
+    /// For a downgraded reader: how many exclusive grants there were then.
     downgraded: Option<u64>,
 }
 
 thread_local! {
-    /// Of this thread's trial. A multi-lock's guard cannot be shared with other threads, and so
-    /// not be part of what tasks share.
+    /// The held guards of this thread's trial. They are not in the shared state because a
+    /// multi-lock's guard cannot be shared with other threads.
     static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs the trial that the seed draws.
+/// Runs the trial drawn from the seed.
 pub(super) fn run(seed: u64, verbose: bool) -> Result<Tally, Violation> {
     run_as(seed, verbose, |plan| plan)
 }
 
-/// Runs a trial that is what the seed draws only as far as `plan` leaves it so.
+/// Runs the trial drawn from the seed, as changed by `plan`.
 pub(super) fn run_as(
     seed: u64,
     verbose: bool,
@@ -152,7 +154,7 @@ pub(super) fn run_as(
     let result = trial.run(&schedule);
     let tally = trial.state.lock().tally;
     if let Err(violation) = result {
-        // Whoever stands in the middle of something does not go on.
+        // Tasks that are in the middle of something must not go on.
         std::mem::forget((HELD.take(), trial));
         drop(running);
         return Err(violation);
@@ -163,6 +165,8 @@ pub(super) fn run_as(
 
 impl Trial {
     fn prepare(self: &Arc<Self>, schedule: &Schedule) {
+        let all = Plan::acl(Some(Permissions::ALL));
+        self.world.act(|world| world.make(fenced_writes::TARGET, &all, 0));
         if self.plan.first_number != 0 || self.plan.hidden {
             let all = Plan::acl(Some(Permissions::ALL));
             self.world.act(|world| {
@@ -212,7 +216,7 @@ impl Trial {
 
     fn run(&self, schedule: &Schedule) -> Result<(), Violation> {
         let timeout = self.plan.habits.session_timeout;
-        // Who waits longest waits for everybody else's every round.
+        // The longest wait is for every round of all other threads.
         let rounds = self.plan.rounds * self.plan.threads.iter().sum::<usize>();
         let patience =
             self.plan.calm + timeout * 20 + (self.plan.hold + timeout) * rounds as u32 * 4;
@@ -232,18 +236,18 @@ impl Trial {
             drop(state);
             self.check(schedule)?;
             if step > MOST_STEPS {
-                return Err(format!("still going on after {step} steps: {:?}", schedule.names()));
+                return Err(format!("still running after {step} steps: {:?}", schedule.names()));
             }
             if schedule.time() > patience && !self.state.lock().clean {
-                return Err(format!("not done after {patience:?}: {:?}", schedule.names()));
+                return Err(format!("not done after {patience:.1?}: {:?}", schedule.names()));
             }
         }
         if schedule.alive() > 0 {
-            return Err(format!("these would wait for ever: {:?}", schedule.names()));
+            return Err(format!("these tasks wait for ever: {:?}", schedule.names()));
         }
         let left = self.world.look(|world| world.ephemerals());
         if !left.is_empty() {
-            return Err(format!("left for ever: {left:?}"));
+            return Err(format!("nodes left after all clients closed: {left:?}"));
         }
         Ok(())
     }
@@ -255,7 +259,7 @@ impl Trial {
 
     // ----- the end
 
-    /// When all is calm and everybody has finished, nothing is left.
+    /// Checks that nothing is left once all faults are over and all threads have finished.
     fn finish(&self, clients: Vec<Client>) {
         let Some(schedule) = current() else { return };
         while self.state.lock().busy > 0 {
@@ -266,7 +270,7 @@ impl Trial {
         schedule.pause(settled - schedule.time());
         let left: Vec<_> = self.children().into_values().flatten().collect();
         if !left.is_empty() {
-            self.accuse(format!("left behind: {left:?}"));
+            self.accuse(format!("nodes left after all threads finished: {left:?}"));
         }
         self.end_observation(&schedule);
         for client in &clients {
@@ -278,7 +282,7 @@ impl Trial {
         let closed = self.state.lock().closed.clone();
         for process in closed {
             if self.world.look(|world| world.has_session(process)) {
-                self.accuse(format!("process {process} has closed its client, not its session"));
+                self.accuse(format!("process {process} closed its client, but a session is open"));
             }
         }
         for (process, client) in clients.into_iter().enumerate() {
@@ -294,28 +298,29 @@ impl Trial {
         self.state.lock().clean = true;
     }
 
-    /// The contenders' names, by lock node.
+    /// Returns the names of all contenders, by lock node.
     fn children(&self) -> BTreeMap<&str, Vec<String>> {
         let of = |node: &str| self.world.look(|world| world.children(node));
         self.nodes.iter().map(|node| (node.as_str(), of(node))).collect()
     }
 
-    /// A release wakes those who may go: what is asked does not grow with the number of others.
+    /// Checks that the requests per contender do not grow with the number of other contenders: a
+    /// release must only wake those that may go on.
     fn check_costs(&self) {
         let asked = |operation| self.world.look(|world| world.asked(operation));
         let places = asked(Operation::Create);
         let (lists, reads) = (asked(Operation::Children), asked(Operation::Read));
-        // Whoever of a semaphore's holders goes may be the wrong one.
+        // The release of one of a semaphore's holders may wake a contender that cannot go on yet.
         let each = match self.plan.recipe {
             Recipe::Semaphore { permits, .. } => u64::from(permits + 2).pow(2),
             _ => 3,
         };
         if lists.max(reads) > places * each + 6 {
-            self.accuse(format!("{places} places took {lists} lists and {reads} reads"));
+            self.accuse(format!("{places} creates took {lists} lists and {reads} reads"));
         }
     }
 
-    /// Used-up numbers do not stay so.
+    /// Checks that numbering starts anew after the sequence numbers were used up.
     fn check_begun_anew(&self) {
         let acl = Plan::acl(Some(Permissions::ALL));
         let locks = Locks::new(&self.client(), &self.plan, "", &acl, false);
@@ -326,7 +331,7 @@ impl Trial {
         };
         let patience = Patience::For(Duration::from_secs(60));
         if !(0..3).any(|_| matches!(locks.take(&wanted, patience), Ok(Some(_)))) {
-            self.accuse("the numbers are used up for ever".to_owned());
+            self.accuse("the sequence numbers stay used up".to_owned());
         }
     }
 

@@ -1,5 +1,5 @@
-//! Who may hold: the rule of every recipe, written once more and in another way, for those who
-//! check. It reads the names for itself, too.
+//! The rules that decide which contenders may hold, written a second time and differently, for
+//! checks. Names are parsed independently, too.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContenderKind {
@@ -8,7 +8,7 @@ pub(super) enum ContenderKind {
     Permits { weight: u64, of: u64 },
 }
 
-/// What a contender's name says.
+/// The content of a contender's name.
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
     pub(super) name: String,
@@ -31,14 +31,14 @@ impl Mark {
         Some(Mark { name: name.to_owned(), number, kind })
     }
 
-    /// All of them, the first in the order first.
+    /// Parses all names, and sorts them by their numbers.
     pub(super) fn all(names: &[String]) -> Vec<Mark> {
         let mut marks: Vec<_> = names.iter().filter_map(|name| Mark::read(name)).collect();
         marks.sort_by_key(|mark| mark.number);
         marks
     }
 
-    /// Whether this one may hold while those are before it, in their order.
+    /// Returns whether this contender may hold with these ahead of it, which are in order.
     pub(super) fn may_hold(&self, before: &[&Mark]) -> bool {
         match self.kind {
             ContenderKind::Alone => before.is_empty(),
@@ -60,7 +60,7 @@ impl Mark {
     }
 }
 
-/// Those of one node's contenders that may hold.
+/// Returns those of one node's contenders that may hold.
 pub(super) fn entitled(marks: &[Mark]) -> impl Iterator<Item = &Mark> {
     marks.iter().filter(|own| {
         let before: Vec<_> = marks.iter().filter(|other| other.number < own.number).collect();
@@ -68,7 +68,7 @@ pub(super) fn entitled(marks: &[Mark]) -> impl Iterator<Item = &Mark> {
     })
 }
 
-/// Whether these may hold at once.
+/// Returns whether these may hold at once.
 pub(super) fn may_share(holders: &[Mark]) -> bool {
     let Some(first) = holders.first() else { return true };
     match first.kind {

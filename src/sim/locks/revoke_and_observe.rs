@@ -1,4 +1,4 @@
-//! Those who do not contend: who ask others to let go, and who look on.
+//! Callers that do not contend: those that ask holders to release, and observers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl Trial {
         for (time, ask) in &self.plan.asks {
             let (trial, ask) = (Arc::clone(self), *ask);
             let locks = onlookers[ask.process].clone();
-            // Nobody ends before it: to let go of the last client takes a task.
+            // The trial must not end before the request: dropping the last client takes a task.
             self.state.lock().busy += 1;
             schedule.at(*time, move || trial.ask(ask, locks));
         }
@@ -57,12 +57,12 @@ impl Trial {
             if let Err(error) = asked
                 && !trial.may_fail_looking(&error)
             {
-                trial.accuse(format!("to ask somebody to let go failed: {error:?}"));
+                trial.accuse(format!("requesting a release failed: {error:?}"));
             }
             drop(locks);
             trial.state.lock().busy -= 1;
         };
-        // Threads may be wanting.
+        // Threads may be unavailable.
         if schedule.within(ask.process, || schedule.start("asker", body)).is_err() {
             self.state.lock().busy -= 1;
         }
@@ -82,7 +82,7 @@ impl Trial {
                 Ok(None) => {}
                 Err(error) => {
                     if !self.may_fail_looking(&error) {
-                        self.accuse(format!("process {process} cannot look on: {error:?}"));
+                        self.accuse(format!("process {process} cannot observe: {error:?}"));
                     }
                     break;
                 }
@@ -92,7 +92,7 @@ impl Trial {
         self.state.lock().observed.at_work = false;
     }
 
-    /// What cannot be mended in time.
+    /// Returns whether a fault that outlasts the call explains the error.
     fn may_fail_looking(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Connect | ErrorKind::ConnectionLoss | ErrorKind::SessionLost => true,
@@ -101,13 +101,13 @@ impl Trial {
         }
     }
 
-    /// Nobody holds any more.
+    /// Ends the observation, when no contender holds any more.
     pub(super) fn end_observation(&self, schedule: &Schedule) {
         let mut state = self.state.lock();
         if state.observed.at_work && state.observed.latest.as_deref() != Some(&[]) {
             let seen = format!("{:?}", state.observed.latest);
             drop(state);
-            return self.accuse(format!("nobody holds, and who looks on sees {seen}"));
+            return self.accuse(format!("there is no holder, but the observer sees {seen}"));
         }
         state.observed.over = true;
         drop(state);
@@ -115,7 +115,7 @@ impl Trial {
             schedule.pause(Duration::from_millis(50));
         }
         if self.plan.observer.is_some() {
-            // What was asked for last may still be under way.
+            // The last request may still be under way.
             schedule.pause(self.plan.habits.session_timeout);
         }
     }

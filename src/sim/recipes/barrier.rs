@@ -1,4 +1,5 @@
-//! Nobody goes through a barrier that was raised all the time; everybody does once it is lifted.
+//! Checks that no thread passes a barrier while it stays raised, and that all pass once it is
+//! lifted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ const NODE: &str = "/barriers/one";
 
 #[derive(Default)]
 struct Raising {
-    /// When the barrier was last seen not to be there.
+    /// When the barrier's node was last seen to be missing.
     open: Mutex<Duration>,
 }
 
@@ -30,14 +31,14 @@ fn barrier(client: &Client) -> Barrier {
     Barrier::new(client, "/barriers", "one")
 }
 
-/// Whether it could be done.
+/// Counts the result, and returns its value if the call succeeded.
 fn done<T>(stage: &Stage, result: Result<T>) -> Option<T> {
     stage.count(result.is_ok());
     result
         .map_err(|error| {
             use ErrorKind::{Connect, ConnectionLoss, SessionLost};
             if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
-                stage.accuse(format!("{error}"));
+                stage.accuse(format!("unexpected error: {error}"));
             }
         })
         .ok()
@@ -67,17 +68,17 @@ impl Play for Raising {
                     stage.check_on_time(role.process, began, limit);
                     self.look(stage);
                     if through == Some(true) && *self.open.lock() < began {
-                        stage.accuse(format!("through a barrier that was there from {began:?} on"));
+                        stage.accuse(format!("passed a barrier that was raised since {began:?}"));
                     }
                 }
             }
         }
-        // However it ends, the last ones are let through: once what was asked for in vain, and is
-        // still under way, has come.
+        // In the end the last waiters must pass. Requests of failed calls that are still under way
+        // take effect first.
         schedule.pause(stage.habits.session_timeout);
         stage.eventually("the barrier to be lifted", || barrier.lift().is_ok());
         if barrier.wait().is_err() {
-            stage.accuse("waiting for ever has ended with an error".to_owned());
+            stage.accuse("wait() failed although it has no time limit".to_owned());
         }
     }
 

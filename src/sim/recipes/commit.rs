@@ -1,4 +1,4 @@
-//! All learn the same decision; to commit it takes the yes of all.
+//! Checks that all participants learn the same decision, and that a commit takes a yes from each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::sim::harness::{Play, Role, Stage, Tally};
 use crate::sim::world::Operation;
 
 const ROUNDS: usize = 2;
-/// How often it is worth trying what fails for the same reason again.
+/// How often a call may retry a request that keeps failing for the same reason.
 const MOST_TIMES: u64 = 20;
 
 struct Committing {
@@ -25,15 +25,15 @@ struct Committing {
 
 #[derive(Default)]
 struct Books {
-    /// By round.
+    /// The decisions learnt, by round.
     learnt: BTreeMap<usize, BTreeSet<&'static str>>,
-    /// Rounds in which a no counts.
+    /// Rounds with a no vote.
     refused: BTreeSet<usize>,
 }
 
 pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
     super::perform(seed, verbose, |chance| {
-        // The first one coordinates.
+        // The first actor coordinates.
         let mut actors: Vec<usize> = (0..chance.below(3)).map(|_| 1 + chance.below(2)).collect();
         actors.insert(0, 2);
         let names = (1..actors.iter().sum()).map(|number| format!("p{number}")).collect();
@@ -46,12 +46,10 @@ fn round(client: &Client, number: usize) -> TwoPhaseCommit {
 }
 
 fn known(stage: &Stage, error: &Error) {
-    use ErrorKind::{
-        AlreadyExists, Connect, ConnectionLoss, LockLost, NotFound, SessionLost, Taken,
-    };
-    let kinds = [AlreadyExists, Connect, ConnectionLoss, LockLost, NotFound, SessionLost, Taken];
+    use ErrorKind::{AlreadyExists, Connect, ConnectionLoss, Lost, NotFound, SessionLost, Taken};
+    let kinds = [AlreadyExists, Connect, ConnectionLoss, Lost, NotFound, SessionLost, Taken];
     if !kinds.contains(&error.kind()) {
-        stage.accuse(format!("{error}"));
+        stage.accuse(format!("unexpected error: {error}"));
     }
 }
 
@@ -74,16 +72,17 @@ impl Committing {
             Err(error) => return known(stage, &error),
         };
         if schedule.chance(20) {
-            // It dies on the way.
+            // The coordinator dies before the decision.
             return;
         }
-        match coordinator.decide_for(limit) {
+        match coordinator.decide_or_abort_within(limit) {
             Ok(decision) => self.learn(stage, number, decision),
             Err(error) => known(stage, &error),
         }
     }
 
-    /// What a stranger has left is not for us to delete: to forget the round fails, and soon.
+    /// Checks that forgetting a round fails soon if a stranger left a node there, which the library
+    /// must not delete.
     fn check_forgetting_with_a_stranger(
         &self,
         stage: &Stage,
@@ -101,19 +100,19 @@ impl Committing {
         let asked = || stage.world.look(|world| world.asked(Operation::Transact));
         let before = asked();
         match round.forget() {
-            // It takes a few round trips, for which there may be no time.
+            // With a high latency there may be no time for the few round trips that this takes.
             Err(error)
                 if error.kind() == ErrorKind::ConnectionLoss
                     && stage.habits.latency * 20 < stage.habits.connect_timeout =>
             {
-                stage.accuse(format!("nothing is wrong with the connection: {error}"));
+                stage.accuse(format!("error without a connection problem: {error}"));
             }
-            Ok(_) => stage.accuse(format!("round {number} was forgotten, and {path} is there")),
+            Ok(_) => stage.accuse(format!("round {number} was forgotten, but {path} exists")),
             Err(_) => {}
         }
         let times = asked() - before;
         if times > MOST_TIMES {
-            stage.accuse(format!("to forget round {number} was tried {times} times in vain"));
+            stage.accuse(format!("forgetting round {number} was tried {times} times"));
         }
         stage.world.act(|world| {
             left.iter().for_each(|path| {
@@ -160,11 +159,12 @@ impl Play for Committing {
         }
     }
 
-    /// A round whose coordinator has gone is recovered, and then all is known, and can be removed.
+    /// Checks that each round can be recovered and decided without its coordinator, and then
+    /// removed.
     fn end(&self, stage: &Stage, client: &Client) {
         for number in 0..ROUNDS {
             let round = round(client, number);
-            // It never began.
+            // This round never began.
             let gone = |error: &Error| error.kind() == ErrorKind::NotFound;
             let mut decision = None;
             stage.eventually("a decision", || match round.recover() {
@@ -182,7 +182,7 @@ impl Play for Committing {
             stage.eventually("the state of the round", || match round.state() {
                 Ok(state) => {
                     if state.clone().is_none_or(|state| state.decision != Some(decision)) {
-                        stage.accuse(format!("{decision}, and then {state:?}"));
+                        stage.accuse(format!("decided {decision}, but the state is {state:?}"));
                     }
                     true
                 }

@@ -1,4 +1,4 @@
-//! A counter loses no count, and counts none twice.
+//! Checks that a counter loses no change and makes none twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Play for Counting {
                 Ok(sum) => {
                     stage.count(true);
                     if !self.sums.lock().insert(sum) {
-                        stage.accuse(format!("two have counted to {sum}"));
+                        stage.accuse(format!("two calls have counted to {sum}"));
                     }
                 }
                 Err(error) => {
@@ -46,9 +46,9 @@ impl Play for Counting {
                     *self.unsure.lock() += 1;
                     use ErrorKind::{Connect, ConnectionLoss, SessionLost};
                     if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
-                        stage.accuse(format!("{error}"));
+                        stage.accuse(format!("unexpected error: {error}"));
                     }
-                    // Of several questions, each has its time.
+                    // The call sends several requests, each with its own time limit.
                     stage.check_on_time(role.process, began, limit * 60 + Duration::from_secs(1));
                 }
             }
@@ -59,7 +59,7 @@ impl Play for Counting {
         let (counted, unsure) = (self.sums.lock().len() as i64, *self.unsure.lock());
         match counter(client).get() {
             Ok(sum) if (counted..=counted + unsure).contains(&sum) => {}
-            other => stage.accuse(format!("{counted} and perhaps {unsure}: {other:?}")),
+            other => stage.accuse(format!("{counted} sure and {unsure} unsure adds: {other:?}")),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! All enter or none; who has given up does not count; and nobody is held up by the dead.
+//! Checks that all participants enter or none, that those that gave up do not count, and that dead
+//! ones block no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ const NODE: &str = "/barriers/two";
 
 struct Gathering {
     participants: u32,
-    /// By the data that decided them: who has entered.
+    /// The participants that entered, by the data that decided their round.
     rounds: Mutex<BTreeMap<Vec<u8>, BTreeSet<String>>>,
 }
 
@@ -22,7 +23,7 @@ pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
     super::perform(seed, verbose, |chance| {
         let actors: Vec<usize> = (0..1 + chance.below(3)).map(|_| 1 + chance.below(2)).collect();
         let all = actors.iter().sum::<usize>();
-        // Sometimes one too few, or too many.
+        // The number may be one too low or one too high.
         let participants = (all + chance.below(3)).saturating_sub(1).max(1) as u32;
         (actors, Arc::new(Gathering { participants, rounds: Mutex::default() }))
     })
@@ -53,7 +54,7 @@ impl Play for Gathering {
                         Some(round) => {
                             self.rounds.lock().entry(round).or_default().insert(own);
                         }
-                        None => stage.accuse(format!("{own} has entered, and no round names it")),
+                        None => stage.accuse(format!("{own} has entered, but no round names it")),
                     }
                     schedule.pause(schedule.some(timeout / 4));
                     let began = schedule.time();
@@ -64,9 +65,9 @@ impl Play for Gathering {
                             stage.check_on_time(role.process, began, limit);
                         }
                         _ => {
-                            // A lost place is told; else it ends when all have gone.
+                            // A lost place is an error; otherwise the call ends when all have left.
                             if let Err(error) = entered.leave() {
-                                let kinds = [ErrorKind::SessionLost, ErrorKind::LockLost];
+                                let kinds = [ErrorKind::SessionLost, ErrorKind::Lost];
                                 if !kinds.contains(&error.kind()) {
                                     stage.accuse(format!("leaving: {error}"));
                                 }
@@ -75,20 +76,20 @@ impl Play for Gathering {
                     }
                 }
                 Ok(None) => {}
-                Err(error) if error.kind() == ErrorKind::Full => {}
+                Err(error) if error.kind() == ErrorKind::Full || error.is_outage() => {}
                 Err(error) => stage.accuse(format!("entering: {error}")),
             }
         }
     }
 
-    /// A round names as many as there are to be, and nobody else has entered in it.
+    /// Checks that each round names the right number of participants, and that no others entered.
     fn end(&self, stage: &Stage, _client: &Client) {
         for (round, entered) in self.rounds.lock().iter() {
             let text = String::from_utf8_lossy(round);
             let named: BTreeSet<&str> = text.lines().collect();
             let strangers = entered.iter().any(|one| !named.contains(one.as_str()));
             if named.len() != self.participants as usize || strangers {
-                stage.accuse(format!("{entered:?} have entered in {named:?}"));
+                stage.accuse(format!("{entered:?} entered a round that names {named:?}"));
             }
         }
     }

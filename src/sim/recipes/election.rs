@@ -1,4 +1,5 @@
-//! At no time do two lead, by anyone's own clock; tokens grow; and whoever stands comes to lead.
+//! Checks that no two candidates lead at once, each by its own clock; that tokens grow; and that
+//! every candidate comes to lead.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow::{Break, Continue};
@@ -16,7 +17,7 @@ use crate::rt::schedule::{Schedule, current};
 use crate::sim::harness::{Play, Role, Stage, Tally};
 
 thread_local! {
-    /// Of this thread's play. Who leads by `lead` is not among them.
+    /// The leaders of this thread's play, except for those that lead through `lead`.
     static LEADERS: RefCell<Vec<Rc<Leadership>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -37,7 +38,8 @@ fn election(client: &Client, number: usize) -> LeaderElection {
     LeaderElection::builder(client, "/elections", "one").id(format!("candidate-{number}")).build()
 }
 
-/// By its own clock; but whose session somebody else has ended cannot know it.
+/// Returns whether a candidate leads by its own clock. One whose session was ended from outside
+/// does not count, as it cannot know.
 fn leads(stage: &Stage, one: &Leadership) -> bool {
     one.is_leader() && stage.world.look(|world| world.contains(one.path()))
 }
@@ -46,9 +48,9 @@ impl Electing {
     fn begin(&self, stage: &Stage, leadership: &Leadership) {
         stage.count(true);
         let (token, mut highest) = (leadership.fencing_token(), self.highest.lock());
-        // Who was stopped on the way may come when it is lost already.
+        // A candidate whose process was stopped may get a leadership that is lost already.
         if leads(stage, leadership) && highest.is_some_and(|highest| highest >= token) {
-            stage.accuse(format!("{token} comes after {highest:?}"));
+            stage.accuse(format!("the token {token} comes after {highest:?}"));
         }
         *highest = (*highest).max(Some(token));
     }
@@ -63,12 +65,13 @@ impl Electing {
     fn campaign(&self, stage: &Stage, schedule: &Schedule, role: Role<'_>) {
         let election = election(role.client, role.number);
         let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout * 2));
-        let leadership = if schedule.chance(50) {
-            election.campaign().map(Some)
-        } else {
+        let is_limited = schedule.chance(50);
+        let leadership = if is_limited {
             let limited = election.campaign_for(limit);
             stage.check_on_time(role.process, began, limit);
             limited
+        } else {
+            election.campaign().map(Some)
         };
         match leadership {
             Ok(Some(leadership)) => {
@@ -79,6 +82,7 @@ impl Electing {
                 LEADERS.with_borrow_mut(|all| all.retain(|one| !Rc::ptr_eq(one, &leadership)));
             }
             Ok(None) => stage.count(false),
+            Err(error) if is_limited && error.kind() == ErrorKind::Connect => stage.count(false),
             Err(error) => stage.accuse(format!("campaigning: {error}")),
         }
     }
@@ -89,7 +93,7 @@ impl Electing {
         let led = election.lead(|leadership| {
             self.begin(stage, leadership);
             if election.progress().phase != ElectionPhase::Leading {
-                stage.accuse(format!("leads, and says {:?}", election.progress()));
+                stage.accuse(format!("leads, but progress is {:?}", election.progress()));
             }
             Electing::work(stage, schedule, leadership);
             terms += 1;
@@ -101,7 +105,7 @@ impl Electing {
         });
         let progress = election.progress();
         if led.is_err() || progress.phase != ElectionPhase::Idle || progress.terms < 3 {
-            stage.accuse(format!("{led:?}, and then {progress:?}"));
+            stage.accuse(format!("lead() returned {led:?}, but progress is {progress:?}"));
         }
     }
 }
@@ -124,7 +128,7 @@ impl Play for Electing {
             leading.map(|one| one.path().to_owned()).collect::<Vec<_>>()
         });
         if leaders.len() > 1 {
-            stage.accuse(format!("these lead at one time: {leaders:?}"));
+            stage.accuse(format!("these lead at once: {leaders:?}"));
         }
     }
 
@@ -132,8 +136,8 @@ impl Play for Electing {
         let election = election(client, 99);
         match election.candidates() {
             Ok(candidates) if candidates.is_empty() => {}
-            Err(error) if error.kind() == ErrorKind::ConnectionLoss => {}
-            other => stage.accuse(format!("{other:?} in the end")),
+            Err(error) if error.kind() == ErrorKind::Connect => {}
+            other => stage.accuse(format!("candidates at the end: {other:?}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Members are seen, come back, and leave nothing.
+//! Checks that members of a group are listed, come back, and leave nothing.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::sim::harness::{Play, Role, Stage, Tally};
 
 #[derive(Default)]
 struct Gathering {
-    /// Of which process.
+    /// The memberships, each with its process.
     memberships: Mutex<Vec<(Process, Arc<Membership>)>>,
 }
 
@@ -29,7 +29,7 @@ fn group(client: &Client) -> Group {
 }
 
 impl Gathering {
-    /// Ends a membership, of which nobody else has anything.
+    /// Takes a membership off the list; the caller then has the only reference.
     fn end_of(&self, membership: &Arc<Membership>) {
         self.memberships.lock().retain(|(_, one)| !Arc::ptr_eq(one, membership));
     }
@@ -41,7 +41,7 @@ impl Gathering {
         if let Err(error) = membership.leave() {
             stage.accuse(format!("leaving: {error}"));
         }
-        // Of a session that has ended here, a node may stand for a while.
+        // A node whose session has ended for the client may still exist for a while.
         let is_left =
             |owner| stage.world.look(|world| world.has_ended(owner) || world.has_lapsed(owner));
         let owner = stage.world.look(|world| world.contains(&path).then(|| world.owner(&path)));
@@ -49,7 +49,7 @@ impl Gathering {
             && id == own_id(role)
             && !is_left(owner)
         {
-            stage.accuse(format!("{id} has left, and its node is there"));
+            stage.accuse(format!("{id} has left, but its node exists"));
         }
     }
 }
@@ -64,7 +64,7 @@ impl Play for Gathering {
         let (group, timeout) = (group(role.client), stage.habits.session_timeout);
         for _ in 0..2 {
             schedule.pause(schedule.some(timeout / 4));
-            // Sometimes the one that others want, too.
+            // Some use an id that others want, too.
             let id = if schedule.chance(25) { "any".to_owned() } else { own_id(role) };
             let began = schedule.time();
             let joined = group.join(&id, id.as_bytes());
@@ -84,7 +84,7 @@ impl Play for Gathering {
                         self.leave(stage, role, membership);
                         continue;
                     }
-                    // Once all is calm, and lost sessions have ended, it is there.
+                    // Once all faults are over and lost sessions have ended, the member is listed.
                     let settled = stage.calm + timeout * 4;
                     schedule.pause(settled.saturating_sub(schedule.time()) + timeout);
                     if id == own_id(role) {
@@ -106,7 +106,7 @@ impl Play for Gathering {
         }
     }
 
-    /// One session has an id once.
+    /// Checks that a client has each id at most once.
     fn look(&self, stage: &Stage) {
         let memberships = self.memberships.lock();
         for (place, (process, one)) in memberships.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Play for Gathering {
                 other == process && two.id() == one.id() && two.is_member()
             };
             if one.is_member() && memberships[..place].iter().any(is_twin) {
-                stage.accuse(format!("two of one client are {:?}", one.id()));
+                stage.accuse(format!("two members of one client have the id {:?}", one.id()));
             }
         }
     }
@@ -122,7 +122,7 @@ impl Play for Gathering {
     fn end(&self, stage: &Stage, client: &Client) {
         match group(client).members() {
             Ok(members) if members.is_empty() => {}
-            other => stage.accuse(format!("{other:?} in the end")),
+            other => stage.accuse(format!("members at the end: {other:?}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is played on the [`stage`](super::harness): every recipe beside the locks, and locks on
+//! The plays for the [`harness`](super::harness): every recipe beside the locks, and locks on
 //! programs' own handles.
 
 #[cfg(feature = "zookeeper")]
@@ -16,7 +16,7 @@ use super::harness::{Tally, perform};
 use super::setting;
 use super::try_seeds;
 
-/// How many seeds of each a plain test run tries.
+/// How many seeds of each play a run tries by default.
 const SEEDS: u64 = 1_000;
 
 type Perform = fn(u64, bool) -> Result<Tally, String>;
@@ -36,8 +36,8 @@ fn try_all(play: &str, perform: Perform) {
     });
     let [steps, deeds, failures, faults] = totals.sums;
     println!(
-        "{play}: {count} schedules from seed {} without a violation: {steps} steps, {deeds} deeds, \
-         {failures} that failed, {faults} faults; {:.1} s",
+        "{play}: {count} schedules from seed {} without a violation: {steps} steps, {deeds} calls \
+         that succeeded, {failures} that did not, {faults} faults; {:.1} s",
         totals.first, totals.seconds
     );
 }

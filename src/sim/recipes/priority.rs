@@ -1,4 +1,5 @@
-//! The lowest number comes first, the oldest of it; each to one.
+//! Checks that items with the lowest number come first, the oldest of them ahead, and that each is
+//! taken once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ const NODE: &str = "/queues/urgent";
 struct Urging {
     next: Mutex<u32>,
     taken: Mutex<BTreeSet<String>>,
-    /// Processes in which a call may have taken something too late.
+    /// Processes in which a call may have taken an item after its time limit.
     late: Mutex<BTreeSet<Process>>,
 }
 
@@ -31,14 +32,15 @@ pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
 /// An item's priority, the transaction that made it, and its name.
 type Item = (u32, i64, String);
 
-/// Numbers, and so names, come again when the queue's node was removed.
+/// Returns the items in the queue. Their names alone do not identify them: numbers are used again
+/// after the queue's node was removed.
 fn items(stage: &Stage) -> BTreeSet<Item> {
     let children = stage.world.look(|world| world.children_by_age(NODE));
     let of = |(made, (name, data)): (i64, (String, Vec<u8>))| Some((priority(&data)?, made, name));
     children.into_iter().filter_map(of).collect()
 }
 
-/// Whether nothing was ever below the item, as then it is passed over.
+/// Returns whether the item never had a child: takers skip an item that has one.
 fn was_free(stage: &Stage, (_, made, name): &Item) -> bool {
     !stage.world.look(|world| world.had_children_since(&path::join(NODE, name), *made))
 }
@@ -68,8 +70,8 @@ impl Play for Urging {
             match taken {
                 Ok(Some(data)) => {
                     let text = String::from_utf8_lossy(&data).into_owned();
-                    // What was there all the time had to come first, if it is more urgent. But what
-                    // an earlier call of the client's has taken too late is given by this one.
+                    // More urgent items that were there throughout the call had to come first. But
+                    // a call may return an item that an earlier call of its client took too late.
                     let in_time = !self.late.lock().contains(&role.process);
                     let taken = priority(&data).filter(|_| in_time);
                     let urgent = taken.and_then(|taken| {
@@ -78,7 +80,7 @@ impl Play for Urging {
                         more_urgent.find(|item| was_free(stage, item))
                     });
                     if let Some(other) = urgent {
-                        stage.accuse(format!("{text} was taken, and not {other:?}"));
+                        stage.accuse(format!("{text} was taken instead of {other:?}"));
                     }
                     if !self.taken.lock().insert(text.clone()) {
                         stage.accuse(format!("{text} was taken twice"));
@@ -89,7 +91,7 @@ impl Play for Urging {
                     self.late.lock().insert(role.process);
                     use ErrorKind::{Connect, ConnectionLoss, SessionLost};
                     if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
-                        stage.accuse(format!("{error}"));
+                        stage.accuse(format!("unexpected error: {error}"));
                     }
                 }
             }
@@ -111,7 +113,7 @@ impl Play for Urging {
             }
         });
         if order.len() + unsure < there.len() || !order.is_sorted() {
-            stage.accuse(format!("{there:?} came as {order:?}"));
+            stage.accuse(format!("{there:?} came in this order of priorities: {order:?}"));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What is taken is given to one; what is leased is acknowledged in the end; nothing else appears.
+//! Checks that an item is taken once, that leased items are acknowledged in the end, and that no
+//! other items appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::sim::harness::{Play, Role, Stage, Tally};
 use crate::sim::world::Operation;
 
 const NODE: &str = "/queues/one";
-/// More transactions than there are while one item is acknowledged, by all who acknowledge.
+/// More transactions than all actors together send while one of them acknowledges an item.
 const MOST_TIMES: u64 = 100;
 
 struct Queueing {
@@ -25,14 +26,14 @@ struct Queueing {
 
 #[derive(Default)]
 struct Books {
-    /// How many were thought of.
+    /// The number of the latest item.
     next: u32,
-    /// Those that are certain to have been in the queue, and those that may have been.
+    /// Items that were certainly in the queue, and items that may have been.
     offered: BTreeSet<String>,
     perhaps: BTreeSet<String>,
-    /// Taken, or acknowledged.
+    /// Items that were taken or acknowledged.
     done: BTreeSet<String>,
-    /// How many may have been, of which nobody knows.
+    /// How many items may have been taken or acknowledged without the caller knowing.
     unsure: usize,
 }
 
@@ -63,8 +64,8 @@ impl Queueing {
         }
     }
 
-    /// `in_time` is whether every call so far has had its answer: what comes too late is for the
-    /// next call, out of its turn.
+    /// Takes an item. `in_time` is whether every call so far got an item: one that comes too late
+    /// goes to the next call, out of turn.
     fn take(
         &self,
         stage: &Stage,
@@ -92,7 +93,7 @@ impl Queueing {
                 }
                 self.note(stage, &data);
             }
-            // What comes too late is for the next call on this value, if there is one.
+            // An item that comes too late goes to the next call on this queue value, if any.
             Ok(None) => self.books.lock().unsure += 1,
             Err(error) => {
                 self.books.lock().unsure += 1;
@@ -134,10 +135,10 @@ impl Queueing {
             return drop(item);
         }
         let (data, path) = (item.data().to_owned(), item.path().to_owned());
-        // Another item may have this path when the queue's node was removed.
+        // Another item may get this path after the queue's node was removed.
         let made = || stage.world.look(|world| world.making(&path).map(|(made, _)| made));
         let before = made();
-        // A stranger contends for it, with what nobody can delete.
+        // A stranger contends for the item with a node that cannot be deleted.
         let stranger = schedule.chance(10).then(|| {
             let prefix = path::join(&path, "x-99-");
             stage.world.act(|world| world.litter(&prefix, NodeKind::PersistentSequential, true))
@@ -146,7 +147,7 @@ impl Queueing {
         let asked = transactions();
         let acked = item.ack();
         if transactions() - asked > MOST_TIMES {
-            stage.accuse(format!("to acknowledge {path} was tried again and again"));
+            stage.accuse(format!("acknowledging {path} was tried again and again"));
         }
         let littered = stage.littered || stranger.is_some();
         stage.world.act(|world| {
@@ -158,12 +159,12 @@ impl Queueing {
             Ok(()) => {
                 self.note(stage, &data);
                 if made() == before && stage.world.look(|world| world.contains(&path)) {
-                    stage.accuse(format!("{path} was acknowledged, and is there"));
+                    stage.accuse(format!("{path} was acknowledged, but exists"));
                 }
             }
             Err(error) => {
                 self.books.lock().unsure += 1;
-                let kinds = [ErrorKind::LockLost, ErrorKind::SessionLost];
+                let kinds = [ErrorKind::Lost, ErrorKind::SessionLost];
                 // A stranger's node below it is in the way.
                 let in_the_way = error.kind() == ErrorKind::Server && littered;
                 if !kinds.contains(&error.kind()) && !in_the_way {
@@ -174,19 +175,19 @@ impl Queueing {
     }
 }
 
-/// The items by the transactions that made them: their numbers begin anew when the queue's node was
-/// removed. With their names, and what they say.
+/// Returns the items' names and data by the transactions that created them: sequence numbers begin
+/// anew after the queue's node was removed.
 fn items(stage: &Stage) -> BTreeMap<i64, (String, Vec<u8>)> {
     let mut items = stage.world.look(|world| world.children_by_age(NODE));
     items.retain(|_, (name, _)| name.starts_with("qn-"));
     items
 }
 
-/// What was there before the call and after it, and never leased, had to be given rather than what
-/// is younger.
+/// Checks that no younger item was given than one that was there before and after the call and was
+/// never leased.
 fn check_turn(stage: &Stage, before: &BTreeMap<i64, (String, Vec<u8>)>, given: &[u8]) {
     let after = items(stage);
-    // It may have been taken for an earlier call, too late, and so not be there before this one.
+    // The item may have been taken too late by an earlier call, and so be missing from `before`.
     let made = stage.world.look(|world| world.made_with(given));
     let older = before.range(..made.unwrap_or(i64::MAX));
     let mut there = older.filter(|(made, _)| after.contains_key(made));
@@ -195,14 +196,14 @@ fn check_turn(stage: &Stage, before: &BTreeMap<i64, (String, Vec<u8>)>, given: &
     };
     if let Some((_, (name, data))) = there.find(|(made, (name, _))| is_free(**made, name)) {
         let [given, data] = [given, data].map(String::from_utf8_lossy);
-        stage.accuse(format!("{given} was given, and {data} was before it, {name}"));
+        stage.accuse(format!("{given} was given, but {data} ({name}) was ahead of it"));
     }
 }
 
 fn known(stage: &Stage, error: &Error) {
     use ErrorKind::{Connect, ConnectionLoss, SessionLost};
     if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
-        stage.accuse(format!("{error}"));
+        stage.accuse(format!("unexpected error: {error}"));
     }
 }
 
@@ -221,7 +222,7 @@ impl Play for Queueing {
         }
     }
 
-    /// All that is left is there to be taken, in its order.
+    /// Checks that all items that are left can be taken, in order.
     fn end(&self, stage: &Stage, client: &Client) {
         let queue = queue(client);
         let names = stage.world.look(|world| world.children(NODE));
@@ -247,7 +248,7 @@ impl Play for Queueing {
                 }
                 left += 1;
                 if left > names.len() {
-                    stage.accuse(format!("more than {names:?}"));
+                    stage.accuse(format!("more items came than there are: {names:?}"));
                     return true;
                 }
             }

@@ -1,4 +1,4 @@
-//! The program of the kind in tests/peers that takes our own locks: this test binary again.
+//! A program like those in tests/peers that takes our own locks: this test binary again.
 
 use std::env;
 use std::fs;
@@ -84,7 +84,7 @@ impl Lock {
 
 impl Ours {
     fn listen(mut self) {
-        // The program that runs tests has begun a line.
+        // The test harness has begun a line.
         println!("\npeer: ready");
         for order in io::stdin().lines() {
             let order = order.unwrap();
@@ -113,7 +113,7 @@ impl Ours {
             ["work", path, kind, rounds, counter] => {
                 self.work(path, kind, rounds.parse().unwrap(), counter)
             }
-            _ => panic!("no such order: {words:?}"),
+            _ => panic!("unknown order: {words:?}"),
         }
     }
 

@@ -1,4 +1,5 @@
-//! A program that takes locks as it is told, of ours or another client's; see tests/peers/README.md.
+//! A program that takes locks by order, with our library or another client; see
+//! tests/peers/README.md.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,15 +11,15 @@ use std::time::Duration;
 
 use super::ours;
 
-/// How long a program may take to start, or an answer that nothing stands in the way of.
+/// How long a program may take to start, or to answer when it does not have to wait for a lock.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whose lock it is that a program takes.
+/// The client library whose locks a program takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Zklock,
     Curator,
-    /// Not its locks, but its queue.
+    /// Curator's queue, not its locks.
     CuratorQueue,
     Kazoo,
     ZookeeperClient,
@@ -58,12 +59,12 @@ pub(super) fn programs() -> &'static Path {
     Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/peers"))
 }
 
-/// Returns from the test, with a line that says so, when one of the programs is not there.
+/// Returns from the test, and prints a line about it, if one of the programs is missing.
 macro_rules! skip_without {
     ($($whose:expr),+) => {
         for whose in [$($whose),+] {
             if !whose.is_there() {
-                eprintln!("SKIPPED: there is no program for {whose}; scripts/peers builds it");
+                eprintln!("SKIPPED: the program for {whose} is missing; scripts/peers builds it");
                 return;
             }
         }
@@ -72,7 +73,7 @@ macro_rules! skip_without {
 
 pub(super) use skip_without;
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub(super) struct Peer {
     whose: Whose,
@@ -89,16 +90,16 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{whose} does not start: {error}"));
+            .unwrap_or_else(|error| panic!("{whose} could not be started: {error}"));
         let orders = child.stdin.take();
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let (tell, answers) = mpsc::channel();
         thread::spawn(move || {
             let answers = lines.map_while(io::Result::ok).filter_map(|line| {
-                // What runs tests says things too.
+                // The test harness prints lines of its own.
                 Some(line.split_once("peer: ")?.1.to_owned())
             });
-            // Who no longer listens has ended it.
+            // The receiver is gone once the program was ended.
             let _ = { answers }.try_for_each(|answer| tell.send(answer));
         });
         let peer = Peer { whose, child, orders, answers };
@@ -110,25 +111,25 @@ impl Peer {
         self.whose
     }
 
-    /// Tells it to do something, and does not wait for the answer.
+    /// Sends an order, without waiting for the answer.
     pub(super) fn order(&mut self, order: &str) {
         let orders = self.orders.as_mut().expect("its input");
         writeln!(orders, "{order}").unwrap_or_else(|error| {
-            panic!("{} does not listen: {error}", self.whose);
+            panic!("{} does not accept orders: {error}", self.whose);
         });
     }
 
     pub(super) fn answer(&self, limit: Duration) -> String {
         self.answers.recv_timeout(limit).unwrap_or_else(|why| {
             let what = match why {
-                RecvTimeoutError::Timeout => "gives no answer",
+                RecvTimeoutError::Timeout => "does not answer",
                 RecvTimeoutError::Disconnected => "has ended",
             };
             panic!("{} {what}", self.whose)
         })
     }
 
-    /// What it has answered by now, if anything.
+    /// The next answer, if it has arrived.
     pub(super) fn said(&self) -> Option<String> {
         self.answers.try_recv().ok()
     }
@@ -142,7 +143,7 @@ impl Peer {
         assert_eq!(self.ask(&format!("lock {path} {kind}")), "held");
     }
 
-    /// Whether it gets the lock within the time.
+    /// Whether it gets the lock within `limit`.
     pub(super) fn tries(&mut self, path: &str, kind: &str, limit: Duration) -> bool {
         match self.ask(&format!("try {path} {kind} {}", limit.as_millis())).as_str() {
             "held" => true,
@@ -155,12 +156,12 @@ impl Peer {
         assert_eq!(self.ask("release"), "released");
     }
 
-    /// What it has been waiting for has come.
+    /// Waits until it has the lock that it was waiting for.
     pub(super) fn is_granted(&self) {
         assert_eq!(self.answer(PATIENCE), "held");
     }
 
-    /// Has it end its session. One that is only dropped leaves its session to expire.
+    /// Ends the program and its session. If it is only dropped, its session has to expire.
     pub(super) fn end(mut self) {
         drop(self.orders.take());
         assert_eq!(self.answers.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));

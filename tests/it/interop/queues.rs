@@ -12,13 +12,13 @@ use crate::support::{skip_without_zookeeper, waiting};
 const ITEMS: usize = 300;
 const SOON: Duration = Duration::from_secs(15);
 
-/// As the peer makes it.
+/// The item with this number, as the peer makes it.
 fn item(number: usize) -> Vec<u8> {
     (0..number).map(|place| (number * 31 + place) as u8).collect()
 }
 
-/// In both directions, in their order, and with the very bytes; once what is there already, and once
-/// while the other waits for it.
+/// Items arrive in order and unchanged, in both directions, whether they are there already or the
+/// other side waits for them.
 #[test]
 fn s71_a_queue_is_shared_with_curator() {
     skip_without_zookeeper!();

@@ -1,4 +1,4 @@
-//! Many leased items before the one that is free.
+//! Queues with many leased items before a free one.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
 use crate::support::{QUIET, eventually, in_background, last, skip_without_server};
 
-/// How many requests of these kinds there were about the queue's node, and about items but not
-/// what is below them.
+/// How many requests of these kinds there were for the queue's node, and for items, without nodes
+/// below items.
 fn asked(proxy: &Proxy, operations: &[i32]) -> [usize; 2] {
     let requests = proxy.requests();
     let of_kind = requests.iter().filter(|request| operations.contains(&request.opcode));
@@ -32,13 +32,13 @@ fn all_leased(queue: &DistributedQueue, count: usize) -> Vec<LeasedItem> {
     (0..count).map(|_| queue.lease().unwrap()).collect()
 }
 
-/// Each is a node to delete.
+/// Drops the leases, and waits until their nodes are deleted.
 fn let_go(leases: Vec<LeasedItem>, workers: &Client) {
     drop(leases);
     eventually(SOON * 4, "the last delete", || workers.stats().pending_deletes == 0);
 }
 
-/// One request after the other, that would take more than six seconds.
+/// With one request after the other this would take more than six seconds.
 #[test]
 fn an_item_behind_many_leased_ones_is_found_in_a_few_round_trips() {
     skip_without_server!();
@@ -65,19 +65,19 @@ fn an_item_behind_many_leased_ones_is_found_in_a_few_round_trips() {
                 theirs.offer("free").unwrap();
             }
         }
-        // The first one's, and that of the free one.
+        // The first item and the free one are read.
         assert_eq!(reads_of_items(&proxy), 2, "{call}");
         let [lists, looks] = lists_and_looks(&proxy);
         assert_eq!(lists, 1, "{call}");
         assert!(looks <= LEASED + 1, "{call}: {looks}");
     }
     proxy.pass();
-    // The first look is at ten items, and their answers are awaited together.
+    // The first ten items are checked at once.
     let mine = queue(&zk, &site);
     proxy.reset_counts();
     proxy.stall_reply(opcode::GET_CHILDREN);
     let finds = in_background(move || mine.lease_for(SOON * 2).unwrap().is_some());
-    assert!(proxy.wait_for_requests(opcode::GET_CHILDREN, 10, SOON), "one after the other");
+    assert!(proxy.wait_for_requests(opcode::GET_CHILDREN, 10, SOON), "checked one by one");
     proxy.release();
     assert!(finds.recv_timeout(SOON * 2).unwrap());
     let_go(leases, &workers);
@@ -85,7 +85,7 @@ fn an_item_behind_many_leased_ones_is_found_in_a_few_round_trips() {
     site.finish([workers, zk]);
 }
 
-/// Those that were leased are looked at again from time to time, but not read.
+/// Leased items are checked again from time to time, but not read.
 #[test]
 fn a_consumer_that_waits_beside_leased_items_only_looks_after_them() {
     skip_without_server!();
@@ -97,12 +97,12 @@ fn a_consumer_that_waits_beside_leased_items_only_looks_after_them() {
     let (proxy, zk) = site.proxied(Duration::from_secs(2));
     let mine = queue(&zk, &site);
     let waits = in_background(move || mine.lease().unwrap().data().to_vec());
-    // One when it comes, and the others as nothing may be believed for ever.
+    // One list at the start, the others because a cached list is not trusted forever.
     eventually(SOON * 4, "three lists", || lists_and_looks(&proxy)[0] >= 3);
     let (reads, [lists, looks]) = (reads_of_items(&proxy), lists_and_looks(&proxy));
     assert!(reads <= 1, "{reads}");
     assert!(looks <= LEASED * (lists + 1), "{looks} looks, {lists} lists");
-    // It is told of one that returns.
+    // The waiting consumer gets an item that is released.
     drop(leases.remove(LEASED / 2));
     let given = waits.recv_timeout(SOON * 2).unwrap();
     assert_eq!(given, (LEASED / 2).to_string().as_bytes());

@@ -15,14 +15,14 @@ use crate::support::server;
 use crate::support::site::Site;
 use crate::support::{eventually, skip_without_server};
 
-/// Of each kind, with so many threads each.
+/// Clients of each kind, with `THREADS` threads each.
 const CLIENTS: usize = 2;
 const THREADS: usize = 4;
 const T: Duration = Duration::from_secs(4);
-/// What runs the tests stops them after ten minutes.
+/// The test runner stops a test after ten minutes.
 const LIMIT: Duration = Duration::from_secs(500);
 
-/// How many items there are. Each waits for three writes at the most.
+/// How many items there are. Each waits for at most three writes.
 fn items() -> usize {
     if server::has_slow_log() { 4_000 } else { 20_000 }
 }
@@ -47,10 +47,10 @@ struct Delivered {
     progress: Progress,
 }
 
-/// How many items were offered and delivered; and who waits for more.
+/// How many items were offered and delivered, and a way to wait for more.
 #[derive(Default)]
 struct Progress {
-    /// And whether it has come to its end.
+    /// The count, and whether the work has ended.
     state: Mutex<(usize, bool)>,
     more: Condvar,
 }
@@ -67,7 +67,8 @@ impl Storm {
         Storm { site, proxies, producers, consumers }
     }
 
-    /// Has everything go wrong in turn, as work goes on, until all is over.
+    /// Causes each kind of fault in turn, as the work proceeds, until it ends. Returns their
+    /// number.
     fn rage(&self, progress: &Progress) -> usize {
         for fault in 0.. {
             if !progress.wait_for(pace() * (fault + 1)) {
@@ -86,16 +87,16 @@ impl Storm {
     fn end_a_session(&self, proxy: &Proxy, which: usize) {
         let sessions = proxy.sessions();
         let (session, password) = &sessions[which % sessions.len()];
-        // It may have ended before.
+        // The session may have ended before.
         if let Ok(stolen) = Raw::resume(self.site.hosts(), T, *session, password) {
             let _ = stolen.close();
         }
         proxy.cut();
     }
 
-    /// Runs producers, with their share of the numbers, and, when half of all items are there,
-    /// consumers; their clients are closed when the queue is empty and nothing comes any more. Says
-    /// how many faults there were.
+    /// Runs producers, each with a share of the numbers, and, when half of all items are there,
+    /// consumers. Closes the consumers' clients once all producers are done and the queue is empty.
+    /// Returns the number of faults.
     fn run(
         &self,
         delivered: &Delivered,
@@ -133,7 +134,7 @@ impl Storm {
         })
     }
 
-    /// One for each thread; those of one client share what they know.
+    /// One queue for each thread; those of one client share their cache.
     fn queues(&self, clients: &[Client]) -> Vec<DistributedQueue> {
         let of_client = |zk| {
             let queue = queue(zk, &self.site);
@@ -170,7 +171,7 @@ impl Progress {
         self.more.notify_all();
     }
 
-    /// False if it comes to its end before.
+    /// Waits until there are `count`; false if the work ends before.
     fn wait_for(&self, count: usize) -> bool {
         let few = |state: &mut (usize, bool)| state.0 < count && !state.1;
         let state = self.more.wait_while(self.state.lock().unwrap(), few).unwrap();
@@ -213,7 +214,7 @@ fn s79_in_a_storm_leasing_loses_no_item() {
                 match item.ack() {
                     Ok(()) => drop(acknowledged.lock().unwrap().insert(number)),
                     Err(error) => {
-                        // Of the last one, the answer may come too late.
+                        // The answer for the last item may come after the client is closed.
                         let is_closed = error.kind() == ErrorKind::Closed;
                         assert!(is_trouble(&error) || is_closed, "{error}");
                         unacknowledged.fetch_add(1, Ordering::Relaxed);
@@ -234,7 +235,7 @@ fn s79_in_a_storm_leasing_loses_no_item() {
     );
     assert!(faults > 25, "{faults}");
     assert!(items.keys().copied().eq(0..count), "{} of {count} delivered", items.len());
-    // Where nothing was said of it, it was done.
+    // Acknowledgements without an error were done.
     assert!(count - acknowledged.len() <= unacknowledged, "{}", acknowledged.len());
     storm.finish();
 }
@@ -274,14 +275,14 @@ fn s79_in_a_storm_taking_gives_no_item_twice() {
     let lost = offered.iter().filter(|number| !items.contains_key(number)).count();
     println!(
         "{count} items, {faults} faults: {} offered, {doubtful} offers in doubt, {} delivered, \
-         {unknown} deletions in doubt, {lost} lost by them",
+         {unknown} deletions in doubt, {lost} items lost by them",
         offered.len(),
         items.len()
     );
     assert!(faults > 25, "{faults}");
     let twice: Vec<_> = items.iter().filter(|(_, times)| **times > 1).collect();
     assert!(twice.is_empty(), "{twice:?}");
-    // Each item that is missing was told of.
+    // Each missing item was reported by an error.
     assert!(lost <= unknown, "{lost} lost, {unknown} in doubt");
     storm.finish();
 }

@@ -1,7 +1,7 @@
 //! An ensemble of real ZooKeeper servers.
 //!
-//! On loopback, each member reaches the quorum port of each other one through a proxy of its own, so that a
-//! follower can be cut off from its leader while both go on serving clients.
+//! On loopback, each member reaches the quorum port of each other one through a proxy of its own,
+//! so that a follower can be cut off from its leader while both go on serving clients.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,8 +14,8 @@ use super::server::{Builder, Place, Server, free_port};
 
 /// How long an election, or the start of all members, may take.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a new leader may take to open its quorum port: a follower that finds a connection
-/// closed at once begins another election, and the leader waits for it in vain until `initLimit`.
+/// How long a new leader may take to open its quorum port. A follower whose connection is closed at
+/// once begins another election, and the leader then waits for it until `initLimit` has passed.
 const LEADER_LISTENS: Duration = Duration::from_secs(2);
 
 /// The timing of an ensemble.
@@ -23,11 +23,11 @@ const LEADER_LISTENS: Duration = Duration::from_secs(2);
 pub(crate) struct Options {
     /// Milliseconds.
     pub(crate) tick: u32,
-    /// After how many ticks a follower and its leader give each other up.
+    /// After how many ticks without contact a follower and its leader part.
     pub(crate) sync_limit: u32,
     /// How many ticks a follower may take to catch up with its leader.
     pub(crate) init_limit: u32,
-    /// The shortest session time-out granted, in milliseconds.
+    /// The shortest session timeout granted, in milliseconds.
     pub(crate) min_session: u32,
 }
 
@@ -52,7 +52,7 @@ impl Options {
 #[derive(Debug)]
 pub(crate) struct Ensemble {
     nodes: Vec<Server>,
-    /// By the member that connects and the one that is connected to.
+    /// The proxies, keyed by the member that connects and the member it connects to.
     quorum: BTreeMap<(usize, usize), Proxy>,
 }
 
@@ -87,7 +87,7 @@ impl Ensemble {
         Ensemble { nodes, quorum }.started()
     }
 
-    /// Starts a member at each of these places, which have addresses of their own; nothing is
+    /// Starts a member at each of these places, which have addresses of their own, without proxies
     /// between the members.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Ensemble {
         })
     }
 
-    /// The followers of now; one that is slow to say so is missed.
+    /// The current followers, without any that is too slow to answer.
     pub(crate) fn followers(&self) -> Vec<usize> {
         self.modes().followers
     }
@@ -153,7 +153,7 @@ impl Ensemble {
     }
 
     /// Cuts a follower off from the other members, silently, while all of them go on serving
-    /// clients. After `syncLimit` ticks the follower notices, and serves nobody until
+    /// clients. After `syncLimit` ticks the follower notices, and then serves no client until
     /// [`heal`](Ensemble::heal).
     ///
     /// # Panics
@@ -163,12 +163,12 @@ impl Ensemble {
         self.links_of(follower).for_each(Proxy::black_hole);
     }
 
-    /// Ends [`cut_from_leader`](Ensemble::cut_from_leader), and does not wait.
+    /// Ends [`cut_from_leader`](Ensemble::cut_from_leader), without waiting for the effect.
     pub(crate) fn heal(&self, follower: usize) {
         self.links_of(follower).for_each(Proxy::pass);
     }
 
-    /// The ways from a member to the quorum ports of the others.
+    /// The proxies from a member to the quorum ports of the others.
     fn links_of(&self, node: usize) -> impl Iterator<Item = &Proxy> {
         self.quorum.iter().filter(move |((from, _), _)| *from == node).map(|(_, proxy)| proxy)
     }
@@ -177,7 +177,7 @@ impl Ensemble {
         let mut modes = Modes::default();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_running()) {
             match node.mode().as_deref() {
-                // One server alone is no ensemble to itself.
+                // A server that is alone reports "standalone".
                 Some("leader" | "standalone") => modes.leaders.push(index),
                 Some("follower") => modes.followers.push(index),
                 _ => {}
@@ -193,7 +193,7 @@ impl Ensemble {
             if let Some(found) = condition(&modes) {
                 return found;
             }
-            assert!(Instant::now() < limit, "waited in vain for {what}: {modes:?}");
+            assert!(Instant::now() < limit, "timed out waiting for {what}: {modes:?}");
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -1,4 +1,4 @@
-//! What is logged in this process.
+//! A logger that keeps what this process logs.
 
 use std::fmt;
 use std::mem;
@@ -29,8 +29,8 @@ pub(crate) struct Logs {
 
 static LOGS: Logs = Logs { entries: Mutex::new((Vec::new(), None)) };
 
-/// From now on keeps what is logged, up to this level. Where tests share a process this is what
-/// all of them log, or nothing if one has set another logger.
+/// Starts to keep what is logged, up to this level. If tests share a process, these are the lines
+/// of all of them, or none if one has set another logger.
 pub(crate) fn logs(level: LevelFilter) -> &'static Logs {
     static SET: Once = Once::new();
     SET.call_once(|| {
@@ -41,7 +41,7 @@ pub(crate) fn logs(level: LevelFilter) -> &'static Logs {
 }
 
 impl Logs {
-    /// All that was kept, and not yet taken.
+    /// Everything that was kept and not yet taken.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         self.kept().0.clone()
     }

@@ -1,4 +1,4 @@
-//! What the integration tests stand on: real servers, a faulty network, a stranger's client.
+//! What the integration tests use: real servers, a faulty network, an independent client.
 
 #![allow(
     dead_code,
@@ -8,7 +8,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "test code, of which a build may use a part only"
+    reason = "test code; a build may use only a part of it"
 )]
 
 pub(crate) mod ensemble;
@@ -33,8 +33,8 @@ use zklock::{Client, DistributedLock, DistributedLockBuilder, HandOver, Reentran
 use server::Server;
 use stopwatch::{Stopwatch, Took};
 
-/// The connect string of a server that tests share and do no harm to: the one that `ZKLOCK_HOSTS`
-/// names, or one that this process starts once and that ends with it.
+/// The connect string of a server that tests share and do not disturb: the one in `ZKLOCK_HOSTS`,
+/// or one that this process starts once and that ends with it.
 pub(crate) fn shared_hosts() -> &'static str {
     static SERVER: OnceLock<Server> = OnceLock::new();
     static HOSTS: OnceLock<String> = OnceLock::new();
@@ -58,7 +58,7 @@ pub(crate) fn unique_base(test_name: &str) -> String {
 }
 
 /// The mutex `base/name` as tests make it: with the default settings, or with one node for each
-/// acquisition where `ZKLOCK_HAND_OVER=off`. Who depends on the one or the other says so himself.
+/// acquisition if `ZKLOCK_HAND_OVER=off`. A test that depends on either sets it explicitly.
 pub(crate) fn mutex(
     zk: impl Into<Client>,
     base: impl AsRef<str>,
@@ -67,7 +67,7 @@ pub(crate) fn mutex(
     mutex_builder(zk, base, name).build()
 }
 
-/// As [`mutex`], for more settings.
+/// Like [`mutex`], but returns the builder, for more settings.
 pub(crate) fn mutex_builder(
     zk: impl Into<Client>,
     base: impl AsRef<str>,
@@ -77,7 +77,7 @@ pub(crate) fn mutex_builder(
     if hands_over() { builder } else { builder.hand_over(HandOver::Off) }
 }
 
-/// A mutex of which each acquisition has a node of its own, whatever the environment says.
+/// A mutex that makes a new node for each acquisition, whatever the environment says.
 pub(crate) fn strict(
     zk: impl Into<Client>,
     base: impl AsRef<str>,
@@ -86,7 +86,7 @@ pub(crate) fn strict(
     DistributedLock::builder(zk, base, name).hand_over(HandOver::Off).build()
 }
 
-/// As [`mutex`], re-entrant.
+/// Like [`mutex`], but reentrant.
 pub(crate) fn reentrant(
     zk: impl Into<Client>,
     base: impl AsRef<str>,
@@ -95,27 +95,40 @@ pub(crate) fn reentrant(
     ReentrantLock::from(mutex(zk, base, name))
 }
 
-/// By how many nodes so many threads of one client contend that use equal mutexes.
+/// How many nodes `threads` threads of one client make if they all use equal mutexes.
 pub(crate) fn nodes_of(threads: usize) -> usize {
     if hands_over() { threads.min(1) } else { threads }
 }
 
-/// Whether mutexes that say nothing of it share a node among the threads of one client.
+/// Whether threads of one client share a node when their mutex does not set it explicitly.
 fn hands_over() -> bool {
     match env::var("ZKLOCK_HAND_OVER").as_deref() {
         Ok("off") => false,
         Ok("on") | Err(env::VarError::NotPresent) => true,
-        other => panic!("ZKLOCK_HAND_OVER is on or off, not {other:?}"),
+        other => panic!("ZKLOCK_HAND_OVER must be on or off, not {other:?}"),
     }
 }
 
-/// A session time-out that is long enough for no heartbeat to come into counts of requests, for as
-/// long as a test may run.
+/// A session timeout so long that no heartbeat is sent while a test runs: tests count requests.
 pub(crate) const QUIET: Duration = Duration::from_secs(600);
 
-/// The kind of the error that there has to be.
+/// The kind of the error in `result`, which must be one.
 pub(crate) fn kind<T>(result: zklock::Result<T>) -> zklock::ErrorKind {
     result.err().expect("an error").kind()
+}
+
+/// Whether a call got nothing because no server answered it in time.
+pub(crate) fn is_unanswered<T>(result: zklock::Result<Option<T>>) -> bool {
+    result.is_err_and(|error| error.kind() == zklock::ErrorKind::Connect)
+}
+
+/// Whether a call got nothing: because others were ahead or, if it had little time, because no
+/// server answered it.
+pub(crate) fn got_nothing<T>(result: zklock::Result<Option<T>>) -> bool {
+    match result {
+        Ok(got) => got.is_none(),
+        Err(error) => error.kind() == zklock::ErrorKind::Connect,
+    }
 }
 
 /// The last component of a path.
@@ -123,14 +136,14 @@ pub(crate) fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap()
 }
 
-/// And how long it took.
+/// Returns the result of `call`, and how long it took.
 pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> (T, Took) {
     let watch = Stopwatch::start();
     let result = call();
     (result, watch.took())
 }
 
-/// Has something done by a thread of its own, which tells what came of it.
+/// Runs `call` on a new thread; the receiver gets its result.
 pub(crate) fn in_background<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> mpsc::Receiver<T> {
@@ -142,19 +155,18 @@ pub(crate) fn in_background<T: Send + 'static>(
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// When it does not within `limit`, and what a busy machine adds; the message says `what` was
-/// waited for.
+/// When it does not within `limit`, plus what a busy machine adds; the message names `what`.
 pub(crate) fn eventually(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     if condition() {
         return;
     }
     let (end, watch) = (Instant::now() + limit, Stopwatch::start());
-    // On a machine that is always busy this has to end, too.
+    // The wait must end even on a machine that is always busy.
     let last = end + limit * 3;
     while !condition() {
         let now = Instant::now();
         let waits = now < end || now < last && watch.took().within(limit);
-        assert!(waits, "waited {:?} in vain for {what}", watch.took());
+        assert!(waits, "timed out after {:?} waiting for {what}", watch.took());
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -168,8 +180,7 @@ pub(crate) fn processor_time() -> Duration {
     Duration::from_millis(ticks.sum::<u64>() * 10)
 }
 
-/// Has something done by a thread of its own, and returns once that waits: for another thread, or
-/// for the server.
+/// Runs `call` on a new thread, and returns once that thread waits for another one or the server.
 pub(crate) fn waiting<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> thread::JoinHandle<T> {
@@ -182,16 +193,16 @@ pub(crate) fn waiting<T: Send + 'static>(
     thread
 }
 
-/// The number by which the kernel knows the calling thread.
+/// The kernel's number for the calling thread.
 pub(crate) fn own_task() -> u32 {
     let task = fs::read_link("/proc/thread-self").expect("a /proc file system");
     task.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number")
 }
 
-/// Waits until a thread of this process has gone to sleep, for more than a moment.
+/// Waits until a thread of this process sleeps, for more than a moment.
 ///
 /// # Panics
-/// When it ends instead.
+/// When the thread ends instead.
 pub(crate) fn wait_until_asleep(task: u32) {
     let look = || {
         let status = fs::read_to_string(format!("/proc/self/task/{task}/status"));
@@ -224,12 +235,12 @@ pub(crate) fn threads_named(prefix: &str) -> Vec<String> {
     names
 }
 
-/// Whether this test has its process to itself: what is seen of a whole process is its own doing.
+/// Whether this test is alone in its process, so that whatever the process does is its own doing.
 pub(crate) fn alone() -> bool {
     env::var_os("NEXTEST").is_some()
 }
 
-/// Returns from the test, with a line that says so, where tests share a process.
+/// Returns from the test, and prints a line about it, if tests share a process.
 macro_rules! skip_unless_alone {
     () => {
         if !$crate::support::alone() {
@@ -239,7 +250,7 @@ macro_rules! skip_unless_alone {
     };
 }
 
-/// Returns from the test, with a line that says so, when there is no ZooKeeper to run it on:
+/// Returns from the test, and prints a line about it, if there is no ZooKeeper to run it on:
 /// neither `ZKLOCK_HOSTS` nor an installation. With `ZKLOCK_TESTS_MUST_RUN` set it panics instead.
 macro_rules! skip_without_zookeeper {
     () => {
@@ -249,7 +260,7 @@ macro_rules! skip_without_zookeeper {
     };
 }
 
-/// Like [`skip_without_zookeeper!`], for a test that needs servers of its own to harm:
+/// Like [`skip_without_zookeeper!`], for a test that needs servers of its own to disturb:
 /// `ZKLOCK_HOSTS` does not help.
 macro_rules! skip_without_server {
     () => {
@@ -261,7 +272,7 @@ macro_rules! skip_without_server {
 
 pub(crate) use {skip_unless_alone, skip_without_server, skip_without_zookeeper};
 
-/// Whether there is no ZooKeeper for a test, which is printed; what the macros do.
+/// Whether a test has no ZooKeeper to run on; prints why. The macros call it.
 pub(crate) fn skips(given_hosts_will_do: bool) -> bool {
     if given_hosts_will_do && given_hosts().is_some() {
         return false;

@@ -1,10 +1,10 @@
 //! A TCP proxy that injects faults between a client and a ZooKeeper server.
 //!
-//! It knows ZooKeeper's frames, so a fault can be aimed at the reply to one kind of request; and
-//! it tells which requests have come by. [`Proxy::raw`] forwards bytes of any protocol.
+//! It understands ZooKeeper's frames, so a fault can be limited to the reply to one kind of
+//! request, and it records the requests it has seen. [`Proxy::raw`] forwards bytes of any protocol.
 //!
-//! Each connection has a reader and a writer for each direction. A reader takes what comes, at
-//! once; its writer passes every piece through [`Shared::admit`], where the faults happen.
+//! Each connection has a reader and a writer for each direction. A reader takes bytes as soon as
+//! they arrive; its writer passes every piece through [`Shared::admit`], where the faults happen.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -46,14 +46,14 @@ pub(crate) mod opcode {
     }
 }
 
-/// How long the proxy may take to do as it is told.
+/// How long the proxy may take to carry out a command.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The pause between two tries to connect.
 const RETRY: Duration = Duration::from_millis(10);
 /// Longer frames are not ZooKeeper's.
 const LONGEST_FRAME: usize = 256 << 20;
 
-/// A request that came by.
+/// A request that the proxy has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) opcode: i32,
@@ -75,11 +75,11 @@ impl Proxy {
         Proxy::new(target, true, Duration::ZERO)
     }
 
-    /// Starts a proxy that does not look at what it forwards: nothing is counted, and the faults
-    /// that are aimed at an opcode do nothing.
+    /// Starts a proxy that does not look at what it forwards: nothing is counted, and faults
+    /// limited to an opcode have no effect.
     ///
-    /// It tries for up to `patience` to connect to a target that does not listen yet. Its own
-    /// client sees a connection then, where it would have been refused and have tried again.
+    /// It retries for up to `patience` to connect to a target that does not listen yet. Meanwhile
+    /// its client sees an open connection; without the proxy it would be refused, and retry.
     pub(crate) fn raw(target: SocketAddr, patience: Duration) -> Proxy {
         Proxy::new(target, false, patience)
     }
@@ -112,8 +112,8 @@ impl Proxy {
         self.shared.update(|state| state.target = target);
     }
 
-    /// Ends every fault. Connections that have lost bytes in a black hole are cut, as TCP never
-    /// goes on with a gap; what was held is delivered.
+    /// Ends every fault. Connections that have lost bytes in a black hole are cut, since a TCP
+    /// stream has no gaps; what was held is delivered.
     pub(crate) fn pass(&self) {
         self.shared.update(|state| {
             state.rules.clear();
@@ -122,7 +122,7 @@ impl Proxy {
         self.release();
     }
 
-    /// Closes every connection; new ones pass. Delays and faults aimed at an opcode stay.
+    /// Closes every connection; new ones pass. Delays and faults limited to an opcode stay.
     pub(crate) fn cut(&self) {
         self.shared.update(|state| {
             state.cut_all();
@@ -141,8 +141,8 @@ impl Proxy {
         self.shared.wait(|state| !state.listening);
     }
 
-    /// Swallows everything in both directions, the end of connections too. Connections stay open,
-    /// and new ones are accepted.
+    /// Swallows everything in both directions, including the end of connections. Connections stay
+    /// open, and new ones are accepted.
     pub(crate) fn black_hole(&self) {
         self.set_mode(Mode::BlackHole);
     }
@@ -155,13 +155,13 @@ impl Proxy {
     /// Ends [`hold`](Proxy::hold), [`stall_reply`](Proxy::stall_reply),
     /// [`stall_request`](Proxy::stall_request),
     /// [`black_hole`](Proxy::black_hole) and [`refuse`](Proxy::refuse); delays and the other
-    /// faults aimed at an opcode stay.
+    /// faults limited to an opcode stay.
     pub(crate) fn release(&self) {
         self.shared.update(|state| {
             let stalls = |fate| matches!(fate, Fate::StallReply { .. } | Fate::StallRequest { .. });
             state.rules.retain(|rule| !stalls(rule.fate));
             state.live.values_mut().for_each(|connection| connection.stalled = false);
-            // Those of these requests that are still to come are not withheld either.
+            // Ends these stalls also for their requests and replies that are yet to reach a writer.
             state.releases += 1;
         });
         self.set_mode(Mode::Pass);
@@ -180,8 +180,8 @@ impl Proxy {
         self.shared.update(|state| state.delays.replies = by);
     }
 
-    /// The next `count` requests of this kind take effect; instead of the reply the client finds
-    /// its connection cut.
+    /// The next `count` requests of this kind take effect, but the connection is cut instead of
+    /// delivering the reply.
     pub(crate) fn drop_reply(&self, opcode: i32, count: usize) {
         self.arm(Fate::DropReply, opcode, "", count);
     }
@@ -201,39 +201,39 @@ impl Proxy {
         self.arm(Fate::DropRequest, opcode, part, count);
     }
 
-    /// The next `count` requests of this kind are not done; they are answered as by a server that has
-    /// too much to do, and the connection goes on.
+    /// The next `count` requests of this kind are not carried out, but answered as by an overloaded
+    /// server, and the connection stays open.
     pub(crate) fn throttle(&self, opcode: i32, count: usize) {
         self.arm(Fate::Throttle, opcode, "", count);
     }
 
-    /// Withholds requests of this kind, and with each what follows it on its connection, until
+    /// Withholds requests of this kind, and whatever follows each on its connection, until
     /// [`release`](Proxy::release) or [`pass`](Proxy::pass).
     pub(crate) fn stall_request(&self, opcode: i32) {
         let releases = self.shared.lock().releases;
         self.arm(Fate::StallRequest { releases }, opcode, "", usize::MAX);
     }
 
-    /// The client is told this error where a request of this kind, whose path contains `part`, has
-    /// succeeded; until [`pass`](Proxy::pass).
+    /// Replaces the reply to each successful request of this kind, whose path contains `part`, by
+    /// this error, until [`pass`](Proxy::pass).
     pub(crate) fn deny(&self, opcode: i32, part: &str, code: i32) {
         self.arm(Fate::Deny { code }, opcode, part, usize::MAX);
     }
 
-    /// The server does not know requests of this kind, as older ones do not know newer kinds: it
-    /// says so, and closes the connection; until [`pass`](Proxy::pass).
+    /// Makes requests of this kind unknown to the server, as newer kinds are to older servers: it
+    /// answers so and closes the connection, until [`pass`](Proxy::pass).
     pub(crate) fn unknown(&self, opcode: i32) {
         self.arm(Fate::Unknown, opcode, "", usize::MAX);
     }
 
-    /// Withholds the replies to requests of this kind, and with each what follows it on its
-    /// connection, until [`release`](Proxy::release) or [`pass`](Proxy::pass).
+    /// Withholds the replies to requests of this kind, and whatever follows each on its connection,
+    /// until [`release`](Proxy::release) or [`pass`](Proxy::pass).
     pub(crate) fn stall_reply(&self, opcode: i32) {
         let releases = self.shared.lock().releases;
         self.arm(Fate::StallReply { releases }, opcode, "", usize::MAX);
     }
 
-    /// How many requests of this kind have come by since the start or
+    /// How many requests of this kind were seen since the start or
     /// [`reset_counts`](Proxy::reset_counts).
     pub(crate) fn count(&self, opcode: i32) -> u64 {
         self.shared.lock().count(opcode)
@@ -243,8 +243,8 @@ impl Proxy {
         self.shared.lock().requests.len() as u64
     }
 
-    /// The requests that have come by since the start or [`reset_counts`](Proxy::reset_counts),
-    /// in order, handshakes aside.
+    /// The requests seen since the start or [`reset_counts`](Proxy::reset_counts), in order,
+    /// without handshakes.
     pub(crate) fn requests(&self) -> Vec<Seen> {
         self.shared.lock().requests.clone()
     }
@@ -266,8 +266,8 @@ impl Proxy {
         self.shared.lock().requests.clear();
     }
 
-    /// Waits until a request of this kind has come by since the start or
-    /// [`reset_counts`](Proxy::reset_counts); false when none has in time.
+    /// Waits until a request of this kind was seen since the start or
+    /// [`reset_counts`](Proxy::reset_counts); false when none was within `timeout`.
     pub(crate) fn wait_for_request(&self, opcode: i32, timeout: Duration) -> bool {
         self.wait_for_requests(opcode, 1, timeout)
     }
@@ -276,7 +276,7 @@ impl Proxy {
         self.shared.wait_for(timeout, |state| state.count(opcode) >= count)
     }
 
-    /// How many connections were ever accepted.
+    /// How many connections were accepted since the start.
     pub(crate) fn connections(&self) -> usize {
         self.shared.lock().accepted
     }
@@ -340,22 +340,22 @@ struct Delays {
     replies: Duration,
 }
 
-/// What becomes of a request and its reply.
+/// What happens to a request and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Deliver,
     Swallow,
     DropRequest,
     DropReply,
-    /// The server is asked something harmless instead.
+    /// The proxy sends the server a harmless request instead, and the client an error.
     Throttle,
-    /// The request has an opcode that no server knows.
+    /// The request gets an opcode that no server knows.
     Unknown,
-    /// The reply, unless it is an error, is this one instead.
+    /// The reply, unless it is an error, is replaced by this error.
     Deny {
         code: i32,
     },
-    /// Until there have been more releases than these.
+    /// The reply is withheld while the number of releases is still this one.
     StallReply {
         releases: u64,
     },
@@ -372,16 +372,16 @@ struct Rule {
     left: usize,
 }
 
-/// What goes from a reader to its writer.
+/// What a reader passes to its writer.
 #[derive(Debug)]
 struct Piece {
-    /// Nothing when the connection has ended.
+    /// `None` when the connection has ended.
     bytes: Option<Vec<u8>>,
     received: Instant,
     fate: Fate,
 }
 
-/// What becomes of a piece now.
+/// What the writer does with a piece.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Deliver,
@@ -393,8 +393,8 @@ enum Verdict {
 struct Connection {
     client: TcpStream,
     server: Option<TcpStream>,
-    /// The replies that are expected by xid, with their fates. Requests with the same xid (pings)
-    /// are answered in order.
+    /// The fates of the replies that are expected, by xid. Requests with the same xid (pings) are
+    /// answered in order.
     expected: HashMap<i32, Vec<Fate>>,
     /// Something was swallowed.
     gap: bool,
@@ -404,7 +404,7 @@ struct Connection {
 
 impl Connection {
     fn shut_down(&self) {
-        // One that is closed already is fine.
+        // A connection that is closed already is fine.
         let _ = self.client.shutdown(Shutdown::Both);
         if let Some(server) = &self.server {
             let _ = server.shutdown(Shutdown::Both);
@@ -464,14 +464,14 @@ impl State {
         }
     }
 
-    /// Finds the fate of what a reader has just read: a request or a reply if `message`, else
-    /// something that no fault is aimed at.
+    /// Finds the fate of what a reader has just read: a request or a reply if there is a `message`,
+    /// otherwise something that no rule applies to.
     fn receive(&mut self, id: usize, direction: Direction, message: Option<&[u8]>) -> Fate {
         let request = message.filter(|_| direction == Direction::Requests).and_then(parse_request);
         self.requests.extend(request.clone());
         let Some(connection) = self.live.get_mut(&id) else { return Fate::Deliver };
-        // Here too, and not in `admit` only: a request that has been seen in a black hole is lost,
-        // though the black hole may end before its writer comes to it.
+        // Checked here as well as in `admit`: a request that was seen in a black hole is lost even
+        // if the black hole ends before the request reaches its writer.
         if self.mode == Mode::BlackHole {
             connection.gap = true;
             return Fate::Swallow;
@@ -481,7 +481,7 @@ impl State {
             connection.expected.entry(request.xid).or_default().push(fate);
             return fate;
         }
-        // Watch events are not expected.
+        // Watch events are not in `expected`.
         message
             .filter(|_| direction == Direction::Replies)
             .and_then(|reply| connection.expected.get_mut(&int_at(reply, 4)?))
@@ -514,7 +514,7 @@ impl State {
 struct Shared {
     address: SocketAddr,
     framed: bool,
-    /// For how long to try again to connect to the target.
+    /// How long to retry to connect to the target.
     patience: Duration,
     state: Mutex<State>,
     changed: Condvar,
@@ -556,14 +556,14 @@ impl Shared {
     }
 
     fn wake_acceptor(&self) {
-        // Refused when the acceptor does not listen, and then it is not waiting either.
+        // If the acceptor does not listen, this fails, and nothing has to be woken.
         let _ = TcpStream::connect_timeout(&self.address, LIMIT);
     }
 
     fn accept_all(self: &Arc<Self>) {
         while self.wait_to_listen() {
             let Ok(listener) = TcpListener::bind(self.address) else {
-                // Taken for a moment by someone who looks for a free port.
+                // Another process took the port for a moment, in search of a free one.
                 thread::sleep(Duration::from_millis(1));
                 continue;
             };
@@ -592,7 +592,7 @@ impl Shared {
 
     fn serve(self: &Arc<Self>, client: TcpStream) {
         let (Ok(reading), Ok(writing)) = (client.try_clone(), client.try_clone()) else { return };
-        // It matters for time only.
+        // A failure only costs time.
         let _ = client.set_nodelay(true);
         let connection = Connection {
             client,
@@ -718,7 +718,7 @@ impl Shared {
         }
     }
 
-    /// Waits until it is clear what becomes of a piece.
+    /// Waits until it is clear what to do with a piece.
     fn admit(&self, id: usize, direction: Direction, piece: &Piece) -> Verdict {
         let mut state = self.lock();
         let mut stalls = piece.fate == Fate::StallReply { releases: state.releases };
@@ -758,7 +758,7 @@ impl Shared {
     }
 }
 
-/// Takes the first rule that a request meets.
+/// Uses up one count of the first rule that matches the request, and returns its fate.
 fn fate_of(rules: &mut [Rule], request: &Seen) -> Fate {
     let path = request.path.as_deref().unwrap_or_default();
     let rule = rules
@@ -770,7 +770,7 @@ fn fate_of(rules: &mut [Rule], request: &Seen) -> Fate {
     })
 }
 
-/// Whether the root exists, asked with this request's xid.
+/// A request with the same xid that asks whether the root exists.
 fn harmless(request: &[u8]) -> Vec<u8> {
     let xid = int_at(request, 4).unwrap_or_default();
     let body =
@@ -778,7 +778,7 @@ fn harmless(request: &[u8]) -> Vec<u8> {
     framed(&body.concat())
 }
 
-/// The header of this reply, with the error of a server that has too much to do.
+/// The header of this reply, with the error of an overloaded server.
 fn throttled(reply: &[u8]) -> Vec<u8> {
     const THROTTLED: i32 = -127;
     let header = reply.get(4..16).unwrap_or_default();
@@ -802,9 +802,9 @@ fn estranged(mut request: Vec<u8>) -> Vec<u8> {
     request
 }
 
-/// The reply, if it is no error, as this error.
+/// The reply turned into this error, unless it is an error already.
 fn denied(mut reply: Vec<u8>, code: i32) -> Vec<u8> {
-    /// Of a reply without a body: its length, xid, zxid and error.
+    /// The size of a reply without a body: length, xid, zxid and error.
     const WHOLE: usize = 4 + 4 + 8 + 4;
     if int_at(&reply, WHOLE - 4) == Some(0) {
         reply.truncate(WHOLE);
@@ -822,7 +822,7 @@ fn parse_session(frame: &[u8]) -> Option<(i64, Vec<u8>)> {
     (id != 0).then(|| (id, password.to_vec()))
 }
 
-/// A whole frame, its length included.
+/// Reads a whole frame, with its length field.
 fn read_frame(from: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 4];
     from.read_exact(&mut frame)?;
@@ -835,7 +835,7 @@ fn read_frame(from: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Whatever has come.
+/// Reads whatever has arrived.
 fn read_some(from: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 16 << 10];
     let length = from.read(&mut bytes)?;

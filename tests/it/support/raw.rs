@@ -1,8 +1,8 @@
 //! A small ZooKeeper client over a plain socket, independent of the code under test.
 //!
-//! It plays the stranger: another process that contends, inspects or interferes. One request at a
-//! time, no watches, no thread: the session lives for its time-out after the last request, so ask
-//! for a long one, or [`ping`](Raw::ping).
+//! It stands for another process that contends, inspects or interferes. It sends one request at a
+//! time and has no watches and no thread. The session expires one timeout after the last request,
+//! so ask for a long timeout, or [`ping`](Raw::ping).
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ pub(crate) const ALL: i32 = 31;
 /// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The server said so, with this code.
+    /// The server answered with this code.
     Server(i32),
     /// The connection failed, or the answer took too long.
     Io(io::Error),
@@ -119,7 +119,7 @@ impl Raw {
         Raw::resume(hosts, timeout, 0, &[0; 16])
     }
 
-    /// Re-attaches a session. One that is over fails with [`SESSION_EXPIRED`].
+    /// Resumes a session. Fails with [`SESSION_EXPIRED`] if it is over.
     pub(crate) fn resume(
         hosts: &str,
         timeout: Duration,
@@ -176,7 +176,7 @@ impl Raw {
         &self.password
     }
 
-    /// The time-out that the server granted.
+    /// The timeout that the server granted.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -208,7 +208,7 @@ impl Raw {
         Reader(&answer).string()
     }
 
-    /// Creates `path` and what is missing above it, as persistent nodes.
+    /// Creates `path` and its missing ancestors, as persistent nodes.
     pub(crate) fn create_all(&mut self, path: &str) -> Result<()> {
         let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
         for end in ends {
@@ -228,7 +228,7 @@ impl Raw {
         self.call(2, body).map(drop)
     }
 
-    /// In one transaction.
+    /// Deletes all of `paths`, in one transaction.
     pub(crate) fn delete_together<'a>(
         &mut self,
         paths: impl Iterator<Item = &'a str>,
@@ -379,7 +379,7 @@ impl Raw {
             header.long()?; // zxid
             let code = header.int()?;
             if answered != xid {
-                // The late answer to a request that was given up.
+                // A late answer to a request that timed out.
                 continue;
             }
             return if code == 0 { Ok(header.0.to_vec()) } else { Err(Failure::Server(code)) };
@@ -428,7 +428,7 @@ impl Writer {
     }
 }
 
-/// Decodes what [`Writer`] encodes, from what is left.
+/// Decodes what [`Writer`] encodes; holds the bytes that are left.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {

@@ -1,14 +1,14 @@
 //! A real ZooKeeper server as a child process, from the packages of Debian and Ubuntu.
 //!
-//! It runs on a free loopback port and in a directory of its own. Both are gone when the
+//! It runs on a free loopback port and in a directory of its own. Both are released when the
 //! [`Server`] is dropped, and also when this process ends in any other way, `SIGKILL` included: a
-//! small shell, the keeper, sits between the two, and ends the server when its standard input ends.
+//! small shell between the two, the keeper, ends the server when the shell's standard input ends.
 
 #![allow(
     dead_code,
     clippy::expect_used,
     clippy::panic,
-    reason = "shared by tests and examples: each uses a part, and ends if its server fails"
+    reason = "shared by tests and examples: each uses a part, and panics if its server fails"
 )]
 
 use std::collections::BTreeMap;
@@ -21,10 +21,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-// The library itself has it with the feature `testing` only.
+// The library itself contains this module only with the feature `testing-local`.
 #[path = "../../../src/testing/child.rs"]
 #[allow(clippy::duplicate_mod, reason = "the library's unit tests, with that feature, have both")]
 mod child;
+
+#[path = "../../../src/testing/ports.rs"]
+#[allow(clippy::duplicate_mod, reason = "as above")]
+mod ports;
 
 #[path = "slow_log.rs"]
 mod slow_log;
@@ -42,7 +46,7 @@ static PROCESSES: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 /// Whether servers can be started.
 ///
 /// # Errors
-/// [`io::ErrorKind::NotFound`] when something is missing, and what is wrong with the settings.
+/// [`io::ErrorKind::NotFound`] when something is missing; other kinds when a setting is wrong.
 pub(crate) fn can_start() -> io::Result<()> {
     Installation::find()?;
     slow_log::check()
@@ -77,7 +81,8 @@ impl Server {
         Server::builder().start().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Ticks of 200 ms, sessions from 200 ms to ten minutes, no fsync, every four-letter word allowed.
+    /// A builder with ticks of 200 ms, sessions of 200 ms to ten minutes, no fsync, and every
+    /// four-letter word allowed.
     pub(crate) fn builder() -> Builder {
         Builder {
             tick: 200,
@@ -101,8 +106,8 @@ impl Server {
         self.address
     }
 
-    /// Stops the process in its tracks (`SIGSTOP`): TCP connections are still accepted, by the
-    /// kernel, and nothing is ever answered.
+    /// Stops the process (`SIGSTOP`): the kernel still accepts TCP connections, but nothing is
+    /// answered.
     pub(crate) fn pause(&self) {
         let mut keeper = self.keeper();
         keeper.signal("STOP").unwrap_or_else(|error| panic!("{error}"));
@@ -237,8 +242,8 @@ pub(crate) struct Builder {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) address: Ipv4Addr,
-    /// What to run it by, such as `ip netns exec ...`. It has to become the server, not to start it:
-    /// signals go to the process that is started.
+    /// A command that runs the server, such as `ip netns exec ...`. It must become the server, not
+    /// start it as a child: signals go to the process that is started.
     pub(crate) command: Vec<String>,
 }
 
@@ -262,25 +267,25 @@ impl Builder {
         self
     }
 
-    /// The shortest session time-out that the server grants, in milliseconds.
+    /// The shortest session timeout that the server grants, in milliseconds.
     pub(crate) fn min_session(mut self, milliseconds: u32) -> Builder {
         self.min_session = milliseconds;
         self
     }
 
-    /// The longest session time-out that the server grants, in milliseconds.
+    /// The longest session timeout that the server grants, in milliseconds.
     pub(crate) fn max_session(mut self, milliseconds: u32) -> Builder {
         self.max_session = milliseconds;
         self
     }
 
-    /// A further line of `zoo.cfg`.
+    /// Adds a line to `zoo.cfg`.
     pub(crate) fn extra(mut self, line: impl Into<String>) -> Builder {
         self.extra.push(line.into());
         self
     }
 
-    /// A Java system property, as `name=value`: some settings cannot be made in `zoo.cfg`
+    /// Sets a Java system property, as `name=value`: some settings cannot be made in `zoo.cfg`
     /// (`znode.container.checkIntervalMs`, `jute.maxbuffer`).
     pub(crate) fn property(mut self, assignment: impl Into<String>) -> Builder {
         self.properties.push(assignment.into());
@@ -306,7 +311,7 @@ impl Builder {
         self
     }
 
-    /// Runs the server elsewhere than on loopback.
+    /// Runs the server at `place` instead of on loopback.
     pub(crate) fn place(mut self, place: Place) -> Builder {
         self.place = place;
         self
@@ -322,7 +327,7 @@ impl Builder {
             let server = self.launch()?;
             match server.wait_ready() {
                 Ok(()) => return Ok(server),
-                // Another process was quicker to take the port.
+                // Another process took the port first.
                 Err(_) if attempt < 3 && server.log_tail().contains("already in use") => {}
                 Err(error) => return Err(error),
             }
@@ -387,17 +392,17 @@ impl Builder {
     }
 }
 
-/// A free loopback port that stays this process's.
+/// A free loopback port, claimed for this process.
 ///
 /// # Panics
 /// When there is none.
 pub(crate) fn free_port() -> u16 {
-    child::free_port().unwrap_or_else(|error| panic!("{error}"))
+    ports::free_port().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Makes the port this process's; false if it is already, or another's.
+/// Claims the port for this process; false if this process or another one has it already.
 pub(crate) fn claim(port: u16) -> bool {
-    child::claim(port).unwrap_or_else(|error| panic!("{error}"))
+    ports::claim(port).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn launch(keeper: &mut Keeper) -> io::Result<()> {
@@ -409,13 +414,12 @@ fn launch(keeper: &mut Keeper) -> io::Result<()> {
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let limit = Instant::now() + READY_LIMIT;
     while !condition() {
-        assert!(Instant::now() < limit, "waited in vain for {what}");
+        assert!(Instant::now() < limit, "timed out waiting for {what}");
         thread::sleep(POLL);
     }
 }
 
-/// A snapshot file as ZooKeeper 3.8 reads it: all that a server remembers before its first
-/// transaction.
+/// A snapshot file as ZooKeeper 3.8 reads it: a server's whole state before its first transaction.
 mod snapshot {
     use std::collections::BTreeMap;
 
@@ -438,8 +442,8 @@ mod snapshot {
         out
     }
 
-    /// Every node by path, the root as the empty string, with the number of children ever
-    /// created, from which the server takes sequence numbers. Parents come before their children.
+    /// Every node by path, the root as the empty string, with the number of children ever created,
+    /// from which the server derives sequence numbers. Parents come before their children.
     fn tree(sequences: &[(String, i32)]) -> BTreeMap<String, i32> {
         let own = ["/zookeeper/config", "/zookeeper/quota"];
         let mut nodes = BTreeMap::from([(String::new(), 0)]);

@@ -1,4 +1,4 @@
-//! Where a test works, and the proof that it leaves nothing behind.
+//! A server and a base path for one test, and the check that the test leaves nothing behind.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// On the server that tests share and do no harm to.
+    /// On the server that tests share and do not disturb.
     pub(crate) fn shared(test: &str) -> Site {
         Site { server: None, hosts: shared_hosts().to_owned(), base: unique_base(test) }
     }
@@ -29,7 +29,7 @@ impl Site {
         Site::with(test, &Server::builder())
     }
 
-    /// On a server of its own, made to order.
+    /// On a server of its own, with the builder's settings.
     pub(crate) fn with(test: &str, builder: &Builder) -> Site {
         let server = builder.clone().start().expect("a server");
         Site { hosts: server.hosts(), server: Some(server), base: unique_base(test) }
@@ -44,12 +44,12 @@ impl Site {
         self.server.as_ref().expect("a server of the test's own")
     }
 
-    /// A client with the default settings but for [`Site::builder`]'s session time-out.
+    /// A client with the default settings, except for [`Site::builder`]'s session timeout.
     pub(crate) fn client(&self) -> Client {
         self.builder().connect().expect("a client")
     }
 
-    /// A client whose network misbehaves to order, at the test's own server.
+    /// A client of the test's own server, behind a proxy that can misbehave.
     pub(crate) fn proxied(&self, session_timeout: Duration) -> (Proxy, Client) {
         let proxy = Proxy::start(self.server().addr());
         let builder = Client::builder(&proxy.hosts()).session_timeout(session_timeout);
@@ -57,28 +57,29 @@ impl Site {
         (proxy, client)
     }
 
-    /// A client whose session outlives whatever a loaded machine does.
+    /// A client whose session survives any delay on a busy machine.
     pub(crate) fn quiet_client(&self) -> Client {
         self.builder().session_timeout(QUIET).connect().expect("a client")
     }
 
-    /// Ends the session of a proxy's one client at the server, and has the client find out.
+    /// Ends the session of the proxy's only client at the server, and lets the client find out.
     pub(crate) fn expire(&self, proxy: &Proxy) {
         proxy.refuse();
         let (session, password) = proxy.session();
         let ended = Raw::resume(&self.hosts, QUIET, session, &password).and_then(Raw::close);
-        // A stall of the machine may have ended it already.
+        // If the machine stalled, the session may have expired already.
         let expired = Some(SESSION_EXPIRED);
         assert!(ended.as_ref().err().is_none_or(|why| why.code() == expired), "{ended:?}");
         proxy.release();
     }
 
-    /// With a session that outlasts the stalls of a busy machine, and whose heartbeats are not rare.
+    /// A builder whose session survives the stalls of a busy machine, and still has frequent
+    /// heartbeats.
     pub(crate) fn builder(&self) -> ClientBuilder {
         Client::builder(&self.hosts).session_timeout(Duration::from_secs(10))
     }
 
-    /// A stranger's connection, for looking and meddling.
+    /// A connection of an independent client, to inspect and change nodes.
     pub(crate) fn raw(&self) -> Raw {
         Raw::connect(&self.hosts, Duration::from_secs(60)).expect("a raw connection")
     }
@@ -89,7 +90,7 @@ impl Site {
         raw.get_children(&format!("{}/{name}", self.base)).unwrap_or_default()
     }
 
-    /// Waits until `base/name` has exactly so many children.
+    /// Waits until `base/name` has exactly `count` children.
     pub(crate) fn wait_for_children(&self, name: &str, count: usize) {
         let (mut raw, node) = (self.raw(), format!("{}/{name}", self.base));
         eventually(SOON, "the number of contenders", || {
@@ -98,8 +99,8 @@ impl Site {
         let _ = raw.close();
     }
 
-    /// Waits until `base/name` has no other child than this one. Who gives up at a deadline goes
-    /// on when that has passed, whether its node is gone or not.
+    /// Waits until `base/name` has no child except this one. A call that ends at its deadline
+    /// returns then, whether its node is deleted yet or not.
     pub(crate) fn wait_for_only(&self, name: &str, child: &str) {
         let mut raw = self.raw();
         let node = format!("{}/{name}", self.base);
@@ -109,9 +110,9 @@ impl Site {
         let _ = raw.close();
     }
 
-    /// Ends the test: checks that its clients keep nothing busy and have left no contender,
-    /// and, once they are gone, neither a thread nor anything in their server's counters.
-    /// Locks and guards keep a client too, and must have been dropped.
+    /// Ends the test: checks that its clients have no work left and have left no contender,
+    /// and, once they are dropped, no thread and nothing in their server's counters.
+    /// Locks and guards keep a client too, so the test must have dropped them.
     pub(crate) fn finish(self, clients: impl IntoIterator<Item = Client>) {
         let clients: Vec<Client> = clients.into_iter().collect();
         for client in &clients {
@@ -125,7 +126,7 @@ impl Site {
         let _ = raw.delete_recursive(&self.base);
         let _ = raw.close();
         drop(clients);
-        // Tests that share a process cannot tell whose threads they see.
+        // Tests that share a process cannot tell which threads are their own.
         if alone() {
             for prefix in ["zklock-", "io", "event"] {
                 eventually(SOON, "the last thread to end", || threads_named(prefix).is_empty());

@@ -1,8 +1,8 @@
-//! Servers on a slow disk: `ZKLOCK_TEST_LOG_DELAY_MS=15` has every server of the tests take 15 ms
-//! to force its transaction log to the disk, which it then does before it answers a write.
+//! Servers on a slow disk. With `ZKLOCK_TEST_LOG_DELAY_MS=15` every server of the tests takes 15 ms
+//! to force its transaction log to the disk, and does so before it answers a write.
 //!
-//! In the server's process, a small C library takes the place of the calls that force a file. The
-//! compiler is the one that cargo links with.
+//! In the server's process, a small C library replaces the calls that force a file to the disk. It
+//! is compiled with the compiler that cargo links with.
 
 use std::env;
 use std::fs;
@@ -28,22 +28,22 @@ int fsync(int file) { (void)file; return take_long(); }
 int fdatasync(int file) { (void)file; return take_long(); }
 "#;
 
-/// Whether servers are to have a slow log.
+/// Whether servers should have a slow log.
 pub(super) fn is_wanted() -> bool {
     env::var_os(VARIABLE).is_some_and(|milliseconds| !milliseconds.is_empty())
 }
 
-/// Whether they can have it, if they are to.
+/// Checks that servers can have a slow log, if they should.
 ///
 /// # Errors
-/// What is missing, or wrong with the variable.
+/// When the compiler is missing or the variable is malformed.
 pub(super) fn check() -> io::Result<()> {
     if !is_wanted() {
         return Ok(());
     }
     let text = env::var(VARIABLE).unwrap_or_default();
     if text.parse::<u16>().is_err() {
-        let message = format!("{VARIABLE} is a number of milliseconds, not {text:?}");
+        let message = format!("{VARIABLE} must be a number of milliseconds, not {text:?}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     Command::new("cc").arg("--version").output().map(drop).map_err(|error| {
@@ -51,8 +51,8 @@ pub(super) fn check() -> io::Result<()> {
     })
 }
 
-/// The beginning of a server's command line that gives it a slow log; empty if it is to have none.
-/// The library is made in the server's directory, and goes with it.
+/// The beginning of a server's command line that gives it a slow log; empty if it should have none.
+/// The library is made in the server's directory, and deleted with it.
 pub(super) fn command(directory: &Path) -> io::Result<Vec<String>> {
     if !is_wanted() {
         return Ok(Vec::new());

@@ -1,8 +1,8 @@
-//! Time as a test may hold it against the library: without what the machine was busy with.
+//! Measures time without what a busy machine adds, so that tests can check the library's limits.
 //!
-//! The kernel counts, for each thread, how long it was ready to run and had no processor. A limit
-//! is longer by what that comes to for the test and its servers while the time runs: nothing to
-//! speak of on an idle machine, where a limit means what it says.
+//! The kernel counts, for each thread, how long it was ready to run but had no processor. Each
+//! limit is extended by the sum of that for the test and its servers during the measurement. On an
+//! idle machine that is next to nothing, and a limit is strict.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,7 +27,8 @@ pub(crate) struct Stopwatch {
 /// A thread by its process and its own number.
 type Thread = (u32, String);
 
-/// When a thread noted it, which may end before it is asked for what it has waited.
+/// A point in time, with how long the thread that noted it had waited for a processor until then:
+/// that thread may end before the stopwatch reads the others.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     at: Instant,
@@ -62,7 +63,7 @@ impl Stopwatch {
         self.took_until(Moment { at: Instant::now(), by: None })
     }
 
-    /// What had passed at a moment that another thread has noted.
+    /// What had passed at a moment that another thread noted.
     pub(crate) fn took_until(&self, end: Moment) -> Took {
         let since = |(thread, now)| {
             let before = self.waited.get(&thread).copied().unwrap_or_default();
@@ -89,7 +90,7 @@ impl Took {
         self.time
     }
 
-    /// What the machine may have added to it.
+    /// How much of the time the machine may have added.
     pub(crate) fn held_up(self) -> Duration {
         self.held_up
     }
@@ -98,7 +99,7 @@ impl Took {
         self.time >= limit
     }
 
-    /// Whether it took no longer than that, or than that and what the machine added.
+    /// Whether it took at most `limit`, plus what the machine added.
     pub(crate) fn within(self, limit: Duration) -> bool {
         self.time <= limit.saturating_add(self.held_up)
     }
@@ -107,32 +108,32 @@ impl Took {
 impl fmt::Debug for Took {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Took { time, held_up } = self;
-        write!(f, "{time:.2?} (for want of a processor {held_up:.2?} at most)")
+        write!(f, "{time:.2?} (of which waiting for a processor: at most {held_up:.2?})")
     }
 }
 
-/// For how long each thread of this process and its servers was ready to run, and did not. A kernel
-/// that does not count that says nothing, and every limit is strict.
+/// How long each thread of this process and its servers was ready to run, but did not. Empty if the
+/// kernel does not count that; every limit is then strict.
 fn waited() -> HashMap<Thread, Duration> {
     let mut waited = HashMap::new();
     for process in server::processes().into_iter().chain([std::process::id()]) {
         let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
-        // One may end meanwhile.
+        // A thread may end meanwhile.
         waited.extend(tasks.flatten().filter_map(|task| waited_by(process, &task.path())));
     }
     waited
 }
 
-/// How long the thread in this folder of `/proc` was ready to run, and did not.
+/// How long the thread in this folder of `/proc` was ready to run, but did not.
 fn waited_by(process: u32, task: &Path) -> Option<(Thread, Duration)> {
     let text = fs::read_to_string(task.join("schedstat")).ok()?;
-    // The time on a processor, the time in a queue for one, and the number of turns.
+    // The fields: time on a processor, time waiting for one, number of turns.
     let nanoseconds = text.split(' ').nth(1)?.parse().ok()?;
     let name = task.file_name()?.to_str()?.to_owned();
     Some(((process, name), Duration::from_nanos(nanoseconds)))
 }
 
-/// How long a virtual machine was ready to run, and its host did not let it.
+/// How long this virtual machine was ready to run, but its host did not let it.
 fn stolen() -> Duration {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = text.split_whitespace().nth(8).and_then(|field| field.parse().ok());
@@ -167,7 +168,7 @@ fn threads_that_have_to_share_a_processor_are_held_up() {
             });
         }
         let limit = Instant::now() + Duration::from_secs(60);
-        // As long as they run: a thread that ends takes its waiting along.
+        // Measured while they run: the count of a thread ends with it.
         let took = loop {
             let took = watch.took();
             if took.held_up() >= Duration::from_millis(20) || Instant::now() >= limit {
@@ -176,7 +177,7 @@ fn threads_that_have_to_share_a_processor_are_held_up() {
         };
         enough.store(true, Ordering::Relaxed);
         assert!(took.held_up() >= Duration::from_millis(20), "{took:?}");
-        // Several threads wait at once, and together longer than it took.
+        // Several threads wait at once, so their sum is longer than the time that passed.
         let less = took.time().saturating_sub(Duration::from_millis(10));
         assert!(took.within(less), "{took:?}");
     });

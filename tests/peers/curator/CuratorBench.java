@@ -11,7 +11,7 @@ import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.RetryNTimes;
 
-/** Takes locks as often as Curator can. The orders are told in ../README.md. */
+/** Acquires locks as often as Curator can. ../README.md lists the orders. */
 final class CuratorBench {
     private static final int SESSION_MILLIS = 30_000;
 
@@ -30,7 +30,7 @@ final class CuratorBench {
         }
     }
 
-    /** Ends the process at the end of its input, whatever it is at. */
+    /** Ends the process at the end of its input, even while an order is carried out. */
     private static void listen(BlockingQueue<String> orders) {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         try {
@@ -38,7 +38,7 @@ final class CuratorBench {
                 orders.add(order);
             }
         } catch (java.io.IOException gone) {
-            // As at the end.
+            // Handled like the end of the input.
         }
         Runtime.getRuntime().halt(0);
     }
@@ -150,7 +150,7 @@ final class CuratorBench {
             while (clients.get(0).getChildren().forPath(path).size() <= waiters) {
                 Thread.sleep(50);
             }
-            // The last ones are yet to look whom to wait for.
+            // The last waiters may not have set their watches yet.
             Thread.sleep(300);
             long begin = System.nanoTime();
             gate.release();

@@ -13,7 +13,7 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.RetryNTimes;
 
-/** Takes locks as Curator does. The orders are told in ../README.md. */
+/** Acquires locks as Curator does. ../README.md lists the orders. */
 final class CuratorPeer {
     private final CuratorFramework client;
     private InterProcessLock held;
@@ -110,7 +110,7 @@ final class CuratorPeer {
         return "done " + taken;
     }
 
-    /** To be the leader, as LeaderSelector has it, in the form of a lock. */
+    /** Curator's LeaderSelector, behind the interface of a lock. */
     private final class Leadership implements InterProcessLock {
         private final CountDownLatch leads = new CountDownLatch(1);
         private final CountDownLatch resigns = new CountDownLatch(1);

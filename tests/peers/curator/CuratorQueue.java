@@ -7,7 +7,7 @@ import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.queue.SimpleDistributedQueue;
 import org.apache.curator.retry.RetryNTimes;
 
-/** Offers and takes as Curator's queue does. The orders are told in ../README.md. */
+/** Offers and takes items as Curator's queue does. ../README.md lists the orders. */
 final class CuratorQueue {
     public static void main(String[] arguments) throws Exception {
         try (CuratorFramework client =
@@ -62,7 +62,7 @@ final class CuratorQueue {
         }
     }
 
-    /** Of as many bytes as its number, each of which says which number and which byte it is. */
+    /** An item with as many bytes as its number; each depends on the number and its position. */
     private static byte[] item(int number) {
         byte[] item = new byte[number];
         for (int place = 0; place < number; place++) {

@@ -1,4 +1,4 @@
-"""Takes locks as often as kazoo can. The orders are told in ../README.md."""
+"""Acquires locks as often as kazoo can. ../README.md lists the orders."""
 
 import json
 import os
@@ -16,7 +16,7 @@ SESSION = 30
 def listen(orders):
     for order in sys.stdin:
         orders.put(order.split())
-    # At the end of the input, whatever is going on.
+    # Ends at the end of the input, even while an order is carried out.
     os._exit(0)
 
 
@@ -103,7 +103,7 @@ class Bench:
             ]
             while len(self.clients[0].get_children(path)) <= waiters:
                 time.sleep(0.05)
-            # The last ones are yet to look whom to wait for.
+            # The last waiters may not have set their watches yet.
             time.sleep(0.3)
             begin = time.monotonic()
             gate.release()

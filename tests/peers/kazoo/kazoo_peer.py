@@ -1,4 +1,4 @@
-"""Takes locks as kazoo does. The orders are told in ../README.md."""
+"""Acquires locks as kazoo does. ../README.md lists the orders."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ class CuratorWriteLock(Lock):
     _EXCLUDE_NAMES = ["-__WRIT__", "-__READ__"]
 
 
-# As shipped, with patterns for the names of others, and with names of others.
+# kazoo's defaults, with patterns for other clients' names, and using other clients' names.
 KINDS = {
     "mutex": (Lock, []),
     "read": (ReadLock, []),

@@ -1,14 +1,14 @@
-//! What the connection of the `zookeeper` crate does, on a plain handle of it: why zklock has a
-//! connection of its own. The tests named `h01_…` in `tests/it/connection.rs` take the same steps with
-//! zklock's.
+//! Shows the hazards of the `zookeeper` crate's connection on a plain handle, because of which
+//! zklock has its own connection. The tests named `h01_…` in `tests/it/connection.rs` take the same
+//! steps with zklock's connection. `docs/hazards.md` lists the hazards.
 //!
 //! ```text
-//! cargo run --example zookeeper_crate           # all, each in a process of its own
+//! cargo run --example zookeeper_crate           # all, each in its own process
 //! cargo run --example zookeeper_crate h07       # one
 //! ```
 //!
-//! It starts ZooKeeper servers of its own. The exit code is 0 if all is as it is said to be, and 1 if
-//! the crate has learnt to do better.
+//! It starts its own ZooKeeper servers. The exit code is 0 if all hazards are seen, and 1 if one of
+//! them is not, as when the crate is fixed.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it says what it sees, and ends at whatever is amiss"
+    reason = "it prints what it sees, and ends at the first difference"
 )]
 
 #[path = "../../it/support/mod.rs"]
@@ -41,34 +41,34 @@ use support::{eventually, in_background, mutex, processor_time};
 
 const LONG: Duration = Duration::from_secs(15);
 
-/// What a handle is found to do, and the steps that show it.
+/// A hazard's name, what a handle does, and the steps that show it.
 type Hazard = (&'static str, &'static str, fn());
 
 const HAZARDS: [Hazard; 13] = [
     ("h01", "watches are not set again after a reconnect", h01),
-    ("h02", "neither calls nor closing come back from a black hole", h02),
-    ("h03", "a busy handle is closed for ever by a blip, and its nodes live on", h03),
-    ("h04", "events put off the ping, until the session expires", h04),
-    ("h05", "a new session comes silently", h05),
-    ("h07", "a server that is down keeps a processor busy, and fills the log", h07),
-    ("h08", "a host that hangs is waited for for ever", h08),
-    ("h09", "one unknown host spoils all, and an unreachable one panics", h09),
-    ("h10", "credentials added beside other calls mix up their answers", h10),
-    ("h11", "credentials are forgotten with the connection", h11),
-    ("h15", "the first state is not told", h15),
-    ("h18", "a container is none", h18),
-    ("h22", "a second request is held back while the first is unanswered", h22),
+    ("h02", "calls and closing block for as long as the network drops packets", h02),
+    ("h03", "a busy handle closes for ever after a short disconnection; its nodes stay", h03),
+    ("h04", "events postpone the ping, until the session expires", h04),
+    ("h05", "a new session begins without notice", h05),
+    ("h07", "while a server is down, a handle keeps a processor busy and fills the log", h07),
+    ("h08", "connecting waits for ever for a host that hangs", h08),
+    ("h09", "one unknown host makes connecting fail, an unreachable one panics", h09),
+    ("h10", "credentials added during other calls mix up their replies", h10),
+    ("h11", "credentials are not sent again after a reconnect", h11),
+    ("h15", "the first state is not reported", h15),
+    ("h18", "a container is a plain persistent node", h18),
+    ("h22", "a second request is delayed until the first one's reply", h22),
 ];
 
 fn main() -> ExitCode {
     let wanted = std::env::args().nth(1);
     if let Some(name) = &wanted {
         let Some((_, _, show)) = HAZARDS.iter().find(|(other, ..)| other == name) else {
-            eprintln!("there is no {name}");
+            eprintln!("no such hazard: {name}");
             return ExitCode::from(2);
         };
         show();
-        // Not by the end of `main`, for which a handle's threads may keep it waiting.
+        // Returning from `main` may hang on a handle's threads.
         std::process::exit(0);
     }
     let mut code = ExitCode::SUCCESS;
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         if output.status.success() {
             println!("{name}  {what}");
         } else {
-            println!("{name}  NOT SO: {what}");
+            println!("{name}  NOT SEEN: {what}");
             eprintln!("{}", String::from_utf8_lossy(&output.stderr));
             code = ExitCode::FAILURE;
         }
@@ -94,7 +94,7 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A handle, connected.
+/// A connected handle.
 fn connect(hosts: &str, timeout: Duration) -> ZooKeeper {
     let handle = ZooKeeper::connect(hosts, timeout, |_: WatchedEvent| ()).expect("a handle");
     handle.exists("/", false).expect("a connection");
@@ -217,7 +217,7 @@ fn h07() {
     let logs = logs(LevelFilter::Info);
     let _handle = connect(&proxy.hosts(), ms(20_000));
     proxy.refuse();
-    // It is busy with that from here on.
+    // From here on the handle tries to reconnect.
     eventually(LONG, "the loss to be noticed", || logs.entries().len() > 10);
     logs.take();
     let time = processor_time();
@@ -228,12 +228,12 @@ fn h07() {
 
 fn h08() {
     let site = Site::own("h08");
-    // The kernel accepts, nobody answers.
+    // The kernel accepts connections, but nothing answers.
     let hung = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    // The hosts come in their order.
+    // The crate tries the hosts in this order.
     let hosts = format!("{},{}", hung.local_addr().unwrap(), site.hosts());
     let call = in_background(move || ask(&hosts));
-    // Longer than the crate's own connect time-out of two seconds.
+    // Longer than the crate's own connect timeout of two seconds.
     assert!(call.recv_timeout(ms(2500)).is_err(), "it went on to the next host");
     drop(hung);
     call.recv_timeout(LONG).expect("the second host, once the first is gone");
@@ -247,14 +247,14 @@ fn ask(hosts: &str) -> bool {
 fn h09() {
     let site = Site::own("h09");
     let unknown = format!("no-such-host.invalid:2181,{}", site.hosts());
-    // No TCP connection goes to a broadcast address, and the system says so at once.
+    // Connecting to a broadcast address fails at once.
     let unreachable = format!("255.255.255.255:2181,{}", site.hosts());
     let refused = ZooKeeper::connect(&unknown, ms(4000), |_: WatchedEvent| ());
     assert_eq!(refused.err(), Some(ZkError::BadArguments));
     assert!(catch_unwind(AssertUnwindSafe(move || ask(&unreachable))).is_err(), "no panic");
 }
 
-/// Calls that have one right answer each, beside calls of `add_auth`, until a wrong one comes.
+/// Makes calls that have one right answer each, during calls of `add_auth`, until one is wrong.
 fn h10() {
     let site = Site::own("h10");
     site.raw().create_all(&site.base).unwrap();
@@ -265,7 +265,7 @@ fn h10() {
         thread::spawn(move || {
             for number in 0.. {
                 let path = format!("{base}/{asker}-{number}");
-                // A wrong answer may also be one that the crate cannot read.
+                // The crate may also panic, because it cannot read a wrong reply.
                 let wrong = catch_unwind(AssertUnwindSafe(|| {
                     let made = handle.create(&path, vec![], open(), CreateMode::Ephemeral);
                     made.is_ok_and(|made| made != path)
@@ -295,7 +295,7 @@ fn h11() {
     handle.create(&own, vec![], Acl::creator_all().clone(), CreateMode::Ephemeral).unwrap();
     handle.get_data(&own, false).unwrap();
     proxy.cut();
-    // Not by its own node, of which a server may show it nothing now.
+    // Not its own node: the servers now refuse to let the handle read that.
     eventually(LONG, "the handle to be back", || handle.exists(&site.base, false).is_ok());
     assert_eq!(handle.get_data(&own, false).err(), Some(ZkError::NoAuth));
 }
@@ -304,7 +304,7 @@ fn h15() {
     let site = Site::own("h15");
     let (tell, told) = mpsc::channel();
     let watched = tell.clone();
-    // An event of the session would have no path.
+    // An event of the session has no path.
     let watcher = move |event: WatchedEvent| watched.send(event.path.is_none()).unwrap();
     let handle = ZooKeeper::connect(site.hosts(), ms(10_000), watcher).unwrap();
     handle.exists("/", false).unwrap();
@@ -323,15 +323,15 @@ fn h18() {
     let child = format!("{path}/child");
     handle.create(&child, vec![], open(), CreateMode::Ephemeral).unwrap();
     handle.delete(&child, None).unwrap();
-    // One that is a container, and is empty later.
+    // For comparison, zklock's lock node is a container, and is empty after the release.
     drop(mutex(site.client(), &site.base, "a").lock().unwrap());
     let lock = format!("{}/a", site.base);
     eventually(LONG, "the server to remove a lock node", || raw.exists(&lock).unwrap().is_none());
     assert!(raw.exists(&path).unwrap().is_some(), "it was removed");
 }
 
-/// The crate leaves TCP_NODELAY unset: the kernel keeps a small request back until what was sent
-/// before is acknowledged.
+/// The crate does not set TCP_NODELAY: the kernel delays a small request until the data that was
+/// sent before is acknowledged.
 fn h22() {
     let site = Site::own("h22");
     let proxy = Proxy::start(site.server().addr());

@@ -1,4 +1,4 @@
-//! Takes locks as zookeeper-client does. The orders are told in ../README.md.
+//! Acquires locks as zookeeper-client does. ../README.md lists the orders.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,7 +12,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
     let hosts = env::args().nth(1).ok_or("no connect string")?;
-    // Its threads see to the session while this one waits for orders.
+    // The runtime's threads keep the session alive while this thread waits for orders.
     let runtime = Runtime::new()?;
     let client = runtime.block_on(
         Client::connector().with_session_timeout(Duration::from_secs(10)).connect(&hosts),
@@ -41,7 +41,7 @@ impl Peer {
             }
             ["try", path, "mutex", millis] => {
                 let limit = Duration::from_millis(millis.parse()?);
-                // A call that is dropped gives up its place.
+                // Dropping the call deletes its node.
                 self.held = timeout(limit, self.lock(path)).await.ok().transpose()?;
                 Ok(if self.held.is_some() { "held" } else { "not" }.to_owned())
             }
@@ -52,7 +52,7 @@ impl Peer {
             ["work", path, "mutex", rounds, counter] => {
                 self.work(path, rounds.parse()?, counter).await
             }
-            _ => Err(format!("no such order: {words:?}").into()),
+            _ => Err(format!("unknown order: {words:?}").into()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Takes locks as often as zookeeper-client can. The orders are told in ../README.md.
+//! Acquires locks as often as zookeeper-client can. ../README.md lists the orders.
 
 use std::error::Error;
 use std::io;
@@ -15,14 +15,14 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Result<()> {
     if let Some(argument) = env::args().nth(1) {
-        return Err(format!("{argument}: it takes no arguments").into());
+        return Err(format!("unexpected argument: {argument}").into());
     }
     let (tell, orders) = mpsc::channel();
     thread::spawn(move || {
         for order in io::stdin().lines().map_while(io::Result::ok) {
             let _ = tell.send(order);
         }
-        // At the end of the input, whatever is going on.
+        // Ends at the end of the input, even while an order is carried out.
         exit(0);
     });
     let runtime = Runtime::new()?;
@@ -62,7 +62,7 @@ impl Bench {
             ["queue", path, waiters, repeats] => {
                 self.queue(path, waiters.parse()?, repeats.parse()?).await
             }
-            _ => Err(format!("no such order: {words:?}").into()),
+            _ => Err(format!("unknown order: {words:?}").into()),
         }
     }
 
@@ -102,7 +102,7 @@ impl Bench {
             while self.clients[0].list_children(path).await?.len() <= waiters {
                 sleep(Duration::from_millis(50)).await;
             }
-            // The last ones are yet to look whom to wait for.
+            // The last waiters may not have set their watches yet.
             sleep(Duration::from_millis(300)).await;
             let begin = Instant::now();
             drop(gate);

@@ -5,15 +5,20 @@ use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A number that grows from holder to holder of one lock, for stores to refuse what a
+/// A number that grows from holder to holder of one lock, so that a store can refuse what a
 /// former holder sends late.
 ///
-/// It is the `czxid` of the holder's node: the number of the transaction that made it, in
-/// the order of the whole ensemble. So it goes on growing when the lock node is deleted
-/// and made anew, where sequence numbers start again. The second part, the turn, tells
+/// Its first part is the `czxid` of the holder's node: the number of the transaction that created
+/// the node, in the order of the whole ensemble. So it goes on growing when the lock path is
+/// deleted and created again, where sequence numbers restart. The second part, the turn, tells
 /// apart successive holders that share one node; it is 0 otherwise.
 ///
-/// Its text form is of fixed width and sorts as the tokens do:
+/// Tokens grow within the life of one ensemble's data. After a rebuild or a restore, transaction
+/// numbers begin anew, and a store that remembers a token of the old ensemble refuses every holder
+/// until its remembered token is
+/// [reset by hand](https://github.com/zklock/zklock/blob/main/docs/guarantees.md#after-a-rebuild-or-a-restore).
+///
+/// Its text form has a fixed width and sorts as the tokens do:
 ///
 /// ```
 /// use zklock::FencingToken;
@@ -33,12 +38,13 @@ impl FencingToken {
         FencingToken { zxid, turn }
     }
 
-    /// The transaction that made the holder's node. Between processes it alone is enough.
+    /// The transaction that created the holder's node. It alone orders holders in different
+    /// processes.
     pub fn zxid(&self) -> u64 {
         self.zxid
     }
 
-    /// Which of the successive holders that share the node this is, from 0.
+    /// The number of this holder, from 0, among those that share the node one after another.
     pub fn turn(&self) -> u32 {
         self.turn
     }
@@ -55,7 +61,7 @@ impl FromStr for FencingToken {
 
     /// # Errors
     ///
-    /// [`InvalidData`](ErrorKind::InvalidData) for anything that `Display` does not write.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for anything that `Display` does not write.
     fn from_str(text: &str) -> Result<FencingToken> {
         let parse = || {
             let (zxid, turn) = text.split_once('-')?;
@@ -67,7 +73,11 @@ impl FromStr for FencingToken {
             Some(FencingToken { zxid, turn: u32::from_str_radix(turn, 16).ok()? })
         };
         parse().ok_or_else(|| {
-            Error::new(ErrorKind::InvalidData, format!("{text:?} is not a fencing token"))
+            let message = format!(
+                "{text:?} is not a fencing token: expected 16 and 8 lowercase hexadecimal digits, \
+                 as in 00000001000000a7-00000000"
+            );
+            Error::new(ErrorKind::InvalidArgument, message)
         })
     }
 }

@@ -13,9 +13,9 @@ pub enum LossReason {
     /// No server could confirm the session before its lease ran out by this machine's
     /// clock; the ensemble may or may not have expired it yet.
     LeaseExpired,
-    /// Somebody deleted the contender's node.
+    /// The contender's node was deleted, but not by its holder.
     NodeDeleted,
-    /// The client was closed.
+    /// The client, or the program's ZooKeeper handle that it uses, was closed.
     ClientClosed,
     /// The server rejected the client's credentials on reconnecting.
     AuthFailed,
@@ -25,9 +25,11 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossReason::SessionExpired => "the session expired",
-            LossReason::LeaseExpired => "the session's lease ran out by the local clock",
+            LossReason::LeaseExpired => {
+                "no server confirmed the session in time (its lease ran out by the local clock)"
+            }
             LossReason::NodeDeleted => "the contender's node was deleted",
-            LossReason::ClientClosed => "the client was closed",
+            LossReason::ClientClosed => "the client or its ZooKeeper handle was closed",
             LossReason::AuthFailed => "the credentials were rejected",
         })
     }

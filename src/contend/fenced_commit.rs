@@ -1,0 +1,84 @@
+//! Transactions that take effect only while a hold's node exists.
+//!
+//! The server checks the node in the same transaction. A commit without an answer may take effect as
+//! long as the node exists. So such a node is neither handed to another holder nor kept: it is deleted,
+//! and the server deletes it after the commit.
+
+use std::sync::atomic::Ordering;
+
+use super::ask_until_answered::Purpose;
+use super::hold::Hold;
+use crate::error::{Error, ErrorKind, Result};
+use crate::loss_reason::LossReason;
+use crate::rt::Deadline;
+use crate::session::connection::{Fault, Step, Transacted};
+use crate::session::notify::Waiter;
+use crate::session::session::Session;
+use crate::session::status::Usable;
+
+pub(crate) const COMMIT: Purpose =
+    Purpose::to_change("commit the transaction", "other permissions on the nodes of its steps");
+const CHECK: Purpose =
+    Purpose::to_change("check the holder's node in the transaction", "READ on the node");
+
+/// The error of a transaction on a connection that has none.
+pub(crate) fn no_transactions(path: &str) -> Error {
+    let message = "the zookeeper crate has no transactions: connect with `Client::connect`";
+    Error::new(ErrorKind::Unsupported, message).on(path)
+}
+
+impl Hold {
+    /// Commits all steps, or none, in the hold's session, and only if the hold's node exists, within the
+    /// connect timeout. The places of failed steps do not count the check of the hold's node.
+    pub(crate) fn commit(&self, steps: &[Step]) -> Result<Transacted> {
+        let node = self.held_node();
+        self.check()?;
+        if !node.session.has_transactions() {
+            return Err(no_transactions(self.path()));
+        }
+        let core = self.client().core();
+        let until = Deadline::after(core.connect_timeout());
+        let waiter = Waiter::new();
+        let subscription = node.session.status().subscribe(waiter.bell());
+        match node.session.status().until_usable(&waiter, until, || false) {
+            Usable::Now => {}
+            Usable::Never(end) => {
+                node.watchdog.lose(end.into());
+                return Err(self.lost_error(end.into()));
+            }
+            Usable::NotInTime => return Err(COMMIT.unanswered(core, false, self.path())),
+        }
+        drop(subscription);
+        self.check()?;
+        let fence = Step::Check { path: node.watchdog.node.clone(), version: None };
+        let steps: Vec<Step> = [fence].into_iter().chain(steps.iter().cloned()).collect();
+        node.unanswered.fetch_add(1, Ordering::SeqCst);
+        let commit = move |session: &Session| session.commit(&steps);
+        let answer = node.session.ask(until, None, commit, drop)?;
+        let transacted = match answer {
+            Some(Ok(transacted)) => transacted,
+            // It stays in doubt, so `unanswered` still counts it.
+            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) | None => {
+                let message = "the connection was lost before the reply came: the transaction may \
+                               have been committed";
+                return Err(Error::new(ErrorKind::ConnectionLoss, message).on(self.path()));
+            }
+            Some(Err(fault)) => return Err(COMMIT.refused(&fault, self.path())),
+        };
+        node.unanswered.fetch_sub(1, Ordering::SeqCst);
+        match transacted {
+            Err((0, Fault::NoNode)) => {
+                node.watchdog.lose(LossReason::NodeDeleted);
+                Err(self.lost_error(LossReason::NodeDeleted))
+            }
+            Err((0, fault)) => Err(CHECK.refused(&fault, self.path())),
+            Err((place, fault)) => Ok(Err((place - 1, fault))),
+            Ok(mut done) => {
+                if !done.is_empty() {
+                    done.remove(0);
+                }
+                Ok(Ok(done))
+            }
+        }
+    }
+}

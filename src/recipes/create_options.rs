@@ -1,0 +1,88 @@
+//! Which kind of node to create, and with which ACL.
+
+use crate::acl::Acl;
+use crate::session::connection::NodeKind;
+
+/// The kinds of nodes that [`Znode::create`](crate::Znode::create) and
+/// [`Transaction::create`](crate::Transaction::create) can create.
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CreateMode {
+    /// Exists until a client deletes it.
+    #[default]
+    Persistent,
+    /// Exists until a client deletes it. The server appends ten digits to its path: the number of
+    /// children that its parent has ever had.
+    PersistentSequential,
+    /// The server deletes it at the end of this client's session. It cannot have children.
+    Ephemeral,
+    /// The same, with ten digits appended to its path.
+    EphemeralSequential,
+    /// The server deletes it some time after its last child was deleted. Servers before 3.5 create a
+    /// persistent node instead, and so does the `zookeeper` crate.
+    Container,
+}
+
+impl CreateMode {
+    pub(crate) fn is_sequential(self) -> bool {
+        matches!(self, CreateMode::PersistentSequential | CreateMode::EphemeralSequential)
+    }
+
+    fn kind(self) -> NodeKind {
+        match self {
+            CreateMode::Persistent => NodeKind::Persistent,
+            CreateMode::PersistentSequential => NodeKind::PersistentSequential,
+            // Other clients may create a node of that name, too.
+            CreateMode::Ephemeral => NodeKind::Named,
+            CreateMode::EphemeralSequential => NodeKind::EphemeralSequential,
+            CreateMode::Container => NodeKind::Container,
+        }
+    }
+}
+
+/// The [mode](CreateMode) and the ACL of a node to create.
+///
+/// A mode alone can be given instead: the ACL is [open](Acl::open) then.
+///
+/// May change until 0.2: see [Versions](crate#versions).
+///
+/// ```no_run
+/// use zklock::{Acl, Client, CreateMode, CreateOptions};
+///
+/// let zk = Client::builder("localhost").auth("digest", "app:secret").connect()?;
+/// zk.znode("/app").create(CreateMode::Persistent, "")?;
+/// let private = CreateOptions::new(CreateMode::Persistent).acl(Acl::creator_only());
+/// zk.znode("/app/config").create(private, "v1")?;
+/// # Ok::<(), zklock::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "options have no effect before they are given to `create`"]
+pub struct CreateOptions {
+    pub(crate) mode: CreateMode,
+    pub(crate) acl: Vec<Acl>,
+}
+
+impl CreateOptions {
+    /// A node of this mode, with an [open](Acl::open) ACL.
+    pub fn new(mode: CreateMode) -> CreateOptions {
+        CreateOptions { mode, acl: vec![Acl::open()] }
+    }
+
+    /// Sets the node's ACL. Default [`Acl::open`].
+    pub fn acl(mut self, acl: impl Into<Vec<Acl>>) -> CreateOptions {
+        self.acl = acl.into();
+        self
+    }
+
+    pub(crate) fn kind(&self) -> NodeKind {
+        self.mode.kind()
+    }
+}
+
+impl From<CreateMode> for CreateOptions {
+    fn from(mode: CreateMode) -> CreateOptions {
+        CreateOptions::new(mode)
+    }
+}

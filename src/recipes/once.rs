@@ -1,0 +1,422 @@
+//! Jobs that run once for each key, on any of several hosts.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use uuid::Uuid;
+
+use super::create_options::{CreateMode, CreateOptions};
+use super::lock_config::default_data;
+use super::mutex::{DistributedLock, LockGuard};
+use super::node_config::{NodeConfig, Purpose, placed};
+use super::version::ZnodeStat;
+use super::znode::Znode;
+use crate::contend::handover_policy::HandOver;
+use crate::contend::list_contenders::{Contender, first};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fencing::FencingToken;
+use crate::path;
+use crate::rt::{self, Deadline};
+use crate::session::connection::Stat;
+
+/// The first line of a mark. Unknown lines after it are ignored.
+const FORMAT: &str = "zklock-once 1";
+
+const LOOK: Purpose = Purpose::to_read("look for the job's mark", "READ on it");
+const LIST: Purpose = Purpose::to_read("list the marks", "READ on their parent");
+
+const NOT_RUN: &str = "could not create the parent of the marks, so the job has not run";
+
+/// A job that runs once for each key, on any of several hosts, such as once a night.
+///
+/// A lock alone is not enough: a host whose clock is late finds the lock free, and runs the job a
+/// second time. After the job has run, `Once` leaves a mark, a persistent node for the key, and a call
+/// that finds the mark does not run the job. The [transaction](LockGuard::transaction) of the guard
+/// that was held meanwhile writes the mark: only a call that still holds the lock can leave one.
+///
+/// # Guarantees
+///
+/// - No two calls run the job for one key at the same time, as far as the lock can guarantee it:
+///   see [`DistributedLock`].
+/// - After [`Done`](OnceOutcome::Done) no call runs the job again until the mark is
+///   [removed](Once::forget).
+/// - [`DoneByOther`](OnceOutcome::DoneByOther) and [`Busy`](OnceOutcome::Busy) come only from an
+///   answer of the ensemble during this call: the mark, or the node of the other holder. In an
+///   outage there is an error.
+/// - A job that fails or panics leaves no mark: the next call runs it again.
+///
+/// **Not guaranteed: at most once.** If the process dies, or its session is lost, after the job has
+/// done its work and before the mark is written, the next call runs the job again. So the job should
+/// be harmless when it runs twice, or fence its writes: data in ZooKeeper with the guard's own
+/// [transaction](LockGuard::transaction), other stores with its
+/// [fencing token](LockGuard::fencing_token).
+///
+/// # Nodes
+///
+/// Below `base/name`: the marks at `done/KEY`, the locks at `locks/KEY`. Marks stay until they are
+/// removed: by [`forget`](Once::forget), or all old ones by [`prune`](Once::prune). The server
+/// removes unused locks.
+///
+/// ```no_run
+/// use std::error::Error;
+/// use std::time::Duration;
+/// use zklock::{Client, Once, OnceOutcome};
+///
+/// fn nightly(zk: &Client, day: &str) -> Result<(), Box<dyn Error>> {
+///     let report = Once::new(zk, "/jobs", "nightly-report");
+///     let outcome = report.run(day, |guard| {
+///         println!("running, with token {}", guard.fencing_token());
+///         Ok::<_, Box<dyn Error>>(())
+///     })?;
+///     match outcome {
+///         OnceOutcome::Done(()) => println!("done"),
+///         OnceOutcome::DoneByOther(mark) => println!("already done by {}", mark.by()),
+///         OnceOutcome::Busy(holder) => println!("still running: {}", holder.label()),
+///     }
+///     report.prune(Duration::from_secs(90 * 24 * 3600))?;
+///     Ok(())
+/// }
+/// # Ok::<(), zklock::Error>(())
+/// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Debug)]
+pub struct Once {
+    target: NodeConfig,
+}
+
+placed!(
+    Once,
+    OnceBuilder,
+    "Jobs whose marks and locks are below the node `base/name`",
+    "Clients that run jobs need READ, CREATE and DELETE on the created nodes."
+);
+
+/// The outcome of [`Once::run`].
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum OnceOutcome<T> {
+    /// The job has run in this call, with this result, and is marked as done.
+    Done(T),
+    /// The job was done by an earlier call, which the mark describes.
+    DoneByOther(OnceMark),
+    /// Another call is running the job: its contender holds the lock.
+    Busy(Contender),
+}
+
+/// The mark of a job that is done: its key, the process that ran it, and the time.
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, PartialEq, Eq)]
+pub struct OnceMark {
+    key: String,
+    at: SystemTime,
+    by: String,
+    token: Option<FencingToken>,
+    /// The id of the call that left it.
+    call: String,
+}
+
+impl OnceMark {
+    /// The key of the job.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// When the job was marked as done, by the clock of the ensemble's leader.
+    pub fn at(&self) -> SystemTime {
+        self.at
+    }
+
+    /// What ran the job: host, process id, program and thread.
+    pub fn by(&self) -> &str {
+        &self.by
+    }
+
+    /// The fencing token of the lock while the job ran.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.token
+    }
+
+    fn read(key: &str, data: &[u8], stat: Stat) -> OnceMark {
+        let text = String::from_utf8_lossy(data);
+        let line = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("")
+        };
+        OnceMark {
+            key: key.to_owned(),
+            at: ZnodeStat::new(stat).created_at(),
+            by: line("by").to_owned(),
+            token: line("token").parse().ok(),
+            call: line("call").to_owned(),
+        }
+    }
+}
+
+impl fmt::Debug for OnceMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnceMark")
+            .field("key", &self.key)
+            .field("at", &self.at)
+            .field("by", &self.by)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The right to run a job.
+struct Turn {
+    guard: LockGuard,
+    mark: Znode,
+    by: String,
+    call: String,
+}
+
+impl Once {
+    /// Runs the job for this key, unless it is done or another call is running it.
+    ///
+    /// The key is one component of a path, such as a date. The job receives the guard, to fence its
+    /// writes and to check whether the lock is [still held](LockGuard::is_held). Before and after the
+    /// job, the call takes at most a few times the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout).
+    ///
+    /// The call returns the job's error as its own, so the error's type must be convertible from
+    /// [`Error`], as `Box<dyn Error>` is.
+    ///
+    /// # Errors
+    ///
+    /// The job's own error, and:
+    ///
+    /// - before the job, which has not run then: [`InvalidName`](ErrorKind::InvalidName) for a key that
+    ///   cannot be a node's name; [`Connect`](ErrorKind::Connect) if the ensemble does not answer in
+    ///   time; [`Unsupported`](ErrorKind::Unsupported) for a client of a program's own handle; as
+    ///   [`DistributedLock::lock`] otherwise;
+    /// - after the job, with a message that says that the job has run:
+    ///   [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the mark could not be written, or may have
+    ///   been written: without a mark, another call runs the job again; [`Lost`](ErrorKind::Lost) or
+    ///   [`SessionLost`](ErrorKind::SessionLost) if the lock was lost meanwhile, so that another call
+    ///   may have run the job, too.
+    pub fn run<T, E: From<Error>>(
+        &self,
+        key: impl AsRef<str>,
+        job: impl FnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<OnceOutcome<T>, E> {
+        let turn = match self.turn(key.as_ref())? {
+            OnceOutcome::Done(turn) => turn,
+            OnceOutcome::DoneByOther(mark) => return Ok(OnceOutcome::DoneByOther(mark)),
+            OnceOutcome::Busy(holder) => return Ok(OnceOutcome::Busy(holder)),
+        };
+        let result = job(&turn.guard)?;
+        self.leave_mark(key.as_ref(), &turn)?;
+        Ok(OnceOutcome::Done(result))
+    }
+
+    /// Reads the mark of this key; `None` if the job is not done.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Znode::read_latest`].
+    pub fn mark(&self, key: impl AsRef<str>) -> Result<Option<OnceMark>> {
+        let key = key.as_ref().to_owned();
+        let place = NodeConfig::at(self.target.client.clone(), &self.inside("done", &key)?);
+        place.ask(LOOK, move |session, node| {
+            session.sync()?;
+            let found = session.data(node, false)?;
+            Ok(found.map(|(data, stat)| OnceMark::read(&key, &data, stat)))
+        })
+    }
+
+    /// Lists all marks, sorted by key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Znode::read_latest`].
+    pub fn marks(&self) -> Result<Vec<OnceMark>> {
+        let place = NodeConfig::at(self.target.client.clone(), &self.below("done")?);
+        place.ask(LIST, |session, node| {
+            session.sync()?;
+            let mut keys = match session.children(node, false)? {
+                Some(keys) => keys.to_vec(),
+                None => return Ok(Vec::new()),
+            };
+            keys.sort();
+            let paths: Vec<String> = keys.iter().map(|key| path::join(node, key)).collect();
+            let mut marks = Vec::with_capacity(keys.len());
+            for (key, found) in keys.iter().zip(session.read_each(&paths)) {
+                marks.extend(found?.map(|(data, stat)| OnceMark::read(key, &data, stat)));
+            }
+            Ok(marks)
+        })
+    }
+
+    /// Removes the mark of this key, so that the job can run again; `false` if there was none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Znode::delete`], except for `NotFound`.
+    pub fn forget(&self, key: impl AsRef<str>) -> Result<bool> {
+        match self.target.client.znode(self.inside("done", key.as_ref())?).delete() {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes all marks that are older than this, and returns how many it has removed.
+    ///
+    /// The age is the difference between this machine's clock and the ensemble's.
+    ///
+    /// # Errors
+    ///
+    /// As for [`marks`](Once::marks) and [`forget`](Once::forget). Marks that were removed before the
+    /// error stay removed.
+    pub fn prune(&self, older_than: Duration) -> Result<usize> {
+        let mut removed = 0;
+        for mark in self.marks()? {
+            if mark.at.elapsed().is_ok_and(|age| age > older_than) {
+                removed += usize::from(self.forget(&mark.key)?);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Acquires the right to run the job, or returns the call that has it or had it.
+    fn turn(&self, key: &str) -> Result<OnceOutcome<Turn>> {
+        let client = &self.target.client;
+        let mark = client.znode(self.inside("done", key)?);
+        if client.core().handle().is_some() {
+            let message = "the mark needs a transaction, which the zookeeper crate does not have: \
+                           connect with `Client::connect`";
+            return Err(Error::new(ErrorKind::Unsupported, message).on(mark.path()));
+        }
+        let by = String::from_utf8_lossy(&default_data()).into_owned();
+        let call = Uuid::from_u128(rt::random()).simple().to_string();
+        let label = format!("{by} call={call}");
+        let lock = DistributedLock::builder(client, self.below("locks")?, key)
+            .acl(self.target.acl.clone())
+            .data(label.as_str())
+            // Handover would let a second thread of this process wait for the first.
+            .hand_over(HandOver::Off)
+            .build();
+        let lock_node = self.inside("locks", key)?;
+        let limit = client.core().connect_timeout();
+        let until = Deadline::after(limit);
+        loop {
+            if let Some(mark) = self.mark(key)? {
+                return Ok(OnceOutcome::DoneByOther(mark));
+            }
+            if let Some(guard) = lock.try_lock()? {
+                // Another call may have done the job before this one acquired the lock.
+                if let Some(mark) = self.mark(key)? {
+                    return Ok(OnceOutcome::DoneByOther(mark));
+                }
+                // Without its parent, the mark could not be written after the job. An error here does
+                // not leave open whether the job has run.
+                self.make_parent().map_err(|error| match error.may_have_taken_effect() {
+                    true => {
+                        Error::new(ErrorKind::Connect, NOT_RUN).on(mark.path()).caused_by(error)
+                    }
+                    false => error,
+                })?;
+                return Ok(OnceOutcome::Done(Turn { guard, mark, by, call }));
+            }
+            // A node that this call's own attempt left behind is no other holder.
+            match first(client, &lock_node, true)? {
+                Some(holder) if holder.data != label.as_bytes() => {
+                    return Ok(OnceOutcome::Busy(holder));
+                }
+                _ if until.has_passed() => {
+                    let message = format!("could not acquire the lock of the job within {limit:?}");
+                    return Err(Error::new(ErrorKind::Connect, message).on(lock_node));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn make_parent(&self) -> Result<()> {
+        let parent = self.target.client.znode(self.below("done")?);
+        if parent.stat()?.is_some() {
+            return Ok(());
+        }
+        match parent.create_with_parents(self.options(), "") {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the mark, if the lock is still held.
+    fn leave_mark(&self, key: &str, turn: &Turn) -> Result<()> {
+        let Turn { guard, mark, by, call } = turn;
+        let token = guard.fencing_token();
+        let data = format!("{FORMAT}\nby={by}\ntoken={token}\ncall={call}\n");
+        let until = Deadline::after(self.target.client.core().connect_timeout());
+        loop {
+            let transaction = guard.transaction().create(mark.path(), self.options(), &*data);
+            let Err(error) = transaction.commit() else { return Ok(()) };
+            let unsure = |cause: Error| {
+                let message =
+                    format!("the job has run, and its mark may have been written: {cause}");
+                Error::new(ErrorKind::ConnectionLoss, message).on(mark.path()).caused_by(cause)
+            };
+            let unmarked = |cause: Error| {
+                let message = format!("the job has run, but could not be marked as done: {cause}");
+                let kind = match cause.kind() {
+                    // Another call would run the job again.
+                    ErrorKind::Connect => ErrorKind::ConnectionLoss,
+                    kind => kind,
+                };
+                Error::new(kind, message).on(mark.path()).caused_by(cause)
+            };
+            match error.kind() {
+                // The attempt without an answer may have written the mark.
+                ErrorKind::ConnectionLoss | ErrorKind::AlreadyExists => match self.mark(key) {
+                    Ok(Some(found)) if found.call == *call => return Ok(()),
+                    Ok(None) if !until.has_passed() => continue,
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Err(unsure(error)),
+                    Err(cause) => return Err(unsure(cause)),
+                },
+                ErrorKind::NotFound if !until.has_passed() => match self.make_parent() {
+                    Ok(()) => continue,
+                    Err(cause) => return Err(unmarked(cause)),
+                },
+                _ => {}
+            }
+            return Err(unmarked(error));
+        }
+    }
+
+    fn options(&self) -> CreateOptions {
+        CreateOptions::new(CreateMode::Persistent).acl(self.target.acl.clone())
+    }
+
+    /// The path of one of the two nodes below `base/name`.
+    fn below(&self, child: &str) -> Result<String> {
+        path::lock_path(self.target.node()?, child)
+    }
+
+    fn inside(&self, child: &str, key: &str) -> Result<String> {
+        path::lock_path(&self.below(child)?, key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_of_a_later_version_is_a_mark() {
+        let stat = Stat { ctime: 1_000, ..Stat::default() };
+        let read = |text: &str| OnceMark::read("k", text.as_bytes(), stat);
+        let token = "00000001000000a7-00000000";
+        let full = format!("{FORMAT}\nby=host=a pid=1\nnew=x\ntoken={token}\ncall=c\n");
+        let mark = read(&full);
+        assert_eq!((mark.by(), mark.call.as_str()), ("host=a pid=1", "c"));
+        assert_eq!(mark.fencing_token(), token.parse().ok());
+        assert_eq!(mark.at(), SystemTime::UNIX_EPOCH + Duration::from_secs(1));
+        let foreign = read("something else");
+        assert_eq!((foreign.by(), foreign.fencing_token()), ("", None));
+    }
+}

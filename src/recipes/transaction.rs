@@ -1,0 +1,244 @@
+//! Transactions: the server carries out all steps, or none.
+
+use std::fmt;
+
+use super::change_once::{Change, make, unknown};
+use super::create_options::CreateOptions;
+use super::node_config::Purpose;
+use super::version::Version;
+use super::znode::{CREATE, DELETE, WRITE, Znode, refused};
+use crate::contend::fenced_commit::{COMMIT, no_transactions};
+use crate::contend::hold::Hold;
+use crate::error::{Error, Result};
+use crate::path;
+use crate::session::client::Client;
+use crate::session::connection::{Created, Fault, Step, StepReply, Transacted};
+use crate::session::session::Session;
+
+const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
+
+/// Several steps of which the server carries out all or none. Created by [`Client::transaction`], or
+/// by a guard, as with [`LockGuard::transaction`](crate::LockGuard::transaction).
+///
+/// Each step sees the results of the steps before it. Nothing is sent before
+/// [`commit`](Transaction::commit), which also reports paths that ZooKeeper does not allow.
+///
+/// A guard's transaction takes effect only if the guard's node still exists: the server checks that in
+/// the same transaction. So the ensemble itself refuses a late write of a former holder, however long
+/// its process was paused. The transaction borrows the guard, which cannot be dropped meanwhile.
+///
+/// ```no_run
+/// use zklock::{Client, CreateMode, DistributedLock};
+///
+/// let zk = Client::connect("zk1:2181,zk2:2181")?;
+/// zk.transaction()
+///     .create("/app/jobs/17", CreateMode::Persistent, "queued")
+///     .delete("/app/drafts/17")
+///     .commit()?;
+/// let guard = DistributedLock::new(&zk, "/locks", "job-17").lock()?;
+/// guard.transaction().write("/app/jobs/17", "done").commit()?;
+/// # Ok::<(), zklock::Error>(())
+/// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[must_use = "a transaction has no effect before `commit`"]
+pub struct Transaction<'a> {
+    client: Client,
+    fence: Option<&'a Hold>,
+    steps: Vec<Step>,
+    /// The paths of the steps, as the client names them.
+    paths: Vec<String>,
+    /// The first error in the arguments, which `commit` reports.
+    wrong: Option<Error>,
+}
+
+/// What a step of a [`Transaction`] has done.
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StepResult {
+    /// The node exists, with the given version.
+    Checked,
+    /// This node was created: a sequential one has its number in its path.
+    Created(Znode),
+    /// The node's data has this version now.
+    Written(Version),
+    /// The node was deleted.
+    Deleted,
+}
+
+impl Client {
+    /// Starts a transaction, without steps.
+    pub fn transaction(&self) -> Transaction<'static> {
+        Transaction::new(self, None)
+    }
+}
+
+impl<'a> Transaction<'a> {
+    /// Starts a transaction that takes effect only if the hold's node still exists.
+    pub(crate) fn fenced(hold: &'a Hold) -> Transaction<'a> {
+        Transaction::new(hold.client(), Some(hold))
+    }
+
+    fn new(client: &Client, fence: Option<&'a Hold>) -> Transaction<'a> {
+        let client = client.clone();
+        Transaction { client, fence, steps: Vec::new(), paths: Vec::new(), wrong: None }
+    }
+
+    /// Requires that a node exists. Needs READ on it.
+    pub fn check(self, path: impl AsRef<str>) -> Transaction<'a> {
+        self.step(path.as_ref(), |path| Ok(Step::Check { path, version: None }))
+    }
+
+    /// Requires that a node's data has this version. Needs READ on it.
+    pub fn check_unchanged(self, path: impl AsRef<str>, version: Version) -> Transaction<'a> {
+        self.step(path.as_ref(), |path| Ok(Step::Check { path, version: Some(version.checked()?) }))
+    }
+
+    /// Creates a node. Its parent must exist, or an earlier step must create it.
+    pub fn create(
+        self,
+        path: impl AsRef<str>,
+        options: impl Into<CreateOptions>,
+        data: impl Into<Vec<u8>>,
+    ) -> Transaction<'a> {
+        let (options, data) = (options.into(), data.into());
+        let kind = options.kind();
+        self.step(path.as_ref(), |path| Ok(Step::Create { path, data, acl: options.acl, kind }))
+    }
+
+    /// Replaces a node's data, whatever its version.
+    pub fn write(self, path: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Transaction<'a> {
+        let data = data.into();
+        self.step(path.as_ref(), |path| Ok(Step::Write { path, data, version: None }))
+    }
+
+    /// Replaces a node's data if it still has the given version.
+    pub fn write_if_unchanged(
+        self,
+        path: impl AsRef<str>,
+        version: Version,
+        data: impl Into<Vec<u8>>,
+    ) -> Transaction<'a> {
+        let data = data.into();
+        self.step(path.as_ref(), |path| {
+            Ok(Step::Write { path, data, version: Some(version.checked()?) })
+        })
+    }
+
+    /// Deletes a node, whatever its version.
+    pub fn delete(self, path: impl AsRef<str>) -> Transaction<'a> {
+        self.step(path.as_ref(), |path| Ok(Step::Delete { path, version: None }))
+    }
+
+    /// Deletes a node if its data still has the given version.
+    pub fn delete_if_unchanged(self, path: impl AsRef<str>, version: Version) -> Transaction<'a> {
+        self.step(path.as_ref(), |path| {
+            Ok(Step::Delete { path, version: Some(version.checked()?) })
+        })
+    }
+
+    fn step(mut self, path: &str, step: impl FnOnce(String) -> Result<Step>) -> Transaction<'a> {
+        let checked = path::check_absolute(path)
+            .and_then(|()| step(self.client.core().whole(path)).map_err(|error| error.on(path)));
+        match checked {
+            Ok(step) => {
+                self.steps.push(step);
+                self.paths.push(path.to_owned());
+            }
+            Err(error) => drop(self.wrong.get_or_insert(error)),
+        }
+        self
+    }
+
+    /// Sends the transaction, and returns what each step has done. The server carries out all steps, or
+    /// none.
+    ///
+    /// Ends within the client's [connect timeout](crate::ClientBuilder::connect_timeout), and is not
+    /// repeated. If a guard's commit had no answer in time, the guard's node is neither handed to
+    /// another thread of this process nor kept when the guard is dropped: it is deleted, and the server
+    /// deletes it after the commit.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was changed, except for [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss).
+    ///
+    /// - The error of the first step that failed, with its path:
+    ///   [`NotFound`](crate::ErrorKind::NotFound), [`AlreadyExists`](crate::ErrorKind::AlreadyExists),
+    ///   [`VersionMismatch`](crate::ErrorKind::VersionMismatch), [`NotEmpty`](crate::ErrorKind::NotEmpty),
+    ///   [`NotAuthorized`](crate::ErrorKind::NotAuthorized), [`InvalidName`](crate::ErrorKind::InvalidName),
+    ///   [`InvalidArgument`](crate::ErrorKind::InvalidArgument).
+    /// - For a guard's transaction: [`Lost`](crate::ErrorKind::Lost), [`SessionLost`](crate::ErrorKind::SessionLost),
+    ///   [`Closed`](crate::ErrorKind::Closed) or [`AuthFailed`](crate::ErrorKind::AuthFailed) if the guard no
+    ///   longer holds; [`NotAuthorized`](crate::ErrorKind::NotAuthorized) if the lock's ACL denies the
+    ///   holder READ on its own node.
+    /// - [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if there was no answer: the transaction may have
+    ///   been committed.
+    /// - [`Connect`](crate::ErrorKind::Connect) if there was no connection in time: nothing was sent.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported) for a client of a program's own handle: the
+    ///   `zookeeper` crate has no transactions.
+    /// - [`TooLarge`](crate::ErrorKind::TooLarge), and the errors that retrying does not help with, as for
+    ///   [`Znode`](Znode#errors).
+    pub fn commit(self) -> Result<Vec<StepResult>> {
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
+        }
+        if self.steps.is_empty() && self.fence.is_none() {
+            return Ok(Vec::new());
+        }
+        let transacted = match self.fence {
+            Some(hold) => hold.commit(&self.steps)?,
+            None => commit(&self.client, &self.steps, &self.paths[0])?,
+        };
+        match transacted {
+            Ok(done) => Ok(self.results(done)),
+            Err((index, fault)) => Err(self.refused(index, &fault)),
+        }
+    }
+
+    fn results(&self, done: Vec<StepReply>) -> Vec<StepResult> {
+        let result = |(step, reply): (&Step, StepReply)| match (step, reply) {
+            (_, StepReply::Created(Created { path, .. })) => {
+                StepResult::Created(self.client.znode(self.client.core().shown(&path)))
+            }
+            (_, StepReply::Written(stat)) => StepResult::Written(Version::of(&stat)),
+            (Step::Delete { .. }, StepReply::Done) => StepResult::Deleted,
+            (_, StepReply::Done) => StepResult::Checked,
+        };
+        self.steps.iter().zip(done).map(result).collect()
+    }
+
+    fn refused(&self, index: usize, fault: &Fault) -> Error {
+        let purpose = match self.steps.get(index) {
+            Some(Step::Create { .. }) => CREATE,
+            Some(Step::Delete { .. }) => DELETE,
+            Some(Step::Write { .. }) => WRITE,
+            Some(Step::Check { .. }) | None => CHECK,
+        };
+        refused(fault, purpose, self.paths.get(index).map_or("", String::as_str))
+    }
+}
+
+fn commit(client: &Client, steps: &[Step], first: &str) -> Result<Transacted> {
+    let steps = steps.to_vec();
+    let commit = move |session: &Session| match session.has_transactions() {
+        true => session.commit(&steps).map(Some),
+        false => Ok(None),
+    };
+    match make(client, first, COMMIT, false, commit)? {
+        Change::Done(Some(transacted)) => Ok(transacted),
+        Change::Done(None) => Err(no_transactions(first)),
+        Change::Refused(fault) => Err(COMMIT.refused(&fault, first)),
+        Change::InDoubt(_) => Err(unknown(first)),
+    }
+}
+
+impl fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction")
+            .field("paths", &self.paths)
+            .field("is_fenced", &self.fence.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+//! A node's data with its version, and what else the server knows about a node.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::session::connection::Stat;
+
+/// A node's data with its version.
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Versioned {
+    data: Vec<u8>,
+    version: Version,
+}
+
+impl Versioned {
+    pub(crate) fn new(data: Vec<u8>, stat: &Stat) -> Versioned {
+        Versioned { data, version: Version::of(stat) }
+    }
+
+    /// The bytes.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// The bytes, without a copy.
+    pub fn into_data(self) -> Vec<u8> {
+        self.data
+    }
+
+    /// The version, to write only if no other client has written since:
+    /// [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged),
+    /// [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set).
+    pub fn version(&self) -> Version {
+        self.version
+    }
+}
+
+impl fmt::Debug for Versioned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Versioned")
+            .field("data", &String::from_utf8_lossy(&self.data))
+            .field("version", &self.version)
+            .finish()
+    }
+}
+
+/// The version of a node's data: each change makes another one.
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// The transaction that created the node. In a node that is created again, the numbers start
+    /// again.
+    node: i64,
+    number: i32,
+}
+
+impl Version {
+    /// ZooKeeper's number of the version: how often the data was written since the node was created.
+    pub fn number(&self) -> i32 {
+        self.number
+    }
+
+    pub(crate) fn of(stat: &Stat) -> Version {
+        Version { node: stat.czxid, number: stat.version }
+    }
+
+    /// The number to send to the server. Fails for −1, which the server takes for any version.
+    pub(crate) fn checked(self) -> Result<i32> {
+        if self.number != -1 {
+            return Ok(self.number);
+        }
+        let message =
+            "the server takes version -1 for any version: write without a version instead";
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    pub(crate) fn next(self) -> Version {
+        Version { number: self.number.wrapping_add(1), ..self }
+    }
+}
+
+/// What the server knows about a node beside its data: see [`Znode::stat`](crate::Znode::stat).
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZnodeStat(Stat);
+
+impl ZnodeStat {
+    pub(crate) fn new(stat: Stat) -> ZnodeStat {
+        ZnodeStat(stat)
+    }
+
+    /// The version of the node's data.
+    pub fn version(&self) -> Version {
+        Version::of(&self.0)
+    }
+
+    /// When the node was created, by the clock of the ensemble's leader.
+    pub fn created_at(&self) -> SystemTime {
+        time(self.0.ctime)
+    }
+
+    /// When the node's data was last written, by the clock of the ensemble's leader.
+    pub fn written_at(&self) -> SystemTime {
+        time(self.0.mtime)
+    }
+
+    /// The transaction that created the node.
+    pub fn created_zxid(&self) -> i64 {
+        self.0.czxid
+    }
+
+    /// The transaction that last wrote the node's data.
+    pub fn written_zxid(&self) -> i64 {
+        self.0.mzxid
+    }
+
+    /// How many children the node has.
+    pub fn child_count(&self) -> usize {
+        usize::try_from(self.0.children).unwrap_or_default()
+    }
+
+    /// The length of the node's data, in bytes.
+    pub fn data_length(&self) -> usize {
+        usize::try_from(self.0.data_length).unwrap_or_default()
+    }
+
+    /// The session at whose end the server deletes the node; `None` if the node is not ephemeral.
+    pub fn owner(&self) -> Option<i64> {
+        let owner = self.0.ephemeral_owner;
+        // The same field marks containers and nodes with a time to live.
+        let is_mark = owner == i64::MIN || (owner >> 56) == -1;
+        (owner != 0 && !is_mark).then_some(owner)
+    }
+}
+
+fn time(milliseconds: i64) -> SystemTime {
+    let since = Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default());
+    SystemTime::UNIX_EPOCH + since
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_that_would_match_any_is_refused() {
+        let last = Version { node: 7, number: -2 };
+        assert!(last.checked().is_ok() && last.next().checked().is_err());
+        assert!(last.next().next().checked().is_ok());
+        let most = Version { node: 7, number: i32::MAX };
+        assert_eq!(most.next().number(), i32::MIN);
+    }
+}

@@ -1,0 +1,404 @@
+//! A znode of the program's own, read and written on the locks' session.
+
+use super::change_once::{Change, make, unknown};
+use super::changes::Changes;
+use super::create_options::CreateOptions;
+use super::node_config::{NodeConfig, Purpose};
+use super::version::{Version, Versioned, ZnodeStat};
+use crate::acl::Acl;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::session::client::Client;
+use crate::session::connection::{Answer, Created, Fault, NodeKind};
+use crate::session::create_parents::make_parents;
+use crate::session::session::Session;
+use crate::session::watch_loop::View;
+
+/// A znode: data beside the locks, on the same session. Created by [`Client::znode`].
+///
+/// The value is a description: cheap to create and to clone, and not tied to a session. After a lost
+/// session it works on a new one.
+///
+/// # Guarantees
+///
+/// - Every call ends within the client's
+///   [connect timeout](crate::ClientBuilder::connect_timeout), whatever the network does.
+/// - Reads are repeated after lost connections and sessions.
+/// - A change is repeated only if it cannot take effect twice. After a lost reply the library checks
+///   what happened, and reports the real result where it can. Otherwise the call fails with
+///   [`ConnectionLoss`](ErrorKind::ConnectionLoss): it may have taken effect.
+/// - [`Connect`](ErrorKind::Connect) means that the call has changed nothing.
+///
+/// # Errors
+///
+/// All methods share these errors:
+///
+/// | Kind | Meaning |
+/// |---|---|
+/// | [`InvalidName`](ErrorKind::InvalidName) | ZooKeeper does not allow such a path |
+/// | [`Connect`](ErrorKind::Connect) | no server answered in time, and the call has changed nothing |
+/// | [`ConnectionLoss`](ErrorKind::ConnectionLoss) | the reply to a change was lost: the change may have been made |
+/// | [`NotAuthorized`](ErrorKind::NotAuthorized) | an ACL forbids it; the message says which permission is missing |
+/// | [`TooLarge`](ErrorKind::TooLarge) | the request is larger than the server allows; by default 1 MiB |
+/// | [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed), [`System`](ErrorKind::System), [`Server`](ErrorKind::Server) | retrying does not help |
+///
+/// ```no_run
+/// use zklock::{Client, CreateMode};
+///
+/// let zk = Client::connect("zk1:2181,zk2:2181")?;
+/// let config = zk.znode("/app/config");
+/// config.create_with_parents(CreateMode::Persistent, "v1")?;
+/// if let Some(old) = config.read()? {
+///     match config.write_if_unchanged(old.version(), "v2")? {
+///         Some(version) => println!("version {} is ours", version.number()),
+///         None => println!("another client has changed it"),
+///     }
+/// }
+/// # Ok::<(), zklock::Error>(())
+/// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Debug)]
+pub struct Znode {
+    target: NodeConfig,
+}
+
+impl Client {
+    /// Returns the znode with this absolute path.
+    ///
+    /// Never fails: the first call that needs the path reports one that ZooKeeper does not allow, as
+    /// [`InvalidName`](ErrorKind::InvalidName).
+    pub fn znode(&self, path: impl AsRef<str>) -> Znode {
+        Znode { target: NodeConfig::at(self.clone(), path.as_ref()) }
+    }
+}
+
+const READ: Purpose = Purpose::to_read("read the node", "READ on it");
+const STAT: Purpose = Purpose::to_read("read the node's stat", "READ on it");
+const LIST: Purpose = Purpose::to_read("list the node's children", "READ on it");
+const READ_ACL: Purpose = Purpose::to_read("read the node's ACL", "READ or ADMIN on it");
+const SET_ACL: Purpose = Purpose::to_change("set the node's ACL", "ADMIN on it");
+pub(super) const WRITE: Purpose = Purpose::to_change("write the node", "WRITE on it");
+pub(super) const CREATE: Purpose = Purpose::to_change("create the node", "CREATE on its parent");
+pub(super) const DELETE: Purpose = Purpose::to_change("delete the node", "DELETE on its parent");
+
+impl Znode {
+    pub(crate) fn of(target: &NodeConfig) -> Znode {
+        Znode { target: target.clone() }
+    }
+
+    /// The path, without the client's chroot.
+    pub fn path(&self) -> &str {
+        self.target.path()
+    }
+
+    // ----- calls that read
+
+    /// Reads the node's data; `None` if the node does not exist.
+    ///
+    /// The answer comes from this client's server, which may lag behind the others, usually by
+    /// milliseconds. It includes everything that this client has written in this session or has
+    /// already seen. [`read_latest`](Znode::read_latest) includes every client's earlier writes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Znode`].
+    pub fn read(&self) -> Result<Option<Versioned>> {
+        self.target.ask(READ, read)
+    }
+
+    /// Reads the node's data, including every client's earlier writes, in two round trips.
+    ///
+    /// Asks the ensemble's leader first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Znode`].
+    pub fn read_latest(&self) -> Result<Option<Versioned>> {
+        self.target.ask(READ, |session, node| {
+            session.sync()?;
+            read(session, node)
+        })
+    }
+
+    /// Reads what the server knows about the node beside its data; `None` if the node does not exist.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Znode`].
+    pub fn stat(&self) -> Result<Option<ZnodeStat>> {
+        self.target.ask(STAT, |session, node| Ok(session.exists(node, false)?.map(ZnodeStat::new)))
+    }
+
+    /// Lists the names of the node's children, sorted; `None` if the node does not exist.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Znode`].
+    pub fn children(&self) -> Result<Option<Vec<String>>> {
+        self.target.ask(LIST, |session, node| Ok(session.children(node, false)?.map(sorted)))
+    }
+
+    /// Reads the node's ACL; `None` if the node does not exist.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Znode`].
+    pub fn acl(&self) -> Result<Option<Vec<Acl>>> {
+        self.target.ask(READ_ACL, |session, node| session.acl(node))
+    }
+
+    /// Observes the node's data: first the present data, then the data after each change; `None` while
+    /// the node does not exist.
+    ///
+    /// If several changes follow each other quickly, only the last may be seen.
+    pub fn observe(&self) -> Changes<Option<Versioned>> {
+        Changes::new(&self.target, READ, |view: &mut View<'_>, node: &str| {
+            let found = view.node_or_making(node)?;
+            Ok(found.map(|(data, stat)| Versioned::new(data, &stat)))
+        })
+    }
+
+    /// Observes the names of the node's children, sorted: first the present ones, then those after each
+    /// change; `None` while the node does not exist.
+    pub fn observe_children(&self) -> Changes<Option<Vec<String>>> {
+        Changes::new(&self.target, LIST, |view: &mut View<'_>, node: &str| {
+            Ok(view.list_or_making(node)?.map(sorted))
+        })
+    }
+
+    // ----- calls that change something
+
+    /// Creates the node, and returns the created node: a sequential one has its number in its
+    /// [`path`](Znode::path).
+    ///
+    /// # Errors
+    ///
+    /// [`AlreadyExists`](ErrorKind::AlreadyExists); [`NotFound`](ErrorKind::NotFound) if the
+    /// parent does not exist: see [`create_with_parents`](Znode::create_with_parents);
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an ACL that the server does not accept;
+    /// otherwise as for [`Znode`].
+    pub fn create(
+        &self,
+        options: impl Into<CreateOptions>,
+        data: impl Into<Vec<u8>>,
+    ) -> Result<Znode> {
+        self.create_as(&options.into(), data.into(), false)
+    }
+
+    /// Creates the node and its missing parents: persistent nodes with the same ACL.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Znode::create), except for `NotFound`.
+    pub fn create_with_parents(
+        &self,
+        options: impl Into<CreateOptions>,
+        data: impl Into<Vec<u8>>,
+    ) -> Result<Znode> {
+        self.create_as(&options.into(), data.into(), true)
+    }
+
+    fn create_as(&self, how: &CreateOptions, data: Vec<u8>, parents: bool) -> Result<Znode> {
+        let (kind, acl, sent) = (how.kind(), how.acl.clone(), data.clone());
+        let change = self.change(CREATE, !how.mode.is_sequential(), move |session, node| {
+            let parents = parents.then_some(&*acl);
+            create(session, node, &sent, &acl, kind, parents)
+        })?;
+        match change {
+            Change::Done(made) => {
+                Ok(self.target.client.znode(self.target.client.core().shown(&made.path)))
+            }
+            Change::Refused(fault) => Err(refused(&fault, CREATE, self.path())),
+            // The node has other data, so another client has created it.
+            Change::InDoubt(fault @ Fault::NodeExists) => match self.now_in_doubt()? {
+                Some(now) if now.version().number() == 0 && now.data() != data => {
+                    Err(refused(&fault, CREATE, self.path()))
+                }
+                _ => Err(self.unknown()),
+            },
+            Change::InDoubt(fault) => match self.now_in_doubt()? {
+                None => Err(refused(&fault, CREATE, self.path())),
+                Some(_) => Err(self.unknown()),
+            },
+        }
+    }
+
+    /// Replaces the node's data, whatever its version, and returns the new version.
+    ///
+    /// Not repeated after a lost reply, because another client may have written since.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the node does not exist; otherwise as for [`Znode`].
+    pub fn write(&self, data: impl Into<Vec<u8>>) -> Result<Version> {
+        let data = data.into();
+        self.once(WRITE, move |session, node| session.write_version(node, &data, None))
+            .map(|stat| Version::of(&stat))
+    }
+
+    /// Replaces the node's data if it still has the given version, and returns the new version; `None`
+    /// if it has another version, or if the node does not exist.
+    ///
+    /// If several clients write with the same version, exactly one succeeds. The server compares only
+    /// the version's number, which starts from 0 again when the node is deleted and created again.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost, and the data was changed, by
+    /// this call or by another client: the library checks, and could not tell.
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for the version number −1, which comes after
+    /// 2³² changes: the server takes it for any version. Otherwise as for [`Znode`].
+    pub fn write_if_unchanged(
+        &self,
+        version: Version,
+        data: impl Into<Vec<u8>>,
+    ) -> Result<Option<Version>> {
+        let number = version.checked().map_err(|error| error.on(self.path()))?;
+        let data = data.into();
+        let sent = data.clone();
+        let change = self.change(WRITE, true, move |session, node| {
+            session.write_version(node, &sent, Some(number))
+        })?;
+        match change {
+            Change::Done(stat) => Ok(Some(Version::of(&stat))),
+            Change::Refused(Fault::BadVersion | Fault::NoNode) => Ok(None),
+            Change::Refused(fault) => Err(refused(&fault, WRITE, self.path())),
+            Change::InDoubt(Fault::BadVersion | Fault::NoNode) => match self.now_in_doubt()? {
+                // Another client made the only change since then.
+                Some(now) if now.version() == version.next() && now.data() != data => Ok(None),
+                _ => Err(self.unknown()),
+            },
+            Change::InDoubt(fault) => match self.now_in_doubt()? {
+                Some(now) if now.version() == version => Err(refused(&fault, WRITE, self.path())),
+                _ => Err(self.unknown()),
+            },
+        }
+    }
+
+    /// Deletes the node, whatever its version.
+    ///
+    /// Not repeated after a lost reply, because another client may have created the node again since.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the node does not exist,
+    /// [`NotEmpty`](ErrorKind::NotEmpty) if it has children; otherwise as for [`Znode`].
+    pub fn delete(&self) -> Result<()> {
+        self.once(DELETE, |session, node| session.delete(node))
+    }
+
+    /// Deletes the node if its data still has the given version; `false` if it has another version, or
+    /// if the node does not exist.
+    ///
+    /// Not repeated after a lost reply.
+    ///
+    /// # Errors
+    ///
+    /// As [`delete`](Znode::delete), except for `NotFound`, and
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) as with
+    /// [`write_if_unchanged`](Znode::write_if_unchanged).
+    pub fn delete_if_unchanged(&self, version: Version) -> Result<bool> {
+        let number = version.checked().map_err(|error| error.on(self.path()))?;
+        let delete =
+            move |session: &Session, node: &str| match session.delete_version(node, Some(number)) {
+                Ok(()) => Ok(true),
+                Err(Fault::BadVersion | Fault::NoNode) => Ok(false),
+                Err(fault) => Err(fault),
+            };
+        self.once(DELETE, delete)
+    }
+
+    /// Replaces the node's ACL.
+    ///
+    /// Not repeated after a lost reply.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the node does not exist,
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an ACL that the server does not accept;
+    /// otherwise as for [`Znode`].
+    pub fn set_acl(&self, acl: impl Into<Vec<Acl>>) -> Result<()> {
+        let acl = acl.into();
+        self.once(SET_ACL, move |session, node| session.set_acl(node, &acl))
+    }
+
+    // ----- common parts
+
+    /// Makes a change that must be sent at most once.
+    fn once<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        change: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
+    ) -> Result<T> {
+        match self.change(purpose, false, change)? {
+            Change::Done(done) => Ok(done),
+            Change::Refused(fault) => Err(refused(&fault, purpose, self.path())),
+            Change::InDoubt(_) => Err(self.unknown()),
+        }
+    }
+
+    fn change<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        repeats: bool,
+        change: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
+    ) -> Result<Change<T>> {
+        let whole = self.target.whole()?;
+        let change = move |session: &Session| change(session, &whole);
+        make(&self.target.client, self.path(), purpose, repeats, change)
+    }
+
+    /// Reads the node, to find out whether a change was made.
+    fn now_in_doubt(&self) -> Result<Option<Versioned>> {
+        self.read_latest().map_err(|error| self.unknown().caused_by(error))
+    }
+
+    fn unknown(&self) -> Error {
+        unknown(self.path())
+    }
+}
+
+/// The error for a request that the server refuses.
+pub(super) fn refused(fault: &Fault, purpose: Purpose, path: &str) -> Error {
+    let kind = match fault {
+        Fault::NoNode if purpose.tried() == CREATE.tried() => {
+            let message = "could not create the node: its parent does not exist";
+            return Error::new(ErrorKind::NotFound, message).on(path);
+        }
+        Fault::NoNode => ErrorKind::NotFound,
+        Fault::NodeExists => ErrorKind::AlreadyExists,
+        Fault::NotEmpty => ErrorKind::NotEmpty,
+        Fault::BadVersion => ErrorKind::VersionMismatch,
+        _ => return purpose.refused(fault, path),
+    };
+    Error::new(kind, format!("could not {}: {fault}", purpose.tried())).on(path)
+}
+
+fn read(session: &Session, node: &str) -> Answer<Option<Versioned>> {
+    Ok(session.data(node, false)?.map(|(data, stat)| Versioned::new(data, &stat)))
+}
+
+fn sorted(names: impl AsRef<Vec<String>>) -> Vec<String> {
+    let mut names = names.as_ref().clone();
+    names.sort();
+    names
+}
+
+/// Creates the node; with `parents`, also its missing parents, with that ACL.
+pub(super) fn create(
+    session: &Session,
+    node: &str,
+    data: &[u8],
+    acl: &[Acl],
+    kind: NodeKind,
+    parents: Option<&[Acl]>,
+) -> Answer<Created> {
+    match (session.create(node, data, acl, kind), parents) {
+        (Err(Fault::NoNode), Some(above)) => {
+            make_parents(session, path::parent(node), NodeKind::Persistent, above)?;
+            session.create(node, data, acl, kind)
+        }
+        (made, _) => made,
+    }
+}

@@ -1,0 +1,219 @@
+//! Jobs that run once for each key.
+
+use std::cell::Cell;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use zklock::{Client, CreateMode, Error, ErrorKind, LockGuard, Once, OnceOutcome};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::site::Site;
+use crate::support::{eventually, kind, skip_without_server, skip_without_zookeeper};
+
+const T: Duration = Duration::from_secs(20);
+/// Less than what a link waits for an answer.
+const LIMIT: Duration = Duration::from_secs(2);
+
+fn once(zk: &Client, site: &Site) -> Once {
+    Once::new(zk, &site.base, "job")
+}
+
+/// Runs a job that must not run.
+fn idle(once: &Once, key: &str) -> Result<OnceOutcome<()>, Error> {
+    once.run(key, |_: &LockGuard| -> Result<(), Error> { panic!("it was not to run") })
+}
+
+fn works(_: &LockGuard) -> Result<u32, Error> {
+    Ok(7)
+}
+
+#[test]
+fn a_job_is_done_once_for_each_key() {
+    skip_without_zookeeper!();
+    let site = Site::shared("once");
+    let (zk, other) = (site.client(), site.client());
+    let (ours, theirs) = (once(&zk, &site), once(&other, &site));
+    assert_eq!((ours.mark("monday").unwrap(), ours.marks().unwrap()), (None, Vec::new()));
+    assert_eq!(ours.run("monday", works).unwrap(), OnceOutcome::Done(7));
+    let OnceOutcome::DoneByOther(mark) = idle(&theirs, "monday").unwrap() else {
+        panic!("it is done");
+    };
+    assert_eq!(mark.key(), "monday");
+    assert!(mark.by().contains(&format!("pid={}", std::process::id())), "{mark:?}");
+    assert!(mark.fencing_token().is_some() && mark.at().elapsed().unwrap_or_default() < T * 10);
+    // The client that has done it finds the mark, too.
+    assert_eq!(idle(&ours, "monday").unwrap(), OnceOutcome::DoneByOther(mark.clone()));
+    assert_eq!(theirs.run("tuesday", works).unwrap(), OnceOutcome::Done(7));
+    let keys: Vec<_> = ours.marks().unwrap().iter().map(|mark| mark.key().to_owned()).collect();
+    assert_eq!(keys, ["monday", "tuesday"]);
+    // Until it is forgotten.
+    assert!(ours.forget("monday").unwrap());
+    assert!(!theirs.forget("monday").unwrap());
+    assert_eq!(theirs.run("monday", works).unwrap(), OnceOutcome::Done(7));
+    assert_eq!(ours.prune(T * 10).unwrap(), 0);
+    assert_eq!(ours.prune(Duration::ZERO).unwrap(), 2);
+    assert_eq!(ours.marks().unwrap(), Vec::new());
+    for key in ["", "a/b", "..", "a\0"] {
+        assert_eq!(kind(idle(&ours, key)), ErrorKind::InvalidName, "{key:?}");
+        assert_eq!(kind(ours.forget(key)), ErrorKind::InvalidName, "{key:?}");
+    }
+    drop((ours, theirs));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn while_one_is_at_work_others_are_told_who_it_is() {
+    skip_without_zookeeper!();
+    let site = Site::shared("once-busy");
+    let (zk, other) = (site.client(), site.client());
+    let (begin, begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let runs = once(&zk, &site);
+    let at_work = thread::spawn(move || {
+        runs.run("a", |guard| -> Result<(), Error> {
+            begin.send(guard.path().to_owned()).unwrap();
+            let _ = ended.recv();
+            Ok(())
+        })
+    });
+    let node = begun.recv().unwrap();
+    // Also for a thread of the same process.
+    for zk in [&other, &zk] {
+        let OnceOutcome::Busy(holder) = idle(&once(zk, &site), "a").unwrap() else {
+            panic!("another call is running it");
+        };
+        assert_eq!(holder.path, node);
+        assert!(holder.label().contains("pid="), "{holder:?}");
+    }
+    assert_eq!(once(&other, &site).run("b", works).unwrap(), OnceOutcome::Done(7));
+    drop(end);
+    assert_eq!(at_work.join().unwrap().unwrap(), OnceOutcome::Done(()));
+    assert!(matches!(idle(&once(&other, &site), "a"), Ok(OnceOutcome::DoneByOther(_))));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_job_that_fails_leaves_no_mark() {
+    skip_without_zookeeper!();
+    let site = Site::shared("once-fails");
+    let zk = site.client();
+    let ours = once(&zk, &site);
+    let fails = |_: &LockGuard| Err::<(), Box<dyn std::error::Error>>("no paper".into());
+    assert_eq!(ours.run("a", fails).unwrap_err().to_string(), "no paper");
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        ours.run("a", |_| -> Result<(), Error> { std::panic::resume_unwind(Box::new("meant")) })
+    }));
+    assert!(panics.is_err());
+    assert_eq!(ours.mark("a").unwrap(), None);
+    assert_eq!(ours.run("a", works).unwrap(), OnceOutcome::Done(7));
+    drop(ours);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_deposed_holder_leaves_no_mark() {
+    skip_without_zookeeper!();
+    let site = Site::shared("once-deposed");
+    let (zk, other) = (site.client(), site.client());
+    let (ours, theirs) = (once(&zk, &site), once(&other, &site));
+    let error = ours
+        .run("a", |guard| -> Result<(), Error> {
+            other.znode(guard.path()).delete()?;
+            // Another client runs it meanwhile, and fails.
+            let fails = theirs.run("a", |_| Err::<(), _>(Box::<dyn std::error::Error>::from("no")));
+            assert!(fails.is_err());
+            Ok(())
+        })
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(error.to_string().starts_with("the job has run, but"), "{error}");
+    assert_eq!(ours.mark("a").unwrap(), None);
+    assert_eq!(theirs.run("a", works).unwrap(), OnceOutcome::Done(7));
+    drop((ours, theirs));
+    site.finish([zk, other]);
+}
+
+#[test]
+fn an_outage_is_an_error() {
+    skip_without_server!();
+    let site = Site::own("once-outage");
+    let proxy = Proxy::start(site.server().addr());
+    let builder = Client::builder(&proxy.hosts()).session_timeout(T);
+    let zk = builder.connect_timeout(LIMIT).connect().unwrap();
+    let other = site.client();
+    let ours = once(&zk, &site);
+    let outage = || {
+        proxy.refuse();
+        eventually(T, "the outage", || zk.state() != zklock::SessionState::Connected);
+    };
+    // Whether the job is free, running, or done.
+    other
+        .znode(format!("{}/job/done/done", site.base))
+        .create_with_parents(CreateMode::Persistent, "")
+        .unwrap();
+    let held = zklock::DistributedLock::new(&other, format!("{}/job/locks", site.base), "held");
+    let guard = held.lock().unwrap();
+    outage();
+    for key in ["free", "held", "done"] {
+        assert_eq!(kind(idle(&ours, key)), ErrorKind::Connect, "{key}");
+    }
+    proxy.release();
+    assert!(matches!(idle(&ours, "done"), Ok(OnceOutcome::DoneByOther(_))));
+    assert!(matches!(idle(&ours, "held"), Ok(OnceOutcome::Busy(_))));
+    drop((guard, held));
+    // An outage during the job: it has run, and is not marked.
+    let error = ours
+        .run("a", |_| -> Result<(), Error> {
+            outage();
+            Ok(())
+        })
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
+    assert!(error.to_string().starts_with("the job has run"), "{error}");
+    proxy.release();
+    assert_eq!(ours.mark("a").unwrap(), None);
+    drop(ours);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_mark_whose_answer_was_lost_is_found() {
+    skip_without_server!();
+    let site = Site::own("once-lost");
+    let (proxy, zk) = site.proxied(T);
+    let ours = once(&zk, &site);
+    let runs = Cell::new(0);
+    for key in ["a", "b"] {
+        let outcome = ours.run(key, |_| -> Result<(), Error> {
+            runs.set(runs.get() + 1);
+            match key {
+                "a" => proxy.drop_reply(opcode::MULTI, 1),
+                _ => proxy.drop_request(opcode::MULTI, 1),
+            }
+            Ok(())
+        });
+        assert_eq!(outcome.unwrap(), OnceOutcome::Done(()), "{key}");
+        assert!(matches!(idle(&ours, key), Ok(OnceOutcome::DoneByOther(_))));
+    }
+    assert_eq!(runs.get(), 2);
+    drop(ours);
+    site.finish([zk]);
+}
+
+/// Another client does the job after the first look at the mark and before the lock is acquired.
+#[test]
+fn whoever_gets_the_lock_late_finds_the_mark() {
+    skip_without_server!();
+    let site = Site::own("once-late");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.client();
+    proxy.stall_request(opcode::CREATE);
+    let late = once(&zk, &site);
+    let late = thread::spawn(move || idle(&late, "a"));
+    assert!(proxy.wait_for_request(opcode::CREATE, T));
+    assert_eq!(once(&other, &site).run("a", works).unwrap(), OnceOutcome::Done(7));
+    proxy.release();
+    assert!(matches!(late.join().unwrap(), Ok(OnceOutcome::DoneByOther(_))));
+    site.finish([zk, other]);
+}

@@ -1,0 +1,148 @@
+//! What a client reports to the program, and how a client starts.
+
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use zklock::{Cancel, Client, DistributedLock, ErrorKind, Event, LossReason, SessionState};
+
+use crate::support::proxy::{Proxy, opcode};
+use crate::support::site::Site;
+use crate::support::{is_unanswered, kind, skip_without_server, skip_without_zookeeper, waiting};
+
+const SOON: Duration = Duration::from_secs(15);
+const T: Duration = Duration::from_secs(4);
+
+fn reporting(hosts: &str) -> (Client, Receiver<Event>) {
+    let (tell, told) = mpsc::channel();
+    let builder = Client::builder(hosts).session_timeout(T);
+    let zk = builder.on_event(move |event| tell.send(event.clone()).unwrap()).connect().unwrap();
+    (zk, told)
+}
+
+fn next(told: &Receiver<Event>) -> Event {
+    told.recv_timeout(SOON).expect("an event")
+}
+
+#[test]
+fn the_life_of_a_lock_is_reported_in_order() {
+    skip_without_zookeeper!();
+    let site = Site::shared("events");
+    let (zk, told) = reporting(site.hosts());
+    let path = format!("{}/a", site.base);
+    let Event::Connected { session, timeout } = next(&told) else { panic!("not connected") };
+    assert_eq!((Some(session), timeout), (zk.session_id(), zk.session_timeout()));
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    let acquired = next(&told);
+    let Event::Acquired { lock: name, token, is_local: false, .. } = &acquired else {
+        panic!("{acquired:?}")
+    };
+    assert_eq!((name, *token), (&path, guard.fencing_token()));
+    let sibling = {
+        let lock = lock.clone();
+        waiting(move || drop(lock.lock().unwrap()))
+    };
+    assert_eq!(next(&told), Event::Waiting { lock: path.clone() });
+    drop(guard);
+    sibling.join().unwrap();
+    let (released, acquired) = match (next(&told), next(&told)) {
+        (released @ Event::Released { .. }, acquired) => (released, acquired),
+        // The sibling may report first.
+        (acquired, released) => (released, acquired),
+    };
+    assert!(matches!(&released, Event::Released { lock, .. } if *lock == path), "{released:?}");
+    assert!(matches!(acquired, Event::Acquired { is_local: true, .. }), "{acquired:?}");
+    assert!(matches!(next(&told), Event::Released { .. }));
+    // Another client's lock is waited for.
+    let other = site.client();
+    let theirs = DistributedLock::new(&other, &site.base, "a").lock().unwrap();
+    assert!(lock.try_lock_for(Duration::from_secs(1)).unwrap().is_none());
+    assert_eq!(next(&told), Event::Waiting { lock: path.clone() });
+    drop(theirs);
+    drop(lock);
+    zk.close();
+    assert_eq!(next(&told), Event::Closed);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn an_outage_and_a_loss_are_reported() {
+    skip_without_server!();
+    let site = Site::own("events-outage");
+    let proxy = Proxy::start(site.server().addr());
+    let (zk, told) = reporting(&proxy.hosts());
+    assert!(matches!(next(&told), Event::Connected { .. }));
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    assert!(matches!(next(&told), Event::Acquired { .. }));
+    proxy.cut();
+    let suspended = next(&told);
+    let Event::Suspended { lease_left } = suspended else { panic!("{suspended:?}") };
+    assert!(lease_left > Duration::ZERO && lease_left <= T, "{lease_left:?}");
+    assert!(matches!(next(&told), Event::Resumed { .. }));
+    assert!(guard.is_held());
+    proxy.refuse();
+    assert!(matches!(next(&told), Event::Suspended { .. }));
+    // The loss of the session and that of its lock, in either order.
+    let mut lost = [next(&told), next(&told)];
+    lost.sort_by_key(|event| matches!(event, Event::Lost { .. }));
+    let reason = LossReason::LeaseExpired;
+    let lock_lost = Event::Lost { lock: format!("{}/a", site.base), reason };
+    assert_eq!(lost, [Event::SessionLost, lock_lost]);
+    drop(guard);
+    proxy.pass();
+    drop(lock.lock().unwrap());
+    assert!(matches!(next(&told), Event::Connected { .. }));
+    let mut acquired = next(&told);
+    // The old session's node may still be in the way.
+    if matches!(acquired, Event::Waiting { .. }) {
+        acquired = next(&told);
+    }
+    assert!(matches!(acquired, Event::Acquired { .. }), "{acquired:?}");
+    assert!(matches!(next(&told), Event::Released { .. }), "the lost hold is not released");
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_lazy_client_connects_with_its_first_call() {
+    skip_without_server!();
+    let site = Site::own("lazy");
+    let proxy = Proxy::start(site.server().addr());
+    proxy.refuse();
+    let builder = Client::builder(&proxy.hosts()).connect_timeout(Duration::from_millis(300));
+    let zk = builder.lazy().unwrap();
+    assert_eq!((zk.session_id(), zk.state()), (None, SessionState::Lost));
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    assert!(is_unanswered(lock.try_lock()));
+    proxy.pass();
+    drop(lock.lock().unwrap());
+    assert_eq!(zk.state(), SessionState::Connected);
+    assert_eq!(kind(Client::builder("").lazy()), ErrorKind::InvalidName);
+    let never = Duration::ZERO;
+    let refused = Client::builder("localhost").session_timeout(never).lazy();
+    assert_eq!(kind(refused), ErrorKind::InvalidArgument);
+    drop(lock);
+    site.finish([zk]);
+}
+
+#[test]
+fn connecting_can_be_cancelled() {
+    skip_without_server!();
+    let site = Site::own("connect-cancel");
+    let proxy = Proxy::start(site.server().addr());
+    proxy.hold();
+    let (cancel, hosts) = (Cancel::new(), proxy.hosts());
+    let connects = {
+        let cancel = cancel.clone();
+        waiting(move || kind(Client::builder(&hosts).connect_with(&cancel)))
+    };
+    assert!(!connects.is_finished());
+    cancel.cancel();
+    assert_eq!(connects.join().unwrap(), ErrorKind::Cancelled);
+    proxy.pass();
+    let zk = Client::builder(&proxy.hosts()).connect_with(&Cancel::new()).unwrap();
+    assert_eq!(zk.state(), SessionState::Connected);
+    assert_eq!(proxy.count(opcode::CREATE), 0);
+    site.finish([zk]);
+}
