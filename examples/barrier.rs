@@ -34,13 +34,13 @@ fn story() -> Result<bool> {
     checks.that("raise() raises the barrier", barrier.raise()?);
     checks.that("a second raise() returns false", !barrier.raise()?);
     let soon = Duration::from_millis(200);
-    checks.that("wait_for(200 ms) gives false", !barrier.wait_for(soon)?);
+    checks.that("wait_for(200 ms) gives false", !barrier.wait_within(soon)?);
 
     let workers: Vec<_> = (1..=3)
         .map(|number| {
             let barrier = barrier.clone();
             thread::spawn(move || {
-                let passed = barrier.wait_for(Duration::from_secs(30));
+                let passed = barrier.wait_within(Duration::from_secs(30));
                 say(format!("worker {number} goes on"));
                 passed
             })

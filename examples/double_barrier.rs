@@ -34,8 +34,8 @@ fn story() -> Result<bool> {
     let zk = Client::connect(zookeeper.hosts())?;
     let barrier = DoubleBarrier::new(&zk, "/zklock-examples", &name, WORKERS);
 
-    let alone = barrier.enter_for(Duration::from_millis(200))?;
-    checks.that("enter_for(200 ms) by one of three gives None", alone.is_none());
+    let alone = barrier.enter_within(Duration::from_millis(200))?;
+    checks.that("enter_within(200 ms) by one of three gives None", alone.is_none());
 
     // How many workers have begun, and ended, a step.
     let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));

@@ -99,7 +99,7 @@ fn story() -> Result<bool> {
             let right = if *id == "bela" { ErrorKind::Closed } else { ErrorKind::Cancelled };
             checks.that(format!("{id} ends, as {end:?}"), end == right);
         }
-        let successor = watched.campaign_for(SOON)?;
+        let successor = watched.campaign_within(SOON)?;
         checks.that("all have resigned: the watcher could lead", successor.is_some());
         Ok(())
     })?;
@@ -126,12 +126,12 @@ fn stand(
     tell: &Sender<Term>,
     resign: &Receiver<()>,
 ) -> ErrorKind {
-    let ended = election.lead_with::<()>(cancel, |leadership| {
+    let ended = election.lead_within::<()>(cancel, |leadership| {
         let token = leadership.fencing_token();
         say(format!("     {id} is at work, with the token {token}"));
         tell.send(Term { id, token })?;
         // The leader's work goes here, a step at a time.
-        while leadership.is_leader() && !cancel.is_cancelled() {
+        while leadership.is_held() && !cancel.is_cancelled() {
             if resign.recv_timeout(STEP).is_ok() {
                 break;
             }
@@ -139,7 +139,7 @@ fn stand(
         Ok(Continue(()))
     });
     match ended {
-        Ok(()) => ErrorKind::Cancelled,
+        Ok(_) => ErrorKind::Cancelled,
         Err(error) => error.kind(),
     }
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use support::{Checks, Result, ZooKeeper, say, unique};
-use zklock::{Changes, Client, Group, Member};
+use zklock::{Change, Changes, Client, Group, Member};
 
 const BASE: &str = "/zklock-examples";
 const SOON: Duration = Duration::from_secs(15);
@@ -28,7 +28,9 @@ fn main() -> ExitCode {
 /// Waits until there are `count` members, prints each change, and returns their ids.
 fn seen(changes: &mut Changes<Vec<Member>>, count: usize) -> Result<Vec<String>> {
     let end = Instant::now() + SOON;
-    while let Some(members) = changes.next_for(end.saturating_duration_since(Instant::now()))? {
+    while let Change::To(members) =
+        changes.next_within(end.saturating_duration_since(Instant::now()))?
+    {
         let at = |one: &Member| format!("{} at {}", one.id, String::from_utf8_lossy(&one.data));
         say(format!("there are: {:?}", members.iter().map(at).collect::<Vec<_>>()));
         if members.len() == count {

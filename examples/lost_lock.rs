@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{Result, ZooKeeper, say, unique};
-use zklock::{Client, DistributedLock, LockGuard, LossReason};
+use zklock::{Client, DistributedLock, HoldEnd, LockGuard, LossReason};
 
 const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 const BASE: &str = "/zklock-examples";
@@ -84,10 +84,10 @@ fn work(
     // The callback: for work that has to be told to stop, such as a job on another machine.
     guard.on_lost(|why| say(format!("on_lost  tells: {why}")));
 
-    // The wait, on any thread: it also ends, with `None`, when the guard is dropped.
+    // The wait, on any thread: it also ends, with `Released`, when the guard is dropped.
     let lost = guard.lost();
     let waiter = thread::spawn(move || {
-        if let Some(why) = lost.wait() {
+        if let HoldEnd::Lost(why) = lost.wait() {
             say(format!("lost()   tells: {why}"));
         }
     });
@@ -113,8 +113,11 @@ fn work(
     if let Err(error) = guard.ensure_held() {
         say(format!("         ensure_held: {error}"));
     }
-    let why = guard.lost().wait_for(Duration::from_secs(5));
+    let end = guard.lost().wait_within(Duration::from_secs(5));
     drop(guard);
     waiter.join().map_err(|_| "the waiting thread panicked")?;
-    Ok(why.filter(|_| stopped))
+    Ok(match end {
+        Some(HoldEnd::Lost(why)) if stopped => Some(why),
+        _ => None,
+    })
 }

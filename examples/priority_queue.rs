@@ -45,12 +45,12 @@ fn story() -> Result<bool> {
     checks.that("an urgent job overtakes the others", jobs.take()? == b"stop the leak");
     let next = jobs.try_take()?;
     checks.that("equal priorities keep their order", next.as_deref() == Some(b"send the reports"));
-    let next = jobs.take_for(SOON)?;
+    let next = jobs.take_within(SOON)?;
     checks.that("the highest number comes last", next.as_deref() == Some(b"tidy up"));
 
     let waiting = {
         let jobs = jobs.clone();
-        thread::spawn(move || jobs.take_for(SOON))
+        thread::spawn(move || jobs.take_within(SOON))
     };
     jobs.offer(NORMAL, "go home")?;
     let last = waiting.join().map_err(|_| "the waiting thread panicked")??;

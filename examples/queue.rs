@@ -53,7 +53,7 @@ fn taken(zk: &Client, checks: &mut Checks) -> Result<()> {
             let mails = mails.clone();
             thread::spawn(move || -> zklock::Result<Vec<String>> {
                 let mut sent = Vec::new();
-                while let Some(mail) = mails.take_for(Duration::from_millis(300))? {
+                while let Some(mail) = mails.take_within(Duration::from_millis(300))? {
                     sent.push(String::from_utf8_lossy(&mail).into_owned());
                 }
                 say(format!("  worker {worker} has sent {}", sent.join(", ")));
@@ -89,7 +89,7 @@ fn leased(zk: &Client, hosts: &str, checks: &mut Checks) -> Result<()> {
 
     let waiting = {
         let payments = payments.clone();
-        thread::spawn(move || payments.lease_for(SOON))
+        thread::spawn(move || payments.lease_within(SOON))
     };
     // As if its process had died.
     other.close();

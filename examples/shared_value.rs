@@ -34,9 +34,12 @@ fn story() -> Result<bool> {
     let limit = SharedValue::new(&ours, BASE, &name);
     let seen = SharedValue::new(&theirs, BASE, &name);
     let mut changes = seen.observe();
-    checks.that("a value that was never set is none", changes.next_for(SOON)? == Some(None));
+    checks.that(
+        "a value that was never set is none",
+        changes.next_within(SOON)?.changed() == Some(None),
+    );
     limit.set("100")?;
-    let told = changes.next_for(SOON)?.flatten().ok_or("the observer saw no value")?;
+    let told = changes.next_within(SOON)?.changed().flatten().ok_or("the observer saw no value")?;
     say(format!("another client sees {told:?}"));
     checks.that("an observer sees the new value", told.data() == b"100");
 

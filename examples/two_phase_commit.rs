@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use support::{Checks, Result, ZooKeeper, say, unique};
-use zklock::{Client, Decision, TwoPhaseCommit};
+use zklock::{Client, Decision, TwoPhaseCommit, Vote};
 
 const SERVICES: [&str; 2] = ["orders", "stock"];
 const LIMIT: Duration = Duration::from_secs(10);
@@ -35,14 +35,14 @@ fn story() -> Result<bool> {
     let round = order("taken");
     let coordinator = round.begin(&SERVICES)?;
     let (orders, stock) = (round.join("orders")?, round.join("stock")?);
-    orders.vote_yes()?;
-    stock.vote_yes()?;
+    orders.vote(Vote::Yes)?;
+    stock.vote(Vote::Yes)?;
     checks.that(
         "the coordinator commits",
         coordinator.decide_or_abort_within(LIMIT)? == Decision::Commit,
     );
-    checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Commit));
-    checks.that("stock learns it", stock.decision_for(LIMIT)? == Some(Decision::Commit));
+    checks.that("orders learns it", orders.decision_within(LIMIT)? == Some(Decision::Commit));
+    checks.that("stock learns it", stock.decision_within(LIMIT)? == Some(Decision::Commit));
     drop((orders, stock));
     checks.that("the finished round can be deleted", round.forget()?);
 
@@ -50,13 +50,13 @@ fn story() -> Result<bool> {
     let round = order("refused");
     let coordinator = round.begin(&SERVICES)?;
     let (orders, stock) = (round.join("orders")?, round.join("stock")?);
-    orders.vote_yes()?;
-    stock.vote_no()?;
+    orders.vote(Vote::Yes)?;
+    stock.vote(Vote::No)?;
     checks.that(
         "the coordinator aborts",
         coordinator.decide_or_abort_within(LIMIT)? == Decision::Abort,
     );
-    checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Abort));
+    checks.that("orders learns it", orders.decision_within(LIMIT)? == Some(Decision::Abort));
     drop((orders, stock));
     round.forget()?;
 
@@ -64,20 +64,20 @@ fn story() -> Result<bool> {
     let round = order("died");
     let coordinator = round.begin(&SERVICES)?;
     let (orders, stock) = (round.join("orders")?, round.join("stock")?);
-    orders.vote_yes()?;
-    stock.vote_yes()?;
+    orders.vote(Vote::Yes)?;
+    stock.vote(Vote::Yes)?;
     drop((stock, coordinator));
     let soon = Duration::from_millis(200);
-    checks.that("orders knows nothing yet, and waits", orders.decision_for(soon)?.is_none());
+    checks.that("orders knows nothing yet, and waits", orders.decision_within(soon)?.is_none());
     for one in round.state()?.ok_or("the round is gone")?.participants {
         say(format!("         {}: here {}, vote {:?}", one.name, one.is_here, one.vote));
     }
     let recovered = round.recover()?.decide_or_abort_within(LIMIT)?;
     checks.that("the coordinator that recovers the round aborts it", recovered == Decision::Abort);
-    checks.that("orders learns it", orders.decision_for(LIMIT)? == Some(Decision::Abort));
+    checks.that("orders learns it", orders.decision_within(LIMIT)? == Some(Decision::Abort));
     checks.that("stock learns it after its restart", round.decision()? == Some(Decision::Abort));
     let again = round.join("stock")?;
-    checks.that("and its vote is kept", again.vote_no().is_err());
+    checks.that("and its vote is kept", again.vote(Vote::No).is_err());
     drop((orders, again));
     round.forget()?;
     Ok(checks.all_passed)

@@ -52,7 +52,7 @@
 //!
 //! # `None`, or an error
 //!
-//! A call that may return `None` (or, like [`Barrier::wait_for`](crate::Barrier::wait_for), `false`)
+//! A call that may return `None` (or, like [`Barrier::wait_within`](crate::Barrier::wait_within), `false`)
 //! does so only if a server said during this call that others hold the lock or that the queue is
 //! empty, or if another thread of this process holds the lock. If no server answered in time, the
 //! call fails with `Connect` at the same moment. So a job never takes an outage for another holder.
@@ -62,7 +62,7 @@
 //! - Stop a process that was paused between a look and a write. A holder's [fencing
 //!   token](crate::FencingToken) lets the receiver of a late write refuse it. Leaders and leased items
 //!   have one, too. The ensemble itself refuses a late write by a guard's
-//!   [transaction](crate::LockGuard::transaction).
+//!   [transaction](crate::Hold::transaction).
 //! - Read what is true now. Between the answer and its use, everything may change. `members`,
 //!   `leader`, `contenders`, `len` and `peek` are for people, and for decisions that may be out of
 //!   date.

@@ -41,12 +41,12 @@
 //! | [`LeaderElection`] | one leader of many candidates | [`Leadership`] |
 //!
 //! Each can be acquired without a limit, tried, tried for some time, and cancelled ([`Cancel`]). A
-//! guard says whether it holds (`is_held`, `ensure_held`, [`lost`](LockGuard::lost),
-//! [`on_lost`](LockGuard::on_lost)), for how long that is certain
-//! ([`lease_left`](LockGuard::lease_left)), and has a [`FencingToken`] where holders have an order.
+//! guard says whether it holds (`is_held`, `ensure_held`, [`lost`](Hold::lost),
+//! [`on_lost`](Hold::on_lost)), for how long that is certain
+//! ([`lease_left`](Hold::lease_left)), and has a [`FencingToken`] where holders have an order.
 //!
 //! `contenders` lists who holds and who waits ([`Contender`]), `observe` reports changes
-//! ([`Observer`]), `request_release` asks a holder to release, and `break_lock` removes one by force.
+//! ([`Changes`]), `request_release` asks a holder to release, and `break_lock` removes one by force.
 //! [`NodeNaming`] decides which clients in other languages can share a lock, [`Acl`] who may touch it.
 //!
 //! [`Once`], a job that runs once for each key on any of many hosts, is built on a lock.
@@ -73,7 +73,7 @@
 //! [`Client`] is one session, kept over lost connections; [`ClientBuilder`] has its settings,
 //! [`Retry`] the limits for trouble, [`SessionState`] its states. The client also reads and writes a
 //! program's own nodes on that session ([`znode`](Client::znode),
-//! [`transaction`](Client::transaction)); a guard's [`transaction`](LockGuard::transaction) takes effect
+//! [`transaction`](Client::transaction)); a guard's [`transaction`](Hold::transaction) takes effect
 //! only while the guard holds. [`on_event`](ClientBuilder::on_event) reports each [`Event`]. The feature `testing` starts servers for tests.
 //!
 //! # Errors
@@ -107,7 +107,7 @@
 //!
 //! **`Ok(None)` is no error, and never an outage.** It means that others have it: in this call a
 //! server said that others hold the lock or that the queue is empty, or another thread of this
-//! process holds the lock. So does `false` of [`Barrier::wait_for`]. If no server answered in time,
+//! process holds the lock. So does `false` of [`Barrier::wait_within`]. If no server answered in time,
 //! the call fails with [`Connect`](ErrorKind::Connect) at the moment at which it would have returned
 //! `Ok(None)`. Calls without a limit keep trying during an outage.
 //!
@@ -123,7 +123,7 @@
 //!
 //! No lock can stop a holder that is paused between a look at its guard and the write that follows.
 //! A receiver that remembers the highest [`FencingToken`] and refuses lower ones closes that gap.
-//! If the receiver is ZooKeeper itself, use a guard's [`transaction`](LockGuard::transaction).
+//! If the receiver is ZooKeeper itself, use a guard's [`transaction`](Hold::transaction).
 //!
 //! # Heartbeat and lease
 //!
@@ -272,20 +272,20 @@ mod models;
 pub mod bench_only;
 
 pub use acl::{Acl, Permissions};
+pub use contend::changes::{Change, Changes};
 pub use contend::handover_policy::HandOver;
+pub use contend::hold::Hold;
 pub use contend::list_contenders::Contender;
-pub use contend::observer::Observer;
 pub use contend::ticket::{Class, NodeNaming};
-pub use contend::watchdog::Lost;
+pub use contend::watchdog::{HoldEnd, Lost};
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use fencing::FencingToken;
 pub use loss_reason::LossReason;
 pub use recipes::barrier::{Barrier, BarrierBuilder};
-pub use recipes::changes::Changes;
 pub use recipes::create_options::{CreateMode, CreateOptions};
 pub use recipes::double_barrier::{DoubleBarrier, DoubleBarrierBuilder, Entered};
-pub use recipes::election::candidates::{Candidate, LeaderObserver};
+pub use recipes::election::candidates::Candidate;
 pub use recipes::election::lead_loop::TermResult;
 pub use recipes::election::progress::{ElectionPhase, ElectionProgress};
 pub use recipes::election::{LeaderElection, LeaderElectionBuilder, Leadership};
@@ -304,7 +304,7 @@ pub use recipes::shared_value::{SharedValue, SharedValueBuilder};
 pub use recipes::transaction::{StepResult, Transaction};
 pub use recipes::two_phase_commit::coordinator::Coordinator;
 pub use recipes::two_phase_commit::participant::Participant;
-pub use recipes::two_phase_commit::round::{Decision, ParticipantState, RoundState};
+pub use recipes::two_phase_commit::round::{Decision, ParticipantState, RoundState, Vote};
 pub use recipes::two_phase_commit::{TwoPhaseCommit, TwoPhaseCommitBuilder};
 pub use recipes::version::{Version, Versioned, ZnodeStat};
 pub use recipes::znode::Znode;
@@ -312,5 +312,6 @@ pub use session::cancel::Cancel;
 pub use session::client::{Client, ClientBuilder, ClientStats};
 pub use session::retry::Retry;
 pub use session::status::SessionState;
+pub use session::wait::Wait;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;

@@ -29,6 +29,7 @@ use crate::session::create_parents::make_parents;
 use crate::session::notify::{Signal, Subscription, Waiter};
 use crate::session::retry::Retry;
 use crate::session::session::Session;
+use crate::session::wait::Wait;
 use crate::session::watch_loop::{GRACE, worth_asking};
 
 /// What to contend for, and what the contender's node looks like.
@@ -54,6 +55,13 @@ pub(crate) struct Limits<'a> {
     /// Whether to wait for other contenders.
     pub(crate) patient: bool,
     pub(crate) cancel: Option<&'a Cancel>,
+}
+
+impl<'a> Limits<'a> {
+    /// To wait for other contenders as long as this.
+    pub(crate) fn patient(wait: &'a Wait) -> Limits<'a> {
+        Limits { deadline: wait.until(), patient: true, cancel: wait.cancel() }
+    }
 }
 
 /// Why a call ends, or begins anew.
@@ -202,6 +210,14 @@ pub(crate) fn insist<T>(mut attempt: impl FnMut() -> Result<Option<T>>) -> Resul
             return Ok(got);
         }
     }
+}
+
+/// Makes an attempt that may give up when its time is over; without a limit it does not give up.
+pub(crate) fn insist_within<T>(
+    wait: &Wait,
+    mut attempt: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    if wait.until().is_never() { insist(attempt).map(Some) } else { attempt() }
 }
 
 /// Contends until admitted; `None` if others are ahead when the time is over, or are ahead at all and

@@ -4,7 +4,7 @@
 //! Curator does the same: the reader's node is ephemeral, but not sequential, and carries the
 //! writer's number. A contender that waits behind the writer sees one of the two at any time.
 
-use super::errors::refusal;
+use super::ask_until_answered::Purpose;
 use super::hold::Hold;
 use super::ticket::{Form, Guid, Ticket};
 use crate::acl::Acl;
@@ -13,6 +13,9 @@ use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt;
 use crate::session::connection::{Fault, NodeKind};
+use crate::session::wait::Wait;
+
+const CREATE: Purpose = Purpose::to_change("create the reader's node", "CREATE on the lock node");
 
 impl Hold {
     /// Replaces this hold, which is released, by one in the form's class with the same place and
@@ -23,8 +26,9 @@ impl Hold {
         let guid = Guid::from_u128(rt::random());
         let name = format!("{}{:010}", form.prefix(guid), sequence.unwrap_or_default());
         let path = path::join(&lock_node, &name);
-        let made = self.persist(|session, whole| {
-            match session.create(&whole(&path), data, acl, NodeKind::Ephemeral) {
+        let (whole, bytes, entries) = (self.whole(&path), data.to_vec(), acl.to_vec());
+        let made = self.persist(&Wait::FOREVER, CREATE, move |session| {
+            match session.create(&whole, &bytes, &entries, NodeKind::Ephemeral) {
                 // An earlier attempt of this call made it: no other call knows its guid.
                 Ok(_) | Err(Fault::NodeExists) => Ok(()),
                 Err(fault) => Err(fault),
@@ -37,8 +41,7 @@ impl Hold {
             Err(fault) => {
                 // An earlier attempt may have made it.
                 self.discard(&path);
-                let needs = "CREATE on the lock node";
-                return Err(refusal(&fault, "create the reader's node", needs, &lock_node));
+                return Err(CREATE.refused(&fault, &lock_node));
             }
         }
         // If a later step fails, dropping this deletes the new node.

@@ -7,8 +7,9 @@ use std::{fmt, mem};
 
 use uuid::Uuid;
 
+use super::ask_until_answered::Purpose;
 use super::core::GrantedNode;
-use super::errors::refusal;
+use super::errors::cancelled;
 use super::ticket::Ticket;
 use super::watchdog::{
     HolderCallbacks, Lost, NodeListener, OnLost, OnRequest, ReleasedParts, Watchdog,
@@ -25,14 +26,42 @@ use crate::session::connection::{Answer, Fault};
 use crate::session::notify::{Subscription, Waiter};
 use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
+use crate::session::wait::Wait;
 use crate::session_notice::End;
 
 /// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
 /// must end first.
 pub(crate) const DROP_LIMIT: Duration = Duration::from_millis(500);
 
-/// See the module. Dropping it hands the node to the next thread that shares it, or releases it.
-pub(crate) struct Hold {
+const CONFIRM: Purpose = Purpose::to_read("confirm the lock", "READ on the node");
+const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");
+
+/// What every guard holds: a contender's node, and the knowledge of whether it is still held.
+///
+/// All guards of one node dereference to it, so its methods are methods of
+/// [`LockGuard`](crate::LockGuard), [`ReentrantGuard`](crate::ReentrantGuard),
+/// [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit),
+/// [`Leadership`](crate::Leadership), [`LeasedItem`](crate::LeasedItem),
+/// [`Entered`](crate::Entered) and [`Participant`](crate::Participant). A function that must stop
+/// when a hold of any kind is lost takes a `&Hold`:
+///
+/// ```no_run
+/// use zklock::{Client, DistributedLock, DistributedSemaphore, Hold};
+///
+/// fn work(hold: &Hold) {
+///     while hold.is_held() {
+///         // one more step
+///         # break;
+///     }
+/// }
+///
+/// let zk = Client::connect("localhost")?;
+/// work(&*DistributedLock::new(&zk, "/locks", "nightly").lock()?);
+/// work(&*DistributedSemaphore::new(&zk, "/semaphores", "downloads", 10).acquire()?);
+/// # Ok::<(), zklock::Error>(())
+/// ```
+// Dropping it hands the node to the next thread that shares it, or releases it.
+pub struct Hold {
     client: Client,
     held_node: Arc<HeldNode>,
     turn: u32,
@@ -130,7 +159,8 @@ impl Hold {
         &self.client
     }
 
-    pub(crate) fn path(&self) -> &str {
+    /// Returns the path of the contender's node, as the client names it.
+    pub fn path(&self) -> &str {
         &self.held_node.path
     }
 
@@ -138,14 +168,34 @@ impl Hold {
         FencingToken::new(self.held_node.zxid, self.turn)
     }
 
-    pub(crate) fn is_held(&self) -> bool {
+    /// Returns whether it is held, as far as this process knows.
+    ///
+    /// True if no loss was seen, and the session's lease has not run out by this machine's clock,
+    /// which counts the time that the machine or the process slept. Sends no request; once false,
+    /// always false.
+    pub fn is_held(&self) -> bool {
         self.held_node.is_held()
     }
 
-    /// For how long it is certain to be held, without another answer.
-    pub(crate) fn lease_left(&self) -> Duration {
+    /// Returns how long it is certain to be held without another reply of the ensemble.
+    ///
+    /// While the client is connected, replies extend this time again and again. In an outage it
+    /// runs down to zero, and then the loss is reported. The crate's documentation says, under
+    /// "Heartbeat and lease", how much of the [session timeout](crate::Client::session_timeout) is
+    /// left at the beginning of an outage. Zero also after a loss, and always on a program's own
+    /// ZooKeeper handle, whose lease is not known. Sends no request.
+    ///
+    /// Compare it with the time that a step takes before you begin the step. It is a duration
+    /// rather than an instant because it keeps running while the machine sleeps.
+    pub fn lease_left(&self) -> Duration {
         let left = || self.held_node.session.trusted().unwrap_or_default();
         if self.is_held() { left() } else { Duration::ZERO }
+    }
+
+    /// Whether it is held, without recording a loss: for the checks of tests.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn seems_held(&self) -> bool {
+        self.held_node.watchdog.state.lock().lost.is_none() && self.held_node.session.is_trusted()
     }
 
     pub(crate) fn held_node(&self) -> &Arc<HeldNode> {
@@ -189,35 +239,57 @@ impl Hold {
         self.held_node.loss().map_or(Ok(()), |why| Err(self.lost_error(why)))
     }
 
-    pub(crate) fn ensure_held(&self) -> Result<()> {
-        let waiter = Waiter::new();
-        let _subscription = self.held_node.session.status().subscribe(waiter.bell());
+    /// Asks the ensemble, through its leader, whether it is held, in one round trip.
+    ///
+    /// While the connection is lost it waits for the outcome: at most until the session is resumed
+    /// or lost.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionLost`](ErrorKind::SessionLost), [`Lost`](ErrorKind::Lost),
+    /// [`Closed`](ErrorKind::Closed) or [`AuthFailed`](ErrorKind::AuthFailed) if it is not held any
+    /// more; [`Server`](ErrorKind::Server) if the server refuses the request.
+    pub fn ensure_held(&self) -> Result<()> {
+        self.ensure_held_within(Wait::FOREVER)
+    }
+
+    /// Asks the ensemble whether it is held, waiting at most `wait` for the answer: see
+    /// [`ensure_held`](Self::ensure_held).
+    ///
+    /// # Errors
+    ///
+    /// [`Connect`](ErrorKind::Connect) when the time is over, and
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: it may be held or not.
+    /// Otherwise as [`ensure_held`](Self::ensure_held).
+    pub fn ensure_held_within(&self, wait: impl Into<Wait>) -> Result<()> {
+        let (wait, held_node) = (wait.into(), &self.held_node);
+        let waiter = self.waiter(&wait);
         loop {
             self.check()?;
-            if let Err(end) = self.until_usable(&waiter) {
-                self.held_node.watchdog.lose(end.into());
-                return Err(self.lost_error(end.into()));
+            match self.until_usable(&waiter.0, &wait) {
+                Usable::Now => {}
+                Usable::NotInTime => return Err(self.not_in_time(&wait, CONFIRM, false)),
+                Usable::Never(end) => {
+                    held_node.watchdog.lose(end.into());
+                    return Err(self.lost_error(end.into()));
+                }
             }
             self.check()?;
-            match self.held_node.session.confirm(&self.held_node.watchdog.node) {
-                Ok(Some(stat)) if stat.ephemeral_owner == self.held_node.session.id() => {
+            let node = held_node.watchdog.node.clone();
+            let confirm = move |session: &Session| session.confirm(&node);
+            match held_node.session.ask(wait.until(), wait.cancel(), confirm, drop)? {
+                Some(Ok(Some(stat))) if stat.ephemeral_owner == held_node.session.id() => {
                     return self.check();
                 }
-                Ok(_) => {
-                    self.held_node.watchdog.lose(LossReason::NodeDeleted);
+                Some(Ok(_)) => {
+                    held_node.watchdog.lose(LossReason::NodeDeleted);
                     return Err(self.lost_error(LossReason::NodeDeleted));
                 }
                 // The node is there, and no other client makes one of this name.
-                Err(Fault::NoAuth) if self.has_guid() => return self.check(),
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
-                Err(fault) => {
-                    return Err(refusal(
-                        &fault,
-                        "confirm the lock",
-                        "READ on the node",
-                        &self.held_node.path,
-                    ));
-                }
+                Some(Err(Fault::NoAuth)) if self.has_guid() => return self.check(),
+                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
+                Some(Err(fault)) => return Err(CONFIRM.refused(&fault, self.path())),
+                None => return Err(self.not_in_time(&wait, CONFIRM, true)),
             }
         }
     }
@@ -239,11 +311,27 @@ impl Hold {
         Error::new(kind, format!("the {noun} is no longer held: {why}")).on(&self.held_node.path)
     }
 
-    pub(crate) fn lost(&self) -> Lost {
+    /// Returns a handle to wait for the loss on any thread.
+    pub fn lost(&self) -> Lost {
         Lost::of(&self.held_node.watchdog, self.turn)
     }
 
-    pub(crate) fn on_lost(&self, callback: OnLost) {
+    /// Calls `callback`, once, when it is lost; at once if it is already.
+    ///
+    /// Every loss before the release is reported, even if the guard is dropped right afterwards; a
+    /// loss after the release never is. It does not matter what finds the loss first: a call of
+    /// [`lost`](Self::lost) or the drop of the guard reports it, too.
+    ///
+    /// The callback runs on a thread of this library and may call the library and block; other
+    /// callbacks get other threads. If the system has no thread for it, it waits for the next
+    /// change of the session, or the next call. Releasing waits up to half a second for callbacks
+    /// that are due or running, except for the one that releases. What a callback owns is dropped
+    /// when it has run, or after the release.
+    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
+        self.tell_if_lost(Box::new(callback));
+    }
+
+    fn tell_if_lost(&self, callback: OnLost) {
         let mut state = self.held_node.watchdog.state.lock();
         match state.lost {
             None => state.callbacks.push(callback),
@@ -255,11 +343,23 @@ impl Hold {
         }
     }
 
-    pub(crate) fn release_requested(&self) -> bool {
+    /// Returns whether a client has requested the release.
+    ///
+    /// Such requests are zklock's `request_release`, Curator's `__REVOKE__`, and the `unlock` of
+    /// ZooKeeper's "Recipes and Solutions", written to the contender's node. Dropping the guard
+    /// consents; doing nothing is allowed. This call asks no server: the holder's node is watched
+    /// anyway. A request goes unnoticed if an ACL forbids the holder to read its own node.
+    pub fn release_requested(&self) -> bool {
         self.held_node.watchdog.state.lock().requested
     }
 
-    pub(crate) fn on_release_requested(&self, callback: OnRequest) {
+    /// Calls `callback`, once, when a client requests the release; at once if one has already. The
+    /// callback never begins after the release, and runs like that of [`on_lost`](Self::on_lost).
+    pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
+        self.tell_if_requested(Box::new(callback));
+    }
+
+    fn tell_if_requested(&self, callback: OnRequest) {
         let mut state = self.held_node.watchdog.state.lock();
         if state.requested {
             drop(state);
@@ -270,69 +370,107 @@ impl Hold {
     }
 
     /// Releases the lock, waits until that is done, and returns the outcome.
-    pub(crate) fn release(mut self) -> Result<()> {
+    pub(crate) fn release(self) -> Result<()> {
+        self.release_within(&Wait::FOREVER).map(drop)
+    }
+
+    /// Releases the lock, waiting at most this long until that is done; false if it was not done
+    /// then, so that the background does it.
+    pub(crate) fn release_within(mut self, wait: &Wait) -> Result<bool> {
         self.held_node.core.check_process()?;
-        let until = Deadline::after(DROP_LIMIT);
+        let until = Deadline::after(DROP_LIMIT).earlier(wait.until());
         let (baton, left) = match self.part() {
-            ReleaseOutcome::Passed => return Ok(()),
+            ReleaseOutcome::Passed => return Ok(true),
             ReleaseOutcome::Lost(why, left) => {
                 left.settle(until);
                 return Err(self.lost_error(why));
             }
             ReleaseOutcome::Ours(baton, left) => (baton, left),
         };
-        let deleted = self.delete();
+        let deleted = self.delete(wait);
         drop(baton);
         left.settle(until);
         deleted
     }
 
-    /// Deletes the node, however often that must be repeated over lost connections.
-    fn delete(&self) -> Result<()> {
-        let waiter = Waiter::new();
-        let _subscription = self.held_node.session.status().subscribe(waiter.bell());
+    /// Deletes the node, however often that must be repeated over lost connections; false if it was
+    /// not deleted in time.
+    fn delete(&self, wait: &Wait) -> Result<bool> {
+        let held_node = &self.held_node;
+        let waiter = self.waiter(wait);
         let mut unanswered = false;
         loop {
-            if let Err(end) = self.until_usable(&waiter) {
-                return Err(ended(end).on(&self.held_node.path));
+            match self.until_usable(&waiter.0, wait) {
+                Usable::Now => {}
+                Usable::NotInTime => break,
+                Usable::Never(end) => return Err(ended(end).on(self.path())),
             }
-            match self.held_node.delete() {
-                Ok(()) => return Ok(()),
+            let (node, named) = (held_node.watchdog.node.clone(), held_node.watchdog.named);
+            let delete = move |session: &Session| match named {
+                None => session.delete(&node),
+                Some(czxid) => session.delete_named(&node, czxid),
+            };
+            match held_node.session.ask(wait.until(), wait.cancel(), delete, drop)? {
+                Some(Ok(())) => return Ok(true),
                 // An earlier attempt of ours took effect.
-                Err(Fault::NoNode) if unanswered => return Ok(()),
-                Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => unanswered = true,
-                Err(fault) => {
-                    self.held_node.insist();
-                    let needs = "DELETE on the lock node";
-                    return Err(refusal(
-                        &fault,
-                        "delete the contender",
-                        needs,
-                        &self.held_node.path,
-                    ));
+                Some(Err(Fault::NoNode)) if unanswered => return Ok(true),
+                Some(Err(Fault::NoNode)) => return Err(self.lost_error(LossReason::NodeDeleted)),
+                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => unanswered = true,
+                Some(Err(fault)) => {
+                    held_node.insist();
+                    return Err(DELETE.refused(&fault, self.path()));
                 }
+                None => break,
+            }
+        }
+        held_node.insist();
+        if wait.is_cancelled() { Err(cancelled(self.path())) } else { Ok(false) }
+    }
+
+    /// Repeats a request over lost connections until it is answered. An error means that there was
+    /// no answer in time, or that the session has ended.
+    pub(crate) fn persist<T: Send + 'static>(
+        &self,
+        wait: &Wait,
+        purpose: Purpose,
+        question: impl Fn(&Session) -> Answer<T> + Clone + Send + 'static,
+    ) -> Result<Answer<T>> {
+        let session = &self.held_node.session;
+        let waiter = self.waiter(wait);
+        let mut unanswered = false;
+        loop {
+            match self.until_usable(&waiter.0, wait) {
+                Usable::Now => {}
+                Usable::NotInTime => return Err(self.not_in_time(wait, purpose, unanswered)),
+                Usable::Never(end) => return Err(self.lost_error(end.into())),
+            }
+            match session.ask(wait.until(), wait.cancel(), question.clone(), drop)? {
+                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => unanswered = true,
+                Some(answer) => return Ok(answer),
+                None => return Err(self.not_in_time(wait, purpose, true)),
             }
         }
     }
 
-    /// Repeats a verb over lost connections until it is answered. The verb is given a function that
-    /// returns a path as the server knows it. An error means that the session has ended.
-    pub(crate) fn persist<T>(
-        &self,
-        verb: impl Fn(&Session, &dyn Fn(&str) -> String) -> Answer<T>,
-    ) -> Result<Answer<T>> {
-        let waiter = Waiter::new();
-        let _subscription = self.held_node.session.status().subscribe(waiter.bell());
-        loop {
-            if let Err(end) = self.until_usable(&waiter) {
-                return Err(self.lost_error(end.into()));
-            }
-            match verb(&self.held_node.session, &|path| self.held_node.core.whole(path)) {
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
-                answer => return Ok(answer),
-            }
+    /// A path as the server knows it.
+    pub(crate) fn whole(&self, path: &str) -> String {
+        self.held_node.core.whole(path)
+    }
+
+    /// The error of a call that had no answer in time, after a request or without any.
+    fn not_in_time(&self, wait: &Wait, purpose: Purpose, was_asked: bool) -> Error {
+        if wait.is_cancelled() {
+            return cancelled(self.path());
         }
+        purpose.unanswered(&self.held_node.core, was_asked, self.path())
+    }
+
+    /// Woken by a change of the session, and by the end of the wait.
+    fn waiter(&self, wait: &Wait) -> (Waiter, Subscription, Option<Subscription>) {
+        let waiter = Waiter::new();
+        let session = self.held_node.session.status().subscribe(waiter.bell());
+        let cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
+        (waiter, session, cancel)
     }
 
     /// Ends the hold and leaves the node's deletion to the caller; `None` if another thread has the
@@ -362,14 +500,12 @@ impl Hold {
         core.reaper().delete(&self.held_node.session, core.whole(path));
     }
 
-    fn until_usable(&self, waiter: &Waiter) -> Result<(), End> {
+    fn until_usable(&self, waiter: &Waiter, wait: &Wait) -> Usable {
         if self.held_node.core.is_elsewhere() {
-            return Err(End::Closed);
+            return Usable::Never(End::Closed);
         }
-        match self.held_node.session.status().until_usable(waiter, Deadline::NEVER, || false) {
-            Usable::Never(end) => Err(end),
-            Usable::Now | Usable::NotInTime => Ok(()),
-        }
+        let session = self.held_node.session.status();
+        session.until_usable(waiter, wait.until(), || wait.is_cancelled())
     }
 
     /// Reports that a call which began then has acquired it, and later its release; for a program
@@ -466,12 +602,6 @@ enum ReleaseOutcome {
 impl HeldNode {
     pub(crate) fn is_held(&self) -> bool {
         self.loss().is_none()
-    }
-
-    /// Whether it is held, without recording a loss: for the checks of tests.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn seems_held(&self) -> bool {
-        self.watchdog.state.lock().lost.is_none() && self.session.is_trusted()
     }
 
     /// Why it is lost, if it is. If the lease has ended, the loss is recorded and reported before
@@ -595,13 +725,6 @@ impl HeldNode {
         }
     }
 
-    fn delete(&self) -> Answer<()> {
-        match self.watchdog.named {
-            None => self.session.delete(&self.watchdog.node),
-            Some(czxid) => self.session.delete_named(&self.watchdog.node, czxid),
-        }
-    }
-
     /// Has the node deleted in the background, though the server may have refused that.
     fn insist(&self) {
         let (reaper, node) = (self.core.reaper(), self.watchdog.node.clone());
@@ -622,13 +745,20 @@ impl Drop for Hold {
     }
 }
 
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
+impl Hold {
+    /// Prints it under the name of the guard that has it.
+    pub(crate) fn fmt_as(&self, guard: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(guard)
             .field("path", &self.held_node.path)
             .field("token", &format_args!("{}", self.token()))
             .field("is_held", &self.is_held())
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("Hold", f)
     }
 }
 

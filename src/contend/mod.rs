@@ -8,11 +8,12 @@
 //!   [`handover_policy`].
 //! - Holds: [`hold`] (what a guard owns), its [`watchdog`];
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
-//! - Looks on or interferes: [`list_contenders`], [`observer`], [`revoke`], each with requests of
+//! - Looks on or interferes: [`list_contenders`], [`observer`] with its [`changes`], [`revoke`], each with requests of
 //!   [`ask_until_answered`]; [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
 pub(crate) mod ask_until_answered;
+pub(crate) mod changes;
 mod cleanup;
 pub(crate) mod core;
 pub(crate) mod downgrade;

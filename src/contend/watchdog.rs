@@ -20,6 +20,7 @@ use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::notify::{Signal, Subscription};
 use crate::session::reaper::Reaper;
 use crate::session::session::Session;
+use crate::session::wait::Wait;
 
 /// How long to wait before repeating a request about the node that the server has refused.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -549,7 +550,17 @@ fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
     if named.is_none_or(|czxid| czxid == stat.czxid) { Ok(()) } else { Err(Fault::NoNode) }
 }
 
-/// Waits for the loss of a lock: see [`LockGuard::lost`](crate::LockGuard::lost).
+/// How a hold has ended: see [`Lost::wait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HoldEnd {
+    /// The guard was dropped, or released otherwise.
+    Released,
+    /// It was lost before that.
+    Lost(LossReason),
+}
+
+/// Waits for the loss of a lock: see [`Hold::lost`](crate::Hold::lost).
 #[derive(Clone)]
 pub struct Lost {
     watchdog: Arc<Watchdog>,
@@ -562,31 +573,42 @@ impl Lost {
         Lost { watchdog: Arc::clone(watchdog), turn }
     }
 
-    /// Blocks until the lock is lost, and returns why; `None` if it is released first.
-    pub fn wait(&self) -> Option<LossReason> {
-        self.wait_until(Deadline::NEVER)
-    }
-
-    /// Blocks until the lock is lost, at most for `limit`, and returns why; `None` if it is
-    /// released first or the time is over.
-    pub fn wait_for(&self, limit: Duration) -> Option<LossReason> {
-        self.wait_until(Deadline::after(limit))
-    }
-
-    fn wait_until(&self, deadline: Deadline) -> Option<LossReason> {
-        self.look();
-        let mut state = self.watchdog.state.lock();
-        while state.lost.is_none() && !state.is_over(self.turn) {
-            match deadline.instant() {
-                None => self.watchdog.changed.wait(&mut state),
-                Some(end) => {
-                    if self.watchdog.changed.wait_until(&mut state, end).timed_out() {
-                        break;
-                    }
-                }
+    /// Blocks until the hold ends, and returns how.
+    pub fn wait(&self) -> HoldEnd {
+        loop {
+            if let Some(end) = self.wait_within(Wait::FOREVER) {
+                return end;
             }
         }
-        state.loss(self.turn)
+    }
+
+    /// Blocks until the hold ends, at most `wait`, and returns how; `None` if the time was over or
+    /// the wait was cancelled first.
+    pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<HoldEnd> {
+        let wait = wait.into();
+        self.look();
+        let woken = Arc::downgrade(&self.watchdog);
+        let wake = move || {
+            if let Some(watchdog) = woken.upgrade() {
+                let _state = watchdog.state.lock();
+                watchdog.changed.notify_all();
+            }
+        };
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(Arc::new(wake)));
+        let mut state = self.watchdog.state.lock();
+        loop {
+            if let Some(why) = state.loss(self.turn) {
+                return Some(HoldEnd::Lost(why));
+            }
+            if state.is_over(self.turn) {
+                return Some(HoldEnd::Released);
+            }
+            match wait.until().instant() {
+                _ if wait.is_cancelled() || wait.until().has_passed() => return None,
+                None => self.watchdog.changed.wait(&mut state),
+                Some(end) => drop(self.watchdog.changed.wait_until(&mut state, end)),
+            }
+        }
     }
 
     /// Why the lock was lost, if it was.

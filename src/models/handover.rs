@@ -11,6 +11,7 @@ use super::lock::{Holders, NODE, assert_no_contender_is_left, client, if_answere
 use super::threads;
 use super::until;
 use crate::contend::handover_policy::HandOver;
+use crate::contend::watchdog::HoldEnd;
 use crate::error::ErrorKind;
 use crate::recipes::mutex::{DistributedLock, DistributedLockBuilder};
 use crate::rt::shuttled::one_in;
@@ -188,7 +189,7 @@ fn a_close_ends_every_wait() {
         let client = client(&world);
         let lock = builder(&client, 64).keep_for(LONG).build();
         let contenders = threads(3, move |number| match lock.lock() {
-            Ok(guard) if number == 0 => assert!(guard.lost().wait().is_some()),
+            Ok(guard) if number == 0 => assert!(matches!(guard.lost().wait(), HoldEnd::Lost(_))),
             Ok(guard) => drop(guard),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Closed, "{error:?}"),
         });

@@ -10,6 +10,7 @@ use super::join;
 use super::threads;
 use super::until;
 use crate::contend::handover_policy::HandOver;
+use crate::contend::watchdog::HoldEnd;
 use crate::error::{ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::recipes::mutex::{DistributedLock, LockGuard};
@@ -177,7 +178,7 @@ fn a_close_ends_every_wait() {
         let lock = lock(&client);
         let contenders = threads(3, move |number| match lock.lock() {
             // The other threads wait behind this one.
-            Ok(guard) if number == 0 => assert!(guard.lost().wait().is_some()),
+            Ok(guard) if number == 0 => assert!(matches!(guard.lost().wait(), HoldEnd::Lost(_))),
             Ok(guard) => drop(guard),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Closed, "{error:?}"),
         });
@@ -254,7 +255,7 @@ fn a_node_that_is_removed_is_lost() {
         guard.on_lost(move |_| {
             note.fetch_add(1, SeqCst);
         });
-        assert!(guard.lost().wait().is_some());
+        assert!(matches!(guard.lost().wait(), HoldEnd::Lost(_)));
         assert!(!guard.is_held());
         join(meddler);
         until(|| told.load(SeqCst) == 1);

@@ -1,16 +1,15 @@
 //! The barrier: callers wait until it is removed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::node_config::{NodeConfig, Purpose, Wait, placed};
+use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::cancel::Cancel;
 use crate::session::connection::{Answer, Fault};
 use crate::session::create_parents::{Stamp, make_once};
 use crate::session::session::Session;
+use crate::session::wait::Wait;
 use crate::session::watch_loop::View;
 
 /// Blocks all callers that wait for it, as long as it is raised.
@@ -132,32 +131,24 @@ impl Barrier {
     /// [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed),
     /// [`System`](ErrorKind::System), [`Server`](ErrorKind::Server).
     pub fn wait(&self) -> Result<()> {
-        self.wait_by(Wait::FOREVER).map(drop)
+        self.pass(WaitLimits::FOREVER).map(drop)
     }
 
-    /// Waits at most `limit` while the barrier is up; returns false if it was still up at the end.
+    /// Waits while the barrier is up, at most `wait`; returns false if it was still up when the time
+    /// was over.
     ///
     /// A request that is under way may take up to 50 ms more.
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect), when the limit is over, if no server answered in this call;
-    /// otherwise as [`wait`](Barrier::wait).
-    pub fn wait_for(&self, limit: Duration) -> Result<bool> {
-        self.wait_by(Wait::until(Deadline::after(limit)))
-    }
-
-    /// Blocks as long as the barrier is up, until any thread trips `cancel`: see
+    /// [`Connect`](ErrorKind::Connect), when the time is over, if no server answered in this call;
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
     /// [`wait`](Barrier::wait).
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`wait`](Barrier::wait).
-    pub fn wait_with(&self, cancel: &Cancel) -> Result<()> {
-        self.wait_by(Wait::unless(cancel)).map(drop)
+    pub fn wait_within(&self, wait: impl Into<Wait>) -> Result<bool> {
+        self.pass(WaitLimits::from(&wait.into()))
     }
 
-    fn wait_by(&self, wait: Wait<'_>) -> Result<bool> {
+    fn pass(&self, wait: WaitLimits<'_>) -> Result<bool> {
         let look = |view: &mut View<'_>, whole: &str| {
             // A server that lags behind may wrongly say that there is no node.
             let passes = view.confirm(whole)?.is_none() || view.node(whole)?.is_none();

@@ -9,7 +9,7 @@ use crate::session::session::Session;
 use crate::session::watch_loop::WatchLoop;
 
 /// The outcome of a change.
-pub(super) enum Change<T> {
+pub(super) enum ChangeOutcome<T> {
     Done(T),
     /// The change was certainly not made.
     Refused(Fault),
@@ -25,7 +25,7 @@ pub(super) fn make<T: Send + 'static>(
     purpose: Purpose,
     repeats: bool,
     change: impl Fn(&Session) -> Answer<T> + Clone + Send + 'static,
-) -> Result<Change<T>> {
+) -> Result<ChangeOutcome<T>> {
     let until = Deadline::after(client.core().connect_timeout());
     let mut watch_loop = WatchLoop::new(client, None);
     let mut lost = false;
@@ -41,15 +41,15 @@ pub(super) fn make<T: Send + 'static>(
             answer => answer?,
         };
         match answer {
-            Some(Ok(done)) => return Ok(Change::Done(done)),
+            Some(Ok(done)) => return Ok(ChangeOutcome::Done(done)),
             None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                 lost = true;
                 if !repeats || until.has_passed() {
                     return Err(unknown(node));
                 }
             }
-            Some(Err(fault)) if lost => return Ok(Change::InDoubt(fault)),
-            Some(Err(fault)) => return Ok(Change::Refused(fault)),
+            Some(Err(fault)) if lost => return Ok(ChangeOutcome::InDoubt(fault)),
+            Some(Err(fault)) => return Ok(ChangeOutcome::Refused(fault)),
         }
     }
 }

@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use super::changes::Changes;
-use super::node_config::{NodeConfig, Purpose, Wait, placed};
+use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
+use crate::contend::changes::Changes;
+use crate::contend::errors::cancelled;
 use crate::contend::hold::{DROP_LIMIT, Hold};
 use crate::contend::list_contenders::HIDDEN;
+use crate::contend::watchdog::HoldEnd;
 use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
@@ -22,6 +24,7 @@ use crate::session::create_parents::make_parents;
 use crate::session::notify::Waiter;
 use crate::session::session::Session;
 use crate::session::status::Usable;
+use crate::session::wait::Wait;
 use crate::session::watch_loop::{View, WatchLoop, worth_asking};
 
 /// How long a member that the server refuses waits before it tries to rejoin.
@@ -110,13 +113,33 @@ impl Group {
     /// [`System`](ErrorKind::System) if no thread can be started; otherwise only what waiting does
     /// not resolve.
     pub fn join(&self, id: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Result<Membership> {
+        self.join_within(id, data, self.target.client.core().connect_timeout())
+    }
+
+    /// Joins, waiting at most `wait` instead of the connect timeout: see [`join`](Group::join).
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`join`](Group::join).
+    pub fn join_within(
+        &self,
+        id: impl AsRef<str>,
+        data: impl Into<Vec<u8>>,
+        wait: impl Into<Wait>,
+    ) -> Result<Membership> {
         let path = path::lock_path(self.target.node()?, id.as_ref())?;
-        let core = self.target.client.core();
-        let until = Deadline::after(core.connect_timeout());
+        let (core, wait, begin) = (self.target.client.core(), wait.into(), rt::now());
+        let until = wait.until();
         let whole = core.whole(&path);
-        let mut watch_loop = self.target.watch_loop(Wait::FOREVER);
+        let limits = WaitLimits::from(&wait);
+        let taken = |path: &str| match limits.over::<()>(path) {
+            Err(cancelled) => cancelled,
+            Ok(_) => taken(rt::now().saturating_duration_since(begin), path),
+        };
+        let mut watch_loop = self.target.watch_loop(limits);
         let Some(claim) = claim(core, &whole, &watch_loop, until) else {
-            return Err(taken(core, &path));
+            return Err(taken(&path));
         };
         let (target, claim) = (self.target.clone(), Arc::new(claim));
         let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
@@ -130,9 +153,12 @@ impl Group {
         }
         let hold = match settled? {
             JoinOutcome::Standing(hold) => hold,
-            JoinOutcome::Taken => return Err(taken(core, &node.path)),
+            JoinOutcome::Taken => return Err(taken(&node.path)),
             // If the node was created, it is being deleted.
-            JoinOutcome::NotInTime => return Err(JOIN.unanswered(core, false, &node.path)),
+            JoinOutcome::NotInTime => {
+                limits.over::<()>(&node.path)?;
+                return Err(JOIN.unanswered(core, false, &node.path));
+            }
         };
         let seat = Arc::new(SharedMembership {
             node,
@@ -199,7 +225,7 @@ impl Group {
     /// Each change costs each observer as many requests as [`members`](Group::members).
     pub fn observe(&self) -> Changes<Vec<Member>> {
         let core = Arc::downgrade(self.target.client.core());
-        Changes::new(&self.target, LOOK, move |view: &mut View<'_>, node: &str| {
+        self.target.observe(LOOK, move |view: &mut View<'_>, node: &str| {
             let ids = view.list_or_making(node)?.unwrap_or_default();
             members(&core, view, node, &ids)
         })
@@ -262,11 +288,8 @@ fn claim(
     claim
 }
 
-fn taken(core: &ClientCore, path: &str) -> Error {
-    let message = format!(
-        "the id was in use for {:?}: choose another id, or a longer connect timeout",
-        core.connect_timeout()
-    );
+fn taken(waited: Duration, path: &str) -> Error {
+    let message = format!("the id was in use for {waited:.1?}: choose another id, or wait longer");
     Error::new(ErrorKind::Taken, message).on(path)
 }
 
@@ -351,13 +374,31 @@ impl Membership {
     /// delete; [`Server`](ErrorKind::Server) if the server refuses for another reason. The delete
     /// is then retried in the background.
     pub fn leave(self) -> Result<()> {
-        self.seat.leave(Deadline::NEVER)
+        self.leave_within(Wait::FOREVER).map(drop)
+    }
+
+    /// Leaves the group, waiting at most `wait` until the server has confirmed it: see
+    /// [`leave`](Membership::leave).
+    ///
+    /// Returns false if there was no answer when the time was over: the background goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
+    /// Otherwise as [`leave`](Membership::leave).
+    pub fn leave_within(self, wait: impl Into<Wait>) -> Result<bool> {
+        let wait = wait.into();
+        self.seat.leave(&wait, |hold| leave(hold, &wait))
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let _ = self.seat.leave(Deadline::after(DROP_LIMIT));
+        let until = Deadline::after(DROP_LIMIT);
+        let _ = self.seat.leave(&Wait::from(until), |hold| {
+            hold.let_go(until);
+            Ok(true)
+        });
     }
 }
 
@@ -521,7 +562,8 @@ impl MemberNode {
             }
             match session.confirm(&self.whole) {
                 Ok(Some(stat)) if stat.ephemeral_owner == session.id() => {
-                    return leave(self.stand(Arc::clone(session), stat.czxid));
+                    return leave(self.stand(Arc::clone(session), stat.czxid), &Wait::FOREVER)
+                        .map(drop);
                 }
                 Ok(_) => return Ok(()),
                 Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
@@ -535,10 +577,10 @@ impl MemberNode {
 }
 
 /// Releases the hold. If it is lost already, there is nothing to leave.
-fn leave(hold: Hold) -> Result<()> {
+fn leave(hold: Hold, wait: &Wait) -> Result<bool> {
     use ErrorKind::{AuthFailed, Closed, Lost, SessionLost};
-    hold.release().or_else(|error| match error.kind() {
-        Lost | SessionLost | Closed | AuthFailed => Ok(()),
+    hold.release_within(wait).or_else(|error| match error.kind() {
+        Lost | SessionLost | Closed | AuthFailed => Ok(true),
         _ => Err(error),
     })
 }
@@ -564,14 +606,14 @@ impl SharedMembership {
         let left = loop {
             let lost = self.part.lock().lost.clone();
             // Without a reason, the group was left.
-            let Some(why) = lost.wait() else { break Ok(()) };
+            let HoldEnd::Lost(why) = lost.wait() else { break Ok(()) };
             self.is_lost(why);
             let Some(hold) = self.come_back(&mut watch_loop, &mut unsure) else {
                 break unsure.map_or(Ok(()), |session| self.node.retract(&session));
             };
             unsure = None;
             if let Some(hold) = self.has_rejoined(hold) {
-                break leave(hold);
+                break leave(hold, &Wait::FOREVER).map(drop);
             }
         };
         self.part.lock().left = Some(left);
@@ -648,27 +690,34 @@ impl SharedMembership {
         });
     }
 
-    fn leave(&self, until: Deadline) -> Result<()> {
+    fn leave(
+        self: &Arc<Self>,
+        wait: &Wait,
+        release: impl FnOnce(Hold) -> Result<bool>,
+    ) -> Result<bool> {
         self.node.target.client.core().check_process()?;
         self.leaving.cancel();
+        let woken = Arc::clone(self);
+        let wake = move || {
+            let _part = woken.part.lock();
+            woken.changed.notify_all();
+        };
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(Arc::new(wake)));
         let mut part = self.part.lock();
         if let Some(hold) = part.hold.take() {
             drop(part);
-            if until.is_never() {
-                return leave(hold);
-            }
-            hold.let_go(until);
-            return Ok(());
+            return release(hold);
         }
         // The thread may be creating a node: wait until it has ended.
         loop {
             if let Some(left) = &part.left {
-                return left.clone();
+                return left.clone().map(|()| true);
             }
-            if until.has_passed() {
-                return Ok(());
+            if wait.is_cancelled() {
+                return Err(cancelled(&self.node.path));
             }
-            match until.instant() {
+            match wait.until().instant() {
+                _ if wait.until().has_passed() => return Ok(false),
                 None => self.changed.wait(&mut part),
                 Some(end) => drop(self.changed.wait_until(&mut part, end)),
             }

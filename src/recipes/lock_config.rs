@@ -7,10 +7,13 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use crate::acl::Acl;
-use crate::contend::acquire::{Contention, Limits, OthersAhead, acquire_after, insist};
+use crate::contend::acquire::{
+    Contention, Limits, OthersAhead, acquire_after, insist, insist_within,
+};
+use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
-use crate::contend::observer::Observer;
+use crate::contend::observer::{are_same, observe};
 use crate::contend::revoke;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +21,7 @@ use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 
 /// See the module.
 #[derive(Clone)]
@@ -59,10 +63,9 @@ impl LockConfig {
 
     // ----- contending
 
-    /// Waits until the lock is held, or the wait is cancelled.
-    pub(crate) fn wait(&self, form: Form, cancel: Option<&Cancel>) -> Result<Hold> {
-        let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
-        insist(|| self.acquire(form, limits))
+    /// Waits until the lock is held.
+    pub(crate) fn wait(&self, form: Form) -> Result<Hold> {
+        insist(|| self.acquire(form, Limits::patient(&Wait::FOREVER)))
     }
 
     /// Acquires the lock only if no other contender blocks it.
@@ -71,8 +74,13 @@ impl LockConfig {
         self.acquire(form, Limits { deadline, patient: false, cancel: None })
     }
 
-    pub(crate) fn try_until(&self, form: Form, deadline: Deadline) -> Result<Option<Hold>> {
-        self.acquire(form, Limits { deadline, patient: true, cancel: None })
+    pub(crate) fn within(&self, form: Form, wait: &Wait) -> Result<Option<Hold>> {
+        insist_within(wait, || self.acquire(form, Limits::patient(wait)))
+    }
+
+    pub(crate) fn unless(&self, form: Form, cancel: &Cancel) -> Result<Hold> {
+        let wait = Wait::from(cancel);
+        insist(|| self.acquire(form, Limits::patient(&wait)))
     }
 
     /// Checks everything that needs no server.
@@ -124,8 +132,8 @@ impl LockConfig {
         list_contenders::first(&self.client, self.node()?, synced)
     }
 
-    pub(crate) fn observe(&self, form: Form) -> Observer {
-        Observer::new(&self.client, self.node.clone(), form)
+    pub(crate) fn observe(&self, form: Form) -> Changes<Vec<Contender>> {
+        observe(&self.client, self.node.clone(), form, |holders| holders, are_same)
     }
 
     pub(crate) fn request_release(&self) -> Result<usize> {
@@ -158,7 +166,7 @@ pub(crate) fn default_data() -> Vec<u8> {
 
 impl fmt::Debug for LockConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Site")
+        f.debug_struct("LockConfig")
             .field("node", &self.node)
             .field("acl", &self.acl)
             .field("naming", &self.naming)
@@ -254,11 +262,11 @@ macro_rules! looking_on {
                 self.config.contenders(true)
             }
 
-            /// Returns an [`Observer`], which reports who holds whenever that changes: for
-            /// dashboards and tests.
+            /// Observes who holds: first the present holders, in the order of their numbers, then
+            /// those after each change. For dashboards and tests.
             ///
             #[doc = $cost]
-            pub fn observe(&self) -> Observer {
+            pub fn observe(&self) -> Changes<Vec<Contender>> {
                 self.config.observe($form(self))
             }
 
@@ -267,8 +275,8 @@ macro_rules! looking_on {
             /// It does not wait: a holder may keep the lock.
             ///
             /// Each holder learns of the request by
-            /// [`on_release_requested`](crate::LockGuard::on_release_requested) or
-            /// [`release_requested`](crate::LockGuard::release_requested), and consents by dropping
+            /// [`on_release_requested`](crate::Hold::on_release_requested) or
+            /// [`release_requested`](crate::Hold::release_requested), and consents by dropping
             /// its guard. The request is the text `__REVOKE__`, written over the data of the
             /// holder's node. Revocable locks of Curator understand it, too.
             ///
@@ -299,7 +307,7 @@ macro_rules! looking_on {
             ///
             /// The next contender gets the lock at once, *while the former holder may still be at
             /// work*: the holder learns of the loss a moment later, by
-            /// [`on_lost`](crate::LockGuard::on_lost), if it is alive and connected at all. For
+            /// [`on_lost`](crate::Hold::on_lost), if it is alive and connected at all. For
             /// operators who know that the holder does nothing any more, and for resources that
             /// check the [fencing token](crate::FencingToken). To ask a holder instead, use
             /// [`request_release`](Self::request_release).

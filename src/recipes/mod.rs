@@ -1,15 +1,13 @@
 //! The recipes. Each lock consists of a form, which tells the engine what its contenders ask for,
-//! and a guard; the locks share [`lock_config`] and [`guard_macro`]. The other recipes use
-//! [`node_config`], some through a [`znode`]. All queues share the items of [`queue`].
+//! and a guard, which dereferences to its [`Hold`](crate::Hold); the locks share [`lock_config`].
+//! The other recipes use [`node_config`], some through a [`znode`]. All queues share the items of [`queue`].
 
 pub(crate) mod barrier;
 mod change_once;
-pub(crate) mod changes;
 pub(crate) mod create_options;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
 pub(crate) mod group;
-mod guard_macro;
 mod lock_config;
 pub(crate) mod multi;
 pub(crate) mod mutex;

@@ -9,7 +9,7 @@ use super::mutex::DistributedLock;
 use super::reentrant::{ReentrantGuard, ReentrantLock};
 use super::rwlock::DistributedRwLock;
 use super::semaphore::DistributedSemaphore;
-use crate::contend::acquire::{Limits, OthersAhead, insist};
+use crate::contend::acquire::{Limits, OthersAhead, insist, insist_within};
 use crate::contend::hold::{DROP_LIMIT, Hold};
 use crate::contend::ticket::{Class, Form};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,6 +17,7 @@ use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::rt::{self, AtomicBool, Deadline, Mutex};
 use crate::session::cancel::Cancel;
+use crate::session::wait::Wait;
 use crate::session::watch_loop::worth_asking;
 
 /// Several locks, acquired all or none.
@@ -123,7 +124,7 @@ impl MultiLock {
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) if locks of different kinds share a path.
     /// After an error nothing is held.
     pub fn lock(&self) -> Result<MultiGuard> {
-        self.wait(None)
+        insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
 
     /// Acquires all of them, waiting until any thread trips `cancel`: see
@@ -136,7 +137,19 @@ impl MultiLock {
     ///
     /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`lock`](MultiLock::lock).
     pub fn lock_with(&self, cancel: &Cancel) -> Result<MultiGuard> {
-        self.wait(Some(cancel))
+        let wait = Wait::from(cancel);
+        insist(|| self.acquire(Limits::patient(&wait)))
+    }
+
+    /// Acquires all of them, waiting at most `wait` in all: see [`DistributedLock::lock_within`].
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`try_lock_for`](MultiLock::try_lock_for).
+    pub fn lock_within(&self, wait: impl Into<Wait>) -> Result<Option<MultiGuard>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.acquire(Limits::patient(&wait)))
     }
 
     /// Acquires all of them if no other contender blocks any; otherwise returns `None`, and no node
@@ -164,7 +177,7 @@ impl MultiLock {
     /// [`Connect`](ErrorKind::Connect) at the end of `limit` if no server answered in this call;
     /// otherwise as [`lock`](MultiLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
-        self.acquire(Limits { deadline: Deadline::after(limit), patient: true, cancel: None })
+        self.lock_within(limit)
     }
 
     /// Acquires all of them, waiting at most until `end`: see
@@ -174,12 +187,7 @@ impl MultiLock {
     ///
     /// As [`try_lock_for`](MultiLock::try_lock_for).
     pub fn try_lock_until(&self, end: Instant) -> Result<Option<MultiGuard>> {
-        self.acquire(Limits { deadline: Deadline::at(end), patient: true, cancel: None })
-    }
-
-    fn wait(&self, cancel: Option<&Cancel>) -> Result<MultiGuard> {
-        let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
-        insist(|| self.acquire(limits))
+        self.lock_within(end)
     }
 
     fn acquire(&self, limits: Limits<'_>) -> Result<Option<MultiGuard>> {
@@ -210,7 +218,7 @@ impl MultiLock {
                 }
             }
             // A session may have been lost during the wait for later locks.
-            if taken.parts.iter().all(|part| part.check().is_ok()) {
+            if taken.parts.iter().all(|part| part.hold().check().is_ok()) {
                 return Ok(Some(taken));
             }
             taken.let_go(late);
@@ -291,7 +299,7 @@ impl MemberLock {
         begin: Instant,
     ) -> Result<Option<MemberGuard>> {
         match &self.reentrant {
-            Some(lock) => Ok(lock.enter_within(limits)?.map(MemberGuard::Entered)),
+            Some(lock) => Ok(lock.acquire(limits)?.map(MemberGuard::Entered)),
             None => {
                 let hold = self.config.acquire_after(self.form, limits, others, begin)?;
                 Ok(hold.map(|hold| MemberGuard::Hold(hold, self.form.class)))
@@ -306,24 +314,17 @@ impl MemberLock {
 }
 
 impl MemberGuard {
-    fn check(&self) -> Result<()> {
+    fn hold(&self) -> &Hold {
         match self {
-            MemberGuard::Hold(hold, _) => hold.check(),
-            MemberGuard::Entered(guard) => guard.check(),
+            MemberGuard::Hold(hold, _) => hold,
+            MemberGuard::Entered(guard) => guard,
         }
     }
 
-    fn ensure_held(&self) -> Result<()> {
+    fn release_within(self, wait: &Wait) -> Result<bool> {
         match self {
-            MemberGuard::Hold(hold, _) => hold.ensure_held(),
-            MemberGuard::Entered(guard) => guard.ensure_held(),
-        }
-    }
-
-    fn release(self) -> Result<()> {
-        match self {
-            MemberGuard::Hold(hold, _) => hold.release(),
-            MemberGuard::Entered(guard) => guard.unlock(),
+            MemberGuard::Hold(hold, _) => hold.release_within(wait),
+            MemberGuard::Entered(guard) => guard.unlock_within(wait),
         }
     }
 
@@ -354,40 +355,44 @@ pub struct MultiGuard {
 impl MultiGuard {
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn seems_held(&self) -> bool {
-        self.parts.iter().all(|part| match part {
-            MemberGuard::Hold(hold, _) => hold.held_node().seems_held(),
-            MemberGuard::Entered(guard) => guard.seems_held(),
-        })
+        self.parts.iter().all(|part| part.hold().seems_held())
     }
 
     /// Returns whether all are held, as far as this process knows: see
-    /// [`LockGuard::is_held`](crate::LockGuard::is_held).
+    /// [`Hold::is_held`](crate::Hold::is_held).
     pub fn is_held(&self) -> bool {
-        self.parts.iter().all(|part| part.check().is_ok())
+        self.parts.iter().all(|part| part.hold().check().is_ok())
     }
 
     /// Returns how long all are certain to be held without another reply of an ensemble: see
-    /// [`LockGuard::lease_left`](crate::LockGuard::lease_left). Without any lock, `Duration::MAX`.
+    /// [`Hold::lease_left`](crate::Hold::lease_left). Without any lock, `Duration::MAX`.
     pub fn lease_left(&self) -> Duration {
-        let left = |part: &MemberGuard| match part {
-            MemberGuard::Hold(hold, _) => hold.lease_left(),
-            MemberGuard::Entered(guard) => guard.lease_left(),
-        };
-        self.parts.iter().map(left).min().unwrap_or(Duration::MAX)
+        self.parts.iter().map(|part| part.hold().lease_left()).min().unwrap_or(Duration::MAX)
     }
 
     /// Asks the ensemble, lock by lock, whether all are held: see
-    /// [`LockGuard::ensure_held`](crate::LockGuard::ensure_held).
+    /// [`Hold::ensure_held`](crate::Hold::ensure_held).
     ///
     /// # Errors
     ///
     /// The error of the first lock that is not held, in the order in which they were acquired.
     pub fn ensure_held(&self) -> Result<()> {
-        self.parts.iter().try_for_each(MemberGuard::ensure_held)
+        self.parts.iter().try_for_each(|part| part.hold().ensure_held())
+    }
+
+    /// Asks the ensemble, lock by lock, whether all are held, waiting at most `wait` in all: see
+    /// [`Hold::ensure_held_within`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the first lock that is not held, or that there was no answer about.
+    pub fn ensure_held_within(&self, wait: impl Into<Wait>) -> Result<()> {
+        let wait = wait.into();
+        self.parts.iter().try_for_each(|part| part.hold().ensure_held_within(&wait))
     }
 
     /// Calls `callback`, once, when the first of the locks is lost: see
-    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
+    /// [`Hold::on_lost`](crate::Hold::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         for part in &self.parts {
@@ -399,7 +404,7 @@ impl MultiGuard {
                 }
             };
             match part {
-                MemberGuard::Hold(hold, _) => hold.on_lost(Box::new(once)),
+                MemberGuard::Hold(hold, _) => hold.on_lost(once),
                 MemberGuard::Entered(guard) => {
                     let released = Arc::clone(&self.released);
                     guard.on_lost(move |why| {
@@ -434,10 +439,30 @@ impl MultiGuard {
     ///
     /// As [`LockGuard::unlock`](crate::LockGuard::unlock): the first error, with the errors of the
     /// other locks in its [`others`](Error::others).
-    pub fn unlock(mut self) -> Result<()> {
-        let parts = self.part();
-        let failed = parts.into_iter().rev().filter_map(|part| part.release().err());
-        Error::gather(failed).map_or(Ok(()), Err)
+    pub fn unlock(self) -> Result<()> {
+        self.unlock_within(Wait::FOREVER).map(drop)
+    }
+
+    /// Releases them in reverse order, waiting at most `wait` in all until the servers have confirmed
+    /// it: see [`unlock`](MultiGuard::unlock).
+    ///
+    /// Returns false if an answer was missing when the time was over: the background goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
+    /// Otherwise as [`unlock`](MultiGuard::unlock).
+    pub fn unlock_within(mut self, wait: impl Into<Wait>) -> Result<bool> {
+        let wait = wait.into();
+        let mut all = true;
+        let mut failed = Vec::new();
+        for part in self.part().into_iter().rev() {
+            match part.release_within(&wait) {
+                Ok(done) => all &= done,
+                Err(error) => failed.push(error),
+            }
+        }
+        Error::gather(failed).map_or(Ok(all), Err)
     }
 
     fn let_go(mut self, until: Deadline) {
@@ -446,7 +471,7 @@ impl MultiGuard {
 
     fn part(&mut self) -> Vec<MemberGuard> {
         // A loss before the release is still reported.
-        let is_held = self.parts.iter().all(|part| part.check().is_ok());
+        let is_held = self.parts.iter().all(|part| part.hold().check().is_ok());
         self.released.store(is_held, Ordering::SeqCst);
         std::mem::take(&mut self.parts)
     }

@@ -1,26 +1,25 @@
 //! The mutex, `DistributedLock`.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::guard_macro::guard;
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
-use crate::contend::acquire::{Limits, insist};
+use crate::contend::acquire::{Limits, insist, insist_within};
+use crate::contend::changes::Changes;
 use crate::contend::handover::{Key, Sharer};
 use crate::contend::handover_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
-use crate::contend::observer::Observer;
 use crate::contend::ticket::{Class, Form, NodeNaming};
-use crate::contend::watchdog::Lost;
 use crate::error::Result;
 use crate::fencing::FencingToken;
-use crate::loss_reason::LossReason;
 use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 
 /// A lock with one holder in the whole ensemble.
 ///
@@ -132,7 +131,7 @@ impl DistributedLock {
     /// [`Connect`](crate::ErrorKind::Connect), [`SessionLost`](crate::ErrorKind::SessionLost). An
     /// error never leaves a node behind.
     pub fn lock(&self) -> Result<LockGuard> {
-        self.wait(None)
+        insist(|| self.acquire(Limits::patient(&Wait::FOREVER)))
     }
 
     /// Acquires the lock, waiting until any thread trips `cancel`: see
@@ -158,7 +157,32 @@ impl DistributedLock {
     /// # Ok::<(), zklock::Error>(())
     /// ```
     pub fn lock_with(&self, cancel: &Cancel) -> Result<LockGuard> {
-        self.wait(Some(cancel))
+        let wait = Wait::from(cancel);
+        insist(|| self.acquire(Limits::patient(&wait)))
+    }
+
+    /// Acquires the lock, waiting at most `wait`: for a time, until an instant, or until cancelled.
+    ///
+    /// When the time is over it returns `None`: see [`try_lock_for`](DistributedLock::try_lock_for).
+    /// When the wait is cancelled, the call fails: see [`lock_with`](DistributedLock::lock_with).
+    ///
+    /// # Errors
+    ///
+    /// As both of them.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let lock = zklock::DistributedLock::new(zklock::Client::connect("localhost")?, "/l", "n");
+    /// let stop = zklock::Cancel::new(); // tripped by the thread that handles signals
+    /// let Some(guard) = lock.lock_within((Duration::from_secs(1800), &stop))? else {
+    ///     return Ok(()); // others hold it
+    /// };
+    /// # drop(guard);
+    /// # Ok::<(), zklock::Error>(())
+    /// ```
+    pub fn lock_within(&self, wait: impl Into<Wait>) -> Result<Option<LockGuard>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.acquire(Limits::patient(&wait)))
     }
 
     /// Acquires the lock if no other contender is there; otherwise returns `None`, and no node is
@@ -192,7 +216,7 @@ impl DistributedLock {
     /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
     /// call; otherwise as [`lock`](DistributedLock::lock). See the [table](crate#errors).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<LockGuard>> {
-        self.try_by(Deadline::after(limit))
+        self.lock_within(limit)
     }
 
     /// Acquires the lock, waiting at most until `end`: see
@@ -202,16 +226,7 @@ impl DistributedLock {
     ///
     /// As [`try_lock_for`](DistributedLock::try_lock_for).
     pub fn try_lock_until(&self, end: Instant) -> Result<Option<LockGuard>> {
-        self.try_by(Deadline::at(end))
-    }
-
-    fn wait(&self, cancel: Option<&Cancel>) -> Result<LockGuard> {
-        let limits = Limits { deadline: Deadline::NEVER, patient: true, cancel };
-        insist(|| self.acquire(limits))
-    }
-
-    pub(crate) fn try_by(&self, deadline: Deadline) -> Result<Option<LockGuard>> {
-        self.acquire(Limits { deadline, patient: true, cancel: None })
+        self.lock_within(end)
     }
 
     pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<LockGuard>> {
@@ -361,6 +376,31 @@ impl LockGuard {
     pub fn unlock(self) -> Result<()> {
         self.hold.release()
     }
+
+    /// Releases the lock, waiting at most `wait` until the server has confirmed it: see
+    /// [`unlock`](LockGuard::unlock).
+    ///
+    /// Returns false if there was no answer when the time was over: the background goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
+    /// Otherwise as [`unlock`](LockGuard::unlock).
+    pub fn unlock_within(self, wait: impl Into<Wait>) -> Result<bool> {
+        self.hold.release_within(&wait.into())
+    }
 }
 
-guard!(LockGuard, fencing_token);
+impl Deref for LockGuard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.fmt_as("LockGuard", f)
+    }
+}

@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::acl::Acl;
 pub(crate) use crate::contend::ask_until_answered::Purpose;
 use crate::contend::ask_until_answered::ask;
+use crate::contend::changes::Changes;
 use crate::contend::errors::cancelled;
 use crate::contend::hold::DROP_LIMIT;
 use crate::error::{Error, Result};
@@ -16,6 +17,7 @@ use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::session::Session;
+use crate::session::wait::Wait;
 use crate::session::watch_loop::{GRACE, View, WatchLoop, worth_asking};
 
 /// See the module.
@@ -29,32 +31,35 @@ pub(crate) struct NodeConfig {
     pub(crate) acl: Vec<Acl>,
 }
 
-/// How long to wait.
+/// How long a call may take, with the requests that it makes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait<'a> {
+pub(crate) struct WaitLimits<'a> {
     pub(crate) until: Deadline,
     /// By when all requests must be answered, however many there are.
     pub(crate) ask_until: Deadline,
     pub(crate) cancel: Option<&'a Cancel>,
 }
 
-impl<'a> Wait<'a> {
-    pub(crate) const FOREVER: Wait<'static> =
-        Wait { until: Deadline::NEVER, ask_until: Deadline::NEVER, cancel: None };
-
-    pub(crate) fn until(until: Deadline) -> Wait<'static> {
-        Wait { until, ask_until: worth_asking(until), cancel: None }
+impl<'a> From<&'a Wait> for WaitLimits<'a> {
+    fn from(wait: &'a Wait) -> WaitLimits<'a> {
+        let until = wait.until();
+        WaitLimits { until, ask_until: worth_asking(until), cancel: wait.cancel() }
     }
+}
 
-    pub(crate) fn unless(cancel: &'a Cancel) -> Wait<'a> {
-        Wait { cancel: Some(cancel), ..Wait::FOREVER }
+impl WaitLimits<'_> {
+    pub(crate) const FOREVER: WaitLimits<'static> =
+        WaitLimits { until: Deadline::NEVER, ask_until: Deadline::NEVER, cancel: None };
+
+    pub(crate) fn until(until: Deadline) -> WaitLimits<'static> {
+        WaitLimits { until, ask_until: worth_asking(until), cancel: None }
     }
 
     /// The limit for cleaning up after a wait like this one.
-    pub(crate) fn parting(self) -> Wait<'static> {
+    pub(crate) fn parting(self) -> WaitLimits<'static> {
         let grace = |end: Instant| end.checked_add(GRACE).map_or(Deadline::NEVER, Deadline::at);
         let until = self.until.instant().map_or_else(|| Deadline::after(DROP_LIMIT), grace);
-        Wait { until, ask_until: until, cancel: None }
+        WaitLimits { until, ask_until: until, cancel: None }
     }
 
     /// What a call returns if it found nothing before the time was over.
@@ -109,7 +114,7 @@ impl NodeConfig {
     pub(crate) fn find<T: Send + 'static>(
         &self,
         purpose: Purpose,
-        wait: Wait<'_>,
+        wait: WaitLimits<'_>,
         look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
     ) -> Result<Option<T>> {
         let mut watch_loop = self.watch_loop(wait);
@@ -126,7 +131,7 @@ impl NodeConfig {
     pub(crate) fn find_or_none<T: Send + 'static>(
         &self,
         purpose: Purpose,
-        wait: Wait<'_>,
+        wait: WaitLimits<'_>,
         look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
     ) -> Result<Option<T>> {
         self.find_by(&mut self.watch_loop(wait), purpose, wait, look)
@@ -136,7 +141,7 @@ impl NodeConfig {
         &self,
         watch_loop: &mut WatchLoop,
         purpose: Purpose,
-        wait: Wait<'_>,
+        wait: WaitLimits<'_>,
         look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
     ) -> Result<Option<T>> {
         let whole = self.whole()?;
@@ -146,8 +151,17 @@ impl NodeConfig {
         }
     }
 
-    pub(crate) fn watch_loop(&self, wait: Wait<'_>) -> WatchLoop {
+    pub(crate) fn watch_loop(&self, wait: WaitLimits<'_>) -> WatchLoop {
         WatchLoop::new(&self.client, wait.cancel)
+    }
+
+    /// Observes what `look` reads about the node, and watches.
+    pub(crate) fn observe<T: Clone + PartialEq + Send + 'static>(
+        &self,
+        purpose: Purpose,
+        look: impl Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync + 'static,
+    ) -> Changes<T> {
+        Changes::new(&self.client, self.node.clone(), purpose, T::eq, look)
     }
 
     /// The error for a request that the server refuses, or that had no answer.
@@ -158,7 +172,7 @@ impl NodeConfig {
 
 impl fmt::Debug for NodeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node")
+        f.debug_struct("NodeConfig")
             .field("node", &self.node)
             .field("acl", &self.acl)
             .field("client", &self.client)

@@ -31,7 +31,7 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 ///
 /// A lock alone is not enough: a host whose clock is late finds the lock free, and runs the job a
 /// second time. After the job has run, `Once` leaves a mark, a persistent node for the key, and a call
-/// that finds the mark does not run the job. The [transaction](LockGuard::transaction) of the guard
+/// that finds the mark does not run the job. The [transaction](crate::Hold::transaction) of the guard
 /// that was held meanwhile writes the mark: only a call that still holds the lock can leave one.
 ///
 /// # Guarantees
@@ -48,7 +48,7 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 /// **Not guaranteed: at most once.** If the process dies, or its session is lost, after the job has
 /// done its work and before the mark is written, the next call runs the job again. So the job should
 /// be harmless when it runs twice, or fence its writes: data in ZooKeeper with the guard's own
-/// [transaction](LockGuard::transaction), other stores with its
+/// [transaction](crate::Hold::transaction), other stores with its
 /// [fencing token](LockGuard::fencing_token).
 ///
 /// # Nodes
@@ -177,7 +177,7 @@ impl Once {
     /// Runs the job for this key, unless it is done or another call is running it.
     ///
     /// The key is one component of a path, such as a date. The job receives the guard, to fence its
-    /// writes and to check whether the lock is [still held](LockGuard::is_held). Before and after the
+    /// writes and to check whether the lock is [still held](crate::Hold::is_held). Before and after the
     /// job, the call takes at most a few times the
     /// [connect timeout](crate::ClientBuilder::connect_timeout).
     ///

@@ -1,14 +1,11 @@
 //! The priority queue.
 
-use std::time::Duration;
-
-use super::node_config::Wait;
 use super::queue::{Items, Layout, Search};
 use crate::acl::Acl;
+use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
-use crate::rt::Deadline;
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 
 /// A queue of items with priorities: the lowest priority number is taken first, and among equal
 /// ones the item that was offered first.
@@ -76,7 +73,7 @@ impl PriorityQueue {
     /// # Errors
     ///
     /// As [`DistributedQueue::offer`](crate::DistributedQueue::offer).
-    pub fn offer(&self, priority: u32, data: impl AsRef<[u8]>) -> Result<()> {
+    pub fn offer(&self, priority: u32, data: impl AsRef<[u8]>) -> Result<i32> {
         self.items.offer(priority, data.as_ref())
     }
 
@@ -97,28 +94,18 @@ impl PriorityQueue {
     ///
     /// As [`DistributedQueue::take`](crate::DistributedQueue::take).
     pub fn take(&self) -> Result<Vec<u8>> {
-        self.items.until_there(Wait::FOREVER, Items::take)
+        insist(|| self.items.take(Search::FOREVER))
     }
 
-    /// Takes the first item, waiting at most `limit`; `None` if there was no item to take: see
-    /// [`take`](PriorityQueue::take).
+    /// Takes the first item, waiting at most `wait`: see
+    /// [`DistributedQueue::take_within`](crate::DistributedQueue::take_within).
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
-    /// call; otherwise as [`take`](PriorityQueue::take).
-    pub fn take_for(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
-        self.items.take(Search::waiting(Wait::until(Deadline::after(limit))))
-    }
-
-    /// Takes the first item, waiting until any thread trips `cancel`: see
-    /// [`take`](PriorityQueue::take).
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`take`](PriorityQueue::take).
-    pub fn take_with(&self, cancel: &Cancel) -> Result<Vec<u8>> {
-        self.items.until_there(Wait::unless(cancel), Items::take)
+    /// As [`DistributedQueue::take_within`](crate::DistributedQueue::take_within).
+    pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.items.take(Search::waiting(&wait)))
     }
 
     /// Reads the first item. Others may take it at any time.

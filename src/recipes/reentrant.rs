@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 
 /// A [`DistributedLock`] that its holding thread can lock again.
 ///
@@ -99,6 +100,16 @@ impl ReentrantLock {
         self.enter_or(|lock| lock.lock_with(cancel))
     }
 
+    /// Acquires the lock, waiting at most `wait`: see [`DistributedLock::lock_within`].
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`try_lock_for`](ReentrantLock::try_lock_for).
+    pub fn lock_within(&self, wait: impl Into<Wait>) -> Result<Option<ReentrantGuard>> {
+        self.try_enter_or(|lock| lock.lock_within(wait))
+    }
+
     /// Acquires the lock if this thread holds it already, or no other contender is there; otherwise
     /// returns `None`: see [`DistributedLock::try_lock`].
     ///
@@ -118,7 +129,7 @@ impl ReentrantLock {
     /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
     /// call; otherwise as [`lock`](ReentrantLock::lock).
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<ReentrantGuard>> {
-        self.try_by(Deadline::after(limit))
+        self.lock_within(limit)
     }
 
     /// Acquires the lock, waiting at most until `end`: see
@@ -128,7 +139,7 @@ impl ReentrantLock {
     ///
     /// As [`try_lock_for`](ReentrantLock::try_lock_for).
     pub fn try_lock_until(&self, end: Instant) -> Result<Option<ReentrantGuard>> {
-        self.try_by(Deadline::at(end))
+        self.lock_within(end)
     }
 
     /// Returns the mutex behind it, to list the contenders or to ask the holder to release.
@@ -142,12 +153,8 @@ impl ReentrantLock {
         Arc::ptr_eq(&self.identity, &other.identity)
     }
 
-    pub(crate) fn enter_within(&self, limits: Limits<'_>) -> Result<Option<ReentrantGuard>> {
+    pub(crate) fn acquire(&self, limits: Limits<'_>) -> Result<Option<ReentrantGuard>> {
         self.try_enter_or(|lock| lock.acquire(limits))
-    }
-
-    fn try_by(&self, deadline: Deadline) -> Result<Option<ReentrantGuard>> {
-        self.try_enter_or(|lock| lock.try_by(deadline))
     }
 
     fn try_enter_or(
@@ -231,6 +238,19 @@ impl ReentrantGuard {
         match Rc::try_unwrap(self.held) {
             Ok(Held { guard, _entry }) => guard.unlock(),
             Err(_others) => Ok(()),
+        }
+    }
+
+    /// Drops this guard; the last one releases the lock, waiting at most `wait` until the server has
+    /// confirmed it: see [`LockGuard::unlock_within`].
+    ///
+    /// # Errors
+    ///
+    /// For the last guard, as [`LockGuard::unlock_within`]; for the others, none.
+    pub fn unlock_within(self, wait: impl Into<Wait>) -> Result<bool> {
+        match Rc::try_unwrap(self.held) {
+            Ok(Held { guard, _entry }) => guard.unlock_within(wait),
+            Err(_others) => Ok(true),
         }
     }
 }

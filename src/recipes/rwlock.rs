@@ -1,22 +1,20 @@
 //! The read/write lock.
 
 use std::fmt;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use super::guard_macro::guard;
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
+use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
-use crate::contend::observer::Observer;
 use crate::contend::ticket::{Class, Form, NodeNaming};
-use crate::contend::watchdog::Lost;
 use crate::error::Result;
 use crate::fencing::FencingToken;
-use crate::loss_reason::LossReason;
-use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 
 /// A lock that many readers may hold at once, or one writer.
 ///
@@ -90,7 +88,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn read(&self) -> Result<ReadGuard> {
-        self.config.wait(self.reader(), None).map(ReadGuard::new)
+        self.config.wait(self.reader()).map(ReadGuard::new)
     }
 
     /// Acquires the lock for reading, waiting until any thread trips `cancel`: see
@@ -100,7 +98,17 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock_with`](crate::DistributedLock::lock_with).
     pub fn read_with(&self, cancel: &Cancel) -> Result<ReadGuard> {
-        self.config.wait(self.reader(), Some(cancel)).map(ReadGuard::new)
+        self.config.unless(self.reader(), cancel).map(ReadGuard::new)
+    }
+
+    /// Acquires the lock for reading, waiting at most `wait`: see
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    pub fn read_within(&self, wait: impl Into<Wait>) -> Result<Option<ReadGuard>> {
+        Ok(self.config.within(self.reader(), &wait.into())?.map(ReadGuard::new))
     }
 
     /// Acquires the lock for reading if no writer holds it or waits for it; otherwise returns
@@ -121,7 +129,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     pub fn try_read_for(&self, limit: Duration) -> Result<Option<ReadGuard>> {
-        self.try_read_by(Deadline::after(limit))
+        self.read_within(limit)
     }
 
     /// Acquires the lock for reading, waiting at most until `end`: see
@@ -131,7 +139,7 @@ impl DistributedRwLock {
     ///
     /// As [`try_read_for`](DistributedRwLock::try_read_for).
     pub fn try_read_until(&self, end: Instant) -> Result<Option<ReadGuard>> {
-        self.try_read_by(Deadline::at(end))
+        self.read_within(end)
     }
 
     /// Blocks until the lock is held for writing.
@@ -140,7 +148,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn write(&self) -> Result<WriteGuard> {
-        self.config.wait(self.writer(), None).map(|hold| self.written(hold))
+        self.config.wait(self.writer()).map(|hold| self.written(hold))
     }
 
     /// Acquires the lock for writing, waiting until any thread trips `cancel`: see
@@ -150,7 +158,17 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::lock_with`](crate::DistributedLock::lock_with).
     pub fn write_with(&self, cancel: &Cancel) -> Result<WriteGuard> {
-        self.config.wait(self.writer(), Some(cancel)).map(|hold| self.written(hold))
+        self.config.unless(self.writer(), cancel).map(|hold| self.written(hold))
+    }
+
+    /// Acquires the lock for writing, waiting at most `wait`: see
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    pub fn write_within(&self, wait: impl Into<Wait>) -> Result<Option<WriteGuard>> {
+        Ok(self.config.within(self.writer(), &wait.into())?.map(|hold| self.written(hold)))
     }
 
     /// Acquires the lock for writing if no other contender is there; otherwise returns `None`, and
@@ -170,7 +188,7 @@ impl DistributedRwLock {
     ///
     /// As [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
     pub fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard>> {
-        self.try_write_by(Deadline::after(limit))
+        self.write_within(limit)
     }
 
     /// Acquires the lock for writing, waiting at most until `end`: see
@@ -180,15 +198,7 @@ impl DistributedRwLock {
     ///
     /// As [`try_write_for`](DistributedRwLock::try_write_for).
     pub fn try_write_until(&self, end: Instant) -> Result<Option<WriteGuard>> {
-        self.try_write_by(Deadline::at(end))
-    }
-
-    pub(crate) fn try_read_by(&self, deadline: Deadline) -> Result<Option<ReadGuard>> {
-        Ok(self.config.try_until(self.reader(), deadline)?.map(ReadGuard::new))
-    }
-
-    pub(crate) fn try_write_by(&self, deadline: Deadline) -> Result<Option<WriteGuard>> {
-        Ok(self.config.try_until(self.writer(), deadline)?.map(|hold| self.written(hold)))
+        self.write_within(end)
     }
 
     fn written(&self, hold: Hold) -> WriteGuard {
@@ -249,9 +259,34 @@ impl ReadGuard {
     pub fn unlock(self) -> Result<()> {
         self.hold.release()
     }
+
+    /// Releases the lock, waiting at most `wait` until the server has confirmed it: see
+    /// [`unlock`](ReadGuard::unlock).
+    ///
+    /// Returns false if there was no answer when the time was over: the background goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
+    /// Otherwise as [`unlock`](ReadGuard::unlock).
+    pub fn unlock_within(self, wait: impl Into<Wait>) -> Result<bool> {
+        self.hold.release_within(&wait.into())
+    }
 }
 
-guard!(ReadGuard, fencing_token);
+impl Deref for ReadGuard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for ReadGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.fmt_as("ReadGuard", f)
+    }
+}
 
 /// Holds a [`DistributedRwLock`] for writing; dropping the guard releases the lock as dropping a
 /// [`LockGuard`](crate::LockGuard) does.
@@ -276,8 +311,8 @@ impl WriteGuard {
     /// has a node of its own. Like [`unlock`](WriteGuard::unlock), the call waits for the server;
     /// while the connection is lost, until the session is resumed or lost.
     ///
-    /// Callbacks registered with [`on_lost`](WriteGuard::on_lost) and
-    /// [`on_release_requested`](WriteGuard::on_release_requested) end with the writer's guard; an
+    /// Callbacks registered with [`on_lost`](Hold::on_lost) and
+    /// [`on_release_requested`](Hold::on_release_requested) end with the writer's guard; an
     /// earlier request to release the lock is not passed on.
     ///
     /// # Errors
@@ -302,6 +337,31 @@ impl WriteGuard {
     pub fn unlock(self) -> Result<()> {
         self.hold.release()
     }
+
+    /// Releases the lock, waiting at most `wait` until the server has confirmed it: see
+    /// [`unlock`](WriteGuard::unlock).
+    ///
+    /// Returns false if there was no answer when the time was over: the background goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
+    /// Otherwise as [`unlock`](WriteGuard::unlock).
+    pub fn unlock_within(self, wait: impl Into<Wait>) -> Result<bool> {
+        self.hold.release_within(&wait.into())
+    }
 }
 
-guard!(WriteGuard, fencing_token);
+impl Deref for WriteGuard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for WriteGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.fmt_as("WriteGuard", f)
+    }
+}

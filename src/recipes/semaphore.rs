@@ -1,21 +1,18 @@
 //! The semaphore.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::ops::Deref;
+use std::time::Duration;
 
-use super::guard_macro::guard;
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
+use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
-use crate::contend::observer::Observer;
 use crate::contend::ticket::{Form, NodeNaming};
-use crate::contend::watchdog::Lost;
 use crate::error::Result;
-use crate::loss_reason::LossReason;
-use crate::rt::Deadline;
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 
 /// A fixed number of permits, of which each holder has one or more.
 ///
@@ -108,18 +105,34 @@ impl DistributedSemaphore {
     /// semaphore has; [`Conflict`](crate::ErrorKind::Conflict) if other clients use another number
     /// of permits; otherwise as [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn acquire_many(&self, permits: u32) -> Result<Permit> {
-        self.config.wait(self.share(permits), None).map(|hold| Permit { hold, permits })
+        self.config.wait(self.share(permits)).map(|hold| Permit { hold, permits })
     }
 
-    /// Acquires permits, waiting until any thread trips `cancel`: see
-    /// [`acquire_many`](DistributedSemaphore::acquire_many).
+    /// Acquires a permit, waiting at most `wait`: see
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as
-    /// [`acquire_many`](DistributedSemaphore::acquire_many).
-    pub fn acquire_many_with(&self, permits: u32, cancel: &Cancel) -> Result<Permit> {
-        self.config.wait(self.share(permits), Some(cancel)).map(|hold| Permit { hold, permits })
+    /// As [`acquire_many_within`](DistributedSemaphore::acquire_many_within).
+    pub fn acquire_within(&self, wait: impl Into<Wait>) -> Result<Option<Permit>> {
+        self.acquire_many_within(1, wait)
+    }
+
+    /// Acquires `permits` permits, waiting at most `wait`: see
+    /// [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled;
+    /// [`Connect`](crate::ErrorKind::Connect) when its time is over, if no server answered in this
+    /// call; otherwise as [`acquire_many`](DistributedSemaphore::acquire_many).
+    pub fn acquire_many_within(
+        &self,
+        permits: u32,
+        wait: impl Into<Wait>,
+    ) -> Result<Option<Permit>> {
+        let hold = self.config.within(self.share(permits), &wait.into())?;
+        Ok(hold.map(|hold| Permit { hold, permits }))
     }
 
     /// Acquires a permit if one is free and no other contender waits; otherwise returns `None`, and
@@ -151,42 +164,7 @@ impl DistributedSemaphore {
     /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
     /// call; otherwise as [`acquire_many`](DistributedSemaphore::acquire_many).
     pub fn try_acquire_for(&self, limit: Duration) -> Result<Option<Permit>> {
-        self.try_acquire_by(1, Deadline::after(limit))
-    }
-
-    /// Acquires a permit, waiting at most until `end`: see
-    /// [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
-    pub fn try_acquire_until(&self, end: Instant) -> Result<Option<Permit>> {
-        self.try_acquire_by(1, Deadline::at(end))
-    }
-
-    /// Acquires `permits` permits, waiting at most `limit`: see
-    /// [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
-    pub fn try_acquire_many_for(&self, permits: u32, limit: Duration) -> Result<Option<Permit>> {
-        self.try_acquire_by(permits, Deadline::after(limit))
-    }
-
-    /// Acquires `permits` permits, waiting at most until `end`: see
-    /// [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_acquire_for`](DistributedSemaphore::try_acquire_for).
-    pub fn try_acquire_many_until(&self, permits: u32, end: Instant) -> Result<Option<Permit>> {
-        self.try_acquire_by(permits, Deadline::at(end))
-    }
-
-    pub(crate) fn try_acquire_by(&self, permits: u32, by: Deadline) -> Result<Option<Permit>> {
-        let hold = self.config.try_until(self.share(permits), by)?;
-        Ok(hold.map(|hold| Permit { hold, permits }))
+        self.acquire_within(limit)
     }
 
     fn share(&self, permits: u32) -> Form {
@@ -239,6 +217,31 @@ impl Permit {
     pub fn release(self) -> Result<()> {
         self.hold.release()
     }
+
+    /// Releases the permits, waiting at most `wait` until the server has confirmed it: see
+    /// [`release`](Permit::release).
+    ///
+    /// Returns false if there was no answer when the time was over: the background goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
+    /// Otherwise as [`release`](Permit::release).
+    pub fn release_within(self, wait: impl Into<Wait>) -> Result<bool> {
+        self.hold.release_within(&wait.into())
+    }
 }
 
-guard!(Permit, permits);
+impl Deref for Permit {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.fmt_as("Permit", f)
+    }
+}

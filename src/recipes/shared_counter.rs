@@ -46,7 +46,7 @@ impl SharedCounter {
     ///
     /// As [`SharedValue::set`].
     pub fn set(&self, number: i64) -> Result<()> {
-        self.value().set(number.to_be_bytes())
+        self.value().set(number.to_be_bytes()).map(drop)
     }
 
     /// Adds `more`, which may be negative, and returns the new number.
@@ -61,12 +61,12 @@ impl SharedCounter {
     /// [`SharedValue::update`].
     pub fn add(&self, more: i64) -> Result<i64> {
         let mut sum = 0;
-        self.value().change_by(|old| {
+        self.value().update(|old| {
             let number = self.number(old)?;
             sum = number.checked_add(more).ok_or_else(|| {
                 self.refuse(format!("the counter is at {number}: adding {more} would overflow it"))
             })?;
-            Ok(Some(sum.to_be_bytes().to_vec()))
+            Ok::<_, Error>(Some(sum.to_be_bytes()))
         })?;
         Ok(sum)
     }
@@ -77,10 +77,11 @@ impl SharedCounter {
     ///
     /// As [`add`](SharedCounter::add).
     pub fn compare_and_set(&self, expected: i64, new: i64) -> Result<bool> {
-        self.value().change_by(|old| {
+        let set = self.value().update(|old| {
             let is_expected = self.number(old)? == expected;
-            Ok(is_expected.then(|| new.to_be_bytes().to_vec()))
-        })
+            Ok::<_, Error>(is_expected.then(|| new.to_be_bytes()))
+        })?;
+        Ok(set.is_some())
     }
 
     /// Returns the shared value that stores the counter, to observe it.

@@ -1,11 +1,11 @@
 //! A value that all clients share, and change atomically.
 
-use super::changes::Changes;
 use super::create_options::{CreateMode, CreateOptions};
 use super::node_config::{NodeConfig, Purpose, placed};
 use super::version::{Version, Versioned};
-use super::znode::{Znode, create};
-use crate::error::{ErrorKind, Result};
+use super::znode::{Znode, create, first_version};
+use crate::contend::changes::Changes;
+use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
 use crate::session::connection::{Fault, NodeKind};
 
@@ -79,7 +79,8 @@ impl SharedValue {
         self.znode().read_latest()
     }
 
-    /// Sets the value, whatever it was; creates the node and its missing parents.
+    /// Sets the value, whatever it was, and returns its version; creates the node and its missing
+    /// parents.
     ///
     /// If a reply is lost, the call sets the value again, and overwrites what another client may
     /// have set meanwhile.
@@ -91,7 +92,7 @@ impl SharedValue {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without WRITE on the node, or CREATE on its
     /// parent; otherwise as [`get`](SharedValue::get). If the ensemble has not answered in time,
     /// the value may still be set.
-    pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<()> {
+    pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<Version> {
         let (data, acl) = (data.into(), self.target.acl.clone());
         let until = Deadline::after(self.target.client.core().connect_timeout());
         self.target.ask(SET, move |session, node| {
@@ -100,32 +101,32 @@ impl SharedValue {
                 if until.has_passed() {
                     return Err(Fault::ConnectionLoss);
                 }
-                match session.write(node, &data) {
+                match session.write_version(node, &data, None) {
                     Err(Fault::NoNode) => {
                         match create(session, node, &data, &acl, NodeKind::Persistent, Some(&acl)) {
                             Err(Fault::NodeExists) => {}
-                            made => return made.map(drop),
+                            made => return first_version(session, node, &made?),
                         }
                     }
-                    written => return written,
+                    written => return written.map(|stat| Version::of(&stat)),
                 }
             }
         })
     }
 
-    /// Sets the value if there is none yet, and returns whether it did. Creates the node and its
-    /// missing parents.
+    /// Sets the value if there is none yet, and returns its version; `None` if there is one. Creates
+    /// the node and its missing parents.
     ///
     /// # Errors
     ///
     /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost and the value equals
     /// the one that this call wanted to set: another client may have set it. Otherwise as
     /// [`set`](SharedValue::set).
-    pub fn set_if_absent(&self, data: impl Into<Vec<u8>>) -> Result<bool> {
+    pub fn set_if_absent(&self, data: impl Into<Vec<u8>>) -> Result<Option<Version>> {
         let options = CreateOptions::new(CreateMode::Persistent).acl(self.target.acl.clone());
-        match self.znode().create_with_parents(options, data) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        match self.znode().create_version(&options, data.into()) {
+            Ok(version) => Ok(Some(version)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -150,42 +151,43 @@ impl SharedValue {
         self.znode().write_if_unchanged(version, data)
     }
 
-    /// Replaces the value by what `new` returns for it, atomically, and returns the new value.
+    /// Replaces the value by what `new` returns for it, atomically, and returns the new version;
+    /// `None` if `new` declined by returning `None`.
     ///
     /// Reads the value, and sets the new one if the old one has not changed meanwhile; otherwise it
-    /// starts again. `None` means that there is no value. `new` may be called many times: as long
-    /// as other clients keep changing the value first.
+    /// starts again. `new` is given `None` if there is no value. It may be called many times: as
+    /// long as other clients keep changing the value first. Its error ends the call.
+    ///
+    /// ```no_run
+    /// use zklock::{Client, Error, SharedValue};
+    ///
+    /// let zk = Client::connect("localhost")?;
+    /// SharedValue::new(&zk, "/app", "hosts").update(|old| {
+    ///     let mut hosts = old.unwrap_or_default().to_vec();
+    ///     hosts.extend(b"zk4\n");
+    ///     Ok::<_, Error>(Some(hosts))
+    /// })?;
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// As [`compare_and_set`](SharedValue::compare_and_set): in particular, after
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) the change may have been made or not.
-    pub fn update<D: Into<Vec<u8>>>(
+    /// The error of `new`; otherwise as [`compare_and_set`](SharedValue::compare_and_set): in
+    /// particular, after [`ConnectionLoss`](ErrorKind::ConnectionLoss) the change may have been made
+    /// or not.
+    pub fn update<D: Into<Vec<u8>>, E: From<Error>>(
         &self,
-        mut new: impl FnMut(Option<&[u8]>) -> D,
-    ) -> Result<Vec<u8>> {
-        let mut data = Vec::new();
-        self.change_by(|old| {
-            data = new(old).into();
-            Ok(Some(data.clone()))
-        })?;
-        Ok(data)
-    }
-
-    /// Updates the value, unless `new` returns nothing. Returns whether the value was changed.
-    pub(crate) fn change_by(
-        &self,
-        mut new: impl FnMut(Option<&[u8]>) -> Result<Option<Vec<u8>>>,
-    ) -> Result<bool> {
+        mut new: impl FnMut(Option<&[u8]>) -> Result<Option<D>, E>,
+    ) -> Result<Option<Version>, E> {
         loop {
             let old = self.latest()?;
-            let Some(data) = new(old.as_ref().map(Versioned::data))? else { return Ok(false) };
-            let done = match old {
-                Some(old) => self.compare_and_set(old.version(), data)?.is_some(),
+            let Some(data) = new(old.as_ref().map(Versioned::data))? else { return Ok(None) };
+            let set = match old {
+                Some(old) => self.compare_and_set(old.version(), data)?,
                 None => self.set_if_absent(data)?,
             };
-            if done {
-                return Ok(true);
+            if set.is_some() {
+                return Ok(set);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::change_once::{Change, make, unknown};
+use super::change_once::{ChangeOutcome, make, unknown};
 use super::create_options::CreateOptions;
 use super::node_config::Purpose;
 use super::version::Version;
@@ -18,7 +18,7 @@ use crate::session::session::Session;
 const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
 
 /// Several steps of which the server carries out all or none. Created by [`Client::transaction`], or
-/// by a guard, as with [`LockGuard::transaction`](crate::LockGuard::transaction).
+/// by a guard, as with [`Hold::transaction`](crate::Hold::transaction).
 ///
 /// Each step sees the results of the steps before it. Nothing is sent before
 /// [`commit`](Transaction::commit), which also reports paths that ZooKeeper does not allow.
@@ -66,6 +66,17 @@ pub enum StepResult {
     Written(Version),
     /// The node was deleted.
     Deleted,
+}
+
+impl Hold {
+    /// Starts a transaction that takes effect only if this is still held.
+    ///
+    /// The server checks in the same transaction that the guard's node exists. So the ensemble
+    /// refuses a late write by a holder whose process was paused or cut off, and data in ZooKeeper
+    /// needs no [fencing token](crate::FencingToken). Earlier writes stay.
+    pub fn transaction(&self) -> Transaction<'_> {
+        Transaction::fenced(self)
+    }
 }
 
 impl Client {
@@ -227,10 +238,10 @@ fn commit(client: &Client, steps: &[Step], first: &str) -> Result<Transacted> {
         false => Ok(None),
     };
     match make(client, first, COMMIT, false, commit)? {
-        Change::Done(Some(transacted)) => Ok(transacted),
-        Change::Done(None) => Err(no_transactions(first)),
-        Change::Refused(fault) => Err(COMMIT.refused(&fault, first)),
-        Change::InDoubt(_) => Err(unknown(first)),
+        ChangeOutcome::Done(Some(transacted)) => Ok(transacted),
+        ChangeOutcome::Done(None) => Err(no_transactions(first)),
+        ChangeOutcome::Refused(fault) => Err(COMMIT.refused(&fault, first)),
+        ChangeOutcome::InDoubt(_) => Err(unknown(first)),
     }
 }
 

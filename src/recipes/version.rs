@@ -68,6 +68,11 @@ impl Version {
         Version { node: stat.czxid, number: stat.version }
     }
 
+    /// The version of a node's first data.
+    pub(crate) fn first(czxid: i64) -> Version {
+        Version { node: czxid, number: 0 }
+    }
+
     /// The number to send to the server. Fails for −1, which the server takes for any version.
     pub(crate) fn checked(self) -> Result<i32> {
         if self.number != -1 {

@@ -1,11 +1,11 @@
 //! A znode of the program's own, read and written on the locks' session.
 
-use super::change_once::{Change, make, unknown};
-use super::changes::Changes;
+use super::change_once::{ChangeOutcome, make, unknown};
 use super::create_options::CreateOptions;
 use super::node_config::{NodeConfig, Purpose};
 use super::version::{Version, Versioned, ZnodeStat};
 use crate::acl::Acl;
+use crate::contend::changes::Changes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::session::client::Client;
@@ -153,7 +153,7 @@ impl Znode {
     ///
     /// If several changes follow each other quickly, only the last may be seen.
     pub fn observe(&self) -> Changes<Option<Versioned>> {
-        Changes::new(&self.target, READ, |view: &mut View<'_>, node: &str| {
+        self.target.observe(READ, |view: &mut View<'_>, node: &str| {
             let found = view.node_or_making(node)?;
             Ok(found.map(|(data, stat)| Versioned::new(data, &stat)))
         })
@@ -162,7 +162,7 @@ impl Znode {
     /// Observes the names of the node's children, sorted: first the present ones, then those after each
     /// change; `None` while the node does not exist.
     pub fn observe_children(&self) -> Changes<Option<Vec<String>>> {
-        Changes::new(&self.target, LIST, |view: &mut View<'_>, node: &str| {
+        self.target.observe(LIST, |view: &mut View<'_>, node: &str| {
             Ok(view.list_or_making(node)?.map(sorted))
         })
     }
@@ -183,7 +183,7 @@ impl Znode {
         options: impl Into<CreateOptions>,
         data: impl Into<Vec<u8>>,
     ) -> Result<Znode> {
-        self.create_as(&options.into(), data.into(), false)
+        self.create_as(&options.into(), data.into(), false).map(|made| self.made(&made))
     }
 
     /// Creates the node and its missing parents: persistent nodes with the same ACL.
@@ -196,28 +196,36 @@ impl Znode {
         options: impl Into<CreateOptions>,
         data: impl Into<Vec<u8>>,
     ) -> Result<Znode> {
-        self.create_as(&options.into(), data.into(), true)
+        self.create_as(&options.into(), data.into(), true).map(|made| self.made(&made))
     }
 
-    fn create_as(&self, how: &CreateOptions, data: Vec<u8>, parents: bool) -> Result<Znode> {
+    /// Creates the node and its missing parents, and returns the version of its data.
+    pub(super) fn create_version(&self, how: &CreateOptions, data: Vec<u8>) -> Result<Version> {
+        let made = self.create_as(how, data, true)?;
+        self.target.ask(READ, move |session, node| first_version(session, node, &made))
+    }
+
+    fn made(&self, made: &Created) -> Znode {
+        self.target.client.znode(self.target.client.core().shown(&made.path))
+    }
+
+    fn create_as(&self, how: &CreateOptions, data: Vec<u8>, parents: bool) -> Result<Created> {
         let (kind, acl, sent) = (how.kind(), how.acl.clone(), data.clone());
         let change = self.change(CREATE, !how.mode.is_sequential(), move |session, node| {
             let parents = parents.then_some(&*acl);
             create(session, node, &sent, &acl, kind, parents)
         })?;
         match change {
-            Change::Done(made) => {
-                Ok(self.target.client.znode(self.target.client.core().shown(&made.path)))
-            }
-            Change::Refused(fault) => Err(refused(&fault, CREATE, self.path())),
+            ChangeOutcome::Done(made) => Ok(made),
+            ChangeOutcome::Refused(fault) => Err(refused(&fault, CREATE, self.path())),
             // The node has other data, so another client has created it.
-            Change::InDoubt(fault @ Fault::NodeExists) => match self.now_in_doubt()? {
+            ChangeOutcome::InDoubt(fault @ Fault::NodeExists) => match self.now_in_doubt()? {
                 Some(now) if now.version().number() == 0 && now.data() != data => {
                     Err(refused(&fault, CREATE, self.path()))
                 }
                 _ => Err(self.unknown()),
             },
-            Change::InDoubt(fault) => match self.now_in_doubt()? {
+            ChangeOutcome::InDoubt(fault) => match self.now_in_doubt()? {
                 None => Err(refused(&fault, CREATE, self.path())),
                 Some(_) => Err(self.unknown()),
             },
@@ -261,15 +269,17 @@ impl Znode {
             session.write_version(node, &sent, Some(number))
         })?;
         match change {
-            Change::Done(stat) => Ok(Some(Version::of(&stat))),
-            Change::Refused(Fault::BadVersion | Fault::NoNode) => Ok(None),
-            Change::Refused(fault) => Err(refused(&fault, WRITE, self.path())),
-            Change::InDoubt(Fault::BadVersion | Fault::NoNode) => match self.now_in_doubt()? {
-                // Another client made the only change since then.
-                Some(now) if now.version() == version.next() && now.data() != data => Ok(None),
-                _ => Err(self.unknown()),
-            },
-            Change::InDoubt(fault) => match self.now_in_doubt()? {
+            ChangeOutcome::Done(stat) => Ok(Some(Version::of(&stat))),
+            ChangeOutcome::Refused(Fault::BadVersion | Fault::NoNode) => Ok(None),
+            ChangeOutcome::Refused(fault) => Err(refused(&fault, WRITE, self.path())),
+            ChangeOutcome::InDoubt(Fault::BadVersion | Fault::NoNode) => {
+                match self.now_in_doubt()? {
+                    // Another client made the only change since then.
+                    Some(now) if now.version() == version.next() && now.data() != data => Ok(None),
+                    _ => Err(self.unknown()),
+                }
+            }
+            ChangeOutcome::InDoubt(fault) => match self.now_in_doubt()? {
                 Some(now) if now.version() == version => Err(refused(&fault, WRITE, self.path())),
                 _ => Err(self.unknown()),
             },
@@ -332,9 +342,9 @@ impl Znode {
         change: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
     ) -> Result<T> {
         match self.change(purpose, false, change)? {
-            Change::Done(done) => Ok(done),
-            Change::Refused(fault) => Err(refused(&fault, purpose, self.path())),
-            Change::InDoubt(_) => Err(self.unknown()),
+            ChangeOutcome::Done(done) => Ok(done),
+            ChangeOutcome::Refused(fault) => Err(refused(&fault, purpose, self.path())),
+            ChangeOutcome::InDoubt(_) => Err(self.unknown()),
         }
     }
 
@@ -343,7 +353,7 @@ impl Znode {
         purpose: Purpose,
         repeats: bool,
         change: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
-    ) -> Result<Change<T>> {
+    ) -> Result<ChangeOutcome<T>> {
         let whole = self.target.whole()?;
         let change = move |session: &Session| change(session, &whole);
         make(&self.target.client, self.path(), purpose, repeats, change)
@@ -373,6 +383,16 @@ pub(super) fn refused(fault: &Fault, purpose: Purpose, path: &str) -> Error {
         _ => return purpose.refused(fault, path),
     };
     Error::new(kind, format!("could not {}: {fault}", purpose.tried())).on(path)
+}
+
+/// The version of the first data of a node that was created.
+pub(super) fn first_version(session: &Session, node: &str, made: &Created) -> Answer<Version> {
+    let czxid = match made.czxid {
+        Some(czxid) => czxid,
+        // A program's own handle does not tell.
+        None => session.confirm(node)?.map_or(0, |stat| stat.czxid),
+    };
+    Ok(Version::first(czxid))
 }
 
 fn read(session: &Session, node: &str) -> Answer<Option<Versioned>> {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::callbacks::OnReport;
-use super::cancel::Cancel;
 use super::client_core::{ClientCore, Interrupted, Patience};
 use super::connection::Ensemble;
 use super::linked::LinkEnsemble;
 use super::notify::Waiter;
 use super::retry::Retry;
 use super::status::SessionState;
+use super::wait::Wait;
 use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -316,14 +316,36 @@ impl ClientBuilder {
         Ok(client)
     }
 
-    /// Opens a session as [`connect`](ClientBuilder::connect) does, unless any thread trips
-    /// `cancel` first.
+    /// Opens a session as [`connect`](ClientBuilder::connect) does, waiting at most `wait`, and at
+    /// most the connect timeout.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled), otherwise as [`connect`](ClientBuilder::connect).
-    pub fn connect_with(self, cancel: &Cancel) -> Result<Client> {
-        self.connect_unless(Some(cancel))
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled, otherwise as
+    /// [`connect`](ClientBuilder::connect).
+    pub fn connect_within(self, wait: impl Into<Wait>) -> Result<Client> {
+        let wait = wait.into();
+        let connect_timeout = self.connect_timeout;
+        let client = self.unconnected()?;
+        let waiter = Waiter::new();
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
+        // The attempt itself fails at the timeout, and its error says why.
+        let margin = Duration::from_millis(50);
+        let deadline =
+            Deadline::after(connect_timeout.saturating_add(margin)).earlier(wait.until());
+        let is_cancelled = || wait.is_cancelled();
+        match client.core().session(&waiter, deadline, is_cancelled, Patience::OneAttempt) {
+            Ok(_) => Ok(client),
+            Err(Interrupted::Failed(error)) => Err(error),
+            Err(Interrupted::GaveUp) if wait.is_cancelled() => {
+                Err(Error::new(ErrorKind::Cancelled, "connecting was cancelled"))
+            }
+            Err(Interrupted::GaveUp) => {
+                let (hosts, why) = (&client.core().hosts, client.core().why_unreachable());
+                let message = format!("could not connect to {hosts:?} in time: {why}");
+                Err(Error::new(ErrorKind::Connect, message))
+            }
+        }
     }
 
     /// Opens a session and returns once a server serves it.
@@ -334,32 +356,7 @@ impl ClientBuilder {
     /// the credentials, [`InvalidArgument`](ErrorKind::InvalidArgument) for settings out of range,
     /// [`System`](ErrorKind::System) when this process is out of threads or sockets.
     pub fn connect(self) -> Result<Client> {
-        self.connect_unless(None)
-    }
-
-    fn connect_unless(self, cancel: Option<&Cancel>) -> Result<Client> {
-        let connect_timeout = self.connect_timeout;
-        let client = self.unconnected()?;
-        let waiter = Waiter::new();
-        let _cancel = cancel.map(|cancel| cancel.subscribe(waiter.bell()));
-        let is_cancelled = || cancel.is_some_and(Cancel::is_cancelled);
-        // The attempt itself fails at the timeout, and its error says why.
-        let margin = Duration::from_millis(50);
-        let deadline = Deadline::after(connect_timeout.saturating_add(margin));
-        match client.core().session(&waiter, deadline, is_cancelled, Patience::OneAttempt) {
-            Ok(_) => Ok(client),
-            Err(Interrupted::Failed(error)) => Err(error),
-            Err(Interrupted::GaveUp) if is_cancelled() => {
-                Err(Error::new(ErrorKind::Cancelled, "connecting was cancelled"))
-            }
-            Err(Interrupted::GaveUp) => Err(Error::new(
-                ErrorKind::Connect,
-                format!(
-                    "could not connect to {:?} within {connect_timeout:?}",
-                    client.core().hosts,
-                ),
-            )),
-        }
+        self.connect_within(Wait::FOREVER)
     }
 
     fn unconnected(self) -> Result<Client> {

@@ -5,7 +5,7 @@
 //!   session is in.
 //! - [`verbs`]: the requests of a session, built on a [`connection`]; [`linked`] is our own
 //!   connection, `adopted` that of a program's handle.
-//! - Waiting: [`notify`] (bells and subscriptions), [`watches`], [`cancel`], [`time_limit`],
+//! - Waiting: [`notify`] (bells and subscriptions), [`watches`], [`cancel`], [`wait`], [`time_limit`],
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same), [`watch_loop`] (looks again whenever something changes, over lost
 //!   connections and sessions), [`watched_changes`] (reports each change of a value).
@@ -35,6 +35,7 @@ pub(crate) mod single_flight;
 pub(crate) mod status;
 pub(crate) mod time_limit;
 pub(crate) mod verbs;
+pub(crate) mod wait;
 pub(crate) mod watch_loop;
 pub(crate) mod watched_changes;
 pub(crate) mod watches;

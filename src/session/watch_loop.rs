@@ -53,22 +53,23 @@ struct LastLook {
 
 impl WatchLoop {
     pub(crate) fn new(client: &Client, cancel: Option<&Cancel>) -> WatchLoop {
-        let waiter = Waiter::new();
-        let heed = |cancel: &Cancel| (cancel.clone(), cancel.subscribe(waiter.bell()));
-        let cancel = cancel.map(heed);
-        WatchLoop {
+        let mut watch_loop = WatchLoop {
             client: client.clone(),
-            waiter,
-            cancel,
+            waiter: Waiter::new(),
+            cancel: None,
             session: None,
             seen: None,
             was_answered: false,
             is_unanswered: false,
-        }
+        };
+        watch_loop.heed(cancel);
+        watch_loop
     }
 
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
+    /// Lets this token, and no other one, end the waits from now on.
+    pub(crate) fn heed(&mut self, cancel: Option<&Cancel>) {
+        let heed = |cancel: &Cancel| (cancel.clone(), cancel.subscribe(self.waiter.bell()));
+        self.cancel = cancel.map(heed);
     }
 
     pub(crate) fn cancel(&self) -> Option<&Cancel> {

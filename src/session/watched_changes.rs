@@ -2,35 +2,30 @@
 
 use super::client::Client;
 use super::connection::{Answer, Fault};
+use super::wait::Wait;
 use super::watch_loop::{View, WatchLoop, worth_asking};
 use crate::error::Result;
-use crate::rt::Deadline;
 
 /// See the module. What changes between two calls is found by the next one.
 pub(crate) struct WatchedChanges<T> {
     watch_loop: WatchLoop,
     /// Whether two looks found the same.
     is_same: fn(&T, &T) -> bool,
-    /// Whether the first look in a session begins with a `sync`: its server may lag behind the one
-    /// that was asked last.
-    catches_up: bool,
-    /// The session of the last look.
+    /// The session of the last look. The first look in another one begins with a `sync`: its server
+    /// may lag behind the one that was asked last.
     session: i64,
     told: Option<T>,
 }
 
 impl<T: Clone + Send + 'static> WatchedChanges<T> {
-    pub(crate) fn new(
-        client: &Client,
-        catches_up: bool,
-        is_same: fn(&T, &T) -> bool,
-    ) -> WatchedChanges<T> {
+    pub(crate) fn new(client: &Client, is_same: fn(&T, &T) -> bool) -> WatchedChanges<T> {
         let watch_loop = WatchLoop::new(client, None);
-        WatchedChanges { watch_loop, is_same, catches_up, session: 0, told: None }
+        WatchedChanges { watch_loop, is_same, session: 0, told: None }
     }
 
-    pub(crate) fn client(&self) -> &Client {
-        self.watch_loop.client()
+    /// The value returned last.
+    pub(crate) fn told(&self) -> Option<&T> {
+        self.told.as_ref()
     }
 
     /// Whether the value returned last is the present one, as far as the connected server knows.
@@ -39,13 +34,15 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
     }
 
     /// Returns the present value as soon as it differs from the one returned last; at the first
-    /// call at once. `None` if nothing has changed by the deadline. `look` reads the value and
+    /// call at once. `None` if nothing has changed when the wait is over. `look` reads the value and
     /// watches it.
-    pub(crate) fn next_until(
+    pub(crate) fn next_within(
         &mut self,
-        deadline: Deadline,
+        wait: &Wait,
         look: impl FnOnce(&mut View<'_>) -> Answer<T> + Clone + Send + 'static,
     ) -> Result<Option<Answer<T>>> {
+        self.watch_loop.heed(wait.cancel());
+        let deadline = wait.until();
         let ask_until = worth_asking(deadline);
         loop {
             let Some(session) = self.watch_loop.session(ask_until)? else { return Ok(None) };
@@ -53,7 +50,7 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
                 return Ok(None);
             }
             let look = look.clone();
-            let syncs = self.catches_up && self.session != session.id();
+            let syncs = self.session != session.id();
             let look = move |view: &mut View<'_>| {
                 if syncs {
                     view.sync()?;

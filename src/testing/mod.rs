@@ -23,7 +23,7 @@
 //! assert!(guard.is_held());
 //!
 //! server.expire(&zk)?;
-//! let reason = guard.lost().wait_for(Duration::from_secs(10));
+//! let reason = guard.lost().wait_within(Duration::from_secs(10));
 //! assert_eq!(reason, Some(LossReason::SessionExpired));
 //! assert!(!guard.is_held());
 //! # Ok(())

@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use zklock::{
     Acl, Barrier, Client, DistributedRwLock, DistributedSemaphore, Error, ErrorKind, Group,
-    LeaderElection, LossReason, MultiLock, Permissions, Result,
+    HoldEnd, LeaderElection, LossReason, MultiLock, Permissions, Result,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -98,9 +98,9 @@ fn s70_a_lock_node_that_refuses_to_list_is_an_error_that_says_so() {
     assert_refused("contenders", lock.contenders(), &node, "READ");
     assert_refused("contenders", shared.contenders(), &node, "READ");
     assert_refused("contenders", permits.contenders(), &node, "READ");
-    assert_refused("observe", lock.observe().next_for(SOON), &node, "READ");
+    assert_refused("observe", lock.observe().next_within(SOON), &node, "READ");
     assert_refused("observe", shared.observe().next().unwrap(), &node, "READ");
-    assert_refused("observe", permits.observe().next_for(SOON), &node, "READ");
+    assert_refused("observe", permits.observe().next_within(SOON), &node, "READ");
     assert_refused("request_release", lock.request_release(), &node, "READ");
     assert_refused("request_release", shared.request_release(), &node, "READ");
     assert_refused("request_release", permits.request_release(), &node, "READ");
@@ -129,7 +129,7 @@ fn s70_a_lock_node_that_cannot_be_made_is_an_error_that_says_so() {
     assert_refused("acquire", permits.acquire(), &node, "CREATE");
     // A lock node that does not exist has no contenders.
     assert_eq!(shared.contenders().unwrap(), []);
-    assert_eq!(shared.observe().next_for(SOON).unwrap(), Some(Vec::new()));
+    assert_eq!(shared.observe().next_within(SOON).unwrap().changed(), Some(Vec::new()));
     assert_eq!(permits.request_release().unwrap(), 0);
     raw.close().unwrap();
     drop((shared, permits));
@@ -178,7 +178,7 @@ fn s70_to_ask_and_to_break_take_what_the_error_says() {
     assert_eq!(theirs.request_release().unwrap(), 1);
     assert!(theirs.request_release_of(&contender).unwrap());
     assert!(theirs.break_lock(&contender).unwrap());
-    assert!(guard.lost().wait_for(SOON).is_some());
+    assert!(matches!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(_))));
     assert_eq!(raw.get_children(&node).unwrap(), [""; 0]);
     raw.delete(&node).unwrap();
     raw.close().unwrap();
@@ -275,7 +275,7 @@ fn s30_a_holder_that_is_shown_nothing_of_its_node_but_that_it_is_there_holds_unt
     guard.ensure_held().unwrap();
     raw.delete(guard.path()).unwrap();
     assert_eq!(guard.ensure_held().unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert_eq!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     drop(guard);
     // A node whose create has no answer is replaced by another one: its token cannot be read.
     proxy.drop_reply(opcode::CREATE, 1);
@@ -322,7 +322,7 @@ fn a_contender_of_which_nothing_is_shown_is_listed_and_observed() {
     assert!(lock.try_lock().unwrap().is_none());
     let contenders = lock.contenders().unwrap();
     let mut observer = lock.observe();
-    let seen = observer.next_for(SOON).unwrap().expect("the holder");
+    let seen = observer.next_within(SOON).unwrap().changed().expect("the holder");
     let election = LeaderElection::new(&zk, &site.base, "a");
     let leader = election.leader().unwrap().expect("the leader");
     for one in contenders.iter().chain(&seen) {
@@ -333,7 +333,7 @@ fn a_contender_of_which_nothing_is_shown_is_listed_and_observed() {
     assert_eq!((contenders.len(), seen.len()), (1, 1));
     assert_eq!((&*leader.path, leader.session), (&*theirs, -1));
     raw.delete(&theirs).unwrap();
-    assert_eq!(observer.next_for(SOON).unwrap().expect("a change"), []);
+    assert_eq!(observer.next_within(SOON).unwrap().changed().expect("a change"), []);
     drop((lock, observer, election));
     site.finish([zk]);
 }
@@ -353,7 +353,7 @@ fn a_barrier_of_which_nothing_is_shown_is_up() {
     let theirs = Barrier::new(&zk, &base, "a");
     assert!(theirs.is_raised().unwrap());
     assert!(!theirs.raise().unwrap());
-    assert_refused("wait", theirs.wait_for(SOON), &format!("{base}/a"), "READ");
+    assert_refused("wait", theirs.wait_within(SOON), &format!("{base}/a"), "READ");
     // A retry cannot tell whether this is the barrier that an earlier attempt was to delete.
     assert_refused("lift", theirs.lift(), &format!("{base}/a"), "READ");
     // To raise a barrier below a node that may not be read, CREATE is enough.

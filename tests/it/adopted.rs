@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use zklock::zookeeper::{Acl, CreateMode, WatchedEvent, ZkState, ZooKeeper};
 use zklock::{
     Cancel, Client, Decision, DistributedLock, ErrorKind, Group, LockGuard, LossReason,
-    SessionState, TwoPhaseCommit,
+    SessionState, TwoPhaseCommit, Vote,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -533,10 +533,10 @@ fn h16_watchers_that_nothing_will_call_are_cleared_away() {
     // The events are lost with the connection. The next connection is made at once: an outage would
     // end the handle.
     rig.proxy.black_hole();
-    raw.delete_together(guards.iter().map(LockGuard::path)).unwrap();
+    raw.delete_together(guards.iter().map(|guard| guard.path())).unwrap();
     rig.proxy.cut();
     assert!(rig.proxy.wait_for_requests(REMOVE_WATCHES, 256, LONG));
-    eventually(LONG, "all losses", || !guards.iter().any(LockGuard::is_held));
+    eventually(LONG, "all losses", || !guards.iter().any(|guard| guard.is_held()));
     drop(guards);
 
     // Nothing else was lost.
@@ -585,7 +585,7 @@ fn a_vote_in_favour_is_never_seen_as_one_against() {
         let participants = ["a", "b"].map(|name| round(&rig.zk).join(name).unwrap());
         let decides = in_background(move || coordinator.decide());
         for one in &participants {
-            assert!(one.vote_yes().unwrap());
+            assert!(one.vote(Vote::Yes).unwrap());
         }
         assert_eq!(decides.recv_timeout(LONG).unwrap().unwrap(), Decision::Commit, "{number}");
     }

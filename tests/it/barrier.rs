@@ -49,10 +49,10 @@ fn waiting_ends_in_time_and_when_it_is_cancelled() {
     let site = Site::shared("barrier-limits");
     let zk = site.client();
     let barrier = Barrier::new(&zk, &site.base, "a");
-    assert!(barrier.wait_for(SOON).unwrap());
+    assert!(barrier.wait_within(SOON).unwrap());
     barrier.raise().unwrap();
     for limit in [Duration::ZERO, BRIEF] {
-        let (passed, took) = timed(|| barrier.wait_for(limit));
+        let (passed, took) = timed(|| barrier.wait_within(limit));
         // With so little time, an answer may be missing.
         assert!(!passed.map_err(|error| assert!(error.is_outage())).unwrap_or(false));
         assert!(took.at_least(limit) && took.within(SOON), "{took:?}");
@@ -60,11 +60,11 @@ fn waiting_ends_in_time_and_when_it_is_cancelled() {
     let cancel = Cancel::new();
     let waiter = {
         let (barrier, cancel) = (barrier.clone(), cancel.clone());
-        waiting(move || barrier.wait_with(&cancel))
+        waiting(move || barrier.wait_within(&cancel))
     };
     cancel.cancel();
     assert_eq!(kind(waiter.join().unwrap()), ErrorKind::Cancelled);
-    assert_eq!(kind(barrier.wait_with(&cancel)), ErrorKind::Cancelled);
+    assert_eq!(kind(barrier.wait_within(&cancel)), ErrorKind::Cancelled);
     barrier.lift().unwrap();
     drop(barrier);
     site.finish([zk]);
@@ -192,7 +192,7 @@ fn bad_names_and_refusals_are_clear_errors() {
         assert_eq!(kind(barrier.raise()), ErrorKind::InvalidName);
         assert_eq!(kind(barrier.lift()), ErrorKind::InvalidName);
         assert_eq!(kind(barrier.is_raised()), ErrorKind::InvalidName);
-        assert_eq!(kind(barrier.wait_for(BRIEF)), ErrorKind::InvalidName);
+        assert_eq!(kind(barrier.wait_within(BRIEF)), ErrorKind::InvalidName);
     }
     let nobodys = Barrier::builder(&zk, &site.base, "a").acl(Acl::creator_only()).build();
     assert_eq!(kind(nobodys.raise()), ErrorKind::InvalidArgument, "a client without credentials");
@@ -207,7 +207,7 @@ fn bad_names_and_refusals_are_clear_errors() {
     let theirs = Barrier::new(&zk, &base, "a");
     assert!(theirs.is_raised().unwrap());
     assert_eq!(kind(theirs.lift()), ErrorKind::NotAuthorized);
-    let error = theirs.wait_for(SOON).unwrap_err();
+    let error = theirs.wait_within(SOON).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAuthorized);
     assert!(error.to_string().contains("READ") && error.path() == Some(&format!("{base}/a")));
     let error = Barrier::new(&zk, &base, "b").raise().unwrap_err();

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use log::LevelFilter;
-use zklock::{Acl, Client, Error, ErrorKind, Group, LossReason, SessionState};
+use zklock::{Acl, Client, Error, ErrorKind, Group, HoldEnd, LossReason, SessionState};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
@@ -570,7 +570,7 @@ fn closing_ends_everything_at_once() {
     assert_eq!(zk.state(), SessionState::Closed);
     assert_eq!(zk.session_id(), None);
     assert!(!guard.is_held());
-    assert_eq!(lost.wait(), Some(LossReason::ClientClosed));
+    assert_eq!(lost.wait(), HoldEnd::Lost(LossReason::ClientClosed));
     for waiter in waiters {
         assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
     }
@@ -653,7 +653,7 @@ fn a_lost_session_is_followed_by_one_new_one_for_all_callers() {
     let guard = lock.lock().unwrap();
     let first = zk.session_id().unwrap();
     proxy.black_hole();
-    assert_eq!(guard.lost().wait_for(LONG), Some(LossReason::LeaseExpired));
+    assert_eq!(guard.lost().wait_within(LONG), Some(HoldEnd::Lost(LossReason::LeaseExpired)));
     proxy.pass();
     eventually(LONG, "the old session's end", || sessions(&site) == 0);
     eventually(LONG, "the old connection's end", || proxy.live_connections() == 0);
@@ -835,7 +835,7 @@ fn credentials_refused_later_end_the_session_and_are_not_tried_in_a_loop() {
     let impostor = Impostor::new(reject_credentials);
     proxy.set_target(impostor.address);
     proxy.cut();
-    assert_eq!(guard.lost().wait_for(LONG), Some(LossReason::AuthFailed));
+    assert_eq!(guard.lost().wait_within(LONG), Some(HoldEnd::Lost(LossReason::AuthFailed)));
     assert_eq!(guard.unlock().unwrap_err().kind(), ErrorKind::AuthFailed);
     assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::AuthFailed);
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::AuthFailed);
@@ -876,7 +876,7 @@ fn credentials_are_neither_shown_nor_logged() {
     proxy.cut();
     guard.ensure_held().unwrap();
     proxy.refuse();
-    assert!(lost.wait_for(LONG).is_some());
+    assert!(matches!(lost.wait_within(LONG), Some(HoldEnd::Lost(_))));
     proxy.pass();
     drop(guard);
     let guard = lock.lock().unwrap();

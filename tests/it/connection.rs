@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use log::LevelFilter;
-use zklock::{Acl, Client, DistributedLock, ErrorKind, LockGuard, LossReason, SessionState};
+use zklock::{
+    Acl, Client, DistributedLock, ErrorKind, HoldEnd, LockGuard, LossReason, SessionState,
+};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
@@ -874,7 +876,7 @@ fn s35_callbacks_may_call_the_library_and_block() {
         tell.send((why, guard)).unwrap();
     });
     proxy.black_hole();
-    assert_eq!(guard.lost().wait_for(AMPLE), Some(LossReason::LeaseExpired));
+    assert_eq!(guard.lost().wait_within(AMPLE), Some(HoldEnd::Lost(LossReason::LeaseExpired)));
     proxy.pass();
     let (why, next) = told.recv_timeout(AMPLE).expect("the callback's lock");
     assert_eq!(why, LossReason::LeaseExpired);
@@ -947,7 +949,7 @@ fn s35_a_loss_before_the_release_is_told_whatever_other_callbacks_do() {
     }
     let called = losses(&guard);
     raw.delete(guard.path()).unwrap();
-    assert_eq!(guard.lost().wait(), Some(LossReason::NodeDeleted));
+    assert_eq!(guard.lost().wait(), HoldEnd::Lost(LossReason::NodeDeleted));
     drop(guard);
     assert_eq!(called.recv_timeout(AMPLE), Ok(LossReason::NodeDeleted));
     drop(closed);
@@ -968,24 +970,24 @@ fn s35_after_the_release_nobody_is_told_and_after_the_loss_at_once() {
     let of_held = held.lost();
     let limited = {
         let lost = held.lost();
-        thread::spawn(move || lost.wait_for(AMPLE))
+        thread::spawn(move || lost.wait_within(AMPLE))
     };
     let unlimited = {
         let lost = held.lost();
         thread::spawn(move || lost.wait())
     };
-    assert_eq!(of_held.wait_for(Duration::from_millis(50)), None);
+    assert_eq!(of_held.wait_within(Duration::from_millis(50)), None);
 
     drop(dropped);
     unlocked.unlock().unwrap();
     for (waiting, lost) in waiting.into_iter().zip(&handles) {
-        assert_eq!(waiting.join().unwrap(), None);
+        assert_eq!(waiting.join().unwrap(), HoldEnd::Released);
         assert!(lost.is_released());
-        assert_eq!(lost.wait_for(AMPLE), None);
+        assert_eq!(lost.wait_within(AMPLE), Some(HoldEnd::Released));
     }
     proxy.black_hole();
-    assert_eq!(unlimited.join().unwrap(), Some(LossReason::LeaseExpired));
-    assert_eq!(limited.join().unwrap(), Some(LossReason::LeaseExpired));
+    assert_eq!(unlimited.join().unwrap(), HoldEnd::Lost(LossReason::LeaseExpired));
+    assert_eq!(limited.join().unwrap(), Some(HoldEnd::Lost(LossReason::LeaseExpired)));
     assert!(!of_held.is_released());
     assert_eq!(of_held.reason(), Some(LossReason::LeaseExpired));
     assert_eq!(losses(&held).recv_timeout(AMPLE), Ok(LossReason::LeaseExpired));
@@ -1011,7 +1013,7 @@ fn s35a_after_an_outage_sessions_go_on_or_begin_anew() {
 
     site.server().kill();
     let again = lock_in_background(&mutex(&hasty, &site.base, "lost"));
-    assert_eq!(lost.lost().wait_for(AMPLE), Some(LossReason::LeaseExpired));
+    assert_eq!(lost.lost().wait_within(AMPLE), Some(HoldEnd::Lost(LossReason::LeaseExpired)));
     assert!(kept.is_held());
     assert_eq!(patient.state(), SessionState::Suspended);
 

@@ -3,7 +3,8 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{
-    Acl, Cancel, Client, DoubleBarrier, Entered, ErrorKind, LossReason, Result, SessionState,
+    Acl, Cancel, Client, DoubleBarrier, Entered, ErrorKind, HoldEnd, LossReason, Result,
+    SessionState,
 };
 
 use crate::support::proxy::opcode;
@@ -73,7 +74,7 @@ fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
     for limit in [Duration::ZERO, BRIEF] {
         let calls = [(); 2].map(|()| {
             let barrier = three.clone();
-            in_background(move || timed(|| barrier.enter_for(limit)))
+            in_background(move || timed(|| barrier.enter_within(limit)))
         });
         for call in calls {
             let (entered, took) = call.recv_timeout(SOON).unwrap();
@@ -85,18 +86,20 @@ fn s76_who_times_out_or_is_cancelled_leaves_no_node_and_does_not_count() {
     let cancel = Cancel::new();
     let calls = [(); 2].map(|()| {
         let (barrier, cancel) = (three.clone(), cancel.clone());
-        in_background(move || barrier.enter_with(&cancel))
+        in_background(move || {
+            barrier.enter_within(&cancel).map(|entered| entered.expect("no limit"))
+        })
     });
     site.wait_for_children("a", 2);
     cancel.cancel();
     for call in calls {
         assert_eq!(kind(call.recv_timeout(SOON).unwrap()), ErrorKind::Cancelled);
     }
-    assert_eq!(kind(three.enter_with(&cancel)), ErrorKind::Cancelled);
+    assert_eq!(kind(three.enter_within(&cancel)), ErrorKind::Cancelled);
     site.wait_for_children("a", 0);
 
     // It would be the third participant, but the two before it have given up.
-    assert!(stays_out(three.enter_for(BRIEF)));
+    assert!(stays_out(three.enter_within(BRIEF)));
     let calls = [(); 3].map(|()| enter(&zk, &site, 3));
     let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     drop(inside);
@@ -117,7 +120,9 @@ fn s76_all_enter_or_none_does_when_one_gives_up_at_that_moment() {
         let cancel = Cancel::new();
         let first = {
             let (barrier, cancel) = (barrier(&clients[0], &site, 2), cancel.clone());
-            in_background(move || barrier.enter_with(&cancel))
+            in_background(move || {
+                barrier.enter_within(&cancel).map(|entered| entered.expect("no limit"))
+            })
         };
         site.wait_for_children("a", 1);
         let second = enter(&clients[1], &site, 2);
@@ -165,7 +170,9 @@ fn s76_whoever_is_named_has_entered_though_it_gives_up() {
     let (cancel, mut raw) = (Cancel::new(), site.raw());
     let call = {
         let (barrier, cancel) = (barrier(&zk, &site, 2), cancel.clone());
-        in_background(move || barrier.enter_with(&cancel))
+        in_background(move || {
+            barrier.enter_within(&cancel).map(|entered| entered.expect("no limit"))
+        })
     };
     // The client reads its own node and the barrier's, then lists the children.
     assert!(proxy.wait_for_requests(opcode::GET_DATA, 2, SOON));
@@ -197,12 +204,12 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     let calls = [(); 2].map(|()| enter(&zk, &site, 2));
     let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     // The call's timeout applies if it is shorter than the connect timeout.
-    let (error, took) = timed(|| barrier(&zk, &site, 2).enter_for(BRIEF).unwrap_err());
+    let (error, took) = timed(|| barrier(&zk, &site, 2).enter_within(BRIEF).unwrap_err());
     assert!(error.kind() == ErrorKind::Full && took.within(SOON), "{error} after {took:?}");
     for error in [
         two.enter().unwrap_err(),
-        two.enter_for(SOON).unwrap_err(),
-        two.enter_with(&Cancel::new()).unwrap_err(),
+        two.enter_within(SOON).unwrap_err(),
+        two.enter_within(&Cancel::new()).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Full, "{error}");
         assert_eq!(error.path(), Some(&*format!("{}/a", site.base)));
@@ -211,7 +218,7 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     assert_eq!(kind(barrier(&zk, &site, 3).enter()), ErrorKind::Conflict);
     assert_eq!(kind(barrier(&zk, &site, 1).enter()), ErrorKind::Conflict);
     site.wait_for_children("a", 2);
-    assert!(inside.iter().all(Entered::is_held));
+    assert!(inside.iter().all(|one| one.is_held()));
     // A participant of the next round waits until this round ends.
     let [first, second] = inside;
     drop(first);
@@ -244,7 +251,7 @@ fn who_was_killed_and_comes_again_waits_for_its_former_session_to_end() {
     assert!(next.try_recv().is_err());
     site.expire(&proxy);
     let inside = [next, again].map(|call| call.recv_timeout(SOON).unwrap().unwrap());
-    assert!(inside.iter().all(Entered::is_held));
+    assert!(inside.iter().all(|one| one.is_held()));
     drop((inside, former));
     site.finish([zk, dies]);
 }
@@ -261,7 +268,7 @@ fn beside_another_number_of_participants_it_waits() {
     let odd = format!("{}/a/_c_11111111-2222-3333-4444-555555555555-lease-1-of-3-", site.base);
     let odd = raw.create(&odd, b"", Kind::EphemeralSequential).unwrap();
     proxy.reset_counts();
-    let error = barrier(&zk, &site, 2).enter_for(BRIEF * 5).unwrap_err();
+    let error = barrier(&zk, &site, 2).enter_within(BRIEF * 5).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     let second = enter(&zk, &site, 2);
     assert!(second.recv_timeout(BRIEF).is_err());
@@ -309,11 +316,11 @@ fn who_is_named_after_its_session_was_lost_is_told() {
         // Otherwise it has withdrawn its former node, and entered with another.
         if !has_looked || last(ours.path()) == own {
             assert_eq!(last(ours.path()), own);
-            assert!(!ours.is_held() && ours.lost().wait_for(SOON).is_some());
+            assert!(!ours.is_held() && ours.lost().wait_within(SOON).is_some());
             assert_eq!(kind(ours.leave()), ErrorKind::SessionLost);
         } else {
             assert!(ours.is_held());
-            ours.leave_for(BRIEF).unwrap();
+            ours.leave_within(BRIEF).unwrap();
         }
         proxy.pass();
         drop((theirs, keeps));
@@ -334,7 +341,7 @@ fn s77_stale_ready_nodes_and_stale_data_neither_let_through_nor_hold_up() {
         raw.create(&format!("{node}/ready"), b"", Kind::Persistent).unwrap();
         raw.set_data(&node, if number == 0 { b"\xff\xfe\0" } else { data.as_bytes() }).unwrap();
         let three = barrier(&zk, &site, 3);
-        assert!(stays_out(three.enter_for(BRIEF)), "one of three entered: {data:?}");
+        assert!(stays_out(three.enter_within(BRIEF)), "one of three entered: {data:?}");
         let calls = [(); 2].map(|()| enter(&zk, &site, 3));
         site.wait_for_children("a", 3);
         // The same stale data, written while they wait.
@@ -345,7 +352,7 @@ fn s77_stale_ready_nodes_and_stale_data_neither_let_through_nor_hold_up() {
             inside.chain(calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap())).collect();
         // Stale nodes and data do not block leaving either.
         let leaving: Vec<_> =
-            inside.into_iter().map(|one| in_background(move || one.leave_for(SOON))).collect();
+            inside.into_iter().map(|one| in_background(move || one.leave_within(SOON))).collect();
         for call in leaving {
             assert!(call.recv_timeout(SOON).unwrap().unwrap());
         }
@@ -366,7 +373,7 @@ fn s78_leaving_waits_neither_for_the_dead_nor_beyond_its_time() {
     let zk = site.quiet_client();
     let calls = [enter(&zk, &site, 3), enter(&zk, &site, 3), enter(&dies, &site, 3)];
     let [first, second, crashes] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
-    let (done, took) = timed(|| first.leave_for(BRIEF).unwrap());
+    let (done, took) = timed(|| first.leave_within(BRIEF).unwrap());
     assert!(!done && took.at_least(BRIEF) && took.within(SOON), "{took:?}");
     site.wait_for_children("a", 2);
     let leaving = in_background(move || second.leave());
@@ -376,11 +383,11 @@ fn s78_leaving_waits_neither_for_the_dead_nor_beyond_its_time() {
     site.expire(&proxy);
     leaving.recv_timeout(SOON).unwrap().unwrap();
     assert!(matches!(
-        lost.wait_for(SOON),
-        Some(LossReason::SessionExpired | LossReason::LeaseExpired)
+        lost.wait_within(SOON),
+        Some(HoldEnd::Lost(LossReason::SessionExpired | LossReason::LeaseExpired))
     ));
     assert!(!crashes.is_held());
-    assert_eq!(kind(crashes.leave_for(SOON)), ErrorKind::SessionLost);
+    assert_eq!(kind(crashes.leave_within(SOON)), ErrorKind::SessionLost);
     site.finish([zk, dies]);
 }
 
@@ -452,7 +459,7 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
     assert!(theirs.try_recv().is_err());
     raw.delete(&ghost).unwrap();
     let inside = [call, theirs].map(|call| call.recv_timeout(SOON).unwrap().unwrap());
-    assert!(inside.iter().all(Entered::is_held));
+    assert!(inside.iter().all(|one| one.is_held()));
     drop(inside);
     raw.close().unwrap();
     site.finish([zk, other]);
@@ -468,12 +475,12 @@ fn a_place_counts_only_when_its_owner_has_said_so() {
     raw.create_all(&format!("{}/a", site.base)).unwrap();
     let place = format!("{}/a/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-", site.base);
     let place = raw.create(&place, b"theirs", Kind::EphemeralSequential).unwrap();
-    assert!(stays_out(barrier(&zk, &site, 2).enter_for(BRIEF)));
+    assert!(stays_out(barrier(&zk, &site, 2).enter_within(BRIEF)));
     raw.set_data(&place, b"theirs").unwrap();
     let entered = barrier(&zk, &site, 2).enter().unwrap();
     let (round, _) = raw.get_data(&format!("{}/a", site.base)).unwrap();
     assert_eq!(String::from_utf8(round).unwrap(), [last(&place), last(entered.path())].join("\n"));
-    assert!(!entered.leave_for(BRIEF).unwrap(), "the other is inside");
+    assert!(!entered.leave_within(BRIEF).unwrap(), "the other is inside");
     raw.close().unwrap();
     site.finish([zk]);
 }
@@ -495,7 +502,7 @@ fn one_that_died_does_not_count() {
     dies.close();
     assert_eq!(kind(call.recv_timeout(SOON).unwrap()), ErrorKind::Closed);
     site.wait_for_children("a", 0);
-    assert!(stays_out(barrier(&zk, &site, 2).enter_for(BRIEF)));
+    assert!(stays_out(barrier(&zk, &site, 2).enter_within(BRIEF)));
     site.finish([dies, zk]);
 }
 
@@ -537,7 +544,7 @@ fn lost_answers_leave_one_round_and_one_node_each() {
             true => proxy.drop_reply(opcode::MULTI, 1),
             false => proxy.drop_request(opcode::MULTI, 1),
         }
-        assert!(stays_out(barrier(&zk, &site, 2).enter_for(BRIEF)));
+        assert!(stays_out(barrier(&zk, &site, 2).enter_within(BRIEF)));
         site.wait_for_children("a", 0);
     }
     site.finish([zk, other]);
@@ -552,7 +559,7 @@ fn limits_are_kept_when_nothing_answers() {
     let (proxy, zk) = site.proxied(QUIET);
     let other = site.quiet_client();
     let two = barrier(&zk, &site, 2);
-    let call = in_background(move || timed(|| two.enter_for(LIMIT)));
+    let call = in_background(move || timed(|| two.enter_within(LIMIT)));
     site.wait_for_children("a", 1);
     proxy.hold();
     let (entered, took) = call.recv_timeout(SOON).unwrap();
@@ -565,7 +572,7 @@ fn limits_are_kept_when_nothing_answers() {
     let calls = [enter(&zk, &site, 2), enter(&other, &site, 2)];
     let [ours, theirs] = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     proxy.hold();
-    let (left, took) = timed(|| ours.leave_for(BRIEF));
+    let (left, took) = timed(|| ours.leave_within(BRIEF));
     assert!(
         kind(left) == ErrorKind::Connect && took.within(BRIEF + Duration::from_secs(2)),
         "{took:?}"
@@ -610,7 +617,7 @@ fn bad_names_numbers_and_refusals_are_clear_errors() {
     assert_eq!(kind(bad.enter()), ErrorKind::InvalidName);
     for participants in [0, 501, u32::MAX] {
         assert_eq!(
-            kind(barrier(&zk, &site, participants).enter_for(SOON)),
+            kind(barrier(&zk, &site, participants).enter_within(SOON)),
             ErrorKind::InvalidArgument
         );
     }
@@ -658,7 +665,7 @@ fn over_a_handle_of_the_programs_it_works_too() {
             call.recv_timeout(SOON).unwrap().unwrap();
         }
     }
-    assert!(stays_out(barrier(&zk, &site, 2).enter_for(BRIEF)));
+    assert!(stays_out(barrier(&zk, &site, 2).enter_within(BRIEF)));
     site.wait_for_children("a", 0);
     zk.close();
     drop((zk, handle));

@@ -60,19 +60,19 @@ fn calls(zk: &Client, base: &str) -> Vec<Call> {
         of!(permits.try_acquire()),
         of!(permits.try_acquire_many(2)),
         of!(permits.try_acquire_for(BRIEF)),
-        of!(permits.try_acquire_many_for(2, BRIEF)),
+        of!(permits.acquire_many_within(2, BRIEF)),
         of!(election.try_campaign()),
-        of!(election.campaign_for(BRIEF)),
+        of!(election.campaign_within(BRIEF)),
         of!(several.try_lock()),
         of!(several.try_lock_for(BRIEF)),
         of!(queue.try_take()),
-        of!(queue.take_for(BRIEF)),
+        of!(queue.take_within(BRIEF)),
         of!(queue.try_lease()),
-        of!(queue.lease_for(BRIEF)),
+        of!(queue.lease_within(BRIEF)),
         of!(urgent.try_take()),
-        of!(urgent.take_for(BRIEF)),
-        of!(double.enter_for(BRIEF)),
-        ("barrier.wait_for", Box::new(move || barrier.wait_for(BRIEF).map(|passed| !passed))),
+        of!(urgent.take_within(BRIEF)),
+        of!(double.enter_within(BRIEF)),
+        ("barrier.wait_for", Box::new(move || barrier.wait_within(BRIEF).map(|passed| !passed))),
         ("round.state", Box::new(move || round.state().map(|state| state.is_none()))),
     ]
 }
@@ -114,7 +114,7 @@ fn s17_s18_nothing_is_never_said_to_be_taken_in_an_outage() {
     drop(DistributedLock::new(&zk, &site.base, "a").try_lock_for(SOON).unwrap().expect("a lock"));
     let queue = DistributedQueue::new(&zk, &site.base, "queue");
     assert_eq!(queue.try_take().unwrap(), None);
-    assert_eq!(queue.take_for(BRIEF * 5).unwrap(), None, "empty");
+    assert_eq!(queue.take_within(BRIEF * 5).unwrap(), None, "empty");
     in_each_fault(&site, &proxy, &zk, &calls);
     drop((queue, calls));
     eventually(SOON, "the last delete", || zk.stats().pending_deletes == 0);
@@ -191,11 +191,12 @@ fn an_election_and_an_observer_say_that_they_wait_for_a_connection() {
     let election = LeaderElection::new(&zk, &site.base, "a");
     let mut observer = election.observe();
     assert!(!observer.is_current());
-    assert!(observer.next_for(SOON).unwrap().is_some_and(|leader| leader.is_some()));
+    assert!(observer.next_within(SOON).unwrap().changed().is_some_and(|leader| leader.is_some()));
     assert!(observer.is_current());
     let cancel = Cancel::new();
     let (campaigns, stop) = (election.clone(), cancel.clone());
-    let candidate = waiting(move || kind(campaigns.lead_with::<()>(&stop, |_| panic!("it leads"))));
+    let candidate =
+        waiting(move || kind(campaigns.lead_within::<()>(&stop, |_| panic!("it leads"))));
     site.wait_for_children("a", 2);
     assert_eq!(election.progress().phase, ElectionPhase::Campaigning);
     proxy.refuse();
@@ -206,7 +207,7 @@ fn an_election_and_an_observer_say_that_they_wait_for_a_connection() {
     eventually(SOON, "a connection", || {
         election.progress().phase == ElectionPhase::Campaigning
             && (observer.is_current()
-                || observer.next_for(BRIEF).is_ok_and(|_| observer.is_current()))
+                || observer.next_within(BRIEF).is_ok_and(|_| observer.is_current()))
     });
     cancel.cancel();
     assert_eq!(candidate.join().unwrap(), ErrorKind::Cancelled);

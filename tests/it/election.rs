@@ -6,9 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Acl, Cancel, Candidate, Client, ElectionPhase, ElectionProgress, Error, ErrorKind,
-    FencingToken, LeaderElection, LeaderObserver, Leadership, LossReason, NodeNaming, Retry,
-    SessionState,
+    Acl, Cancel, Candidate, Changes, Client, ElectionPhase, ElectionProgress, Error, ErrorKind,
+    FencingToken, HoldEnd, LeaderElection, Leadership, LossReason, NodeNaming, Retry, SessionState,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -41,12 +40,12 @@ fn ids(candidates: &[Candidate]) -> Vec<String> {
 }
 
 /// The id of the leader, once it has changed.
-fn next(observer: &mut LeaderObserver) -> Option<String> {
-    observer.next_for(SOON).unwrap().expect("a change").map(|leader| leader.id())
+fn next(observer: &mut Changes<Option<Candidate>>) -> Option<String> {
+    observer.next_within(SOON).unwrap().changed().expect("a change").map(|leader| leader.id())
 }
 
-fn assert_unchanged(observer: &mut LeaderObserver) {
-    assert_eq!(observer.next_for(BRIEF).unwrap(), None);
+fn assert_unchanged(observer: &mut Changes<Option<Candidate>>) {
+    assert_eq!(observer.next_within(BRIEF).unwrap().changed(), None);
 }
 
 fn wait_for_phase(election: &LeaderElection, phase: ElectionPhase) -> ElectionProgress {
@@ -85,15 +84,15 @@ fn s73_over_expiry_there_is_one_leader_and_the_old_one_is_told() {
         }
         proxy.black_hole();
         let second = leaders.recv_timeout(SOON).expect("the next leader");
-        assert!(!old.is_leader());
+        assert!(!old.is_held());
         assert!(second.fencing_token() > old.fencing_token());
         assert_eq!(told.recv_timeout(SOON), Ok(LossReason::LeaseExpired));
         assert!(told.recv().is_err(), "on_lost was called twice");
         assert_eq!(old.lost().reason(), Some(LossReason::LeaseExpired));
-        second.ensure_leader().unwrap();
+        second.ensure_held().unwrap();
         assert_eq!(calls.load(Ordering::SeqCst), 1, "two of the others lead");
         proxy.pass();
-        assert_eq!(kind(old.ensure_leader()), ErrorKind::SessionLost);
+        assert_eq!(kind(old.ensure_held()), ErrorKind::SessionLost);
         assert_eq!(kind(old.resign()), ErrorKind::SessionLost);
         // It can campaign again, behind the candidate that waits.
         let again = scope.spawn(|| first.campaign().unwrap());
@@ -104,7 +103,7 @@ fn s73_over_expiry_there_is_one_leader_and_the_old_one_is_told() {
         third.resign().unwrap();
         let again = again.join().unwrap();
         assert_ne!(zk.session_id(), session);
-        again.ensure_leader().unwrap();
+        again.ensure_held().unwrap();
         again.resign().unwrap();
     });
     drop((first, others));
@@ -136,7 +135,7 @@ fn s73_of_supervised_loops_never_are_two_leaders() {
                 let term = |leadership: &Leadership| {
                     for step in 0.. {
                         let mut highest = highest.lock().unwrap();
-                        if !leadership.is_leader() || cancel.is_cancelled() || step == 20 {
+                        if !leadership.is_held() || cancel.is_cancelled() || step == 20 {
                             break;
                         }
                         let token = Some(leadership.fencing_token());
@@ -147,11 +146,11 @@ fn s73_of_supervised_loops_never_are_two_leaders() {
                         thread::sleep(ms(1));
                     }
                     if leadership.fencing_token().zxid().is_multiple_of(2) {
-                        leadership.ensure_leader()?;
+                        leadership.ensure_held()?;
                     }
                     Ok(Continue::<()>(()))
                 };
-                assert_eq!(kind(election.lead_with(cancel, term)), ErrorKind::Cancelled);
+                assert_eq!(kind(election.lead_within(cancel, term)), ErrorKind::Cancelled);
             });
         }
         let all_lead_again = |what: &str| {
@@ -198,7 +197,7 @@ fn s73_a_leader_keeps_its_leadership_over_a_restart_of_the_server() {
         let waiter = scope.spawn(|| theirs.campaign().unwrap());
         site.wait_for_children("a", 2);
         site.server().restart();
-        leadership.ensure_leader().unwrap();
+        leadership.ensure_held().unwrap();
         assert!(!waiter.is_finished());
         let token = leadership.fencing_token();
         leadership.resign().unwrap();
@@ -269,7 +268,7 @@ fn s75_after_an_error_a_leader_rests_and_stands_again() {
             assert_eq!(progress.phase, ElectionPhase::Leading);
             assert_eq!(progress.terms, tokens.len() as u64 + 1);
             let last = progress.last_error.map(|error| error.to_string());
-            leadership.ensure_leader()?;
+            leadership.ensure_held()?;
             tokens.push(leadership.fencing_token());
             match tokens.len() {
                 1 => assert_eq!(last, None),
@@ -304,13 +303,13 @@ fn s75_while_one_rests_another_leads_and_a_rest_can_be_ended() {
         let (cancel, both) = (Cancel::new(), Barrier::new(2));
         thread::scope(|scope| {
             let failing = scope.spawn(|| {
-                ours.lead_with::<()>(&cancel, |_| {
+                ours.lead_within::<()>(&cancel, |_| {
                     both.wait();
                     Err("it does not work".into())
                 })
             });
             wait_for_phase(&ours, ElectionPhase::Leading);
-            let waiter = scope.spawn(|| theirs.campaign_for(SOON).unwrap());
+            let waiter = scope.spawn(|| theirs.campaign_within(SOON).unwrap());
             site.wait_for_children("a", 2);
             both.wait();
             let leadership = waiter.join().unwrap();
@@ -361,7 +360,7 @@ fn s75_after_a_loss_it_stands_again_at_once() {
                 phase == ElectionPhase::Idle && election.progress().terms > 0
             });
         });
-        election.lead_with(&cancel, |leadership| {
+        election.lead_within(&cancel, |leadership| {
             paths.push(leadership.path().to_owned());
             match paths.len() {
                 1 | 2 => raw.delete(leadership.path())?,
@@ -369,16 +368,20 @@ fn s75_after_a_loss_it_stands_again_at_once() {
                 4 => proxy.black_hole(),
                 _ => return Ok(Break(paths.len())),
             }
-            assert!(leadership.lost().wait_for(SOON).is_some(), "term {}", paths.len());
+            assert!(
+                matches!(leadership.lost().wait_within(SOON), Some(HoldEnd::Lost(_))),
+                "term {}",
+                paths.len()
+            );
             proxy.release();
-            assert!(!leadership.is_leader());
+            assert!(!leadership.is_held());
             if paths.len() > 1 {
-                leadership.ensure_leader()?;
+                leadership.ensure_held()?;
             }
             Ok(Continue(()))
         })
     });
-    assert_eq!(terms.unwrap(), 5);
+    assert_eq!(terms.unwrap(), Some(5));
     paths.sort();
     paths.dedup();
     assert_eq!(paths.len(), 5, "a node was used twice");
@@ -462,11 +465,11 @@ fn who_goes_on_stands_behind_the_others() {
     thread::scope(|scope| {
         // A term lasts until the other candidate waits behind it.
         let lead = |election: &LeaderElection, who: &'static str| {
-            let ended = election.lead_with(&cancel, |leadership| {
+            let ended = election.lead_within(&cancel, |leadership| {
                 eventually(SOON, "the other candidate", || {
                     cancel.is_cancelled() || site.children("a").len() == 2
                 });
-                assert!(leadership.is_leader());
+                assert!(leadership.is_held());
                 let mut order = order.lock().unwrap();
                 order.push(who);
                 if order.len() == 9 {
@@ -494,7 +497,7 @@ fn cancelling_ends_a_campaign_of_the_loop_at_once_and_leaves_no_node() {
     let cancel = Cancel::new();
     thread::scope(|scope| {
         let loops: Vec<_> = (0..2)
-            .map(|_| scope.spawn(|| theirs.lead_with::<()>(&cancel, |_| panic!("it leads"))))
+            .map(|_| scope.spawn(|| theirs.lead_within::<()>(&cancel, |_| panic!("it leads"))))
             .collect();
         site.wait_for_children("a", 3);
         assert_eq!(theirs.progress().phase, ElectionPhase::Campaigning);
@@ -507,7 +510,10 @@ fn cancelling_ends_a_campaign_of_the_loop_at_once_and_leaves_no_node() {
     assert!(theirs.progress().last_error.is_none());
     assert_eq!(site.children("a"), [last(leadership.path())]);
     // The `Cancel` is tripped already.
-    assert_eq!(kind(theirs.lead_with::<()>(&cancel, |_| panic!("it leads"))), ErrorKind::Cancelled);
+    assert_eq!(
+        kind(theirs.lead_within::<()>(&cancel, |_| panic!("it leads"))),
+        ErrorKind::Cancelled
+    );
     drop((leadership, ours, theirs));
     site.finish(clients);
 }
@@ -529,7 +535,7 @@ fn progress_tells_of_all_who_share_a_value() {
             })
         });
         wait_for_phase(&election, ElectionPhase::Leading);
-        let failing = scope.spawn(|| election.lead_with::<()>(&cancel, |_| Err("no".into())));
+        let failing = scope.spawn(|| election.lead_within::<()>(&cancel, |_| Err("no".into())));
         site.wait_for_children("a", 2);
         assert_eq!(election.progress().phase, ElectionPhase::Leading);
         drop(end);
@@ -675,24 +681,24 @@ fn a_campaign_can_be_bounded_and_cancelled_and_leaves_no_node() {
     let clients = [site.client(), site.client()];
     let [ours, theirs] = clients.each_ref().map(|zk| election(zk, &site));
     drop(ours.try_campaign().unwrap().expect("no other candidate"));
-    drop(ours.campaign_for(SOON).unwrap().expect("in time"));
-    drop(ours.campaign_until(Instant::now() + SOON).unwrap().expect("in time"));
+    drop(ours.campaign_within(SOON).unwrap().expect("in time"));
+    drop(ours.campaign_within(Instant::now() + SOON).unwrap().expect("in time"));
     site.wait_for_children("a", 0);
     let leadership = ours.try_campaign().unwrap().expect("no other candidate");
     assert!(theirs.try_campaign().unwrap().is_none());
     let began = Instant::now();
-    assert!(got_nothing(theirs.campaign_for(BRIEF)));
+    assert!(got_nothing(theirs.campaign_within(BRIEF)));
     assert!(began.elapsed() >= BRIEF);
-    assert!(theirs.campaign_until(Instant::now()).unwrap().is_none());
+    assert!(theirs.campaign_within(Instant::now()).unwrap().is_none());
     site.wait_for_only("a", leadership.path());
     let cancel = Cancel::new();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| kind(theirs.campaign_with(&cancel)));
+        let waiter = scope.spawn(|| kind(theirs.campaign_within(&cancel)));
         site.wait_for_children("a", 2);
         cancel.cancel();
         assert_eq!(waiter.join().unwrap(), ErrorKind::Cancelled);
     });
-    assert_eq!(kind(theirs.campaign_with(&cancel)), ErrorKind::Cancelled);
+    assert_eq!(kind(theirs.campaign_within(&cancel)), ErrorKind::Cancelled);
     site.wait_for_only("a", leadership.path());
     drop(leadership);
     site.wait_for_children("a", 0);
@@ -718,7 +724,7 @@ fn each_campaign_has_a_node_of_its_own() {
         assert_ne!(second.path(), path);
         assert!(second.fencing_token() > token);
         assert_eq!(second.fencing_token().turn(), 0);
-        assert!(format!("{second:?}").contains("is_leader: true"), "{second:?}");
+        assert!(format!("{second:?}").contains("is_held: true"), "{second:?}");
     });
     drop(election);
     site.finish([zk]);
@@ -743,7 +749,7 @@ fn an_election_is_a_mutex_to_those_who_share_its_path() {
         leadership.on_release_requested(move || tell.send(()).unwrap());
         assert_eq!(lock.request_release().unwrap(), 1);
         told.recv_timeout(SOON).unwrap();
-        assert!(leadership.release_requested() && leadership.is_leader());
+        assert!(leadership.release_requested() && leadership.is_held());
         leadership.resign().unwrap();
         assert!(lock.try_lock().unwrap().is_some());
         drop((election, lock));
@@ -768,14 +774,14 @@ fn bad_names_are_refused_before_anything_is_asked() {
         let election = LeaderElection::new(&zk, base, name);
         let kinds = [
             kind(election.campaign()),
-            kind(election.campaign_with(&Cancel::new())),
+            kind(election.campaign_within(&Cancel::new())),
             kind(election.try_campaign()),
-            kind(election.campaign_for(SOON)),
-            kind(election.campaign_until(Instant::now())),
+            kind(election.campaign_within(SOON)),
+            kind(election.campaign_within(Instant::now())),
             kind(election.lead::<()>(|_| panic!("it leads"))),
             kind(election.leader()),
             kind(election.candidates()),
-            kind(election.observe().next_for(SOON)),
+            kind(election.observe().next_within(SOON)),
         ];
         assert_eq!(kinds, [ErrorKind::InvalidName; 9], "{base:?} {name:?}");
         let mut observer = election.observe();
@@ -810,7 +816,7 @@ fn s70_its_acl_covers_the_elections_node_and_the_candidates() {
         kind(theirs.lead::<()>(|_| panic!("it leads"))),
         kind(theirs.leader()),
         kind(theirs.candidates()),
-        kind(theirs.observe().next_for(SOON)),
+        kind(theirs.observe().next_within(SOON)),
     ] {
         assert_eq!(refused, ErrorKind::NotAuthorized);
     }
@@ -849,5 +855,5 @@ fn values_can_be_shared_and_sent_and_a_leadership_cannot_be_cloned() {
     anywhere::<Candidate>();
     anywhere::<ElectionProgress>();
     fn sent<T: Send + 'static>() {}
-    sent::<LeaderObserver>();
+    sent::<Changes<Option<Candidate>>>();
 }

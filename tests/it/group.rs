@@ -3,7 +3,9 @@ use std::thread;
 use std::time::Duration;
 
 use log::LevelFilter;
-use zklock::{Acl, Client, ErrorKind, Group, LeaderElection, LossReason, Member, Membership};
+use zklock::{
+    Acl, Client, ErrorKind, Group, HoldEnd, LeaderElection, LossReason, Member, Membership,
+};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
@@ -29,22 +31,28 @@ fn members_come_and_go_and_are_seen() {
     let [ours, theirs] = clients.each_ref().map(|zk| Group::new(zk, &site.base, "a"));
     assert_eq!(ours.members().unwrap(), []);
     let mut changes = ours.observe();
-    assert_eq!(changes.next_for(SOON).unwrap(), Some(Vec::new()));
+    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(Vec::new()));
     let second = theirs.join("second", "at 2").unwrap();
-    assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["second".to_owned()]));
+    assert_eq!(
+        changes.next_within(SOON).unwrap().changed().map(ids),
+        Some(vec!["second".to_owned()])
+    );
     let first = ours.join("first", "at 1").unwrap();
     assert!(first.is_member() && second.is_member());
     assert_eq!((first.id(), first.path()), ("first", &*format!("{}/a/first", site.base)));
-    let members = changes.next_for(SOON).unwrap().expect("a change");
+    let members = changes.next_within(SOON).unwrap().changed().expect("a change");
     let data: Vec<_> = members.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
     let [ours_id, theirs_id] = clients.each_ref().map(|zk| zk.session_id().unwrap());
     assert_eq!(data, [("first", &b"at 1"[..], ours_id), ("second", b"at 2", theirs_id)]);
-    assert_eq!(changes.next_for(BRIEF).unwrap(), None);
+    assert_eq!(changes.next_within(BRIEF).unwrap().changed(), None);
     second.leave().unwrap();
     assert_eq!(ids(ours.members().unwrap()), ["first"]);
-    assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["first".to_owned()]));
+    assert_eq!(
+        changes.next_within(SOON).unwrap().changed().map(ids),
+        Some(vec!["first".to_owned()])
+    );
     drop(first);
-    assert_eq!(changes.next_for(SOON).unwrap(), Some(Vec::new()));
+    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(Vec::new()));
     drop((changes, ours, theirs));
     site.finish(clients);
 }
@@ -231,7 +239,7 @@ fn whoever_has_the_id_since_keeps_it() {
         let members = theirs.members().unwrap();
         proxy.release();
         assert_eq!(told.recv_timeout(SOON).unwrap(), Some(LossReason::NodeDeleted));
-        assert_eq!(lost.wait_for(SOON), Some(LossReason::NodeDeleted));
+        assert_eq!(lost.wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
         assert!(!former.is_member(), "another client has the id");
         // A callback that is set only now is called at once.
         let (tell, late) = channel();
@@ -266,7 +274,7 @@ fn a_membership_that_may_not_come_back_is_none() {
     let (read, owner) = (raw::Acl::new(1, "world", "anyone"), raw::Acl::new(ALL, "auth", ""));
     raw.set_acl(&node, &[read, owner]).unwrap();
     raw.delete(membership.path()).unwrap();
-    assert_eq!(membership.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert_eq!(membership.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     assert!(!membership.is_member());
     let (tell, told) = channel();
     membership.on_rejoined(move || tell.send(()).unwrap());
@@ -348,10 +356,13 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
     let group = Group::new(&zk, &site.base, "a");
     let open = group.join("open", "at 1").unwrap();
     let mut changes = group.observe();
-    assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["open".to_owned()]));
+    assert_eq!(
+        changes.next_within(SOON).unwrap().changed().map(ids),
+        Some(vec!["open".to_owned()])
+    );
     let private = Group::builder(&owner, &site.base, "a").acl([Acl::creator_only()]).build();
     let hidden = private.join("private", "at 2").unwrap();
-    let seen = changes.next_for(SOON).unwrap().expect("a change");
+    let seen = changes.next_within(SOON).unwrap().changed().expect("a change");
     let data: Vec<_> = seen.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
     let [ours, mut theirs] = [&zk, &owner].map(|zk| zk.session_id().unwrap());
     if site.raw().exists(hidden.path()).is_err() {
@@ -366,7 +377,10 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
     assert_eq!(warned, 1, "{warnings:#?}");
     // The observer goes on.
     hidden.leave().unwrap();
-    assert_eq!(changes.next_for(SOON).unwrap().map(ids), Some(vec!["open".to_owned()]));
+    assert_eq!(
+        changes.next_within(SOON).unwrap().changed().map(ids),
+        Some(vec!["open".to_owned()])
+    );
     drop((open, changes, group, private));
     site.finish([zk, owner]);
 }

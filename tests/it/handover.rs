@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use zklock::{
     Acl, Cancel, Client, DistributedLock, DistributedLockBuilder, ErrorKind, FencingToken,
-    HandOver, LockGuard, LossReason, MultiLock, NodeNaming, Permissions, ReentrantLock, Retry,
-    SessionState,
+    HandOver, HoldEnd, LockGuard, LossReason, MultiLock, NodeNaming, Permissions, ReentrantLock,
+    Retry, SessionState,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -810,7 +810,7 @@ fn a_holder_hears_nothing_of_later_turns_of_its_node() {
     line.join(1, &lock);
     drop(guard);
     let guard = line.next(1);
-    assert_eq!(waiter.join().unwrap(), None);
+    assert_eq!(waiter.join().unwrap(), HoldEnd::Released);
     assert!(lost.is_released() && lost.reason().is_none());
     assert_eq!(told.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
     assert_eq!(asked.recv_timeout(SOON), Err(RecvTimeoutError::Disconnected));
@@ -824,9 +824,9 @@ fn a_holder_hears_nothing_of_later_turns_of_its_node() {
     assert!(!now.1.is_released());
     rig.site.raw().delete(guard.path()).unwrap();
     assert_eq!(now.0.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
-    assert_eq!(now.1.wait(), Some(LossReason::NodeDeleted));
+    assert_eq!(now.1.wait(), HoldEnd::Lost(LossReason::NodeDeleted));
     assert!(lost.is_released() && lost.reason().is_none());
-    assert_eq!(lost.wait(), None);
+    assert_eq!(lost.wait(), HoldEnd::Released);
     drop((guard, lock));
     rig.finish();
 }
@@ -1160,7 +1160,7 @@ fn s69_a_kept_lock_is_held_as_far_as_others_see() {
     drop(guard);
     let seen = theirs.contenders().unwrap();
     assert_eq!(seen.iter().map(|one| &*one.path).collect::<Vec<_>>(), [&*path]);
-    assert_eq!(theirs.observe().next_for(SOON).unwrap(), Some(seen.clone()));
+    assert_eq!(theirs.observe().next_within(SOON).unwrap().changed(), Some(seen.clone()));
     assert_eq!(theirs.contenders().unwrap(), seen, "to look is not to ask");
     drop((lock, theirs));
     rig.finish();

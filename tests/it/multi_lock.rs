@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Cancel, Class, DistributedRwLock, DistributedSemaphore, ErrorKind, LossReason, MultiGuard,
-    MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, SessionState,
+    Cancel, Class, DistributedRwLock, DistributedSemaphore, ErrorKind, HoldEnd, LossReason,
+    MultiGuard, MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, SessionState,
 };
 
 use crate::support::proxy::{Seen, opcode};
@@ -124,7 +124,7 @@ fn s05_a_lock_lost_inside_is_an_error_until_all_its_guards_are_dropped() {
             LossReason::NodeDeleted => site.raw().delete(outer.path()).unwrap(),
             _ => proxy.black_hole(),
         }
-        assert_eq!(outer.lost().wait_for(SOON), Some(reason));
+        assert_eq!(outer.lost().wait_within(SOON), Some(HoldEnd::Lost(reason)));
         proxy.pass();
         assert!(!outer.is_held() && !inner.is_held());
         assert_eq!(kind(lock.lock()), expected);

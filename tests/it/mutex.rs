@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use zklock::{
     Acl, Cancel, Class, Client, Contender, DistributedLock, Error, ErrorKind, FencingToken,
-    LockGuard, LossReason, Lost, Permissions, Result,
+    HoldEnd, LockGuard, LossReason, Lost, Permissions, Result,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -358,7 +358,10 @@ fn under_a_chroot(test: &str, exists: bool) {
     let guard = waiter.join().unwrap();
     let lost = guard.lost();
     raw.delete(&format!("{}{}", site.base, guard.path())).unwrap();
-    assert!(lost.wait_for(SOON).is_some(), "the watch is on another path");
+    assert!(
+        matches!(lost.wait_within(SOON), Some(HoldEnd::Lost(_))),
+        "the watch is on another path"
+    );
     drop(guard);
     // At the root of the chroot.
     let at_root = mutex(&zk, "/", "b");
@@ -631,7 +634,7 @@ fn a_guard_says_what_the_server_says() {
         thread::spawn(move || lost.wait())
     };
     guard.unlock().unwrap();
-    assert_eq!(waiting.join().unwrap(), None);
+    assert_eq!(waiting.join().unwrap(), HoldEnd::Released);
     assert!(lost.reason().is_none() && lost.is_released());
     // The callback was dropped, and never called.
     assert!(tells.recv().is_err());

@@ -172,7 +172,7 @@ fn s42_giving_up_leaves_no_ghost_under_any_name() {
             ("a", &|| got_nothing(lock.try_lock_for(limit))),
             ("b", &|| got_nothing(shared.try_write_for(limit))),
             ("b", &|| got_nothing(shared.try_read_for(limit))),
-            ("c", &|| got_nothing(permits.try_acquire_many_for(2, limit))),
+            ("c", &|| got_nothing(permits.acquire_many_within(2, limit))),
         ];
         for (name, call) in calls {
             proxy.stall_reply(opcode::CREATE);

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use log::LevelFilter;
-use zklock::{Acl, Cancel, Client, DistributedQueue, ErrorKind, LossReason, PriorityQueue};
+use zklock::{
+    Acl, Cancel, Client, DistributedQueue, ErrorKind, HoldEnd, LossReason, PriorityQueue,
+};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
@@ -63,7 +65,7 @@ fn s79_what_is_offered_first_is_taken_first() {
     let zk = site.client();
     let queue = queue(&zk, &site);
     assert_eq!(queue.try_take().unwrap(), None);
-    assert!(got_nothing(queue.take_for(BRIEF)));
+    assert!(got_nothing(queue.take_within(BRIEF)));
     assert_eq!(queue.peek().unwrap(), None);
     assert!(queue.is_empty().unwrap());
     for number in 0..12 {
@@ -73,8 +75,8 @@ fn s79_what_is_offered_first_is_taken_first() {
     assert_eq!(queue.len().unwrap(), 13);
     assert_eq!(queue.peek().unwrap(), Some(b"0".to_vec()));
     assert_eq!(queue.take().unwrap(), b"0");
-    assert_eq!(queue.take_for(SOON).unwrap(), Some(b"1".to_vec()));
-    assert_eq!(queue.take_with(&Cancel::new()).unwrap(), b"2");
+    assert_eq!(queue.take_within(SOON).unwrap(), Some(b"1".to_vec()));
+    assert_eq!(queue.take_within(&Cancel::new()).unwrap(), Some(b"2".to_vec()));
     assert_eq!(queue.try_take().unwrap(), Some(b"3".to_vec()));
     // A value that does not share what the other one has fetched.
     let other = self::queue(&zk, &site);
@@ -113,8 +115,12 @@ fn s79_four_consumers_are_given_each_item_once() {
             });
         }
         let queue = queue(&producer, &site);
-        (0..ITEMS).for_each(|number| queue.offer(number.to_string()).unwrap());
-        (0..4).for_each(|_| queue.offer("end").unwrap());
+        for number in 0..ITEMS {
+            queue.offer(number.to_string()).unwrap();
+        }
+        for _ in 0..4 {
+            queue.offer("end").unwrap();
+        }
     });
     let mut taken = taken.into_inner().unwrap();
     taken.sort_unstable();
@@ -138,13 +144,13 @@ fn s79_the_lowest_priority_number_is_taken_first_and_within_one_the_eldest() {
     assert_eq!(queue.len().unwrap(), 6);
     assert_eq!(text(queue.peek().unwrap()).as_deref(), Some("a"));
     assert_eq!(queue.take().unwrap(), b"a");
-    assert_eq!(other.take_for(SOON).unwrap(), Some(b"b".to_vec()));
+    assert_eq!(other.take_within(SOON).unwrap(), Some(b"b".to_vec()));
     // A new item with a lower priority number comes before items that are listed already.
     other.offer(3, "between").unwrap();
     assert_eq!(queue.take().unwrap(), b"between");
     assert_eq!(queue.try_take().unwrap(), Some(b"c".to_vec()));
     other.offer(0, "first").unwrap();
-    assert_eq!(queue.take_with(&Cancel::new()).unwrap(), b"first");
+    assert_eq!(queue.take_within(&Cancel::new()).unwrap(), Some(b"first".to_vec()));
     for expected in ["d", "e", "f"] {
         assert_eq!(text(queue.try_take().unwrap()).as_deref(), Some(expected));
     }
@@ -183,12 +189,16 @@ fn items_keep_their_order_when_the_empty_queue_was_removed_and_made_anew() {
     let clients = [site.quiet_client(), site.quiet_client()];
     let [mine, theirs] = [0, 1].map(|client| queue(&clients[client], &site));
     for round in ["take", "lease", "try_take"] {
-        (0..6).for_each(|number| theirs.offer(format!("old {number}")).unwrap());
+        for number in 0..6 {
+            theirs.offer(format!("old {number}")).unwrap();
+        }
         // Now `mine` has cached the names of all six.
         assert_eq!(mine.take().unwrap(), b"old 0");
         (1..6).for_each(|_| drop(theirs.take().unwrap()));
         site.raw().delete(&format!("{}/q", site.base)).unwrap();
-        (0..6).for_each(|number| theirs.offer(format!("new {number}")).unwrap());
+        for number in 0..6 {
+            theirs.offer(format!("new {number}")).unwrap();
+        }
         for number in 0..6 {
             let item = match round {
                 "take" => mine.take().unwrap(),
@@ -251,20 +261,20 @@ fn who_waits_is_told_of_an_item_and_of_a_cancel_and_keeps_to_its_time() {
     let queue = queue(&zk, &site);
     for exists in [false, true] {
         let begin = Stopwatch::start();
-        assert!(got_nothing(queue.take_for(Duration::from_millis(200))));
-        assert!(got_nothing(queue.lease_for(Duration::from_millis(200))));
+        assert!(got_nothing(queue.take_within(Duration::from_millis(200))));
+        assert!(got_nothing(queue.lease_within(Duration::from_millis(200))));
         let took = begin.took();
         assert!(
             took.at_least(Duration::from_millis(400)) && took.within(Duration::from_secs(3)),
             "{took:?}"
         );
-        assert!(got_nothing(queue.take_for(Duration::ZERO)));
+        assert!(got_nothing(queue.take_within(Duration::ZERO)));
 
         let (cancel, token, taker) = (Cancel::new(), Cancel::new(), queue.clone());
         let (one, other) = (cancel.clone(), token.clone());
-        let takes = waiting(move || taker.take_with(&one).unwrap_err());
+        let takes = waiting(move || taker.take_within(&one).unwrap_err());
         let leaser = queue.clone();
-        let leases = waiting(move || leaser.lease_with(&other).unwrap_err());
+        let leases = waiting(move || leaser.lease_within(&other).unwrap_err());
         cancel.cancel();
         token.cancel();
         let errors = [takes.join().unwrap(), leases.join().unwrap()];
@@ -283,11 +293,13 @@ fn who_waits_is_told_of_an_item_and_of_a_cancel_and_keeps_to_its_time() {
             let queue = queue.clone();
             waiting(move || match number % 2 {
                 0 => queue.take().unwrap(),
-                _ => queue.take_for(SOON).unwrap().expect("in time"),
+                _ => queue.take_within(SOON).unwrap().expect("in time"),
             })
         })
         .collect();
-    ["a", "b", "c", "d"].iter().for_each(|item| queue.offer(item).unwrap());
+    for item in ["a", "b", "c", "d"] {
+        queue.offer(item).unwrap();
+    }
     let taken: BTreeSet<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     assert_eq!(taken.len(), 4);
     zk.close();
@@ -310,7 +322,7 @@ fn closing_the_client_ends_a_wait() {
         },
         {
             let queue = queue.clone();
-            waiting(move || queue.take_for(SOON * 4).map(drop))
+            waiting(move || queue.take_within(SOON * 4).map(drop))
         },
         {
             let queue = queue.clone();
@@ -340,7 +352,7 @@ fn a_wait_outlives_connections_and_sessions() {
         let (consumer, priorities) = (consumer.clone(), priorities.clone());
         (
             waiting(move || consumer.take().unwrap()),
-            waiting(move || priorities.take_for(SOON * 2).unwrap().expect("in time")),
+            waiting(move || priorities.take_within(SOON * 2).unwrap().expect("in time")),
         )
     };
     let told = PriorityQueue::new(&other, &site.base, "p");
@@ -380,13 +392,13 @@ fn s79_a_leased_item_is_nobody_elses_until_it_is_dropped_and_gone_when_acknowled
     // The leased item is skipped by values that know of the lease and by those that do not.
     assert_eq!(mine.peek().unwrap(), Some(b"b".to_vec()));
     assert_eq!(mine.len().unwrap(), 2);
-    let next = theirs.lease_for(SOON).unwrap().expect("there is another");
+    let next = theirs.lease_within(SOON).unwrap().expect("there is another");
     assert_eq!(next.data(), b"b");
     for queue in [&mine, &theirs, &queue(&clients[0], &site), &queue(&clients[1], &site)] {
         assert_eq!(queue.try_take().unwrap(), None);
         assert!(queue.try_lease().unwrap().is_none());
-        assert!(got_nothing(queue.take_for(BRIEF)));
-        assert!(got_nothing(queue.lease_for(BRIEF)));
+        assert!(got_nothing(queue.take_within(BRIEF)));
+        assert!(got_nothing(queue.lease_within(BRIEF)));
     }
     let lost = item.lost();
     drop(item);
@@ -445,7 +457,7 @@ fn s79_a_consumers_crash_has_its_item_delivered_again() {
     assert_eq!((again.data(), again.sequence()), (&b"a"[..], 0));
     // The former holder learns of the loss, cannot acknowledge the item, and does no harm when
     // dropped.
-    assert_eq!(item.lost().wait_for(SOON), Some(LossReason::SessionExpired));
+    assert_eq!(item.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::SessionExpired)));
     assert!(!item.is_held());
     assert_eq!(kind(item.ack()), ErrorKind::SessionLost);
     again.ensure_held().unwrap();
@@ -474,7 +486,7 @@ fn s79_a_lost_lease_is_redelivered_within_the_same_value_while_the_guard_lives()
     assert_eq!(leases.len(), 1, "{leases:?}");
     raw.delete(&format!("{}/{}", item.path(), leases[0])).unwrap();
     let again = waits.join().unwrap();
-    assert_eq!(item.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert_eq!(item.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     assert_eq!(kind(item.ack()), ErrorKind::Lost);
     again.ensure_held().unwrap();
     again.ack().unwrap();
@@ -492,7 +504,7 @@ fn an_item_that_is_deleted_under_its_lease_is_reported() {
     queue.offer("a").unwrap();
     let item = queue.lease().unwrap();
     site.raw().delete_recursive(item.path()).unwrap();
-    assert_eq!(item.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert_eq!(item.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     assert_eq!(kind(item.ack()), ErrorKind::Lost);
     assert!(queue.try_lease().unwrap().is_none());
     drop(queue);
@@ -540,7 +552,7 @@ fn an_acknowledgement_that_makes_no_progress_ends_and_names_the_node() {
     assert!(error.to_string().contains("lock-0000000007"), "{error}");
     // The item is available again.
     site.raw().delete_recursive(&format!("{path}/lock-0000000007")).unwrap();
-    queue.lease_for(SOON).unwrap().expect("it has returned").ack().unwrap();
+    queue.lease_within(SOON).unwrap().expect("it has returned").ack().unwrap();
     drop(queue);
     site.finish([zk]);
 }
@@ -616,7 +628,7 @@ fn an_offer_is_there_once_at_most_and_the_caller_knows_whether_it_is_in_doubt() 
             }
             let count = found.iter().filter(|item| *item == harm).count();
             match &offered {
-                Ok(()) => assert_eq!(count, 1, "{harm}"),
+                Ok(_) => assert_eq!(count, 1, "{harm}"),
                 Err(error) if error.kind() == ErrorKind::Connect => assert_eq!(count, 0, "{harm}"),
                 Err(error) => assert!(count <= 1, "{harm}: {count}, {error}"),
             }
@@ -645,8 +657,8 @@ fn a_deletion_without_an_answer_is_resolved_or_reported_but_gives_no_item_twice(
     type Take = fn(&DistributedQueue) -> zklock::Result<Option<Vec<u8>>>;
     let calls: [Take; 4] = [
         |queue| queue.take().map(Some),
-        |queue| queue.take_for(SOON),
-        |queue| queue.take_with(&Cancel::new()).map(Some),
+        |queue| queue.take_within(SOON),
+        |queue| queue.take_within(&Cancel::new()),
         DistributedQueue::try_take,
     ];
     for (number, take) in calls.iter().enumerate() {
@@ -682,12 +694,12 @@ fn what_comes_too_late_for_one_call_is_for_the_next() {
     proxy.reset_counts();
     proxy.stall_reply(opcode::DELETE);
     let begin = Stopwatch::start();
-    assert!(got_nothing(queue.take_for(Duration::from_millis(300))));
+    assert!(got_nothing(queue.take_within(Duration::from_millis(300))));
     assert!(begin.took().within(Duration::from_secs(5)));
     assert!(proxy.wait_for_request(opcode::DELETE, SOON));
     let waits = {
         let queue = queue.clone();
-        waiting(move || queue.take_for(SOON).unwrap())
+        waiting(move || queue.take_within(SOON).unwrap())
     };
     proxy.release();
     assert_eq!(waits.join().unwrap(), Some(b"a".to_vec()));
@@ -748,7 +760,7 @@ fn leasing_survives_lost_answers_of_every_kind() {
                 true => proxy.drop_reply_on(operation, part, 1),
                 false => proxy.drop_request_on(operation, part, 1),
             }
-            let item = queue.lease_for(SOON).unwrap().expect("in time");
+            let item = queue.lease_within(SOON).unwrap().expect("in time");
             proxy.pass();
             item.ensure_held().unwrap();
             assert_eq!(site.children(&format!("q/{}", last(item.path()))).len(), 1);
@@ -775,15 +787,15 @@ fn without_a_server_calls_with_a_limit_keep_to_it_and_the_others_say_so() {
         zk.state() != zklock::SessionState::Connected
     });
     let begin = Stopwatch::start();
-    assert!(got_nothing(queue.take_for(limit)));
-    assert!(got_nothing(queue.lease_for(limit)));
+    assert!(got_nothing(queue.take_within(limit)));
+    assert!(got_nothing(queue.lease_within(limit)));
     assert_eq!(kind(queue.try_take()), ErrorKind::Connect);
     assert_eq!(kind(queue.try_lease()), ErrorKind::Connect);
     assert_eq!(kind(queue.offer("b")), ErrorKind::Connect);
     assert!(queue.len().is_err() && queue.peek().is_err());
     assert!(begin.took().within(Duration::from_secs(12)), "{:?}", begin.took());
     proxy.pass();
-    assert_eq!(queue.take_for(SOON).unwrap(), Some(b"a".to_vec()));
+    assert_eq!(queue.take_within(SOON).unwrap(), Some(b"a".to_vec()));
     assert!(queue.is_empty().unwrap(), "an offer that failed for certain is in the queue");
     drop((queue, proxy));
     site.finish([zk]);
@@ -803,8 +815,8 @@ fn bad_names_are_told_by_the_first_call() {
             kind(queue.offer("x")),
             kind(queue.take()),
             kind(queue.try_take()),
-            kind(queue.take_for(SOON)),
-            kind(queue.take_with(&Cancel::new())),
+            kind(queue.take_within(SOON)),
+            kind(queue.take_within(&Cancel::new())),
             kind(queue.lease()),
             kind(queue.try_lease()),
             kind(queue.peek()),
@@ -910,7 +922,9 @@ fn an_item_that_may_not_be_read_is_passed_over() {
     let mut raw = site.raw();
     hide(&mut raw, &site, "qn-");
     let queue = queue(&zk, &site);
-    ["a", "b", "c"].iter().for_each(|item| queue.offer(item).unwrap());
+    for item in ["a", "b", "c"] {
+        queue.offer(item).unwrap();
+    }
     assert_eq!(queue.peek().unwrap(), Some(b"a".to_vec()));
     assert_eq!(queue.take().unwrap(), b"a");
     let item = queue.lease().unwrap();
@@ -919,7 +933,7 @@ fn an_item_that_may_not_be_read_is_passed_over() {
     assert_eq!(queue.try_take().unwrap(), Some(b"c".to_vec()));
     assert_eq!(queue.try_take().unwrap(), None);
     assert_eq!(queue.peek().unwrap(), None);
-    assert!(got_nothing(queue.lease_for(Duration::from_millis(100))));
+    assert!(got_nothing(queue.lease_within(Duration::from_millis(100))));
     assert_eq!(queue.len().unwrap(), 1);
     let urgent = jobs(&zk, &site);
     hide(&mut raw, &site, "pn-0000000000-");
@@ -945,7 +959,7 @@ fn an_acl_keeps_others_out_of_the_queue_and_they_are_told() {
         kind(theirs.offer("x")),
         kind(theirs.try_take()),
         kind(theirs.take()),
-        kind(theirs.lease_for(SOON)),
+        kind(theirs.lease_within(SOON)),
         kind(theirs.peek()),
         kind(theirs.len()),
     ] {
@@ -1049,9 +1063,13 @@ fn to_take_costs_two_requests_and_to_lease_four_however_long_the_queue() {
 
     let jobs = PriorityQueue::new(&zk, &site.base, "p");
     let offers = PriorityQueue::new(&other, &site.base, "p");
-    (0..ITEMS).for_each(|n| offers.offer(n as u32 % 7, "x").unwrap());
+    for n in 0..ITEMS {
+        offers.offer(n as u32 % 7, "x").unwrap();
+    }
     proxy.reset_counts();
-    (0..ITEMS).for_each(|_| drop(jobs.take().unwrap()));
+    for _ in 0..ITEMS {
+        jobs.take().unwrap();
+    }
     assert_eq!(proxy.total_requests(), 1 + 4 * ITEMS as u64);
     drop((queue, producer, jobs, offers, proxy));
     site.finish([zk, other]);

@@ -135,13 +135,13 @@ fn connecting_can_be_cancelled() {
     let (cancel, hosts) = (Cancel::new(), proxy.hosts());
     let connects = {
         let cancel = cancel.clone();
-        waiting(move || kind(Client::builder(&hosts).connect_with(&cancel)))
+        waiting(move || kind(Client::builder(&hosts).connect_within(&cancel)))
     };
     assert!(!connects.is_finished());
     cancel.cancel();
     assert_eq!(connects.join().unwrap(), ErrorKind::Cancelled);
     proxy.pass();
-    let zk = Client::builder(&proxy.hosts()).connect_with(&Cancel::new()).unwrap();
+    let zk = Client::builder(&proxy.hosts()).connect_within(&Cancel::new()).unwrap();
     assert_eq!(zk.state(), SessionState::Connected);
     assert_eq!(proxy.count(opcode::CREATE), 0);
     site.finish([zk]);

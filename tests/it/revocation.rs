@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Class, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
+    Class, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind, HoldEnd,
     LeaderElection, LossReason, SessionState,
 };
 
@@ -238,8 +238,8 @@ fn s68_all_who_hold_are_asked_and_none_who_waits() {
         assert_eq!(shared.request_release().unwrap(), 3);
         assert_eq!(permits.request_release().unwrap(), 2);
         eventually(SOON, "all to be told", || {
-            readers.iter().all(zklock::ReadGuard::release_requested)
-                && holders.iter().all(zklock::Permit::release_requested)
+            readers.iter().all(|one| one.release_requested())
+                && holders.iter().all(|one| one.release_requested())
         });
         drop((readers, holders));
         let writer = writer.join().unwrap();
@@ -298,7 +298,7 @@ fn s68_a_request_is_made_over_lost_replies_and_connections() {
     proxy.drop_request(opcode::DELETE, 1);
     assert!(ours.break_lock(&ours.contenders().unwrap()[0]).unwrap());
     assert!(proxy.connections() >= before + 3);
-    assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert_eq!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     drop((guard, ours, theirs));
     site.finish([zk, other]);
 }
@@ -369,7 +369,7 @@ fn a_broken_lock_is_lost_and_the_next_one_has_it() {
     let permits = DistributedSemaphore::new(&clients[0], &site.base, "c", 1);
     let permit = permits.acquire().unwrap();
     assert!(permits.break_lock(&permits.contenders().unwrap()[0]).unwrap());
-    assert_eq!(permit.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert_eq!(permit.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     drop((readers, shared, permit, permits, ours, theirs));
     site.finish(clients);
 }
@@ -385,7 +385,7 @@ fn to_have_broken_a_lock_is_told_though_the_answer_was_lost() {
     let holder = ours.contenders().unwrap().remove(0);
     proxy.drop_reply(opcode::DELETE, 1);
     assert!(ours.break_lock(&holder).unwrap(), "this call broke the lock");
-    assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert_eq!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     assert!(!ours.break_lock(&holder).unwrap());
     drop((guard, ours, theirs));
     site.finish([zk, other]);
@@ -458,7 +458,7 @@ fn under_a_chroot_the_right_node_is_asked_and_deleted() {
     assert_eq!(contender.path, guard.path());
     assert!(lock.request_release_of(&contender).unwrap());
     assert!(lock.break_lock(&contender).unwrap());
-    assert_eq!(guard.lost().wait_for(SOON), Some(LossReason::NodeDeleted));
+    assert_eq!(guard.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     raw.close().unwrap();
     drop((guard, lock));
     site.finish([zk]);

@@ -271,7 +271,7 @@ fn s50_a_downgrade_lets_in_the_readers_that_wait_next() {
         assert!(readers.iter().all(|reader| !reader.is_finished()));
         let ours = writer.downgrade().unwrap();
         let theirs = readers.map(|reader| reader.join().unwrap());
-        assert!(ours.is_held() && theirs.iter().all(ReadGuard::is_held));
+        assert!(ours.is_held() && theirs.iter().all(|one| one.is_held()));
         assert_eq!(classes(&lock), [Class::Read; 4]);
         assert!(theirs.iter().all(|one| one.fencing_token() > ours.fencing_token()));
         // And other readers that come.

@@ -3,7 +3,9 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock::{Cancel, Class, Client, DistributedSemaphore, Error, ErrorKind, LossReason, Permit};
+use zklock::{
+    Cancel, Class, Client, DistributedSemaphore, Error, ErrorKind, HoldEnd, LossReason, Permit,
+};
 
 use crate::support::proxy::opcode;
 use crate::support::raw::{Kind, Raw};
@@ -81,8 +83,8 @@ fn s56_many_permits_are_had_all_at_once_or_not_at_all() {
     assert!(last(two.path()).contains("-lease-2-of-3-"), "{two:?}");
     assert_eq!(site.children("a").len(), 1, "one node for all of them");
     assert!(semaphore.try_acquire_many(2).unwrap().is_none());
-    assert!(got_nothing(semaphore.try_acquire_many_for(3, BRIEF)));
-    assert!(semaphore.try_acquire_many_until(2, Instant::now()).unwrap().is_none());
+    assert!(got_nothing(semaphore.acquire_many_within(3, BRIEF)));
+    assert!(semaphore.acquire_many_within(2, Instant::now()).unwrap().is_none());
     site.wait_for_only("a", two.path());
     let one = semaphore.try_acquire_many(1).unwrap().expect("one is left");
     drop(one);
@@ -123,9 +125,9 @@ fn s56_no_permits_or_more_than_there_are_are_refused_before_anything_is_asked() 
         let semaphore = semaphore(&zk, &site, permits);
         let errors = [
             semaphore.acquire_many(wanted).unwrap_err(),
-            semaphore.acquire_many_with(wanted, &Cancel::new()).unwrap_err(),
+            semaphore.acquire_many_within(wanted, &Cancel::new()).unwrap_err(),
             semaphore.try_acquire_many(wanted).unwrap_err(),
-            semaphore.try_acquire_many_for(wanted, SOON).unwrap_err(),
+            semaphore.acquire_many_within(wanted, SOON).unwrap_err(),
         ];
         for error in errors {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{wanted} of {permits}: {error}");
@@ -208,7 +210,7 @@ fn s57_of_unequal_holders_too() {
         let mut holders: Vec<Option<Permit>> =
             [1, 4, 1].map(|weight| Some(semaphore.acquire_many(weight).unwrap())).into();
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| semaphore.try_acquire_many_for(2, SOON).unwrap());
+            let waiter = scope.spawn(|| semaphore.acquire_many_within(2, SOON).unwrap());
             site.wait_for_children("a", 4);
             let mut free = 0;
             for place in order {
@@ -260,11 +262,11 @@ fn s59_giving_up_and_cancelling_leave_no_node() {
     for weight in 1..=2 {
         assert!(semaphore.try_acquire_many(weight).unwrap().is_none());
         assert_eq!(site.children("a"), [last(holder.path())]);
-        assert!(got_nothing(semaphore.try_acquire_many_for(weight, BRIEF)));
+        assert!(got_nothing(semaphore.acquire_many_within(weight, BRIEF)));
         site.wait_for_only("a", holder.path());
         let cancel = Cancel::new();
         holder = thread::scope(|scope| {
-            let waiter = scope.spawn(|| kind(semaphore.acquire_many_with(weight, &cancel)));
+            let waiter = scope.spawn(|| kind(semaphore.acquire_many_within(weight, &cancel)));
             site.wait_for_children("a", 2);
             let next = scope.spawn(|| semaphore.acquire_many(2).unwrap());
             site.wait_for_children("a", 3);
@@ -276,7 +278,7 @@ fn s59_giving_up_and_cancelling_leave_no_node() {
             holder.release().unwrap();
             next.join().unwrap()
         });
-        assert_eq!(kind(semaphore.acquire_many_with(weight, &cancel)), ErrorKind::Cancelled);
+        assert_eq!(kind(semaphore.acquire_many_within(weight, &cancel)), ErrorKind::Cancelled);
         assert_eq!(site.children("a"), [last(holder.path())]);
     }
     drop(holder);
@@ -319,7 +321,7 @@ fn s60_when_a_waiters_node_is_deleted_it_queues_anew() {
         raw.delete(holder.path()).unwrap();
         let permit = waiter.join().unwrap();
         assert_eq!(site.children("a"), [last(permit.path())]);
-        assert!(holder.lost().wait_for(SOON).is_some());
+        assert!(matches!(holder.lost().wait_within(SOON), Some(HoldEnd::Lost(_))));
         permit.ensure_held().unwrap();
     });
     assert_eq!(kind(holder.release()), ErrorKind::Lost);
@@ -372,7 +374,7 @@ fn s61_whoever_disagrees_about_the_count_gets_an_error_and_harms_nobody() {
         let errors = [
             theirs.acquire().unwrap_err(),
             theirs.acquire_many(3).unwrap_err(),
-            theirs.acquire_many_with(1, &Cancel::new()).unwrap_err(),
+            theirs.acquire_many_within(1, &Cancel::new()).unwrap_err(),
             theirs.try_acquire().unwrap_err(),
             theirs.try_acquire_for(SOON).unwrap_err(),
         ];
@@ -504,7 +506,7 @@ fn s61_whoever_looks_on_with_another_count_sees_and_asks_all_who_hold() {
     let permits = [(); 3].map(|()| right.acquire().unwrap());
     for count in [1, 2, 9] {
         let wrong = semaphore(&zk, &site, count);
-        let seen = wrong.observe().next_for(SOON).unwrap().expect("holders");
+        let seen = wrong.observe().next_within(SOON).unwrap().changed().expect("holders");
         assert_eq!(seen.len(), permits.len(), "{count}");
         assert_eq!(wrong.request_release().unwrap(), permits.len(), "{count}");
     }
@@ -551,7 +553,7 @@ fn s63_trying_behind_one_who_waits_for_ever_returns_promptly() {
     let holder = semaphore.acquire().unwrap();
     let cancel = Cancel::new();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| kind(semaphore.acquire_many_with(3, &cancel)));
+        let waiter = scope.spawn(|| kind(semaphore.acquire_many_within(3, &cancel)));
         site.wait_for_children("a", 2);
         let start = Stopwatch::start();
         assert!(semaphore.try_acquire().unwrap().is_none());

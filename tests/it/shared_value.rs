@@ -1,8 +1,9 @@
+use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Acl, ErrorKind, Permissions, SharedCounter, SharedValue, Versioned};
+use zklock::{Acl, Error, ErrorKind, Permissions, SharedCounter, SharedValue, Versioned};
 
 use crate::support::proxy::opcode;
 use crate::support::raw::{self, ALL};
@@ -43,9 +44,10 @@ fn only_the_version_that_was_read_is_replaced() {
     let site = Site::shared("value-versions");
     let zk = site.client();
     let value = SharedValue::new(&zk, &site.base, "a");
-    assert!(value.set_if_absent("one").unwrap());
-    assert!(!value.set_if_absent("two").unwrap());
+    let made = value.set_if_absent("one").unwrap().expect("there was none");
+    assert_eq!(value.set_if_absent("two").unwrap(), None);
     let first = value.get().unwrap().unwrap();
+    assert_eq!(first.version(), made);
     let second = value.compare_and_set(first.version(), "two").unwrap().expect("the same version");
     assert_eq!(value.compare_and_set(first.version(), "three").unwrap(), None);
     assert_eq!(value.latest().unwrap().unwrap().version(), second);
@@ -56,7 +58,17 @@ fn only_the_version_that_was_read_is_replaced() {
     raw.delete(&format!("{}/a", site.base)).unwrap();
     assert_eq!(value.compare_and_set(third, "four").unwrap(), None);
     assert_eq!(value.get().unwrap(), None);
-    assert_eq!(value.update(|old| format!("{old:?}")).unwrap(), b"None");
+    let shown = |old: Option<&[u8]>| Ok::<_, Error>(Some(format!("{old:?}")));
+    let first = value.update(shown).unwrap().expect("a change");
+    assert_eq!(text(value.latest().unwrap()).as_deref(), Some("None"));
+    assert_eq!(value.latest().unwrap().unwrap().version(), first);
+    let second = value.set("another").unwrap();
+    assert_eq!(value.latest().unwrap().unwrap().version(), second);
+    let declined = |_: Option<&[u8]>| Ok::<Option<Vec<u8>>, Error>(None);
+    assert_eq!(value.update(declined).unwrap(), None);
+    let failed = value.update(|_| Err::<Option<Vec<u8>>, Box<dyn StdError>>("no".into()));
+    assert_eq!(failed.unwrap_err().to_string(), "no");
+    assert_eq!(value.latest().unwrap().unwrap().version(), second);
     raw.close().unwrap();
     drop(value);
     site.finish([zk]);
@@ -154,19 +166,25 @@ fn changes_are_observed_over_lost_sessions() {
     let other = site.client();
     let [ours, theirs] = [&zk, &other].map(|zk| SharedValue::new(zk, &site.base, "a"));
     let mut changes = ours.observe();
-    assert_eq!(changes.next_for(SOON).unwrap(), Some(None));
-    assert_eq!(changes.next_for(BRIEF).unwrap(), None);
+    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(None));
+    assert_eq!(changes.next_within(BRIEF).unwrap().changed(), None);
     theirs.set("one").unwrap();
-    assert_eq!(changes.next_for(SOON).unwrap().map(text), Some(Some("one".to_owned())));
-    assert_eq!(changes.next_for(BRIEF).unwrap(), None);
+    assert_eq!(
+        changes.next_within(SOON).unwrap().changed().map(text),
+        Some(Some("one".to_owned()))
+    );
+    assert_eq!(changes.next_within(BRIEF).unwrap().changed(), None);
     // A change during an outage is seen afterwards.
     proxy.refuse();
     theirs.set("two").unwrap();
     site.expire(&proxy);
-    assert_eq!(changes.next_for(SOON).unwrap().map(text), Some(Some("two".to_owned())));
+    assert_eq!(
+        changes.next_within(SOON).unwrap().changed().map(text),
+        Some(Some("two".to_owned()))
+    );
     let mut raw = site.raw();
     raw.delete(&format!("{}/a", site.base)).unwrap();
-    assert_eq!(changes.next_for(SOON).unwrap(), Some(None));
+    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(None));
     theirs.set("three").unwrap();
     assert_eq!(text(changes.next().unwrap().unwrap()).as_deref(), Some("three"));
     zk.close();
@@ -186,8 +204,8 @@ fn what_is_refused_changes_nothing() {
         let value = SharedValue::new(&zk, base, name);
         assert_eq!(kind(value.get()), ErrorKind::InvalidName);
         assert_eq!(kind(value.set("x")), ErrorKind::InvalidName);
-        assert_eq!(kind(value.update(|_| "x")), ErrorKind::InvalidName);
-        assert_eq!(kind(value.observe().next_for(BRIEF)), ErrorKind::InvalidName);
+        assert_eq!(kind(value.update(|_| Ok::<_, Error>(Some("x")))), ErrorKind::InvalidName);
+        assert_eq!(kind(value.observe().next_within(BRIEF)), ErrorKind::InvalidName);
     }
     let value = SharedValue::new(&zk, &site.base, "a");
     value.set("one").unwrap();
@@ -216,7 +234,7 @@ fn what_is_refused_changes_nothing() {
     let owner = raw::Acl::new(ALL, "auth", "");
     raw.set_acl(&path, &[raw::Acl::new(2, "world", "anyone"), owner]).unwrap();
     assert_eq!(kind(value.get()), ErrorKind::NotAuthorized);
-    assert_eq!(kind(value.observe().next_for(SOON)), ErrorKind::NotAuthorized);
+    assert_eq!(kind(value.observe().next_within(SOON)), ErrorKind::NotAuthorized);
     value.set("unseen").unwrap();
     let owner = raw::Acl::new(ALL, "auth", "");
     raw.set_acl(&path, &[raw::Acl::new(1, "world", "anyone"), owner]).unwrap();

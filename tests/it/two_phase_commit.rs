@@ -3,8 +3,8 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{
-    Acl, Cancel, Client, Coordinator, Decision, ErrorKind, Participant, Result, SessionState,
-    TwoPhaseCommit,
+    Acl, Cancel, Client, Coordinator, Decision, ErrorKind, HoldEnd, Participant, Result,
+    SessionState, TwoPhaseCommit, Vote,
 };
 
 use crate::support::proxy::opcode;
@@ -40,7 +40,7 @@ fn begun(zk: &Client, site: &Site) -> (TwoPhaseCommit, Coordinator, Vec<Particip
 fn assert_decided(round: &TwoPhaseCommit, participants: &[Participant], decision: Decision) {
     for participant in participants {
         assert_eq!(participant.decision().unwrap(), decision, "{participant:?}");
-        assert_eq!(participant.decision_for(SOON).unwrap(), Some(decision));
+        assert_eq!(participant.decision_within(SOON).unwrap(), Some(decision));
     }
     assert_eq!(round.decision().unwrap(), Some(decision));
     assert_eq!(round.state().unwrap().unwrap().decision, Some(decision));
@@ -74,13 +74,13 @@ fn when_all_vote_yes_everybody_commits() {
         assert!(participant.is_held());
         assert_eq!(round.decision().unwrap(), None);
         assert!(decision.try_recv().is_err());
-        assert!(participant.vote_yes().unwrap());
+        assert!(participant.vote(Vote::Yes).unwrap());
     }
     assert_eq!(decision.recv_timeout(SOON).unwrap().unwrap(), Decision::Commit);
     assert_decided(&round, &participants, Decision::Commit);
     assert_eq!(marks(&site), ["commit"]);
     // A repeated vote changes nothing.
-    assert!(participants[0].vote_yes().unwrap());
+    assert!(participants[0].vote(Vote::Yes).unwrap());
     drop((participants, round));
     site.finish(clients);
 }
@@ -100,12 +100,12 @@ fn a_no_aborts() {
     let zk = site.quiet_client();
     let (round, coordinator, participants) = begun(&zk, &site);
     let decision = decide(coordinator);
-    assert!(participants[0].vote_yes().unwrap());
-    assert!(participants[1].vote_no().unwrap());
+    assert!(participants[0].vote(Vote::Yes).unwrap());
+    assert!(participants[1].vote(Vote::No).unwrap());
     assert_eq!(decision.recv_timeout(SOON).unwrap().unwrap(), Decision::Abort);
     assert_decided(&round, &participants, Decision::Abort);
-    assert!(!participants[2].vote_yes().unwrap(), "a vote that comes too late");
-    assert_eq!(kind(participants[0].vote_no()), ErrorKind::Conflict);
+    assert!(!participants[2].vote(Vote::Yes).unwrap(), "a vote that comes too late");
+    assert_eq!(kind(participants[0].vote(Vote::No)), ErrorKind::Conflict);
     assert_eq!(marks(&site), ["abort"]);
     drop((participants, round));
     site.finish([zk]);
@@ -123,7 +123,7 @@ fn a_death_aborts_before_and_after_the_vote() {
         let participants = ["a", "b"].map(|name| round.join(name).unwrap());
         let doomed = self::round(&dies, &site).join("c").unwrap();
         for participant in &participants {
-            participant.vote_yes().unwrap();
+            participant.vote(Vote::Yes).unwrap();
         }
         if votes {
             // It dies while it votes, with two coordinators that would decide.
@@ -131,7 +131,7 @@ fn a_death_aborts_before_and_after_the_vote() {
             let recovered = round.recover().unwrap();
             let (session, password) = proxy.session();
             proxy.stall_reply(opcode::MULTI);
-            let vote = in_background(move || (doomed.vote_yes(), doomed));
+            let vote = in_background(move || (doomed.vote(Vote::Yes), doomed));
             eventually(SOON, "the vote or the decision", || {
                 let children = site.children("r");
                 children.contains(&"yes-c".to_owned()) || !marks(&site).is_empty()
@@ -172,12 +172,12 @@ fn one_that_voted_yes_and_died_is_not_committed_without() {
     let coordinator = round.begin(&["a", "b"]).unwrap();
     let survivor = round.join("a").unwrap();
     let doomed = self::round(&dies, &site).join("b").unwrap();
-    survivor.vote_yes().unwrap();
-    doomed.vote_yes().unwrap();
+    survivor.vote(Vote::Yes).unwrap();
+    doomed.vote(Vote::Yes).unwrap();
     dies.close();
     assert_eq!(coordinator.decide().unwrap(), Decision::Abort);
     assert_eq!(survivor.decision().unwrap(), Decision::Abort);
-    assert_eq!(kind(doomed.vote_yes()), ErrorKind::Closed);
+    assert_eq!(kind(doomed.vote(Vote::Yes)), ErrorKind::Closed);
     drop((survivor, doomed, coordinator, round));
     site.finish([zk, dies]);
 }
@@ -191,8 +191,8 @@ fn one_that_voted_yes_and_dies_while_all_is_decided_is_not_committed_without() {
     let coordinator = round(&zk, &site).begin(&["a", "b"]).unwrap();
     let survivor = round(&zk, &site).join("a").unwrap();
     let doomed = round(&dies, &site).join("b").unwrap();
-    survivor.vote_yes().unwrap();
-    doomed.vote_yes().unwrap();
+    survivor.vote(Vote::Yes).unwrap();
+    doomed.vote(Vote::Yes).unwrap();
     proxy.reset_counts();
     proxy.stall_request(opcode::MULTI);
     let decision = decide(coordinator);
@@ -211,13 +211,13 @@ fn the_end_of_the_time_aborts() {
     let site = Site::shared("2pc-limit");
     let zk = site.quiet_client();
     let (round, coordinator, participants) = begun(&zk, &site);
-    participants[0].vote_yes().unwrap();
-    let (none, took) = timed(|| participants[0].decision_for(BRIEF).unwrap());
+    participants[0].vote(Vote::Yes).unwrap();
+    let (none, took) = timed(|| participants[0].decision_within(BRIEF).unwrap());
     assert!(none.is_none() && took.at_least(BRIEF) && took.within(SOON));
     let cancel = Cancel::new();
     cancel.cancel();
-    assert_eq!(kind(participants[0].decision_with(&cancel)), ErrorKind::Cancelled);
-    assert_eq!(kind(coordinator.decide_with(&cancel)), ErrorKind::Cancelled);
+    assert_eq!(kind(participants[0].decision_within(&cancel)), ErrorKind::Cancelled);
+    assert_eq!(kind(coordinator.decide_within(&cancel)), ErrorKind::Cancelled);
     assert_eq!(round.decision().unwrap(), None, "nothing is decided by that");
     let (decision, took) = timed(|| coordinator.decide_or_abort_within(BRIEF).unwrap());
     assert!(decision == Decision::Abort && took.at_least(BRIEF) && took.within(SOON));
@@ -234,16 +234,16 @@ fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     let (round, coordinator, mut participants) = begun(&zk, &site);
     let theirs = self::round(&restarts, &site);
     let last = participants.pop().unwrap();
-    assert!(last.vote_yes().unwrap());
+    assert!(last.vote(Vote::Yes).unwrap());
     // The ensemble still has its former node.
     let joining = in_background(move || theirs.join("c"));
     assert!(joining.recv_timeout(BRIEF).is_err());
     drop(last);
     // Before the decision: its vote is binding.
     let again = joining.recv_timeout(SOON).unwrap().unwrap();
-    assert_eq!(kind(again.vote_no()), ErrorKind::Conflict);
-    assert!(again.vote_yes().unwrap());
-    participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+    assert_eq!(kind(again.vote(Vote::No)), ErrorKind::Conflict);
+    assert!(again.vote(Vote::Yes).unwrap());
+    participants.iter().for_each(|one| assert!(one.vote(Vote::Yes).unwrap()));
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     drop((again, participants));
     restarts.close();
@@ -253,7 +253,7 @@ fn who_restarts_learns_the_decision_and_keeps_its_vote() {
     assert_eq!(later.decision().unwrap(), Some(Decision::Commit));
     let again = later.join("c").unwrap();
     assert_eq!(again.decision().unwrap(), Decision::Commit);
-    assert!(again.vote_yes().unwrap());
+    assert!(again.vote(Vote::Yes).unwrap());
     drop((again, later, round, coordinator));
     site.finish([zk, restarts, restarted]);
 }
@@ -267,11 +267,11 @@ fn a_participant_waits_on_over_a_lost_session() {
     let round = round(&other, &site);
     let coordinator = round.begin(&["a", "b"]).unwrap();
     let participant = self::round(&zk, &site).join("a").unwrap();
-    participant.vote_yes().unwrap();
+    participant.vote(Vote::Yes).unwrap();
     let lost = participant.lost();
-    let learns = in_background(move || (participant.decision(), participant.vote_yes()));
+    let learns = in_background(move || (participant.decision(), participant.vote(Vote::Yes)));
     site.expire(&proxy);
-    assert!(lost.wait_for(SOON).is_some());
+    assert!(matches!(lost.wait_within(SOON), Some(HoldEnd::Lost(_))));
     assert_eq!(coordinator.decide().unwrap(), Decision::Abort);
     let (decision, vote) = learns.recv_timeout(SOON).unwrap();
     assert_eq!(decision.unwrap(), Decision::Abort);
@@ -289,9 +289,9 @@ fn a_round_whose_coordinator_is_gone_can_be_recovered() {
         let coordinator = round(&gone, &site).begin(&NAMES).unwrap();
         let round = round(&zk, &site);
         let participants = NAMES.map(|name| round.join(name).unwrap());
-        participants[..votes].iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+        participants[..votes].iter().for_each(|one| assert!(one.vote(Vote::Yes).unwrap()));
         drop(coordinator);
-        assert!(got_nothing(participants[0].decision_for(BRIEF)), "it blocks");
+        assert!(got_nothing(participants[0].decision_within(BRIEF)), "it blocks");
         let recovered = round.recover().unwrap();
         assert_eq!(recovered.participants(), NAMES);
         let (decision, expected) = match votes {
@@ -315,13 +315,13 @@ fn two_coordinators_come_to_one_decision() {
     for _ in 0..40 {
         let (round, first, participants) = begun(&clients[0], &site);
         let second = self::round(&clients[1], &site).recover().unwrap();
-        participants[..2].iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+        participants[..2].iter().for_each(|one| assert!(one.vote(Vote::Yes).unwrap()));
         let commits = decide(first);
         let aborts = in_background(move || {
             thread::sleep(pause);
             second.abort()
         });
-        participants[2].vote_yes().unwrap();
+        participants[2].vote(Vote::Yes).unwrap();
         let decision = commits.recv_timeout(SOON).unwrap().unwrap();
         assert_eq!(aborts.recv_timeout(SOON).unwrap().unwrap(), decision);
         assert_decided(&round, &participants, decision);
@@ -359,10 +359,10 @@ fn lost_answers_begin_join_vote_and_decide_once() {
         let owner = site.raw().exists(a.path()).unwrap().unwrap().ephemeral_owner;
         assert_eq!(Some(owner), zk.session_id());
         let before = lose(opcode::MULTI);
-        assert!(a.vote_yes().unwrap());
+        assert!(a.vote(Vote::Yes).unwrap());
         assert!(proxy.connections() > before);
         let b = round.join("b").unwrap();
-        b.vote_yes().unwrap();
+        b.vote(Vote::Yes).unwrap();
         let before = lose(opcode::MULTI);
         assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
         assert!(proxy.connections() > before);
@@ -383,8 +383,8 @@ fn one_listing_shows_every_state() {
     assert_eq!(round.state().unwrap(), None);
     let coordinator = round.begin(&NAMES).unwrap();
     let [a, b] = ["a", "b"].map(|name| round.join(name).unwrap());
-    a.vote_yes().unwrap();
-    b.vote_no().unwrap();
+    a.vote(Vote::Yes).unwrap();
+    b.vote(Vote::No).unwrap();
     drop(b);
     eventually(SOON, "its node to go", || !site.children("r").contains(&"here-b".to_owned()));
     proxy.reset_counts();
@@ -392,7 +392,10 @@ fn one_listing_shows_every_state() {
     assert_eq!(proxy.count(opcode::GET_CHILDREN), 1);
     let seen: Vec<_> =
         state.participants.iter().map(|one| (&*one.name, one.is_here, one.vote)).collect();
-    assert_eq!(seen, [("a", true, Some(true)), ("b", false, Some(false)), ("c", false, None)]);
+    assert_eq!(
+        seen,
+        [("a", true, Some(Vote::Yes)), ("b", false, Some(Vote::No)), ("c", false, None)]
+    );
     assert_eq!(state.decision, None);
     assert!(!round.forget().unwrap(), "it is not decided");
     assert_eq!(coordinator.decide().unwrap(), Decision::Abort);
@@ -412,14 +415,14 @@ fn a_vote_wakes_no_participant() {
     let round = round(&other, &site);
     let coordinator = round.begin(&NAMES).unwrap();
     let waits = self::round(&zk, &site).join("a").unwrap();
-    assert!(waits.vote_yes().unwrap());
+    assert!(waits.vote(Vote::Yes).unwrap());
     let learns = in_background(move || waits.decision());
     // It watches its own node and the round's.
     eventually(SOON, "its watches", || site.server().counter("zk_watch_count") == 2);
     let before = proxy.total_requests();
     let others = ["b", "c"].map(|name| round.join(name).unwrap());
     for one in &others {
-        one.vote_yes().unwrap();
+        one.vote(Vote::Yes).unwrap();
     }
     assert_eq!(proxy.total_requests(), before, "{:?}", proxy.requests());
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
@@ -488,7 +491,7 @@ fn acls_are_kept_and_refusals_said() {
     let owned = TwoPhaseCommit::builder(&owner, &site.base, "r").acl(Acl::creator_only()).build();
     let coordinator = owned.begin(&["a"]).unwrap();
     let a = owned.join("a").unwrap();
-    a.vote_yes().unwrap();
+    a.vote(Vote::Yes).unwrap();
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     raw.add_auth("digest", b"owner:secret").unwrap();
     for child in ["", "/here-a", "/yes-a", "/commit"] {
@@ -504,13 +507,13 @@ fn acls_are_kept_and_refusals_said() {
     let acl = [raw::Acl::new(raw::ALL, "auth", ""), raw::Acl::new(1 | 4 | 8, "world", "anyone")];
     raw.set_acl(&format!("{}/r", site.base), &acl).unwrap();
     let a = round.join("a").unwrap();
-    assert!(a.vote_yes().unwrap());
+    assert!(a.vote(Vote::Yes).unwrap());
     let error = coordinator.decide().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAuthorized);
     assert!(error.to_string().contains("WRITE"), "{error}");
     assert_eq!(round.decision().unwrap(), None);
     raw.set_acl(&format!("{}/r", site.base), &acl[..1]).unwrap();
-    assert_eq!(kind(a.vote_yes()), ErrorKind::NotAuthorized);
+    assert_eq!(kind(a.vote(Vote::Yes)), ErrorKind::NotAuthorized);
     assert_eq!(kind(a.decision()), ErrorKind::NotAuthorized);
     raw.delete_recursive(&format!("{}/r", site.base)).unwrap();
     drop((a, round, owned, coordinator, raw));
@@ -525,9 +528,9 @@ fn a_decision_that_a_stranger_shows_decides_nothing() {
     let (round, coordinator, participants) = begun(&zk, &site);
     let mut raw = site.raw();
     raw.create(&format!("{}/r/commit", site.base), b"", Kind::Persistent).unwrap();
-    assert!(got_nothing(participants[0].decision_for(BRIEF)));
+    assert!(got_nothing(participants[0].decision_within(BRIEF)));
     assert_eq!(round.state().unwrap().unwrap().decision, None);
-    participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+    participants.iter().for_each(|one| assert!(one.vote(Vote::Yes).unwrap()));
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     assert_decided(&round, &participants, Decision::Commit);
     raw.close().unwrap();
@@ -546,7 +549,7 @@ fn over_a_handle_of_the_programs_it_works_too() {
     let handle = std::sync::Arc::new(handle);
     let zk = Client::from(&handle);
     let (round, coordinator, participants) = begun(&zk, &site);
-    participants.iter().for_each(|one| assert!(one.vote_yes().unwrap()));
+    participants.iter().for_each(|one| assert!(one.vote(Vote::Yes).unwrap()));
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     assert_decided(&round, &participants, Decision::Commit);
     drop(participants);
@@ -628,13 +631,13 @@ fn a_state_is_that_of_one_moment() {
     proxy.stall_reply(opcode::GET_CHILDREN);
     let state = in_background(move || looks.state());
     assert!(proxy.wait_for_request(opcode::GET_CHILDREN, SOON));
-    a.vote_yes().unwrap();
+    a.vote(Vote::Yes).unwrap();
     assert_eq!(coordinator.decide().unwrap(), Decision::Commit);
     proxy.release();
     let state = state.recv_timeout(SOON).unwrap().unwrap().unwrap();
     let votes: Vec<_> = state.participants.iter().map(|one| one.vote).collect();
     assert!(
-        state.decision.is_none() || votes == [Some(true)],
+        state.decision.is_none() || votes == [Some(Vote::Yes)],
         "committed, but the votes are {votes:?}"
     );
     drop((a, coordinator, round));
@@ -675,17 +678,17 @@ fn a_vote_in_a_forgotten_round_says_so() {
     round.begin(&["a"]).unwrap().abort().unwrap();
     let participant = self::round(&zk, &site).join("a").unwrap();
     assert!(round.forget().unwrap());
-    assert!(participant.lost().wait_for(SOON).is_some());
-    assert_eq!(kind(participant.vote_yes()), ErrorKind::NotFound);
+    assert!(matches!(participant.lost().wait_within(SOON), Some(HoldEnd::Lost(_))));
+    assert_eq!(kind(participant.vote(Vote::Yes)), ErrorKind::NotFound);
     // A new round of the same name does not accept its vote.
     let next = round.begin(&["a"]).unwrap();
-    assert_eq!(kind(participant.vote_yes()), ErrorKind::NotFound);
+    assert_eq!(kind(participant.vote(Vote::Yes)), ErrorKind::NotFound);
     drop(participant);
     // In a round that still exists, the participant is lost.
     let participant = self::round(&zk, &site).join("a").unwrap();
     site.raw().delete(participant.path()).unwrap();
-    assert!(participant.lost().wait_for(SOON).is_some());
-    assert_eq!(kind(participant.vote_yes()), ErrorKind::Lost);
+    assert!(matches!(participant.lost().wait_within(SOON), Some(HoldEnd::Lost(_))));
+    assert_eq!(kind(participant.vote(Vote::Yes)), ErrorKind::Lost);
     next.abort().unwrap();
     drop((participant, next, round));
     site.finish([zk, other]);

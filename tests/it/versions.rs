@@ -29,7 +29,7 @@ fn a_server_that_knows_no_containers_makes_plain_nodes_and_is_asked_for_one_only
     let group = Group::new(&zk, &site.base, "group");
     let member = group.join("member", "").unwrap();
     let election = LeaderElection::new(&zk, &site.base, "election");
-    let leadership = election.campaign_for(LONG).unwrap().expect("to lead");
+    let leadership = election.campaign_within(LONG).unwrap().expect("to lead");
     assert_eq!((proxy.count(opcode::CREATE_CONTAINER), proxy.connections()), (1, 2));
     let mut raw = site.raw();
     for name in ["lock", "queue", "group", "election"] {
@@ -155,7 +155,7 @@ fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
     let guard = mutex(&holder, &site.base, "a").lock().unwrap();
     let waits = |number: u32| {
         let value = SharedValue::new(&zk, &site.base, format!("value-{number}"));
-        assert!(value.observe().next_for(LONG).unwrap().is_some());
+        assert!(value.observe().next_within(LONG).unwrap().changed().is_some());
     };
     (0..300).for_each(waits);
     assert!(got_nothing(mutex(&zk, &site.base, "a").try_lock_for(Duration::from_millis(10))));
@@ -186,7 +186,7 @@ fn a_server_that_cannot_remove_watches_is_asked_for_it_only_once() {
     proxy.unknown(REMOVE_WATCHES);
     for number in 0..300 {
         let value = SharedValue::new(&zk, &site.base, format!("value-{number}"));
-        assert!(value.observe().next_for(LONG).unwrap().is_some());
+        assert!(value.observe().next_within(LONG).unwrap().changed().is_some());
     }
     assert_eq!(proxy.connections(), 2);
     site.finish([zk]);

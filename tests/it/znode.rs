@@ -94,9 +94,12 @@ fn each_mode_makes_its_kind_of_node() {
     // The server deletes it at the end of the session.
     let seen = other.znode(ephemeral.path());
     let mut changes = seen.observe();
-    assert_eq!(changes.next_for(SOON).unwrap().map(text), Some(Some("ours".to_owned())));
+    assert_eq!(
+        changes.next_within(SOON).unwrap().changed().map(text),
+        Some(Some("ours".to_owned()))
+    );
     zk.close();
-    assert_eq!(changes.next_for(SOON).unwrap(), Some(None));
+    assert_eq!(changes.next_within(SOON).unwrap().changed(), Some(None));
     drop((changes, seen, ephemeral));
     site.finish([zk, other]);
 }
@@ -108,21 +111,21 @@ fn changes_of_a_node_and_of_its_children_are_observed() {
     let (zk, other) = (site.client(), site.client());
     let node = zk.znode(at(&site, "a"));
     let (mut data, mut children) = (node.observe(), node.observe_children());
-    assert_eq!(data.next_for(SOON).unwrap(), Some(None));
-    assert_eq!(children.next_for(SOON).unwrap(), Some(None));
+    assert_eq!(data.next_within(SOON).unwrap().changed(), Some(None));
+    assert_eq!(children.next_within(SOON).unwrap().changed(), Some(None));
     let theirs = other.znode(at(&site, "a"));
     theirs.create_with_parents(CreateMode::Persistent, "one").unwrap();
-    assert_eq!(data.next_for(SOON).unwrap().map(text), Some(Some("one".to_owned())));
-    assert_eq!(children.next_for(SOON).unwrap(), Some(Some(Vec::new())));
+    assert_eq!(data.next_within(SOON).unwrap().changed().map(text), Some(Some("one".to_owned())));
+    assert_eq!(children.next_within(SOON).unwrap().changed(), Some(Some(Vec::new())));
     for name in ["y", "x"] {
         other.znode(at(&site, &format!("a/{name}"))).create(CreateMode::Persistent, "").unwrap();
     }
-    let mut seen = children.next_for(SOON).unwrap();
+    let mut seen = children.next_within(SOON).unwrap().changed();
     while seen.as_ref().is_some_and(|seen| seen.as_ref().is_some_and(|names| names.len() < 2)) {
-        seen = children.next_for(SOON).unwrap();
+        seen = children.next_within(SOON).unwrap().changed();
     }
     assert_eq!(seen, Some(Some(vec!["x".to_owned(), "y".to_owned()])));
-    assert_eq!(data.next_for(BRIEF).unwrap(), None);
+    assert_eq!(data.next_within(BRIEF).unwrap().changed(), None);
     drop((data, children, node, theirs));
     site.finish([zk, other]);
 }
@@ -165,7 +168,7 @@ fn a_path_is_the_client_s_own_and_is_checked() {
         assert_eq!(node.path(), path);
         assert_eq!(kind(node.read()), ErrorKind::InvalidName, "{path:?}");
         assert_eq!(kind(node.write("")), ErrorKind::InvalidName);
-        assert_eq!(kind(node.observe().next_for(BRIEF)), ErrorKind::InvalidName);
+        assert_eq!(kind(node.observe().next_within(BRIEF)), ErrorKind::InvalidName);
         assert_eq!(kind(zk.transaction().delete(path).commit()), ErrorKind::InvalidName);
     }
     assert!(zk.znode("/").children().unwrap().is_some_and(|names| !names.is_empty()));

@@ -60,6 +60,12 @@ pub(crate) fn was_healthy(run: &Run, who: Who, (begun, done): Span) -> bool {
         && !was_starved(run, (who.slot, who.generation), (before, done))
 }
 
+/// Whether a call had so little time that the answer of a healthy ensemble may have come too late: a
+/// consumer that has seen an item needs several answers to get it.
+fn is_brief(deed: &Deed) -> bool {
+    deed.limit < SECOND && ["double", "queue", "priority", "leased"].contains(&deed.recipe.as_str())
+}
+
 /// Calls fail only because of the network or a session, and only while something is broken.
 fn failures(run: &Run) -> Wrong {
     let mut wrong = Wrong::new();
@@ -70,7 +76,7 @@ fn failures(run: &Run) -> Wrong {
         let healthy = was_healthy(run, deed.who, (deed.begun, done));
         let fine = match kind.as_str() {
             // With so little time, an answer may be missing.
-            "Connect" | "ConnectionLoss" if deed.recipe == "double" && deed.limit < SECOND => true,
+            "Connect" | "ConnectionLoss" if is_brief(deed) => true,
             "Connect" | "ConnectionLoss" | "SessionLost" | "Taken" => !healthy,
             "Lost" => some_session_was_closed(run, (deed.begun, done)),
             _ => false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use zklock::{
     Barrier, Client, DistributedQueue, DoubleBarrier, ErrorKind, Group, LeasedItem, PriorityQueue,
-    Result, SharedCounter, TwoPhaseCommit,
+    Result, SharedCounter, TwoPhaseCommit, Vote,
 };
 
 use super::history::{Journal, Nanos, SECOND, Who, nanos, now, word};
@@ -196,7 +196,7 @@ impl Deeds {
             self.do_it("queue offer", CONNECT, &item, |on| on.queue.offer(&item), done);
         } else if self.rng.per_mille(300) {
             let limit = self.rng.milliseconds(0, 100);
-            self.do_it("queue take", limit, "", |on| on.queue.take_for(limit), taken);
+            self.do_it("queue take", limit, "", |on| on.queue.take_within(limit), taken);
         } else {
             self.do_it("queue take", CONNECT, "", |on| on.queue.try_take(), taken);
         }
@@ -210,7 +210,7 @@ impl Deeds {
             self.do_it("priority offer", CONNECT, &item, offer, done);
         } else if self.rng.per_mille(300) {
             let limit = self.rng.milliseconds(0, 100);
-            self.do_it("priority take", limit, "", |on| on.priority.take_for(limit), taken);
+            self.do_it("priority take", limit, "", |on| on.priority.take_within(limit), taken);
         } else {
             self.do_it("priority take", CONNECT, "", |on| on.priority.try_take(), taken);
         }
@@ -225,7 +225,7 @@ impl Deeds {
         let limit = self.rng.milliseconds(0, 100);
         let say = |item: &Option<LeasedItem>| text(item.as_ref().map(LeasedItem::data));
         let leased = match self.rng.per_mille(300) {
-            true => self.do_it("leased lease", limit, "", |on| on.leased.lease_for(limit), say),
+            true => self.do_it("leased lease", limit, "", |on| on.leased.lease_within(limit), say),
             false => self.do_it("leased lease", CONNECT, "", |on| on.leased.try_lease(), say),
         };
         let Some(leased) = leased.flatten() else { return };
@@ -251,7 +251,7 @@ impl Deeds {
             _ => {
                 let limit = self.rng.milliseconds(0, 100);
                 let passed = |passed: &bool| passed.then(|| "passed".to_owned());
-                self.do_it("barrier wait", limit, "", |on| on.barrier.wait_for(limit), passed);
+                self.do_it("barrier wait", limit, "", |on| on.barrier.wait_within(limit), passed);
             }
         }
     }
@@ -262,7 +262,7 @@ impl Deeds {
             "double enter",
             limit,
             "",
-            |on| match on.double.enter_for(limit) {
+            |on| match on.double.enter_within(limit) {
                 Err(error) if error.kind() == ErrorKind::Full => Ok(None),
                 entered => entered,
             },
@@ -272,7 +272,7 @@ impl Deeds {
         std::thread::sleep(self.rng.milliseconds(0, 20));
         let (about, limit) = (claim(|| entered.is_held()), self.rng.milliseconds(0, 500));
         let all_left = |left: &bool| left.then(|| "all".to_owned());
-        self.do_it("double leave", limit, &about, |_| entered.leave_for(limit), all_left);
+        self.do_it("double leave", limit, &about, |_| entered.leave_within(limit), all_left);
     }
 
     /// Runs one round of a two-phase commit. It has two participants, the workers with even numbers
@@ -308,7 +308,7 @@ impl Deeds {
         if let Some(joined) = &joined {
             let about = format!("{name} {participant} {}", if yes { "yes" } else { "no" });
             let counts = |counts: &Option<bool>| counts.map(|counts| counts.to_string());
-            let vote = || match joined.vote(yes) {
+            let vote = || match joined.vote(if yes { Vote::Yes } else { Vote::No }) {
                 // An earlier process of this worker has voted.
                 Err(error) if error.kind() == ErrorKind::Conflict => Ok(None),
                 counts => counts.map(Some),
@@ -321,7 +321,7 @@ impl Deeds {
             self.scribe.deed("commit decide", limits, &name, decide, |said| Some(said.to_string()));
         }
         if let Some(joined) = &joined {
-            let learn = || joined.decision_for(limit);
+            let learn = || joined.decision_within(limit);
             self.scribe.deed("commit learn", limit, &name, learn, |said| {
                 said.map(|said| said.to_string())
             });

@@ -157,10 +157,10 @@ impl Work {
             .map(Guard::Write)),
             Work::Permits(lock, many) => Ok(match how {
                 How::Lock => Some(lock.acquire_many(*many)?),
-                How::TryFor(limit) => lock.try_acquire_many_for(*many, *limit)?,
-                How::TryUntil(limit) => lock.try_acquire_many_until(*many, end(limit))?,
+                How::TryFor(limit) => lock.acquire_many_within(*many, *limit)?,
+                How::TryUntil(limit) => lock.acquire_many_within(*many, end(limit))?,
                 How::TryNow => lock.try_acquire_many(*many)?,
-                How::With(cancel) => Some(lock.acquire_many_with(*many, cancel)?),
+                How::With(cancel) => lock.acquire_many_within(*many, cancel)?,
             }
             .map(Guard::Permits)),
             Work::Several(lock) => Ok(match how {
@@ -173,10 +173,10 @@ impl Work {
             .map(Guard::Several)),
             Work::Lead(election) => Ok(match how {
                 How::Lock => Some(election.campaign()?),
-                How::TryFor(limit) => election.campaign_for(*limit)?,
-                How::TryUntil(limit) => election.campaign_until(end(limit))?,
+                How::TryFor(limit) => election.campaign_within(*limit)?,
+                How::TryUntil(limit) => election.campaign_within(end(limit))?,
                 How::TryNow => election.try_campaign()?,
-                How::With(cancel) => Some(election.campaign_with(cancel)?),
+                How::With(cancel) => election.campaign_within(cancel)?,
             }
             .map(Guard::Lead)),
         }
@@ -184,29 +184,29 @@ impl Work {
 }
 
 macro_rules! each {
-    ($guard:expr, $method:ident or $leaders:ident($($argument:expr)?)) => {
+    ($guard:expr, $method:ident($($argument:expr)?)) => {
         match $guard {
             Guard::Mutex(guard) => guard.$method($($argument)?),
             Guard::Read(guard) => guard.$method($($argument)?),
             Guard::Write(guard) => guard.$method($($argument)?),
             Guard::Permits(permit) => permit.$method($($argument)?),
             Guard::Several(guard) => guard.$method($($argument)?),
-            Guard::Lead(leadership) => leadership.$leaders($($argument)?),
+            Guard::Lead(leadership) => leadership.$method($($argument)?),
         }
     };
 }
 
 impl Guard {
     pub(crate) fn is_held(&self) -> bool {
-        each!(self, is_held or is_leader())
+        each!(self, is_held())
     }
 
     pub(crate) fn ensure_held(&self) -> Result<()> {
-        each!(self, ensure_held or ensure_leader())
+        each!(self, ensure_held())
     }
 
     pub(crate) fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        each!(self, on_lost or on_lost(callback));
+        each!(self, on_lost(callback));
     }
 
     pub(crate) fn unlock(self) -> Result<()> {

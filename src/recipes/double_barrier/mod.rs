@@ -3,26 +3,25 @@
 mod round;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
 
 use super::lock_config::default_data;
-use super::node_config::{NodeConfig, Purpose, Wait};
+use super::node_config::{NodeConfig, Purpose, WaitLimits};
 use crate::acl::Acl;
-use crate::contend::acquire::{Contention, Limits, acquire, insist};
+use crate::contend::acquire::{Contention, Limits, acquire, insist, insist_within};
 use crate::contend::errors::unanswered;
 use crate::contend::hold::{DROP_LIMIT, Hold};
 use crate::contend::ticket::{Form, Guid, NodeNaming};
-use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
-use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 use crate::session::watch_loop::View;
 
 /// Lets a fixed number of participants begin together, and end together.
@@ -151,14 +150,16 @@ impl DoubleBarrier {
     /// - [`NotAuthorized`](ErrorKind::NotAuthorized).
     /// - Otherwise as [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn enter(&self) -> Result<Entered> {
-        insist(|| self.enter_by(Wait::FOREVER))
+        insist(|| self.enter_by(WaitLimits::FOREVER))
     }
 
-    /// Blocks until all participants are there, at most `limit`; `None` if there were not enough by
-    /// then: see [`enter`](DoubleBarrier::enter).
+    /// Waits until all participants are there, at most `wait`; `None` if there were not enough when
+    /// its time was over: see [`enter`](DoubleBarrier::enter).
     ///
-    /// A request that is under way may take up to 50 ms more. After `None` the call's nodes are
-    /// gone, including one of a session that was lost, and no round counts them.
+    /// A request that is under way may take up to 50 ms more. After `None`, and after
+    /// [`Cancelled`](ErrorKind::Cancelled), the call's nodes are gone, including one of a session
+    /// that was lost, and no round counts them. If the round is decided before the wait is
+    /// cancelled, the participant has entered nevertheless.
     ///
     /// If the ensemble does not answer in these 50 ms, the call fails, and the log says so. The
     /// node is then deleted in the background. A round that is decided before that counts it, as it
@@ -167,28 +168,16 @@ impl DoubleBarrier {
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) at the end
-    /// of `limit` if the ensemble did not answer; otherwise as [`enter`](DoubleBarrier::enter), at
-    /// the end of `limit` if that is sooner than the connect timeout.
-    pub fn enter_for(&self, limit: Duration) -> Result<Option<Entered>> {
-        self.enter_by(Wait::until(Deadline::after(limit)))
+    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) when the
+    /// time is over, if the ensemble did not answer; `Cancelled` if the wait is cancelled; otherwise
+    /// as [`enter`](DoubleBarrier::enter), when the time is over if that is sooner than the connect
+    /// timeout.
+    pub fn enter_within(&self, wait: impl Into<Wait>) -> Result<Option<Entered>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.enter_by(WaitLimits::from(&wait)))
     }
 
-    /// Blocks until all participants are there, or any thread trips `cancel`: see
-    /// [`enter`](DoubleBarrier::enter).
-    ///
-    /// If the round is decided before that, the participant has entered nevertheless.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](ErrorKind::Cancelled): the call's nodes are gone, as after the `None` of
-    /// [`enter_for`](DoubleBarrier::enter_for), unless the ensemble does not answer. Otherwise as
-    /// [`enter`](DoubleBarrier::enter).
-    pub fn enter_with(&self, cancel: &Cancel) -> Result<Entered> {
-        insist(|| self.enter_by(Wait::unless(cancel)))
-    }
-
-    fn enter_by(&self, wait: Wait<'_>) -> Result<Option<Entered>> {
+    fn enter_by(&self, wait: WaitLimits<'_>) -> Result<Option<Entered>> {
         let contention = self.contention()?;
         loop {
             let Some(hold) = self.take_place(&contention, wait)? else { return Ok(None) };
@@ -225,7 +214,7 @@ impl DoubleBarrier {
     }
 
     /// The result of a call whose node may be counted until it is deleted.
-    fn unknown<T>(&self, wait: Wait<'_>) -> Result<Option<T>> {
+    fn unknown<T>(&self, wait: WaitLimits<'_>) -> Result<Option<T>> {
         let node = self.target.node()?;
         wait.over::<T>(node)?;
         Err(ENTER.unanswered(self.target.client.core(), true, node))
@@ -253,7 +242,7 @@ impl DoubleBarrier {
     }
 
     /// Takes a place, as soon as one is free.
-    fn take_place(&self, contention: &Contention, wait: Wait<'_>) -> Result<Option<Hold>> {
+    fn take_place(&self, contention: &Contention, wait: WaitLimits<'_>) -> Result<Option<Hold>> {
         let count = self.count();
         loop {
             let limits = Limits { deadline: wait.until, patient: false, cancel: wait.cancel };
@@ -271,7 +260,7 @@ impl DoubleBarrier {
                 *sees.lock() = now;
                 Ok((now == Capacity::Room).then_some(()))
             };
-            let limited = Wait { until: wait.until.earlier(patience), ..wait };
+            let limited = WaitLimits { until: wait.until.earlier(patience), ..wait };
             if self.target.find_or_none(ENTER, limited, look)?.is_some() {
                 continue;
             }
@@ -293,13 +282,18 @@ impl DoubleBarrier {
         }
     }
 
-    fn await_round(&self, hold: &Hold, data: &[u8], wait: Wait<'_>) -> Result<Option<WaitOutcome>> {
+    fn await_round(
+        &self,
+        hold: &Hold,
+        data: &[u8],
+        wait: WaitLimits<'_>,
+    ) -> Result<Option<WaitOutcome>> {
         let waiting = Waiting::new(hold, data, self.count());
         self.target.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
     }
 
     /// Withdraws, unless a decided round names this participant; works in any session.
-    fn withdraw(&self, hold: Hold, wait: Wait<'_>) -> Result<Withdrawn> {
+    fn withdraw(&self, hold: Hold, wait: WaitLimits<'_>) -> Result<Withdrawn> {
         let (own, owner) = (path::last(hold.path()).to_owned(), hold.held_node().session_id());
         let held_node = Arc::clone(hold.held_node());
         let look = move |view: &mut View<'_>, whole: &str| {
@@ -374,53 +368,40 @@ impl Entered {
         let Entered { target, hold, round } = self;
         hold.release()?;
         let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
-        target.find(LEAVE, Wait::FOREVER, look).map(drop)
+        target.find(LEAVE, WaitLimits::FOREVER, look).map(drop)
     }
 
-    /// Leaves, and waits at most `limit` for the others; returns false if others were still inside
-    /// at the end.
+    /// Leaves, and waits for the others, at most `wait`; returns false if others were still inside
+    /// when the time was over.
     ///
     /// This participant has left in any case. A request that is under way may take up to 50 ms
     /// more.
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect) at the end of `limit` if no server answered whether the
-    /// others have left; otherwise as [`leave`](Entered::leave).
-    pub fn leave_for(self, limit: Duration) -> Result<bool> {
-        let until = Deadline::after(limit);
+    /// [`Connect`](ErrorKind::Connect) when the time is over, if no server answered whether the
+    /// others have left; [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`leave`](Entered::leave).
+    pub fn leave_within(self, wait: impl Into<Wait>) -> Result<bool> {
+        let wait = wait.into();
         let Entered { target, hold, round } = self;
         hold.check()?;
-        hold.let_go(Deadline::after(DROP_LIMIT).earlier(until));
+        hold.let_go(Deadline::after(DROP_LIMIT).earlier(wait.until()));
         let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
-        Ok(target.find(LEAVE, Wait::until(until), look)?.is_some())
+        Ok(target.find(LEAVE, WaitLimits::from(&wait), look)?.is_some())
     }
 
     /// Returns how many participants have entered together.
     pub fn participants(&self) -> usize {
         self.round.len()
     }
+}
 
-    /// Whether this participant is inside, as far as this client knows: see
-    /// [`LockGuard::is_held`](crate::LockGuard::is_held). If not, it has left for the others.
-    pub fn is_held(&self) -> bool {
-        self.hold.is_held()
-    }
+impl Deref for Entered {
+    type Target = Hold;
 
-    /// Returns a handle with which any thread can wait for the loss of the place.
-    pub fn lost(&self) -> Lost {
-        self.hold.lost()
-    }
-
-    /// Calls `callback`, once, when the place is lost: see
-    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
-    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        self.hold.on_lost(Box::new(callback));
-    }
-
-    /// Returns the path of the participant's node, as the client names it.
-    pub fn path(&self) -> &str {
-        self.hold.path()
+    fn deref(&self) -> &Hold {
+        &self.hold
     }
 }
 

@@ -4,8 +4,6 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::contend::list_contenders::Contender;
-use crate::contend::observer::Observer;
-use crate::error::Result;
 
 /// A candidate, which leads or campaigns: see
 /// [`LeaderElection::candidates`](crate::LeaderElection::candidates).
@@ -62,66 +60,12 @@ impl fmt::Debug for Candidate {
     }
 }
 
-/// Reports who leads whenever that changes: see
-/// [`LeaderElection::observe`](crate::LeaderElection::observe).
-///
-/// As an iterator it blocks until there is a change, and ends after an error, which is always one
-/// that waiting does not resolve. It has no thread: each call looks up what has happened since the
-/// one before, and of several changes only the last is seen.
-///
-/// ```no_run
-/// use zklock::{Client, LeaderElection};
-///
-/// let zk = Client::connect("zk1:2181,zk2:2181")?;
-/// for leader in LeaderElection::new(&zk, "/elections", "scheduler").observe() {
-///     match leader? {
-///         Some(leader) => println!("{} leads", leader.id()),
-///         None => println!("nobody leads"),
-///     }
-/// }
-/// # Ok::<(), zklock::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct LeaderObserver {
-    holders: Observer,
-}
-
-impl LeaderObserver {
-    pub(super) fn new(holders: Observer) -> LeaderObserver {
-        LeaderObserver { holders }
-    }
-
-    /// Waits at most `limit` for another leader than at the last call, and returns it.
-    ///
-    /// The first call returns the leader at once. `Some(None)` means that no candidate leads,
-    /// `None` that nothing has changed within `limit`. A request that is under way may take up to
-    /// 50 ms more.
-    ///
-    /// Lost connections and sessions do not end the wait.
-    ///
-    /// # Errors
-    ///
-    /// As [`Observer::next_for`].
-    pub fn next_for(&mut self, limit: Duration) -> Result<Option<Option<Candidate>>> {
-        Ok(self.holders.next_for(limit)?.map(leader))
-    }
-
-    /// Whether what the last call returned still holds: see [`Observer::is_current`].
-    ///
-    /// Without a connection, the leader that was returned may no longer lead.
-    pub fn is_current(&self) -> bool {
-        self.holders.is_current()
-    }
-}
-
-impl Iterator for LeaderObserver {
-    type Item = Result<Option<Candidate>>;
-
-    fn next(&mut self) -> Option<Result<Option<Candidate>>> {
-        self.holders.next().map(|holders| holders.map(leader))
-    }
-}
-
-fn leader(holders: Vec<Contender>) -> Option<Candidate> {
+/// Makes the leader of the holders.
+pub(super) fn leader(holders: Vec<Contender>) -> Option<Candidate> {
     holders.into_iter().next().map(Candidate::from)
+}
+
+/// Whether both name the same node.
+pub(super) fn is_same(one: &Option<Candidate>, other: &Option<Candidate>) -> bool {
+    one.as_ref().map(|one| &one.path) == other.as_ref().map(|other| &other.path)
 }

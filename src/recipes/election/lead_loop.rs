@@ -7,13 +7,14 @@ use std::sync::Arc;
 use super::LeaderElection;
 use super::Leadership;
 use super::progress::{ElectionPhase, ElectionProgress, Failure, ProgressBoard};
+use crate::contend::acquire::insist;
 use crate::contend::errors::cancelled;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::rt::{self, Deadline};
-use crate::session::cancel::Cancel;
 use crate::session::notify::Waiter;
 use crate::session::status::SessionState;
+use crate::session::wait::Wait;
 
 /// How a term ends: see [`LeaderElection::lead`]. `?` converts any error to it.
 pub type TermResult<T> = Result<ControlFlow<T>, Box<dyn StdError + Send + Sync>>;
@@ -37,8 +38,8 @@ impl LeaderElection {
     /// `Break`.
     ///
     /// **`term` must end when the leadership is lost**, because others lead then. It can check
-    /// [`is_leader`](Leadership::is_leader) between its steps, or use
-    /// [`on_lost`](Leadership::on_lost) or [`lost`](Leadership::lost). Nothing can end it from
+    /// [`is_held`](crate::Hold::is_held) between its steps, or use
+    /// [`on_lost`](crate::Hold::on_lost) or [`lost`](crate::Hold::lost). Nothing can end it from
     /// outside.
     ///
     /// Any clone of the election reports the [`progress`](LeaderElection::progress).
@@ -58,7 +59,7 @@ impl LeaderElection {
     /// let zk = Client::connect("zk1:2181,zk2:2181")?;
     /// let election = LeaderElection::new(&zk, "/elections", "scheduler");
     /// election.lead(|leadership| {
-    ///     while leadership.is_leader() {
+    ///     while leadership.is_held() {
     ///         if schedule()? {
     ///             return Ok(Break(()));
     ///         }
@@ -67,26 +68,28 @@ impl LeaderElection {
     /// })?;
     /// # Ok::<(), zklock::Error>(())
     /// ```
-    pub fn lead<T>(&self, term: impl FnMut(&Leadership) -> TermResult<T>) -> Result<T> {
-        self.supervise(None, term)
+    pub fn lead<T>(&self, mut term: impl FnMut(&Leadership) -> TermResult<T>) -> Result<T> {
+        insist(|| self.supervise(&Wait::FOREVER, &mut term))
     }
 
-    /// Campaigns and runs `term` again and again, until any thread trips `cancel`: see
+    /// Campaigns and runs `term` again and again, at most as long as `wait`: see
     /// [`lead`](LeaderElection::lead).
     ///
-    /// `cancel` ends campaigning and pausing at once. It does not interrupt a term, which can check
-    /// the token itself, just as it checks the leadership. The term that runs then is the last one;
-    /// if it returns `Break`, the call returns its value.
+    /// The end of `wait` ends campaigning and pausing at once. It does not interrupt a term, which
+    /// can check the time or the token itself, just as it checks the leadership. The term that runs
+    /// then is the last one; if it returns `Break`, the call returns its value. `None` when the
+    /// time is over.
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`lead`](LeaderElection::lead).
-    pub fn lead_with<T>(
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`lead`](LeaderElection::lead).
+    pub fn lead_within<T>(
         &self,
-        cancel: &Cancel,
+        wait: impl Into<Wait>,
         term: impl FnMut(&Leadership) -> TermResult<T>,
-    ) -> Result<T> {
-        self.supervise(Some(cancel), term)
+    ) -> Result<Option<T>> {
+        self.supervise(&wait.into(), term)
     }
 
     /// Returns what [`lead`](LeaderElection::lead) is doing just now, on all threads that run it on
@@ -108,32 +111,33 @@ impl LeaderElection {
 
     fn supervise<T>(
         &self,
-        cancel: Option<&Cancel>,
+        wait: &Wait,
         mut term: impl FnMut(&Leadership) -> TermResult<T>,
-    ) -> Result<T> {
+    ) -> Result<Option<T>> {
         let mut part = Candidacy::new(&self.progress);
         loop {
             part.enter(ElectionPhase::Campaigning);
-            let leadership = match self.stand(cancel) {
-                Ok(leadership) => leadership,
+            let leadership = match self.campaign_within(wait) {
+                Ok(Some(leadership)) => leadership,
+                Ok(None) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
                 Err(error) => {
                     part.note(&(Arc::new(error.clone()) as Failure));
                     if !error.is_retryable() {
                         return Err(error);
                     }
-                    self.rest(&mut part, cancel, &error)?;
+                    self.rest(&mut part, wait, &error)?;
                     continue;
                 }
             };
             part.enter(ElectionPhase::Leading);
             let began = rt::now();
             let ended = term(&leadership);
-            let was_lost = !leadership.is_leader();
+            let was_lost = !leadership.is_held();
             part.enter(ElectionPhase::Campaigning);
             drop(leadership);
             match ended {
-                Ok(ControlFlow::Break(value)) => return Ok(value),
+                Ok(ControlFlow::Break(value)) => return Ok(Some(value)),
                 Ok(ControlFlow::Continue(())) => part.errors = 0,
                 Err(error) => {
                     let error = Failure::from(error);
@@ -142,7 +146,7 @@ impl LeaderElection {
                         part.errors = 0;
                     }
                     if !was_lost {
-                        self.rest(&mut part, cancel, &*error)?;
+                        self.rest(&mut part, wait, &*error)?;
                     }
                 }
             }
@@ -150,12 +154,7 @@ impl LeaderElection {
     }
 
     /// Pauses after an error. Ends early if the client is closed: the next campaign reports that.
-    fn rest(
-        &self,
-        part: &mut Candidacy<'_>,
-        cancel: Option<&Cancel>,
-        error: &dyn StdError,
-    ) -> Result<()> {
+    fn rest(&self, part: &mut Candidacy<'_>, wait: &Wait, error: &dyn StdError) -> Result<()> {
         let (node, limit) = (self.config.node()?, self.back_off.after(part.errors));
         part.errors = part.errors.saturating_add(1);
         logging::warning!(
@@ -164,11 +163,11 @@ impl LeaderElection {
         );
         let (waiter, core) = (Waiter::new(), self.config.client.core());
         let _changes = core.changes().subscribe(waiter.bell());
-        let _cancel = cancel.map(|cancel| cancel.subscribe(waiter.bell()));
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
         part.enter(ElectionPhase::Resting);
-        let end = Deadline::after(limit);
+        let end = Deadline::after(limit).earlier(wait.until());
         while !end.has_passed() && !core.is_closed() {
-            if cancel.is_some_and(Cancel::is_cancelled) {
+            if wait.is_cancelled() {
                 return Err(cancelled(node));
             }
             waiter.wait(end);

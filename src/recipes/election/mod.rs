@@ -5,23 +5,22 @@ pub(crate) mod lead_loop;
 pub(crate) mod progress;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use self::candidates::{Candidate, LeaderObserver};
+use self::candidates::Candidate;
 use self::progress::{BackOff, ProgressBoard};
-use super::guard_macro::guard;
 use super::lock_config::{LockConfig, node_settings};
 use crate::acl::Acl;
+use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
+use crate::contend::observer::observe;
 use crate::contend::ticket::{Class, Form, NodeNaming};
-use crate::contend::watchdog::Lost;
 use crate::error::Result;
 use crate::fencing::FencingToken;
-use crate::loss_reason::LossReason;
-use crate::rt::Deadline;
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 
 /// Elects one leader among many candidates, and the next one when the leader resigns or its session
 /// ends.
@@ -60,7 +59,7 @@ use crate::session::client::Client;
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
 /// let election = LeaderElection::builder(&zk, "/elections", "scheduler").id("node-7").build();
 /// let leadership = election.campaign()?; // waits until it is ours
-/// while leadership.is_leader() {
+/// while leadership.is_held() {
 ///     println!("one step of the leader's work, with token {}", leadership.fencing_token());
 /// }
 /// # Ok::<(), zklock::Error>(())
@@ -111,17 +110,22 @@ impl LeaderElection {
     /// [`DistributedLock::lock`](crate::DistributedLock::lock). The call leaves no node behind in
     /// any case.
     pub fn campaign(&self) -> Result<Leadership> {
-        self.stand(None)
+        self.config.wait(self.form()).map(Leadership::new)
     }
 
-    /// Blocks until this candidate leads, or until any thread trips `cancel`.
+    /// Campaigns, waiting at most `wait`; returns `None` if others were ahead until its time was
+    /// over.
+    ///
+    /// `None` means that a server said so in this call. The time includes connecting and cleaning
+    /// up: see [`DistributedLock::lock_within`](crate::DistributedLock::lock_within).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled), at once if the token was tripped before;
-    /// otherwise as [`campaign`](LeaderElection::campaign).
-    pub fn campaign_with(&self, cancel: &Cancel) -> Result<Leadership> {
-        self.stand(Some(cancel))
+    /// [`Connect`](crate::ErrorKind::Connect), when the time is over, if no server answered in this
+    /// call; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`campaign`](LeaderElection::campaign).
+    pub fn campaign_within(&self, wait: impl Into<Wait>) -> Result<Option<Leadership>> {
+        Ok(self.config.within(self.form(), &wait.into())?.map(Leadership::new))
     }
 
     /// Leads if there is no other candidate; otherwise returns `None`, and no node is left.
@@ -136,28 +140,6 @@ impl LeaderElection {
     /// [`campaign`](LeaderElection::campaign).
     pub fn try_campaign(&self) -> Result<Option<Leadership>> {
         Ok(self.config.try_now(self.form())?.map(Leadership::new))
-    }
-
-    /// Campaigns for at most `limit`; returns `None` if others were ahead until then.
-    ///
-    /// `None` means that a server said so in this call. The limit includes connecting and cleaning
-    /// up: see [`DistributedLock::try_lock_for`](crate::DistributedLock::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// [`Connect`](crate::ErrorKind::Connect), when the limit is over, if no server answered in
-    /// this call; otherwise as [`campaign`](LeaderElection::campaign).
-    pub fn campaign_for(&self, limit: Duration) -> Result<Option<Leadership>> {
-        self.stand_by(Deadline::after(limit))
-    }
-
-    /// Campaigns until `end` at the latest: see [`campaign_for`](LeaderElection::campaign_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`campaign_for`](LeaderElection::campaign_for).
-    pub fn campaign_until(&self, end: Instant) -> Result<Option<Leadership>> {
-        self.stand_by(Deadline::at(end))
     }
 
     /// Returns the leader as far as this client's server knows, which may lag behind the others.
@@ -220,16 +202,22 @@ impl LeaderElection {
     /// While there is a leader, only its node is watched, so that new candidates wake no observer;
     /// a change of the leader costs each observer a list and a read. While there is none, the list
     /// of candidates is watched.
-    pub fn observe(&self) -> LeaderObserver {
-        LeaderObserver::new(self.config.observe(self.form()))
-    }
-
-    pub(super) fn stand(&self, cancel: Option<&Cancel>) -> Result<Leadership> {
-        self.config.wait(self.form(), cancel).map(Leadership::new)
-    }
-
-    fn stand_by(&self, deadline: Deadline) -> Result<Option<Leadership>> {
-        Ok(self.config.try_until(self.form(), deadline)?.map(Leadership::new))
+    ///
+    /// ```no_run
+    /// use zklock::{Client, LeaderElection};
+    ///
+    /// let zk = Client::connect("zk1:2181,zk2:2181")?;
+    /// for leader in LeaderElection::new(&zk, "/elections", "scheduler").observe() {
+    ///     match leader? {
+    ///         Some(leader) => println!("{} leads", leader.id()),
+    ///         None => println!("nobody leads"),
+    ///     }
+    /// }
+    /// # Ok::<(), zklock::Error>(())
+    /// ```
+    pub fn observe(&self) -> Changes<Option<Candidate>> {
+        let LockConfig { client, node, .. } = &self.config;
+        observe(client, node.clone(), self.form(), candidates::leader, candidates::is_same)
     }
 
     fn form(&self) -> Form {
@@ -301,6 +289,31 @@ impl Leadership {
     pub fn resign(self) -> Result<()> {
         self.hold.release()
     }
+
+    /// Resigns, waiting at most `wait` until the server has confirmed it: see
+    /// [`resign`](Leadership::resign).
+    ///
+    /// Returns false if there was no answer when the time was over: the background goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
+    /// Otherwise as [`resign`](Leadership::resign).
+    pub fn resign_within(self, wait: impl Into<Wait>) -> Result<bool> {
+        self.hold.release_within(&wait.into())
+    }
 }
 
-guard!(Leadership, fencing_token, "the leadership", is_leader, ensure_leader);
+impl Deref for Leadership {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.fmt_as("Leadership", f)
+    }
+}

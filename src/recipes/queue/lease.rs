@@ -1,25 +1,27 @@
 //! Leased items: they leave the queue only when their consumer acknowledges them.
 
-use std::cell::Cell;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::item_cache::Reservation;
-use crate::contend::errors::refusal;
+use crate::contend::ask_until_answered::Purpose;
 use crate::contend::hold::Hold;
 use crate::contend::ticket::Ticket;
-use crate::contend::watchdog::Lost;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::recipes::transaction::Transaction;
 use crate::session::connection::{Answer, Fault, Step};
 use crate::session::session::Session;
+use crate::session::wait::Wait;
 
 /// After this many attempts in which other contenders came or went, an acknowledgement fails.
 const ATTEMPTS: usize = 100;
+
+const ACK: Purpose =
+    Purpose::to_change("acknowledge an item", "DELETE on the queue's node and on the item");
 
 /// Holds the lease of an item of a [`DistributedQueue`](crate::DistributedQueue); the item stays in
 /// the queue until it is [acknowledged](LeasedItem::ack).
@@ -51,7 +53,7 @@ impl LeasedItem {
     ) -> LeasedItem {
         let lost = Arc::clone(&claim);
         // Other threads of this process would otherwise go on leaving the item to this value.
-        hold.on_lost(Box::new(move |_| lost.give_back()));
+        hold.on_lost(move |_| lost.give_back());
         LeasedItem { hold, claim, path, data }
     }
 
@@ -70,51 +72,12 @@ impl LeasedItem {
         &self.path
     }
 
-    /// Whether the lease is held, as far as this client knows: see
-    /// [`LockGuard::is_held`](crate::LockGuard::is_held).
-    pub fn is_held(&self) -> bool {
-        self.hold.is_held()
-    }
-
-    /// Returns how long the lease is certain to be held without another reply of the ensemble: see
-    /// [`LockGuard::lease_left`](crate::LockGuard::lease_left).
-    pub fn lease_left(&self) -> Duration {
-        self.hold.lease_left()
-    }
-
     /// Returns the number to send with every write of the work on the item, so that the receiver
     /// can refuse late writes of a former holder.
     ///
     /// A later lease of the same item has a greater token.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
-    }
-
-    /// Asks the ensemble whether the lease is held: see
-    /// [`LockGuard::ensure_held`](crate::LockGuard::ensure_held).
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::ensure_held`](crate::LockGuard::ensure_held).
-    pub fn ensure_held(&self) -> Result<()> {
-        self.hold.ensure_held()
-    }
-
-    /// Starts a transaction that takes effect only if the lease is still held: see
-    /// [`LockGuard::transaction`](crate::LockGuard::transaction).
-    pub fn transaction(&self) -> Transaction<'_> {
-        Transaction::fenced(&self.hold)
-    }
-
-    /// Returns a handle with which any thread can wait for the loss of the lease.
-    pub fn lost(&self) -> Lost {
-        self.hold.lost()
-    }
-
-    /// Calls `callback`, once, when the lease is lost: see
-    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
-    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        self.hold.on_lost(Box::new(callback));
     }
 
     /// Deletes the item from the queue, if the lease is still held.
@@ -134,12 +97,28 @@ impl LeasedItem {
     ///   on the item; the item returns to the queue.
     /// - [`Server`](crate::ErrorKind::Server) if the item has a child that cannot be deleted with
     ///   it, which the message names; the item returns to the queue.
-    pub fn ack(mut self) -> Result<()> {
+    pub fn ack(self) -> Result<()> {
+        self.ack_within(Wait::FOREVER)
+    }
+
+    /// Deletes the item from the queue, waiting at most `wait` for the outcome: see
+    /// [`ack`](LeasedItem::ack).
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the time is over: the item may be
+    /// gone from the queue, or return to it. [`Connect`](crate::ErrorKind::Connect) if nothing was
+    /// sent by then: it returns to the queue. [`Cancelled`](crate::ErrorKind::Cancelled) if the wait
+    /// is cancelled: either may be. Otherwise as [`ack`](LeasedItem::ack).
+    pub fn ack_within(mut self, wait: impl Into<Wait>) -> Result<()> {
+        let wait = wait.into();
         let _left = self.hold.leave()?;
-        let unanswered = Cell::new(false);
-        let acked = self.hold.persist(|session, whole| {
-            let acked = settle(session, &whole(self.hold.path()), &whole(&self.path), &unanswered);
-            unanswered.set(unanswered.get() || acked == Err(Fault::ConnectionLoss));
+        let unanswered = Arc::new(AtomicBool::new(false));
+        let (lease, item) = (self.hold.whole(self.hold.path()), self.hold.whole(&self.path));
+        let seen = Arc::clone(&unanswered);
+        let acked = self.hold.persist(&wait, ACK, move |session| {
+            let acked = settle(session, &lease, &item, &seen);
+            seen.fetch_or(acked == Err(Fault::ConnectionLoss), Ordering::SeqCst);
             acked
         });
         let refused = match acked {
@@ -148,11 +127,10 @@ impl LeasedItem {
                 return Ok(());
             }
             Ok(Err(Fault::NoNode)) => return Err(self.hold.lost_error(LossReason::NodeDeleted)),
-            Ok(Err(fault)) => {
-                let needs = "DELETE on the queue's node and on the item";
-                refusal(&fault, "acknowledge an item", needs, &self.path)
-            }
-            Err(lost) if unanswered.get() => {
+            Ok(Err(fault)) => ACK.refused(&fault, &self.path),
+            // The item may be gone, or return when its lease is deleted.
+            Err(late) if is_late(&late) => late,
+            Err(lost) if unanswered.load(Ordering::SeqCst) => {
                 return Err(Error::new(
                     lost.kind(),
                     "no reply to the acknowledgement of an item before the session was lost: the \
@@ -169,7 +147,7 @@ impl LeasedItem {
 }
 
 /// Deletes the lease and the item; `NoNode` if the lease was lost.
-fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -> Answer<()> {
+fn settle(session: &Session, lease: &str, item: &str, unanswered: &AtomicBool) -> Answer<()> {
     let mut others = Vec::new();
     for _ in 0..ATTEMPTS {
         // The lease comes first: without it, nothing else may be deleted.
@@ -192,12 +170,14 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &Cell<bool>) -
                 others = now;
             }
             Err(Fault::NoNode) if session.confirm(lease)?.is_some() => others = Vec::new(),
-            Err(Fault::NoNode) if unanswered.get() && session.confirm(item)?.is_none() => {
+            Err(Fault::NoNode)
+                if unanswered.load(Ordering::SeqCst) && session.confirm(item)?.is_none() =>
+            {
                 return Ok(());
             }
             // A lost reply is noted: the retry then takes a missing item for acknowledged.
             answer => {
-                unanswered.set(unanswered.get() || answer == Err(Fault::ConnectionLoss));
+                unanswered.fetch_or(answer == Err(Fault::ConnectionLoss), Ordering::SeqCst);
                 return answer;
             }
         }
@@ -216,8 +196,22 @@ fn refuse_parents(session: &Session, contenders: &[String]) -> Answer<()> {
     Ok(())
 }
 
+/// Whether the caller has stopped waiting: the session may live.
+fn is_late(error: &Error) -> bool {
+    let late = [ErrorKind::Connect, ErrorKind::ConnectionLoss, ErrorKind::Cancelled];
+    late.contains(&error.kind())
+}
+
 fn stuck(why: &str) -> Fault {
     Fault::Refused(format!("the item cannot be deleted: {why}"))
+}
+
+impl Deref for LeasedItem {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
 }
 
 impl fmt::Debug for LeasedItem {

@@ -5,16 +5,13 @@ mod item_names;
 pub(crate) mod lease;
 mod offer_and_take;
 
-use std::time::Duration;
-
 use lease::LeasedItem;
 
-use super::node_config::Wait;
 use crate::acl::Acl;
+use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
-use crate::rt::Deadline;
-use crate::session::cancel::Cancel;
 use crate::session::client::Client;
+use crate::session::wait::Wait;
 
 pub(crate) use item_names::Layout;
 pub(crate) use offer_and_take::{Items, Search};
@@ -33,8 +30,8 @@ pub(crate) use offer_and_take::{Items, Search};
 /// | | an item is delivered | because |
 /// |---|---|---|
 /// | [`offer`](Self::offer) | put there at most once by a call; if the call is repeated after an error, perhaps twice | the layout has no mark by which a client could find its own item again |
-/// | [`take`](Self::take), [`take_for`](Self::take_for), [`take_with`](Self::take_with), [`try_take`](Self::try_take) | at most once | it is deleted before it is returned; if the consumer then dies, or the reply is lost, so is the item |
-/// | [`lease`](Self::lease), [`lease_for`](Self::lease_for), [`lease_with`](Self::lease_with), [`try_lease`](Self::try_lease) | at least once | [`ack`](LeasedItem::ack) deletes it; without that it returns to the queue |
+/// | [`take`](Self::take), [`take_within`](Self::take_within), [`try_take`](Self::try_take) | at most once | it is deleted before it is returned; if the consumer then dies, or the reply is lost, so is the item |
+/// | [`lease`](Self::lease), [`lease_within`](Self::lease_within), [`try_lease`](Self::try_lease) | at least once | [`ack`](LeasedItem::ack) deletes it; without that it returns to the queue |
 ///
 /// A call that takes begins to delete an item only before its timeout. If the server's reply still
 /// comes too late, the client keeps the item for the next call that takes from this queue, also
@@ -115,7 +112,8 @@ impl DistributedQueue {
         DistributedQueueBuilder { queue: DistributedQueue { items } }
     }
 
-    /// Puts an item at the end of the queue; at most once.
+    /// Puts an item at the end of the queue, at most once, and returns its
+    /// [number](LeasedItem::sequence) in the queue.
     ///
     /// After a lost reply the request is not repeated: the item may be in the queue already. If the
     /// caller repeats the call, the item may be there twice.
@@ -132,7 +130,7 @@ impl DistributedQueue {
     /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) if the queue has used up its
     ///   numbers and is not empty yet.
     /// - Other errors that waiting does not resolve.
-    pub fn offer(&self, data: impl AsRef<[u8]>) -> Result<()> {
+    pub fn offer(&self, data: impl AsRef<[u8]>) -> Result<i32> {
         self.items.offer(0, data.as_ref())
     }
 
@@ -163,28 +161,20 @@ impl DistributedQueue {
     ///   after the queue had used up its numbers, so that its place in the order is unknown.
     /// - Other errors that waiting does not resolve.
     pub fn take(&self) -> Result<Vec<u8>> {
-        self.items.until_there(Wait::FOREVER, Items::take)
+        insist(|| self.items.take(Search::FOREVER))
     }
 
-    /// Takes the first item, waiting at most `limit`; `None` if there was no item to take: see
-    /// [`take`](DistributedQueue::take).
+    /// Takes the first item, waiting at most `wait`; `None` if there was no item to take when its
+    /// time was over: see [`take`](DistributedQueue::take).
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
-    /// call; otherwise as [`take`](DistributedQueue::take).
-    pub fn take_for(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
-        self.items.take(Search::waiting(Wait::until(Deadline::after(limit))))
-    }
-
-    /// Takes the first item, waiting until any thread trips `cancel`: see
+    /// [`Connect`](crate::ErrorKind::Connect) when the time is over, if no server answered in this
+    /// call; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
     /// [`take`](DistributedQueue::take).
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`take`](DistributedQueue::take).
-    pub fn take_with(&self, cancel: &Cancel) -> Result<Vec<u8>> {
-        self.items.until_there(Wait::unless(cancel), Items::take)
+    pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.items.take(Search::waiting(&wait)))
     }
 
     /// Leases the first item that is not leased, if there is one; at least once, as
@@ -213,28 +203,20 @@ impl DistributedQueue {
     ///   after the queue had used up its numbers, so that its place in the order is unknown.
     /// - Other errors that waiting does not resolve.
     pub fn lease(&self) -> Result<LeasedItem> {
-        self.items.until_there(Wait::FOREVER, Items::lease)
+        insist(|| self.items.lease(Search::FOREVER))
     }
 
-    /// Leases the first item that is not leased, waiting at most `limit`; `None` if there was no
-    /// item to lease: see [`lease`](DistributedQueue::lease).
+    /// Leases the first item that is not leased, waiting at most `wait`; `None` if there was no item
+    /// to lease when its time was over: see [`lease`](DistributedQueue::lease).
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) at the end of `limit` if no server answered in this
-    /// call; otherwise as [`lease`](DistributedQueue::lease).
-    pub fn lease_for(&self, limit: Duration) -> Result<Option<LeasedItem>> {
-        self.items.lease(Search::waiting(Wait::until(Deadline::after(limit))))
-    }
-
-    /// Leases the first item that is not leased, waiting until any thread trips `cancel`: see
+    /// [`Connect`](crate::ErrorKind::Connect) when the time is over, if no server answered in this
+    /// call; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
     /// [`lease`](DistributedQueue::lease).
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`lease`](DistributedQueue::lease).
-    pub fn lease_with(&self, cancel: &Cancel) -> Result<LeasedItem> {
-        self.items.until_there(Wait::unless(cancel), Items::lease)
+    pub fn lease_within(&self, wait: impl Into<Wait>) -> Result<Option<LeasedItem>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.items.lease(Search::waiting(&wait)))
     }
 
     /// Reads the first item that is not leased and may be read. Others may take it at any time.

@@ -7,18 +7,19 @@ use super::item_cache::{Generation, ItemCache, ItemStatus, ItemWatch, Reservatio
 use super::item_names::Item;
 use super::item_names::Layout;
 use super::lease::LeasedItem;
-use crate::contend::acquire::{Contention, Limits, OthersAhead, insist, pursue};
+use crate::contend::acquire::{Contention, Limits, OthersAhead, pursue};
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::lock_config::default_data;
-use crate::recipes::node_config::{NodeConfig, Purpose, Wait};
+use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
 use crate::rt::Deadline;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, Stat, room};
 use crate::session::create_parents::make_parents;
 use crate::session::late_queue_items::LateItems;
 use crate::session::session::Session;
+use crate::session::wait::Wait;
 use crate::session::watch_loop::{WatchLoop, worth_asking};
 
 const OFFER: Purpose = Purpose::to_change("put an item into the queue", "CREATE on it");
@@ -43,14 +44,16 @@ pub(crate) struct Items {
 /// For how long to look for an item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search<'a> {
-    pub(crate) wait: Wait<'a>,
+    pub(crate) wait: WaitLimits<'a>,
     /// Whether to wait for an item that is not there yet.
     pub(crate) patient: bool,
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn waiting(wait: Wait<'a>) -> Search<'a> {
-        Search { wait, patient: true }
+    pub(crate) const FOREVER: Search<'static> = Search { wait: WaitLimits::FOREVER, patient: true };
+
+    pub(crate) fn waiting(wait: &'a Wait) -> Search<'a> {
+        Search { wait: WaitLimits::from(wait), patient: true }
     }
 }
 
@@ -59,6 +62,8 @@ enum Tried<T> {
     Got(T),
     /// Not this one; there may be others.
     Another,
+    /// Another consumer has taken it.
+    Gone,
     /// Another consumer has the item for now.
     Leased,
     /// The queue's node was created again after its items were listed.
@@ -86,7 +91,7 @@ impl Items {
 
     // ----- into the queue
 
-    pub(crate) fn offer(&self, priority: u32, data: &[u8]) -> Result<()> {
+    pub(crate) fn offer(&self, priority: u32, data: &[u8]) -> Result<i32> {
         let node = self.target.whole()?;
         let path = path::join(&node, &self.layout().prefix(priority));
         let most = room(&path, &self.target.acl);
@@ -98,7 +103,7 @@ impl Items {
             return Err(Error::new(ErrorKind::TooLarge, message).on(self.target.node()?));
         }
         let until = Deadline::after(self.target.client.core().connect_timeout());
-        let mut watch_loop = self.target.watch_loop(Wait::until(until));
+        let mut watch_loop = self.target.watch_loop(WaitLimits::until(until));
         loop {
             let session = watch_loop.session(until)?.ok_or_else(|| self.unreachable())?;
             let (path, data, acl) = (path.clone(), data.to_vec(), self.target.acl.clone());
@@ -134,10 +139,11 @@ impl Items {
         session: &Arc<Session>,
         until: Deadline,
         made: Created,
-    ) -> Result<()> {
+    ) -> Result<i32> {
         let item = self.layout().parse(path::last(&made.path));
-        if item.is_some_and(|item| !item.is_at_the_end()) {
-            return Ok(());
+        let sequence = item.as_ref().map(Item::sequence);
+        if let Some(item) = item.filter(|item| !item.is_at_the_end()) {
+            return Ok(item.sequence());
         }
         let node = self.target.whole()?;
         let take_back = move |s: &Session| {
@@ -149,7 +155,7 @@ impl Items {
         match watch_loop.ask(session, until, take_back, drop)? {
             Some(Ok(())) => Err(self.exhausted()),
             // A consumer has it already.
-            Some(Err(Fault::NoNode | Fault::NotEmpty)) => Ok(()),
+            Some(Err(Fault::NoNode | Fault::NotEmpty)) => sequence.ok_or_else(|| self.exhausted()),
             None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                 Err(self.unanswered_offer())
             }
@@ -173,19 +179,10 @@ impl Items {
         })
     }
 
-    /// Repeats `take` or `lease` until there is an item.
-    pub(crate) fn until_there<T>(
-        &self,
-        wait: Wait<'_>,
-        get: impl Fn(&Items, Search<'_>) -> Result<Option<T>>,
-    ) -> Result<T> {
-        insist(|| get(self, Search::waiting(wait)))
-    }
-
     /// A search that does not wait for an item; requests may take the connect timeout.
     pub(crate) fn at_once(&self) -> Search<'static> {
         let until = Deadline::after(self.target.client.core().connect_timeout());
-        Search { wait: Wait::until(until), patient: false }
+        Search { wait: WaitLimits::until(until), patient: false }
     }
 
     /// Tries one item after another, in their order. Items that came too late for earlier calls are
@@ -203,8 +200,9 @@ impl Items {
         let _late = delivered.map(|_| late.subscribe(watch_loop.bell()));
         let has_news = || self.cache.has_news() || (delivered.is_some() && late.has(&prefix));
         let until = search.wait.ask_until;
-        // Whether a server has answered this call, and whether there was then nothing to take.
-        let (mut was_answered, mut was_empty) = (false, false);
+        // Whether a server has answered this call, and whether it said that there is nothing to take,
+        // or that another consumer has taken an item.
+        let (mut was_answered, mut others_have_it) = (false, false);
         // Whether all items are known that were in the queue when the call began, or last woke up.
         let mut is_certain = false;
         let mut has_to_look_back = false;
@@ -213,7 +211,7 @@ impl Items {
                 return delivered.map(Some);
             }
             let Some(session) = watch_loop.session(until)? else {
-                return self.over(search, was_empty);
+                return self.over(search, others_have_it);
             };
             let on = SeenOn::now(&session);
             let has_to_be = match self.layout() {
@@ -224,14 +222,14 @@ impl Items {
             if has_to_be && !is_certain {
                 match self.make_certain(&mut watch_loop, &session, &on, until)? {
                     Tried::Got(()) => (is_certain, has_to_look_back) = (true, true),
-                    Tried::NoTime => return self.over(search, was_empty),
+                    Tried::NoTime => return self.over(search, others_have_it),
                     _ => continue,
                 }
             }
             if has_to_look_back || self.cache.is_due(&on) {
                 match self.look_back(&watch_loop, &session, &on, until)? {
                     Tried::Got(()) => has_to_look_back = false,
-                    Tried::NoTime => return self.over(search, was_empty),
+                    Tried::NoTime => return self.over(search, others_have_it),
                     _ => continue,
                 }
             }
@@ -242,6 +240,7 @@ impl Items {
                     match self.read(&watch_loop, &session, &claim, until)? {
                         Tried::Got(found) => attempt(&mut watch_loop, &session, &claim, found)?,
                         Tried::Another => Tried::Another,
+                        Tried::Gone => Tried::Gone,
                         Tried::Leased => Tried::Leased,
                         Tried::Remade => Tried::Remade,
                         Tried::NoTime => Tried::NoTime,
@@ -250,11 +249,16 @@ impl Items {
                 match tried {
                     Tried::Got(got) => return Ok(Some(got)),
                     Tried::Another => {}
+                    Tried::Gone => {
+                        claim.is_gone();
+                        others_have_it = true;
+                    }
                     Tried::Leased => {
+                        others_have_it = true;
                         claim.is_passed();
                         let looked = self.look_ahead(&watch_loop, &session, until)?;
                         if let Tried::NoTime = looked {
-                            return self.over(search, was_empty);
+                            return self.over(search, others_have_it);
                         }
                     }
                     Tried::Remade => {
@@ -262,7 +266,7 @@ impl Items {
                         self.cache.forget();
                         is_certain = false;
                     }
-                    Tried::NoTime => return self.over(search, was_empty),
+                    Tried::NoTime => return self.over(search, others_have_it),
                 }
                 continue;
             }
@@ -272,7 +276,7 @@ impl Items {
                 }
             } else if !self.cache.is_watched(&on) {
                 match self.list(&watch_loop, &session, &on, until)? {
-                    Tried::NoTime => return self.over(search, was_empty),
+                    Tried::NoTime => return self.over(search, others_have_it),
                     tried => was_answered |= matches!(tried, Tried::Got(())),
                 }
             } else if !self.cache.passed().is_empty() {
@@ -280,13 +284,13 @@ impl Items {
             } else if !was_answered && !search.wait.until.is_never() {
                 // During an outage that was not noticed yet, the watch reports nothing.
                 match self.make_certain(&mut watch_loop, &session, &on, until)? {
-                    Tried::NoTime => return self.over(search, was_empty),
+                    Tried::NoTime => return self.over(search, others_have_it),
                     tried => was_answered = matches!(tried, Tried::Got(())),
                 }
             } else {
-                was_empty = was_answered;
+                others_have_it |= was_answered;
                 if !watch_loop.has_come(search.wait.until, has_news) {
-                    return self.over(search, was_empty);
+                    return self.over(search, others_have_it);
                 }
                 is_certain = false;
             }
@@ -418,10 +422,7 @@ impl Items {
         match watch_loop.ask(session, until, move |s| s.confirm(&path), drop)? {
             None => Ok(Tried::NoTime),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
-            Some(Ok(None)) => {
-                claim.is_gone();
-                Ok(Tried::Another)
-            }
+            Some(Ok(None)) => Ok(Tried::Gone),
             Some(Ok(Some(_))) => Err(self.exhausted().on(self.item_node(claim)?)),
             Some(Err(fault)) => Err(self.target.refused(&fault, READ)),
         }
@@ -439,10 +440,7 @@ impl Items {
         Ok(match watch_loop.ask(session, until, move |s| s.data(&path, false), drop)? {
             None => Tried::NoTime,
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
-            Some(Ok(None)) => {
-                claim.is_gone();
-                Tried::Another
-            }
+            Some(Ok(None)) => Tried::Gone,
             Some(Ok(Some((_, stat)))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
             Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
             Some(Ok(Some((data, stat)))) => Tried::Got(ReadItem { data, czxid: stat.czxid }),
@@ -509,10 +507,11 @@ impl Items {
                         claim.is_gone();
                         return Ok(Tried::Got(Arc::unwrap_or_clone(data)));
                     }
-                    Some(Err(Fault::NoNode)) => {
+                    Some(Err(Fault::NoNode)) if is_unknown => {
                         claim.is_gone();
-                        return if is_unknown { Err(doubt()) } else { Ok(Tried::Another) };
+                        return Err(doubt());
                     }
+                    Some(Err(Fault::NoNode)) => return Ok(Tried::Gone),
                     Some(Err(Fault::NotEmpty)) => return Ok(Tried::Leased),
                     Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => is_unknown = true,
                     Some(Err(fault)) => return Err(refused(&fault)),
@@ -547,7 +546,7 @@ impl Items {
             form: Form::new(NodeNaming::Curator, Class::Mutex),
             must_exist: true,
         };
-        let Wait { until: deadline, cancel, .. } = search.wait;
+        let WaitLimits { until: deadline, cancel, .. } = search.wait;
         let limits = Limits { deadline, patient: false, cancel };
         match pursue(&contention, limits, &OthersAhead::default(), None, Some)? {
             Some(hold) => {
@@ -623,9 +622,9 @@ impl Items {
 
     /// What a call returns that got nothing before its timeout: `None` only if a server said that
     /// there was nothing.
-    fn over<T>(&self, search: Search<'_>, was_empty: bool) -> Result<Option<T>> {
+    fn over<T>(&self, search: Search<'_>, others_have_it: bool) -> Result<Option<T>> {
         let nothing = search.wait.over(self.target.node()?)?;
-        if was_empty {
+        if others_have_it {
             return Ok(nothing);
         }
         Err(READ.unanswered(self.target.client.core(), false, self.target.node()?))

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::round::{
-    Decision, ParticipantState, Round, RoundState, find_round, here, no_round, vote,
+    Decision, ParticipantState, Round, RoundState, Vote, find_round, here, no_round, vote,
 };
 use crate::acl::Acl;
-use crate::contend::acquire::insist;
+use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
 use crate::path;
-use crate::recipes::node_config::{NodeConfig, Purpose, Wait};
+use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
 use crate::rt::{Deadline, Mutex};
-use crate::session::cancel::Cancel;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
+use crate::session::wait::Wait;
 use crate::session::watch_loop::View;
 
 /// Decides a round of a [`TwoPhaseCommit`](crate::TwoPhaseCommit) that this client has begun or
@@ -65,37 +64,41 @@ impl Coordinator {
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized); otherwise only what waiting does not
     /// resolve. After an error the round may be decided or not.
     pub fn decide(&self) -> Result<Decision> {
-        insist(|| self.settle(Plan::AsVoted, Wait::FOREVER))
+        insist(|| self.settle(Plan::AsVoted, WaitLimits::FOREVER))
     }
 
-    /// Decides as [`decide`](Coordinator::decide), and aborts the round if there is no decision
-    /// within `limit`.
+    /// Decides as [`decide`](Coordinator::decide), waiting at most `wait` for the votes; `None` if
+    /// the round was not decided when the time was over.
     ///
-    /// To abort takes one more round trip: at most the connect timeout.
-    ///
-    /// # Errors
-    ///
-    /// [`Connect`](crate::ErrorKind::Connect) or
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if there was no answer: the round may
-    /// be decided or not. Call it again, or recover the round later. Otherwise as
-    /// [`decide`](Coordinator::decide).
-    pub fn decide_or_abort_within(&self, limit: Duration) -> Result<Decision> {
-        match self.settle(Plan::AsVoted, Wait::until(Deadline::after(limit)))? {
-            Some(decision) => Ok(decision),
-            None => self.abort(),
-        }
-    }
-
-    /// Decides as [`decide`](Coordinator::decide), until any thread trips `cancel`.
-    ///
-    /// A decision that is under way just then may still take effect: check the
+    /// A decision that is under way when the wait is cancelled may still take effect: check the
     /// [state](crate::TwoPhaseCommit::state).
     ///
     /// # Errors
     ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled); otherwise as [`decide`](Coordinator::decide).
-    pub fn decide_with(&self, cancel: &Cancel) -> Result<Decision> {
-        insist(|| self.settle(Plan::AsVoted, Wait::unless(cancel)))
+    /// [`Connect`](crate::ErrorKind::Connect) or
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the time is over, if there was no
+    /// answer; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`decide`](Coordinator::decide).
+    pub fn decide_within(&self, wait: impl Into<Wait>) -> Result<Option<Decision>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.settle(Plan::AsVoted, WaitLimits::from(&wait)))
+    }
+
+    /// Decides as [`decide_within`](Coordinator::decide_within), and **aborts the round** if it is
+    /// not decided when the time is over.
+    ///
+    /// To abort takes one more round trip: at most the connect timeout. A cancelled wait aborts
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`decide_within`](Coordinator::decide_within): the round may be decided or not. Call it
+    /// again, or recover the round later.
+    pub fn decide_or_abort_within(&self, wait: impl Into<Wait>) -> Result<Decision> {
+        match self.decide_within(wait)? {
+            Some(decision) => Ok(decision),
+            None => self.abort(),
+        }
     }
 
     /// Decides to abort, whatever the votes, and returns the decision: the earlier one if the round
@@ -106,11 +109,11 @@ impl Coordinator {
     /// As [`decide_or_abort_within`](Coordinator::decide_or_abort_within).
     pub fn abort(&self) -> Result<Decision> {
         let limit = self.target.client.core().connect_timeout();
-        let decision = self.settle(Plan::Abort, Wait::until(Deadline::after(limit)))?;
+        let decision = self.settle(Plan::Abort, WaitLimits::until(Deadline::after(limit)))?;
         decision.ok_or_else(|| self.target.refused(&Fault::ConnectionLoss, DECIDE))
     }
 
-    fn settle(&self, plan: Plan, wait: Wait<'_>) -> Result<Option<Decision>> {
+    fn settle(&self, plan: Plan, wait: WaitLimits<'_>) -> Result<Option<Decision>> {
         let (id, seen) = (self.round.id.clone(), Arc::clone(&self.seen));
         let acl = self.target.acl.clone();
         let look =
@@ -177,16 +180,16 @@ fn judge(participants: &[ParticipantState], seen: &mut BTreeSet<String>) -> Opti
     let has_died = |one: &ParticipantState| {
         !one.is_here && (one.vote.is_some() || seen.contains(one.name.as_str()))
     };
-    if participants.iter().any(|one| one.vote == Some(false) || has_died(one)) {
+    if participants.iter().any(|one| one.vote == Some(Vote::No) || has_died(one)) {
         return Some(Decision::Abort);
     }
     seen.extend(participants.iter().filter(|one| one.is_here).map(|one| one.name.clone()));
-    participants.iter().all(|one| one.vote == Some(true)).then_some(Decision::Commit)
+    participants.iter().all(|one| one.vote == Some(Vote::Yes)).then_some(Decision::Commit)
 }
 
 /// The checks that every participant is alive and has voted yes.
 fn ready(round: &Round, whole: &str) -> Vec<Step> {
-    let names = round.participants.iter().flat_map(|name| [here(name), vote(name, true)]);
+    let names = round.participants.iter().flat_map(|name| [here(name), vote(name, Vote::Yes)]);
     names.map(|name| Step::Check { path: path::join(whole, &name), version: None }).collect()
 }
 

@@ -19,6 +19,7 @@ use crate::rt::{self, Deadline, Mutex};
 use crate::session::connection::{Answer, Fault, Stat, Step};
 use crate::session::create_parents::{Stamp, make_once};
 use crate::session::session::Session;
+use crate::session::wait::Wait;
 
 /// One round in which all participants commit, or all abort.
 ///
@@ -63,7 +64,7 @@ use crate::session::session::Session;
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use zklock::{Client, Decision, TwoPhaseCommit};
+/// use zklock::{Client, Decision, TwoPhaseCommit, Vote};
 ///
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
 /// let transfer = TwoPhaseCommit::new(&zk, "/commits", "transfer-17");
@@ -71,9 +72,9 @@ use crate::session::session::Session;
 ///
 /// // Each participant, in a process of its own:
 /// let orders = transfer.join("orders")?;
-/// orders.vote_yes()?;
+/// orders.vote(Vote::Yes)?;
 /// let stock = transfer.join("stock")?;
-/// stock.vote_yes()?;
+/// stock.vote(Vote::Yes)?;
 ///
 /// let decision = coordinator.decide_or_abort_within(Duration::from_secs(10))?;
 /// assert_eq!(decision, Decision::Commit);
@@ -178,7 +179,23 @@ impl TwoPhaseCommit {
     /// [`Taken`](ErrorKind::Taken) if the name was in use all that time; otherwise as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn join(&self, participant: impl AsRef<str>) -> Result<Participant> {
-        Participant::join(&self.target, participant.as_ref())
+        let limit = self.target.client.core().connect_timeout();
+        self.join_within(participant, limit)
+    }
+
+    /// Joins the round, waiting at most `wait` instead of the connect timeout: see
+    /// [`join`](TwoPhaseCommit::join).
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`join`](TwoPhaseCommit::join).
+    pub fn join_within(
+        &self,
+        participant: impl AsRef<str>,
+        wait: impl Into<Wait>,
+    ) -> Result<Participant> {
+        Participant::join(&self.target, participant.as_ref(), &wait.into())
     }
 
     /// Returns which participants are here, their votes, and the decision; `None` if there is no

@@ -1,25 +1,24 @@
 //! A participant of a two-phase commit.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::round::{Decision, Round, RoundState, find_round, here, no_round, read, vote};
+use super::round::{Decision, Round, RoundState, Vote, find_round, here, no_round, read, vote};
 use crate::acl::Acl;
-use crate::contend::acquire::insist;
+use crate::contend::acquire::{insist, insist_within};
 use crate::contend::hold::Hold;
 use crate::contend::ticket::Guid;
-use crate::contend::watchdog::Lost;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::lock_config::default_data;
-use crate::recipes::node_config::{NodeConfig, Purpose, Wait};
-use crate::rt::{self, Deadline};
-use crate::session::cancel::Cancel;
+use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
+use crate::rt::{self};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
 use crate::session::session::Session;
+use crate::session::wait::Wait;
 use crate::session::watch_loop::{View, worth_asking};
 
 /// A participant of a [`TwoPhaseCommit`](crate::TwoPhaseCommit).
@@ -60,9 +59,9 @@ enum CastOutcome {
 }
 
 impl Participant {
-    pub(super) fn join(target: &NodeConfig, name: &str) -> Result<Participant> {
+    pub(super) fn join(target: &NodeConfig, name: &str, wait: &Wait) -> Result<Participant> {
         let mut unsure = None;
-        let joined = Participant::try_to_join(target, name, &mut unsure);
+        let joined = Participant::try_to_join(target, name, wait, &mut unsure);
         if let (Err(_), Some((session, own, data))) = (&joined, unsure) {
             discard(target.client.core(), &session, own, data);
         }
@@ -73,6 +72,7 @@ impl Participant {
     fn try_to_join(
         target: &NodeConfig,
         name: &str,
+        wait: &Wait,
         unsure: &mut Option<(Arc<Session>, String, Vec<u8>)>,
     ) -> Result<Participant> {
         let node = target.node()?;
@@ -83,12 +83,14 @@ impl Participant {
         // The data that only this call writes.
         let mut data = default_data();
         data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
-        let until = Deadline::after(core.connect_timeout());
-        let mut watch_loop = target.watch_loop(Wait::until(until));
+        let (until, begin) = (wait.until(), rt::now());
+        let limits = WaitLimits::from(wait);
+        let mut watch_loop = target.watch_loop(limits);
         loop {
+            limits.over::<()>(node)?;
             let Some(session) = watch_loop.session(until)? else {
-                let message = format!("no server could be reached in {:?}", core.connect_timeout());
-                return Err(Error::new(ErrorKind::Connect, message).on(node));
+                limits.over::<()>(node)?;
+                return Err(JOIN.unanswered(core, false, node));
             };
             let question = {
                 let (whole, own, name) = (whole.clone(), own.clone(), name.to_owned());
@@ -134,10 +136,11 @@ impl Participant {
                     if !is_taken {
                         continue;
                     }
+                    limits.over::<()>(node)?;
                     let message = format!(
-                        "the name {name:?} was in use for {:?}, or an earlier session has not \
-                         ended: use another name, or a longer connect timeout",
-                        core.connect_timeout()
+                        "the name {name:?} was in use for {:.1?}, or an earlier session has not \
+                         ended: use another name, or wait longer",
+                        rt::now().saturating_duration_since(begin)
                     );
                     return Err(Error::new(ErrorKind::Taken, message).on(node));
                 }
@@ -148,7 +151,10 @@ impl Participant {
                         return Err(target.refused(&fault, JOIN));
                     }
                 }
-                None => return Err(target.refused(&Fault::ConnectionLoss, JOIN)),
+                None => {
+                    limits.over::<()>(node)?;
+                    return Err(target.refused(&Fault::ConnectionLoss, JOIN));
+                }
             }
         }
     }
@@ -167,8 +173,19 @@ impl Participant {
     /// here: join again to learn whether the vote counts; [`NotFound`](ErrorKind::NotFound) if the
     /// round is forgotten; [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what waiting
     /// does not resolve.
-    pub fn vote(&self, yes: bool) -> Result<bool> {
-        self.cast(yes).map_err(|error| match error.kind() {
+    pub fn vote(&self, vote: Vote) -> Result<bool> {
+        self.vote_within(vote, Wait::FOREVER)
+    }
+
+    /// Votes, waiting at most `wait` for the answer: see [`vote`](Participant::vote).
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) or [`Connect`](ErrorKind::Connect) when the
+    /// time is over, and [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: except for
+    /// `Connect`, the vote may count. Otherwise as [`vote`](Participant::vote).
+    pub fn vote_within(&self, vote: Vote, wait: impl Into<Wait>) -> Result<bool> {
+        self.cast(vote, &wait.into()).map_err(|error| match error.kind() {
             // Its node was deleted together with the round's.
             ErrorKind::Lost if self.is_forgotten() => no_round(&self.target),
             _ => error,
@@ -180,12 +197,13 @@ impl Participant {
         found.is_ok_and(|found| found.is_none_or(|(round, _)| round.id != self.round))
     }
 
-    fn cast(&self, yes: bool) -> Result<bool> {
+    fn cast(&self, vote: Vote, wait: &Wait) -> Result<bool> {
         self.hold.check()?;
-        let node = self.target.node()?;
-        let answer = self.hold.persist(|session, whole| {
-            cast(session, &whole(node), &self.round, &self.name, yes, &self.target.acl)
-        })?;
+        let (node, whole) = (self.target.node()?, self.target.whole()?);
+        let (round, name, acl) = (self.round.clone(), self.name.clone(), self.target.acl.clone());
+        let answer = self
+            .hold
+            .persist(wait, VOTE, move |session| cast(session, &whole, &round, &name, vote, &acl))?;
         match answer.map_err(|fault| self.target.refused(&fault, VOTE))? {
             CastOutcome::Counts => Ok(true),
             CastOutcome::TooLate => Ok(false),
@@ -198,24 +216,6 @@ impl Participant {
         }
     }
 
-    /// Votes yes: see [`vote`](Participant::vote).
-    ///
-    /// # Errors
-    ///
-    /// As [`vote`](Participant::vote).
-    pub fn vote_yes(&self) -> Result<bool> {
-        self.vote(true)
-    }
-
-    /// Votes no: see [`vote`](Participant::vote).
-    ///
-    /// # Errors
-    ///
-    /// As [`vote`](Participant::vote).
-    pub fn vote_no(&self) -> Result<bool> {
-        self.vote(false)
-    }
-
     /// Blocks until the round is decided, and returns the decision.
     ///
     /// Lost sessions do not end the wait: the decision holds for this participant even if it counts
@@ -226,32 +226,25 @@ impl Participant {
     /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what waiting does not resolve.
     pub fn decision(&self) -> Result<Decision> {
-        insist(|| self.decided(Wait::FOREVER))
+        insist(|| self.decided(WaitLimits::FOREVER))
     }
 
-    /// Waits at most `limit` for the decision; `None` if a server said in this call that the round
-    /// is not decided yet.
+    /// Waits for the decision, at most `wait`; `None` if a server said in this call that the round is
+    /// not decided yet.
     ///
     /// A request that is under way may take up to 50 ms more.
     ///
     /// # Errors
     ///
-    /// [`Connect`](ErrorKind::Connect) if no server answered in time; otherwise as
+    /// [`Connect`](ErrorKind::Connect) if no server answered in time;
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
     /// [`decision`](Participant::decision).
-    pub fn decision_for(&self, limit: Duration) -> Result<Option<Decision>> {
-        self.decided(Wait::until(Deadline::after(limit)))
+    pub fn decision_within(&self, wait: impl Into<Wait>) -> Result<Option<Decision>> {
+        let wait = wait.into();
+        insist_within(&wait, || self.decided(WaitLimits::from(&wait)))
     }
 
-    /// Blocks until the round is decided, or until any thread trips `cancel`.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](ErrorKind::Cancelled); otherwise as [`decision`](Participant::decision).
-    pub fn decision_with(&self, cancel: &Cancel) -> Result<Decision> {
-        insist(|| self.decided(Wait::unless(cancel)))
-    }
-
-    fn decided(&self, wait: Wait<'_>) -> Result<Option<Decision>> {
+    fn decided(&self, wait: WaitLimits<'_>) -> Result<Option<Decision>> {
         let id = self.round.clone();
         let decision = self.target.find(LEARN, wait, move |view, whole| {
             // If the round does not exist, that is an answer, too.
@@ -270,31 +263,6 @@ impl Participant {
     /// The name by which it takes part.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Whether the participant counts as here, as far as is known: see
-    /// [`LockGuard::is_held`](crate::LockGuard::is_held).
-    ///
-    /// If it does not, the round cannot be committed any more, unless it is already committed or
-    /// the participant joins again.
-    pub fn is_held(&self) -> bool {
-        self.hold.is_held()
-    }
-
-    /// Returns a handle with which any thread can wait until the participant counts as gone.
-    pub fn lost(&self) -> Lost {
-        self.hold.lost()
-    }
-
-    /// Calls `callback`, once, when the participant counts as gone: see
-    /// [`LockGuard::on_lost`](crate::LockGuard::on_lost).
-    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        self.hold.on_lost(Box::new(callback));
-    }
-
-    /// The participant's node, as the client names it.
-    pub fn path(&self) -> &str {
-        self.hold.path()
     }
 }
 
@@ -341,7 +309,7 @@ fn cast(
     whole: &str,
     id: &str,
     name: &str,
-    yes: bool,
+    voted: Vote,
     acl: &[Acl],
 ) -> Answer<CastOutcome> {
     let path = |child: String| path::join(whole, &child);
@@ -352,8 +320,8 @@ fn cast(
         let own = Round { participants: vec![name.to_owned()], ..round.clone() };
         let state = RoundState::new(&own, &children).participants;
         // An earlier attempt, or an earlier process, has voted.
-        if let Some(voted) = state.iter().find_map(|one| one.vote) {
-            return Ok(if voted == yes { CastOutcome::Counts } else { CastOutcome::Otherwise });
+        if let Some(earlier) = state.iter().find_map(|one| one.vote) {
+            return Ok(if earlier == voted { CastOutcome::Counts } else { CastOutcome::Otherwise });
         }
         if round.decision.is_some() {
             return Ok(CastOutcome::TooLate);
@@ -369,9 +337,9 @@ fn cast(
         let steps = [
             Step::Check { path: whole.to_owned(), version: Some(version) },
             Step::Check { path: path(here(name)), version: None },
-            create(vote(name, !yes)),
-            Step::delete(path(vote(name, !yes))),
-            create(vote(name, yes)),
+            create(vote(name, voted.other())),
+            Step::delete(path(vote(name, voted.other()))),
+            create(vote(name, voted)),
         ];
         match session.transact(&steps) {
             Ok(()) => return Ok(CastOutcome::Counts),
@@ -379,6 +347,14 @@ fn cast(
             Err(Fault::NoNode) => return Ok(CastOutcome::NotHere),
             Err(fault) => return Err(fault),
         }
+    }
+}
+
+impl Deref for Participant {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
     }
 }
 

@@ -41,6 +41,26 @@ impl fmt::Display for Decision {
     }
 }
 
+/// The vote of a participant in a two-phase commit.
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Vote {
+    /// It can commit, whatever happens from now on.
+    Yes,
+    /// It cannot.
+    No,
+}
+
+impl Vote {
+    pub(super) fn other(self) -> Vote {
+        match self {
+            Vote::Yes => Vote::No,
+            Vote::No => Vote::Yes,
+        }
+    }
+}
+
 /// The state of a round: see [`TwoPhaseCommit::state`](crate::TwoPhaseCommit::state).
 ///
 /// May change until 0.2: see [Versions](crate#versions).
@@ -63,8 +83,8 @@ pub struct ParticipantState {
     pub name: String,
     /// Whether it takes part, and its session lives.
     pub is_here: bool,
-    /// Its vote, if it has voted: whether that is yes.
-    pub vote: Option<bool>,
+    /// Its vote, if it has voted.
+    pub vote: Option<Vote>,
 }
 
 impl RoundState {
@@ -74,11 +94,7 @@ impl RoundState {
         let state = |name: &String| ParticipantState {
             name: name.clone(),
             is_here: has(here(name)),
-            vote: if has(vote(name, false)) {
-                Some(false)
-            } else {
-                has(vote(name, true)).then_some(true)
-            },
+            vote: [Vote::No, Vote::Yes].into_iter().find(|voted| has(vote(name, *voted))),
         };
         RoundState {
             participants: round.participants.iter().map(state).collect(),
@@ -93,8 +109,9 @@ pub(super) fn here(participant: &str) -> String {
 }
 
 /// The name of the child that is a participant's vote.
-pub(super) fn vote(participant: &str, yes: bool) -> String {
-    format!("{}-{participant}", if yes { "yes" } else { "no" })
+pub(super) fn vote(participant: &str, vote: Vote) -> String {
+    let word = if vote == Vote::Yes { "yes" } else { "no" };
+    format!("{word}-{participant}")
 }
 
 /// What the data of the round's node say.

@@ -48,18 +48,18 @@ use crate::rt::{self, Deadline};
 /// [`Client::connect`], and both kinds of clients can share a lock. No node is left behind while
 /// the handle lives. But the connection is the crate's, with the crate's limits:
 ///
-/// - **No lease.** [`is_held`](crate::LockGuard::is_held) means that no loss was *seen*: the handle
+/// - **No lease.** [`is_held`](crate::Hold::is_held) means that no loss was *seen*: the handle
 ///   has reported neither that its session expired nor that it was closed, and no deletion of the
 ///   node was seen. These reports come only when the handle has a connection again. While it has
 ///   none, or its server is silent, another client may hold the lock for as long as that lasts,
 ///   which can be many minutes; and after a pause of the process, `is_held` may be true although
-///   the lock is lost. To be sure, call [`ensure_held`](crate::LockGuard::ensure_held), which takes
+///   the lock is lost. To be sure, call [`ensure_held`](crate::Hold::ensure_held), which takes
 ///   a write through the leader and a read; and use the [`FencingToken`](crate::FencingToken).
 /// - **Calls can hang** for as long as the crate's do: it has no timeout for a server that does not
 ///   answer. Calls with a time limit, or a [`Cancel`](crate::Cancel), still return in time, but
 ///   each leaves a thread waiting. There are at most 16 such threads; after that, calls get no
 ///   answer. [`lock`](crate::DistributedLock::lock), [`unlock`](crate::LockGuard::unlock),
-///   `ensure_held` and an [`Observer`](crate::Observer) without a limit do hang.
+///   `ensure_held` and an [observer](crate::Changes) without a limit do hang.
 /// - **Hand-over** among threads, and taking a kept lock, is refused while the handle says that it
 ///   has no connection. The handle does not notice a silent server.
 /// - **A short interruption can end the handle.** The crate closes a handle for good when a
@@ -83,7 +83,7 @@ use crate::rt::{self, Deadline};
 ///   3.5 do not know. A program that itself watches contenders' nodes, with its handle's default
 ///   watcher, gets no events for nodes that this client also watches. If a watcher or listener of
 ///   the program panics, the handle ends.
-/// - **An [observer](crate::Observer) needs a lock path that exists**: otherwise it fails with
+/// - **An [observer](crate::Changes) needs a lock path that exists**: otherwise it fails with
 ///   [`Server`](crate::ErrorKind::Server). So does every other call that waits for a node's
 ///   creation: observers of values and groups, and consumers of a queue that does not exist yet.
 /// - **No transactions**: what the recipes other than locks do in one transaction (acknowledging a

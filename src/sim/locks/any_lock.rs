@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::Cancel;
+use crate::Changes;
 use crate::Client;
 use crate::Contender;
 use crate::DistributedLock;
@@ -14,7 +15,6 @@ use crate::HandOver;
 use crate::LockGuard;
 use crate::MultiGuard;
 use crate::MultiLock;
-use crate::Observer;
 use crate::Permit;
 use crate::ReadGuard;
 use crate::WriteGuard;
@@ -153,10 +153,10 @@ impl Locks {
                 let many = if let Wanted::Permits(many) = wanted { *many } else { 1 };
                 let permit = match patience {
                     Forever => Some(lock.acquire_many(many)?),
-                    For(limit) => lock.try_acquire_many_for(many, limit)?,
-                    Until(end) => lock.try_acquire_many_until(many, end)?,
+                    For(limit) => lock.acquire_many_within(many, limit)?,
+                    Until(end) => lock.acquire_many_within(many, end)?,
                     Now => lock.try_acquire_many(many)?,
-                    Unless(cancel) => Some(lock.acquire_many_with(many, cancel)?),
+                    Unless(cancel) => lock.acquire_many_within(many, cancel)?,
                 };
                 Ok(permit.map(Guard::Permits))
             }
@@ -193,7 +193,7 @@ impl Locks {
 
     // ----- observing the first node
 
-    pub(super) fn observe(&self) -> Observer {
+    pub(super) fn observe(&self) -> Changes<Vec<Contender>> {
         match self {
             Locks::ReadWrite(lock) => lock.observe(),
             Locks::Semaphore(lock) => lock.observe(),

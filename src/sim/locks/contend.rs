@@ -16,6 +16,7 @@ use super::reference_rule::{ContenderKind, Mark};
 use crate::Cancel;
 use crate::Error;
 use crate::ErrorKind;
+use crate::HoldEnd;
 use crate::WriteGuard;
 use crate::loss_reason::LossReason;
 use crate::path;
@@ -277,7 +278,7 @@ impl Trial {
             match guard.lost() {
                 Some(lost) if !was_lost && schedule.chance(50) => {
                     let began = schedule.time();
-                    if lost.wait_for(some).is_some() {
+                    if matches!(lost.wait_within(some), Some(HoldEnd::Lost(_))) {
                         self.check_woken(schedule, process, &guard, began);
                     }
                 }
@@ -509,7 +510,10 @@ impl Trial {
 
     fn check_told(&self, schedule: &Schedule, spare: &Locks, guard: &Guard, told: &Told) {
         let limit = self.plan.calm + self.plan.habits.session_timeout * 3;
-        if guard.lost().is_some_and(|lost| lost.wait_for(limit).is_none()) {
+        if guard
+            .lost()
+            .is_some_and(|lost| !matches!(lost.wait_within(limit), Some(HoldEnd::Lost(_))))
+        {
             return self.accuse(format!("the loss of {:?} is not reported", guard.paths()));
         }
         let until = schedule.time() + limit;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Trial;
 use super::any_lock::{Locks, NODE};
 use super::reference_rule::Mark;
+use crate::Change;
 use crate::Error;
 use crate::ErrorKind;
 use crate::path;
@@ -73,13 +74,13 @@ impl Trial {
         let limit = self.plan.habits.session_timeout;
         loop {
             let over = self.state.lock().observed.over;
-            match observer.next_for(limit) {
-                Ok(Some(holders)) => {
+            match observer.next_within(limit) {
+                Ok(Change::To(holders)) => {
                     let paths = holders.into_iter().map(|holder| holder.path).collect();
                     self.state.lock().observed.latest = Some(paths);
                 }
-                Ok(None) if over => break,
-                Ok(None) => {}
+                Ok(Change::NotInTime) if over => break,
+                Ok(Change::NotInTime) => {}
                 Err(error) => {
                     if !self.may_fail_looking(&error) {
                         self.accuse(format!("process {process} cannot observe: {error:?}"));

@@ -64,7 +64,7 @@ impl Play for Raising {
                 _ => {
                     let (began, limit) =
                         (schedule.time(), schedule.some(stage.habits.session_timeout));
-                    let through = done(stage, barrier.wait_for(limit));
+                    let through = done(stage, barrier.wait_within(limit));
                     stage.check_on_time(role.process, began, limit);
                     self.look(stage);
                     if through == Some(true) && *self.open.lock() < began {

@@ -8,6 +8,7 @@ use crate::Decision;
 use crate::Error;
 use crate::ErrorKind;
 use crate::TwoPhaseCommit;
+use crate::Vote;
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
 use crate::session::connection::NodeKind;
@@ -132,16 +133,16 @@ impl Committing {
                 return known(stage, &error);
             }
         };
-        let yes = schedule.chance(90);
-        match participant.vote(yes) {
-            Ok(true) if !yes => drop(self.books.lock().refused.insert(number)),
+        let vote = if schedule.chance(90) { Vote::Yes } else { Vote::No };
+        match participant.vote(vote) {
+            Ok(true) if vote == Vote::No => drop(self.books.lock().refused.insert(number)),
             Ok(_) => {}
             Err(error) => known(stage, &error),
         }
         if schedule.chance(20) {
             return;
         }
-        match participant.decision_for(schedule.some(stage.habits.session_timeout * 3)) {
+        match participant.decision_within(schedule.some(stage.habits.session_timeout * 3)) {
             Ok(Some(decision)) => self.learn(stage, number, decision),
             Ok(None) => {}
             Err(error) => known(stage, &error),

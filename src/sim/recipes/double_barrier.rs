@@ -42,7 +42,7 @@ impl Play for Gathering {
         for _ in 0..4 {
             schedule.pause(schedule.some(timeout / 4));
             let (began, limit) = (schedule.time(), schedule.some(timeout * 2));
-            let entered = barrier.enter_for(limit);
+            let entered = barrier.enter_within(limit);
             stage.check_on_time(role.process, began, limit);
             stage.count(matches!(entered, Ok(Some(_))));
             match entered {
@@ -61,7 +61,7 @@ impl Play for Gathering {
                     match schedule.below(4) {
                         0 => drop(entered),
                         1 => {
-                            let _ = entered.leave_for(limit);
+                            let _ = entered.leave_within(limit);
                             stage.check_on_time(role.process, began, limit);
                         }
                         _ => {

@@ -41,7 +41,7 @@ fn election(client: &Client, number: usize) -> LeaderElection {
 /// Returns whether a candidate leads by its own clock. One whose session was ended from outside
 /// does not count, as it cannot know.
 fn leads(stage: &Stage, one: &Leadership) -> bool {
-    one.is_leader() && stage.world.look(|world| world.contains(one.path()))
+    one.is_held() && stage.world.look(|world| world.contains(one.path()))
 }
 
 impl Electing {
@@ -57,7 +57,7 @@ impl Electing {
 
     fn work(stage: &Stage, schedule: &Schedule, leadership: &Leadership) {
         let end = schedule.time() + schedule.some(stage.habits.session_timeout / 2);
-        while schedule.time() < end && leadership.is_leader() {
+        while schedule.time() < end && leadership.is_held() {
             schedule.pause(schedule.some(stage.habits.session_timeout / 20));
         }
     }
@@ -67,7 +67,7 @@ impl Electing {
         let (began, limit) = (schedule.time(), schedule.some(stage.habits.session_timeout * 2));
         let is_limited = schedule.chance(50);
         let leadership = if is_limited {
-            let limited = election.campaign_for(limit);
+            let limited = election.campaign_within(limit);
             stage.check_on_time(role.process, began, limit);
             limited
         } else {

@@ -64,7 +64,7 @@ impl Play for Urging {
             }
             let before = items(stage);
             let limit = schedule.some(stage.habits.session_timeout / 2);
-            let taken = queue.take_for(limit);
+            let taken = queue.take_within(limit);
             stage.count(matches!(taken, Ok(Some(_))));
             let after = items(stage);
             match taken {

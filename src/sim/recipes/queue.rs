@@ -59,7 +59,7 @@ impl Queueing {
         let offered = queue.offer(item.as_bytes());
         stage.count(offered.is_ok());
         match offered {
-            Ok(()) => drop(self.books.lock().offered.insert(item)),
+            Ok(_) => drop(self.books.lock().offered.insert(item)),
             Err(error) => known(stage, &error),
         }
     }
@@ -79,7 +79,7 @@ impl Queueing {
         let taken = match schedule.below(3) {
             0 => queue.try_take(),
             _ => {
-                let taken = queue.take_for(limit);
+                let taken = queue.take_within(limit);
                 stage.check_on_time(role.process, began, limit);
                 taken
             }
@@ -118,7 +118,7 @@ impl Queueing {
         let leased = match schedule.below(3) {
             0 => queue.try_lease(),
             _ => {
-                let leased = queue.lease_for(limit);
+                let leased = queue.lease_within(limit);
                 stage.check_on_time(role.process, began, limit);
                 leased
             }

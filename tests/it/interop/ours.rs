@@ -77,7 +77,7 @@ impl Lock {
             Lock::Mutex(lock) => lock.try_lock_for(limit)?.map(Guard::Mutex),
             Lock::Read(lock) => lock.try_read_for(limit)?.map(Guard::Read),
             Lock::Write(lock) => lock.try_write_for(limit)?.map(Guard::Write),
-            Lock::Leader(election) => election.campaign_for(limit)?.map(Guard::Leader),
+            Lock::Leader(election) => election.campaign_within(limit)?.map(Guard::Leader),
         })
     }
 }

@@ -35,7 +35,7 @@ fn s71_a_queue_is_shared_with_curator() {
             for number in 0..ITEMS {
                 let taken = match number % 3 {
                     0 => taker.take().unwrap(),
-                    1 => taker.take_for(SOON).unwrap().expect("in time"),
+                    1 => taker.take_within(SOON).unwrap().expect("in time"),
                     _ => {
                         let item = taker.lease().unwrap();
                         let data = item.data().to_vec();
@@ -61,7 +61,9 @@ fn s71_a_queue_is_shared_with_curator() {
         if waits {
             peer.order(&format!("take {path} {ITEMS}"));
         }
-        (0..ITEMS).for_each(|number| queue.offer(item(number)).unwrap());
+        for number in 0..ITEMS {
+            queue.offer(item(number)).unwrap();
+        }
         if !waits {
             peer.order(&format!("take {path} {ITEMS}"));
         }

@@ -21,7 +21,7 @@ fn nothing_is_deleted_for_a_caller_that_has_gone() {
     for round in 0..ITEMS {
         theirs.offer(round.to_string()).unwrap();
         proxy.stall_reply(opcode::GET_DATA);
-        assert!(is_unanswered(queue(&zk, &site).take_for(Duration::from_millis(100))));
+        assert!(is_unanswered(queue(&zk, &site).take_within(Duration::from_millis(100))));
         assert!(proxy.wait_for_requests(opcode::GET_DATA, round as u64 + 1, SOON));
         proxy.release();
         // The answer to `len` comes after the answer to the read.
@@ -48,10 +48,10 @@ fn with_a_value_for_each_call_what_comes_too_late_is_for_the_next_call() {
         offers.offer(number.to_string()).unwrap();
         proxy.reset_counts();
         proxy.stall_reply(opcode::DELETE);
-        assert!(is_unanswered(queue(&zk, &site).take_for(Duration::from_millis(300))));
+        assert!(is_unanswered(queue(&zk, &site).take_within(Duration::from_millis(300))));
         assert!(proxy.wait_for_request(opcode::DELETE, SOON));
         let waiter = queue(&zk, &site);
-        let waits = waiting(move || waiter.take_for(SOON * 2).unwrap());
+        let waits = waiting(move || waiter.take_within(SOON * 2).unwrap());
         proxy.release();
         assert_eq!(text(waits.join().unwrap()), Some(number.to_string()));
     }
@@ -59,13 +59,13 @@ fn with_a_value_for_each_call_what_comes_too_late_is_for_the_next_call() {
     offers.offer("late").unwrap();
     proxy.reset_counts();
     proxy.stall_reply(opcode::DELETE);
-    assert!(got_nothing(queue(&zk, &site).take_for(Duration::from_millis(300))));
+    assert!(got_nothing(queue(&zk, &site).take_within(Duration::from_millis(300))));
     assert!(proxy.wait_for_request(opcode::DELETE, SOON));
     proxy.release();
     let another = DistributedQueue::new(&zk, &site.base, "another");
     assert_eq!(another.try_take().unwrap(), None);
     assert_eq!(PriorityQueue::new(&zk, &site.base, "another").try_take().unwrap(), None);
-    assert_eq!(text(queue(&zk, &site).take_for(SOON).unwrap()).as_deref(), Some("late"));
+    assert_eq!(text(queue(&zk, &site).take_within(SOON).unwrap()).as_deref(), Some("late"));
     drop((offers, another, proxy));
     site.finish([zk, producer]);
 }
@@ -77,19 +77,21 @@ fn no_item_is_lost_by_limits_that_are_too_short_for_the_way() {
     let site = Site::own("queue-short");
     let (proxy, zk) = site.proxied(QUIET);
     let offers = queue(&zk, &site);
-    (0..ITEMS).for_each(|number| offers.offer(number.to_string()).unwrap());
+    for number in 0..ITEMS {
+        offers.offer(number.to_string()).unwrap();
+    }
     proxy.delay_replies(Duration::from_millis(40));
     let mut taken = Vec::new();
     for limit in [10, 60, 75, 90, 110, 130, 150].repeat(3) {
         let limit = Duration::from_millis(limit);
-        match queue(&zk, &site).take_for(limit) {
+        match queue(&zk, &site).take_within(limit) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Connect, "{error}"),
             Ok(item) => taken.extend(item),
         }
     }
     proxy.pass();
     while taken.len() < ITEMS {
-        taken.push(queue(&zk, &site).take_for(SOON).unwrap().expect("it was lost"));
+        taken.push(queue(&zk, &site).take_within(SOON).unwrap().expect("it was lost"));
     }
     taken.sort_by_key(|item| String::from_utf8_lossy(item).parse::<usize>().unwrap());
     let all: Vec<_> = (0..ITEMS).map(|number| number.to_string().into_bytes()).collect();

@@ -28,7 +28,9 @@ fn lists_and_looks(proxy: &Proxy) -> [usize; 2] {
 }
 
 fn all_leased(queue: &DistributedQueue, count: usize) -> Vec<LeasedItem> {
-    (0..count).for_each(|number| queue.offer(number.to_string()).unwrap());
+    for number in 0..count {
+        queue.offer(number.to_string()).unwrap();
+    }
     (0..count).map(|_| queue.lease().unwrap()).collect()
 }
 
@@ -55,12 +57,12 @@ fn an_item_behind_many_leased_ones_is_found_in_a_few_round_trips() {
         proxy.reset_counts();
         match call {
             "lease" => {
-                let item = mine.lease_for(Duration::from_secs(4)).unwrap().expect("it is free");
+                let item = mine.lease_within(Duration::from_secs(4)).unwrap().expect("it is free");
                 assert_eq!(item.data(), b"free");
             }
             "peek" => assert_eq!(mine.peek().unwrap(), Some(b"free".to_vec())),
             _ => {
-                let item = mine.take_for(Duration::from_secs(4)).unwrap();
+                let item = mine.take_within(Duration::from_secs(4)).unwrap();
                 assert_eq!(text(item).as_deref(), Some("free"));
                 theirs.offer("free").unwrap();
             }
@@ -76,7 +78,7 @@ fn an_item_behind_many_leased_ones_is_found_in_a_few_round_trips() {
     let mine = queue(&zk, &site);
     proxy.reset_counts();
     proxy.stall_reply(opcode::GET_CHILDREN);
-    let finds = in_background(move || mine.lease_for(SOON * 2).unwrap().is_some());
+    let finds = in_background(move || mine.lease_within(SOON * 2).unwrap().is_some());
     assert!(proxy.wait_for_requests(opcode::GET_CHILDREN, 10, SOON), "checked one by one");
     proxy.release();
     assert!(finds.recv_timeout(SOON * 2).unwrap());

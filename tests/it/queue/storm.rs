@@ -250,7 +250,7 @@ fn s79_in_a_storm_taking_gives_no_item_twice() {
     let faults = storm.run(
         &delivered,
         |queue, number| match queue.offer(number.to_string()) {
-            Ok(()) => drop(offered.lock().unwrap().insert(number)),
+            Ok(_) => drop(offered.lock().unwrap().insert(number)),
             Err(error) => {
                 assert!(is_trouble(&error), "{error}");
                 doubtful.fetch_add(1, Ordering::Relaxed);

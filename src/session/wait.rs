@@ -1,0 +1,99 @@
+//! How long a blocking call waits.
+
+use std::time::{Duration, Instant};
+
+use super::cancel::Cancel;
+use crate::rt::Deadline;
+
+/// How long a call waits: until an instant, until any thread trips a [`Cancel`], or until the first
+/// of both.
+///
+/// Calls whose names end in `_within` take one, or anything that one is made from. When the time is
+/// over, they return what their documentation says; when the token is tripped, they fail with
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+///
+/// ```no_run
+/// use std::time::{Duration, Instant};
+/// use zklock::{Cancel, Client, DistributedLock};
+///
+/// let zk = Client::connect("localhost")?;
+/// let lock = DistributedLock::new(&zk, "/locks", "nightly");
+/// let half_an_hour = Duration::from_secs(1800);
+/// let stop = Cancel::new(); // tripped by the thread that handles signals
+///
+/// let guard = lock.lock_within(half_an_hour)?;
+/// # drop(guard);
+/// let guard = lock.lock_within(Instant::now() + half_an_hour)?;
+/// # drop(guard);
+/// let guard = lock.lock_within(&stop)?;
+/// # drop(guard);
+/// let guard = lock.lock_within((half_an_hour, &stop))?;
+/// # drop(guard);
+/// # Ok::<(), zklock::Error>(())
+/// ```
+///
+/// A duration begins when the `Wait` is made, so that one `Wait` that several calls get ends all of
+/// them at the same instant. A duration too long for the clock is no limit.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    until: Deadline,
+    cancel: Option<Cancel>,
+}
+
+impl Wait {
+    pub(crate) const FOREVER: Wait = Wait { until: Deadline::NEVER, cancel: None };
+
+    pub(crate) fn until(&self) -> Deadline {
+        self.until
+    }
+
+    pub(crate) fn cancel(&self) -> Option<&Cancel> {
+        self.cancel.as_ref()
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel().is_some_and(Cancel::is_cancelled)
+    }
+}
+
+impl From<Deadline> for Wait {
+    fn from(until: Deadline) -> Wait {
+        Wait { until, cancel: None }
+    }
+}
+
+impl From<Duration> for Wait {
+    fn from(limit: Duration) -> Wait {
+        Wait::from(Deadline::after(limit))
+    }
+}
+
+impl From<Instant> for Wait {
+    fn from(end: Instant) -> Wait {
+        Wait::from(Deadline::at(end))
+    }
+}
+
+impl From<&Cancel> for Wait {
+    fn from(cancel: &Cancel) -> Wait {
+        Wait { until: Deadline::NEVER, cancel: Some(cancel.clone()) }
+    }
+}
+
+impl From<(Duration, &Cancel)> for Wait {
+    fn from((limit, cancel): (Duration, &Cancel)) -> Wait {
+        Wait { until: Deadline::after(limit), cancel: Some(cancel.clone()) }
+    }
+}
+
+impl From<(Instant, &Cancel)> for Wait {
+    fn from((end, cancel): (Instant, &Cancel)) -> Wait {
+        Wait { until: Deadline::at(end), cancel: Some(cancel.clone()) }
+    }
+}
+
+impl From<&Wait> for Wait {
+    fn from(wait: &Wait) -> Wait {
+        wait.clone()
+    }
+}
