@@ -19,9 +19,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{Checks, Result, ZooKeeper, say, unique};
-use zklock::{
-    Cancel, Client, DistributedLock, ElectionPhase, ErrorKind, FencingToken, LeaderElection,
-};
+use zklock::election::ElectionPhase;
+use zklock::{Cancel, Client, DistributedLock, ErrorKind, FencingToken, LeaderElection};
 
 const BASE: &str = "/zklock-examples";
 const IDS: [&str; 3] = ["anna", "bela", "cleo"];

@@ -8,7 +8,8 @@
 
 use std::error::Error;
 
-use zklock::{Client, CreateMode, DistributedLock, ErrorKind};
+use zklock::znode::CreateMode;
+use zklock::{Client, DistributedLock, ErrorKind};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let hosts = std::env::args().nth(1).unwrap_or_else(|| "localhost:2181".to_owned());

@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use support::{Checks, Result, ZooKeeper, say, unique};
-use zklock::{Change, Changes, Client, Group, Member};
+use zklock::group::Member;
+use zklock::{Change, Changes, Client, Group};
 
 const BASE: &str = "/zklock-examples";
 const SOON: Duration = Duration::from_secs(15);

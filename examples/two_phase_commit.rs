@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use support::{Checks, Result, ZooKeeper, say, unique};
-use zklock::{Client, Decision, TwoPhaseCommit, Vote};
+use zklock::commit::{Decision, Vote};
+use zklock::{Client, TwoPhaseCommit};
 
 const SERVICES: [&str; 2] = ["orders", "stock"];
 const LIMIT: Duration = Duration::from_secs(10);

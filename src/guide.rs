@@ -25,7 +25,7 @@
 //! # What goes with whom
 //!
 //! What a session holds goes with it: locks, leadership, permits, leases, places in barriers and in
-//! rounds of a commit. A [`Membership`](crate::Membership) comes back in the next session by itself;
+//! rounds of a commit. A [`Membership`](crate::group::Membership) comes back in the next session by itself;
 //! [`lead`](crate::LeaderElection::lead) stands again. What stays, whoever dies: the items of
 //! queues, values and counters, persistent nodes, marks of jobs, a raised barrier, votes and decisions.
 //!

@@ -55,7 +55,7 @@
 //!
 //! | Type | What it is |
 //! |---|---|
-//! | [`DistributedQueue`] | items in order: [taken](DistributedQueue::take) at most once, or [leased](DistributedQueue::lease) at least once ([`LeasedItem`]) |
+//! | [`DistributedQueue`] | items in order: [taken](DistributedQueue::take) at most once, or [leased](DistributedQueue::lease) at least once ([`LeasedItem`](crate::queue::LeasedItem)) |
 //! | [`PriorityQueue`] | items by priority, taken at most once |
 //!
 //! # Coordination
@@ -65,7 +65,7 @@
 //! | [`Barrier`] | blocks all who wait until it is lifted |
 //! | [`DoubleBarrier`] | a fixed number of participants begin together and end together |
 //! | [`TwoPhaseCommit`] | named participants vote, and all learn the same decision |
-//! | [`Group`] | who is there; a [`Membership`] comes back by itself in a new session |
+//! | [`Group`] | who is there; a [`Membership`](crate::group::Membership) comes back by itself in a new session |
 //! | [`SharedValue`], [`SharedCounter`] | settings that all clients see; a counter that loses no addition |
 //!
 //! # Client
@@ -153,7 +153,7 @@
 //! - `zklock-reaper` for deletes in the background, and for the end of what is
 //!   [kept](DistributedLockBuilder::keep_for)
 //! - `zklock-event` for callbacks, which may block and may call the library
-//! - `zklock-member`, one for each [`Membership`]
+//! - `zklock-member`, one for each [`Membership`](crate::group::Membership)
 //! - on a program's handle, `zklock-call`, at most 16 for a client, for calls with a deadline or a
 //!   [`Cancel`]; and `zklock-drop` when the last use of the handle ends
 //!
@@ -271,6 +271,7 @@ mod models;
 #[doc(hidden)]
 pub mod bench_only;
 
+// What every program uses.
 pub use acl::{Acl, Permissions};
 pub use contend::changes::{Change, Changes};
 pub use contend::handover_policy::HandOver;
@@ -282,31 +283,22 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use fencing::FencingToken;
 pub use loss_reason::LossReason;
-pub use recipes::barrier::{Barrier, BarrierBuilder};
-pub use recipes::create_options::{CreateMode, CreateOptions};
-pub use recipes::double_barrier::{DoubleBarrier, DoubleBarrierBuilder, Entered};
-pub use recipes::election::candidates::Candidate;
-pub use recipes::election::lead_loop::TermResult;
-pub use recipes::election::progress::{ElectionPhase, ElectionProgress};
-pub use recipes::election::{LeaderElection, LeaderElectionBuilder, Leadership};
-pub use recipes::group::{Group, GroupBuilder, Member, Membership};
+pub use recipes::barrier::Barrier;
+pub use recipes::double_barrier::DoubleBarrier;
+pub use recipes::election::{LeaderElection, Leadership};
+pub use recipes::group::Group;
 pub use recipes::multi::{MultiGuard, MultiLock};
 pub use recipes::mutex::{DistributedLock, DistributedLockBuilder, LockGuard};
-pub use recipes::once::{Once, OnceBuilder, OnceMark, OnceOutcome};
-pub use recipes::priority_queue::{PriorityQueue, PriorityQueueBuilder};
-pub use recipes::queue::lease::LeasedItem;
-pub use recipes::queue::{DistributedQueue, DistributedQueueBuilder};
+pub use recipes::once::Once;
+pub use recipes::priority_queue::PriorityQueue;
+pub use recipes::queue::DistributedQueue;
 pub use recipes::reentrant::{ReentrantGuard, ReentrantLock};
 pub use recipes::rwlock::{DistributedRwLock, DistributedRwLockBuilder, ReadGuard, WriteGuard};
 pub use recipes::semaphore::{DistributedSemaphore, DistributedSemaphoreBuilder, Permit};
-pub use recipes::shared_counter::{SharedCounter, SharedCounterBuilder};
-pub use recipes::shared_value::{SharedValue, SharedValueBuilder};
-pub use recipes::transaction::{StepResult, Transaction};
-pub use recipes::two_phase_commit::coordinator::Coordinator;
-pub use recipes::two_phase_commit::participant::Participant;
-pub use recipes::two_phase_commit::round::{Decision, ParticipantState, RoundState, Vote};
-pub use recipes::two_phase_commit::{TwoPhaseCommit, TwoPhaseCommitBuilder};
-pub use recipes::version::{Version, Versioned, ZnodeStat};
+pub use recipes::shared_counter::SharedCounter;
+pub use recipes::shared_value::SharedValue;
+pub use recipes::transaction::Transaction;
+pub use recipes::two_phase_commit::TwoPhaseCommit;
 pub use recipes::znode::Znode;
 pub use session::cancel::Cancel;
 pub use session::client::{Client, ClientBuilder, ClientStats};
@@ -315,3 +307,60 @@ pub use session::status::SessionState;
 pub use session::wait::Wait;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;
+
+/// What a [`LeaderElection`] returns, and its settings.
+pub mod election {
+    pub use crate::recipes::election::LeaderElectionBuilder;
+    pub use crate::recipes::election::candidates::Candidate;
+    pub use crate::recipes::election::lead_loop::TermResult;
+    pub use crate::recipes::election::progress::{ElectionPhase, ElectionProgress};
+}
+
+/// What a [`Barrier`] and a [`DoubleBarrier`] return, and their settings.
+pub mod barrier {
+    pub use crate::recipes::barrier::BarrierBuilder;
+    pub use crate::recipes::double_barrier::{DoubleBarrierBuilder, Entered};
+}
+
+/// What a [`DistributedQueue`] and a [`PriorityQueue`] return, and their settings.
+pub mod queue {
+    pub use crate::recipes::priority_queue::PriorityQueueBuilder;
+    pub use crate::recipes::queue::DistributedQueueBuilder;
+    pub use crate::recipes::queue::lease::LeasedItem;
+}
+
+/// The coordinator and the participants of a [`TwoPhaseCommit`], what they say, and its settings.
+pub mod commit {
+    pub use crate::recipes::two_phase_commit::TwoPhaseCommitBuilder;
+    pub use crate::recipes::two_phase_commit::coordinator::Coordinator;
+    pub use crate::recipes::two_phase_commit::participant::Participant;
+    pub use crate::recipes::two_phase_commit::round::{
+        Decision, ParticipantState, RoundState, Vote,
+    };
+}
+
+/// The members of a [`Group`], and its settings.
+pub mod group {
+    pub use crate::recipes::group::{GroupBuilder, Member, Membership};
+}
+
+/// Data with their version, as a [`SharedValue`] and a [`Znode`] return them, and the settings of
+/// shared values and counters.
+pub mod value {
+    pub use crate::recipes::shared_counter::SharedCounterBuilder;
+    pub use crate::recipes::shared_value::SharedValueBuilder;
+    pub use crate::recipes::version::{Version, Versioned};
+}
+
+/// How a [`Znode`] is created, what the server knows about it, and the results of a
+/// [`Transaction`].
+pub mod znode {
+    pub use crate::recipes::create_options::{CreateMode, CreateOptions};
+    pub use crate::recipes::transaction::StepResult;
+    pub use crate::recipes::version::ZnodeStat;
+}
+
+/// The results of a [`Once`], and its settings.
+pub mod once {
+    pub use crate::recipes::once::{OnceBuilder, OnceMark, OnceOutcome};
+}

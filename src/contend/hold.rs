@@ -41,8 +41,8 @@ const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on th
 /// All guards of one node dereference to it, so its methods are methods of
 /// [`LockGuard`](crate::LockGuard), [`ReentrantGuard`](crate::ReentrantGuard),
 /// [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit),
-/// [`Leadership`](crate::Leadership), [`LeasedItem`](crate::LeasedItem),
-/// [`Entered`](crate::Entered) and [`Participant`](crate::Participant). A function that must stop
+/// [`Leadership`](crate::Leadership), [`LeasedItem`](crate::queue::LeasedItem),
+/// [`Entered`](crate::barrier::Entered) and [`Participant`](crate::commit::Participant). A function that must stop
 /// when a hold of any kind is lost takes a `&Hold`:
 ///
 /// ```no_run

@@ -49,7 +49,8 @@ impl CreateMode {
 /// May change until 0.2: see [Versions](crate#versions).
 ///
 /// ```no_run
-/// use zklock::{Acl, Client, CreateMode, CreateOptions};
+/// use zklock::znode::{CreateMode, CreateOptions};
+/// use zklock::{Acl, Client};
 ///
 /// let zk = Client::builder("localhost").auth("digest", "app:secret").connect()?;
 /// zk.znode("/app").create(CreateMode::Persistent, "")?;

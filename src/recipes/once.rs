@@ -60,7 +60,8 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 /// ```no_run
 /// use std::error::Error;
 /// use std::time::Duration;
-/// use zklock::{Client, Once, OnceOutcome};
+/// use zklock::once::OnceOutcome;
+/// use zklock::{Client, Once};
 ///
 /// fn nightly(zk: &Client, day: &str) -> Result<(), Box<dyn Error>> {
 ///     let report = Once::new(zk, "/jobs", "nightly-report");

@@ -27,7 +27,7 @@ use crate::session::connection::{Fault, NodeKind};
 /// limit.set("100")?;
 /// let new = limit.update(|old| {
 ///     let old: u32 = old.and_then(|old| std::str::from_utf8(old).ok()?.parse().ok()).unwrap_or(0);
-///     (old + 1).to_string()
+///     Ok::<_, zklock::Error>(Some((old + 1).to_string()))
 /// })?;
 /// for value in limit.observe() {
 ///     println!("now it is {:?}", value?);

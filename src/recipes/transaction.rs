@@ -28,7 +28,8 @@ const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
 /// its process was paused. The transaction borrows the guard, which cannot be dropped meanwhile.
 ///
 /// ```no_run
-/// use zklock::{Client, CreateMode, DistributedLock};
+/// use zklock::znode::CreateMode;
+/// use zklock::{Client, DistributedLock};
 ///
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
 /// zk.transaction()

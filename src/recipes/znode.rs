@@ -43,7 +43,8 @@ use crate::session::watch_loop::View;
 /// | [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed), [`System`](ErrorKind::System), [`Server`](ErrorKind::Server) | retrying does not help |
 ///
 /// ```no_run
-/// use zklock::{Client, CreateMode};
+/// use zklock::znode::CreateMode;
+/// use zklock::Client;
 ///
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
 /// let config = zk.znode("/app/config");

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use zklock::commit::{Decision, Vote};
 use zklock::zookeeper::{Acl, CreateMode, WatchedEvent, ZkState, ZooKeeper};
 use zklock::{
-    Cancel, Client, Decision, DistributedLock, ErrorKind, Group, LockGuard, LossReason,
-    SessionState, TwoPhaseCommit, Vote,
+    Cancel, Client, DistributedLock, ErrorKind, Group, LockGuard, LossReason, SessionState,
+    TwoPhaseCommit,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -601,7 +602,7 @@ fn nodes_are_read_and_written_and_transactions_are_refused() {
     let handle = plain(site.hosts());
     let zk = Client::from(&handle);
     let node = zk.znode(format!("{}/node", site.base));
-    node.create_with_parents(zklock::CreateMode::Persistent, "one").unwrap();
+    node.create_with_parents(zklock::znode::CreateMode::Persistent, "one").unwrap();
     let first = node.read_latest().unwrap().unwrap();
     let second = node.write_if_unchanged(first.version(), "two").unwrap().expect("unchanged");
     assert_eq!(node.write_if_unchanged(first.version(), "three").unwrap(), None);

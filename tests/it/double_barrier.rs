@@ -2,9 +2,9 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
+use zklock::barrier::Entered;
 use zklock::{
-    Acl, Cancel, Client, DoubleBarrier, Entered, ErrorKind, HoldEnd, LossReason, Result,
-    SessionState,
+    Acl, Cancel, Client, DoubleBarrier, ErrorKind, HoldEnd, LossReason, Result, SessionState,
 };
 
 use crate::support::proxy::opcode;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use zklock::election::ElectionPhase;
 use zklock::{
     Barrier, Cancel, Client, DistributedLock, DistributedQueue, DistributedRwLock,
-    DistributedSemaphore, DoubleBarrier, ElectionPhase, ErrorKind, HandOver, LeaderElection,
-    MultiLock, PriorityQueue, ReentrantLock, Result, SessionState, TwoPhaseCommit,
+    DistributedSemaphore, DoubleBarrier, ErrorKind, HandOver, LeaderElection, MultiLock,
+    PriorityQueue, ReentrantLock, Result, SessionState, TwoPhaseCommit,
 };
 
 use crate::support::proxy::{Proxy, opcode};

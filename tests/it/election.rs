@@ -5,9 +5,10 @@ use std::sync::{Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use zklock::election::{Candidate, ElectionPhase, ElectionProgress};
 use zklock::{
-    Acl, Cancel, Candidate, Changes, Client, ElectionPhase, ElectionProgress, Error, ErrorKind,
-    FencingToken, HoldEnd, LeaderElection, Leadership, LossReason, NodeNaming, Retry, SessionState,
+    Acl, Cancel, Changes, Client, Error, ErrorKind, FencingToken, HoldEnd, LeaderElection,
+    Leadership, LossReason, NodeNaming, Retry, SessionState,
 };
 
 use crate::support::proxy::{Proxy, opcode};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use zklock::znode::CreateMode;
 use zklock::{
-    Client, CreateMode, DistributedQueue, DistributedRwLock, DistributedSemaphore, Error,
-    ErrorKind, LeaderElection, SessionState, Transaction,
+    Client, DistributedQueue, DistributedRwLock, DistributedSemaphore, Error, ErrorKind,
+    LeaderElection, SessionState, Transaction,
 };
 
 use crate::support::proxy::{Proxy, opcode};

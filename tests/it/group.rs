@@ -3,9 +3,8 @@ use std::thread;
 use std::time::Duration;
 
 use log::LevelFilter;
-use zklock::{
-    Acl, Client, ErrorKind, Group, HoldEnd, LeaderElection, LossReason, Member, Membership,
-};
+use zklock::group::{Member, Membership};
+use zklock::{Acl, Client, ErrorKind, Group, HoldEnd, LeaderElection, LossReason};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};

@@ -60,7 +60,7 @@ impl Rig {
     }
 
     fn within(&self, turns: u32, time: Duration) -> DistributedLock {
-        self.builder().hand_over(HandOver::Within { turns, time }).build()
+        self.builder().hand_over(HandOver::within(turns, time)).build()
     }
 
     fn keeping(&self, limit: Duration) -> DistributedLock {
@@ -224,7 +224,7 @@ fn s06_equal_locks_share_a_node_and_no_others_do() {
     rig.assert_one_look();
     assert_eq!(rig.children().len(), 1);
 
-    let brief = HandOver::Within { turns: 64, time: Duration::from_millis(999) };
+    let brief = HandOver::within(64, Duration::from_millis(999));
     let all_but_admin =
         Permissions::READ | Permissions::WRITE | Permissions::CREATE | Permissions::DELETE;
     let unlike = [
@@ -1339,8 +1339,7 @@ fn s03_of_many_threads_of_many_clients_never_are_two_inside() {
                 let lock = match number {
                     0 => builder.hand_over(HandOver::Off),
                     1 if thread % 2 == 0 => builder.keep_for(SOON),
-                    2 => builder
-                        .hand_over(HandOver::Within { turns: 2, time: Duration::from_millis(1) }),
+                    2 => builder.hand_over(HandOver::within(2, Duration::from_millis(1))),
                     _ => builder,
                 }
                 .build();

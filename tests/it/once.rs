@@ -5,7 +5,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, CreateMode, Error, ErrorKind, LockGuard, Once, OnceOutcome};
+use zklock::once::OnceOutcome;
+use zklock::znode::CreateMode;
+use zklock::{Client, Error, ErrorKind, LockGuard, Once};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;

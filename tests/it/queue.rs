@@ -1080,5 +1080,5 @@ fn queues_can_be_shared_among_threads() {
     fn sendable<T: Send + Sync + 'static>() {}
     sendable::<DistributedQueue>();
     sendable::<PriorityQueue>();
-    sendable::<zklock::LeasedItem>();
+    sendable::<zklock::queue::LeasedItem>();
 }

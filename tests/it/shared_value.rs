@@ -3,7 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Acl, Error, ErrorKind, Permissions, SharedCounter, SharedValue, Versioned};
+use zklock::value::Versioned;
+use zklock::{Acl, Error, ErrorKind, Permissions, SharedCounter, SharedValue};
 
 use crate::support::proxy::opcode;
 use crate::support::raw::{self, ALL};

@@ -2,10 +2,8 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
-use zklock::{
-    Acl, Cancel, Client, Coordinator, Decision, ErrorKind, HoldEnd, Participant, Result,
-    SessionState, TwoPhaseCommit, Vote,
-};
+use zklock::commit::{Coordinator, Decision, Participant, Vote};
+use zklock::{Acl, Cancel, Client, ErrorKind, HoldEnd, Result, SessionState, TwoPhaseCommit};
 
 use crate::support::proxy::opcode;
 use crate::support::raw::{self, Kind, Raw};

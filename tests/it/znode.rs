@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use zklock::{
-    Acl, Client, CreateMode, CreateOptions, Error, ErrorKind, Permissions, StepResult, Versioned,
-};
+use zklock::value::Versioned;
+use zklock::znode::{CreateMode, CreateOptions, StepResult};
+use zklock::{Acl, Client, Error, ErrorKind, Permissions};
 
 use crate::support::proxy::opcode;
 use crate::support::site::Site;

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zklock::{Client, LeasedItem};
+use zklock::Client;
+use zklock::queue::LeasedItem;
 
 use super::history::{Journal, Who};
 use super::parse::FINISH;

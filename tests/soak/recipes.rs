@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use zklock::commit::Vote;
+use zklock::queue::LeasedItem;
 use zklock::{
-    Barrier, Client, DistributedQueue, DoubleBarrier, ErrorKind, Group, LeasedItem, PriorityQueue,
-    Result, SharedCounter, TwoPhaseCommit, Vote,
+    Barrier, Client, DistributedQueue, DoubleBarrier, ErrorKind, Group, PriorityQueue, Result,
+    SharedCounter, TwoPhaseCommit,
 };
 
 use super::history::{Journal, Nanos, SECOND, Who, nanos, now, word};

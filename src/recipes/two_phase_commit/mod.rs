@@ -64,7 +64,8 @@ use crate::session::wait::Wait;
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use zklock::{Client, Decision, TwoPhaseCommit, Vote};
+/// use zklock::commit::{Decision, Vote};
+/// use zklock::{Client, TwoPhaseCommit};
 ///
 /// let zk = Client::connect("zk1:2181,zk2:2181")?;
 /// let transfer = TwoPhaseCommit::new(&zk, "/commits", "transfer-17");

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::Client;
-use crate::Decision;
 use crate::Error;
 use crate::ErrorKind;
 use crate::TwoPhaseCommit;
-use crate::Vote;
+use crate::commit::Decision;
+use crate::commit::Vote;
 use crate::rt::Mutex;
 use crate::rt::schedule::current;
 use crate::session::connection::NodeKind;

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::Client;
-use crate::ElectionPhase;
 use crate::ErrorKind;
 use crate::FencingToken;
 use crate::LeaderElection;
 use crate::Leadership;
+use crate::election::ElectionPhase;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Schedule, current};
 use crate::sim::harness::{Play, Role, Stage, Tally};

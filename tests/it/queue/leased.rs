@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use zklock::{Client, DistributedQueue, LeasedItem};
+use zklock::queue::LeasedItem;
+use zklock::{Client, DistributedQueue};
 
 use super::{SOON, queue, text};
 use crate::support::proxy::{Proxy, opcode};
