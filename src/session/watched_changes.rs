@@ -11,8 +11,8 @@ pub(crate) struct WatchedChanges<T> {
     watch_loop: WatchLoop,
     /// Whether two looks found the same.
     is_same: fn(&T, &T) -> bool,
-    /// The session of the last look. The first look in another one begins with a `sync`: its server
-    /// may lag behind the one that was asked last.
+    /// The session of the last look that was answered. The first look in another one begins with a
+    /// `sync`: its server may lag behind the one that was asked last.
     session: i64,
     told: Option<T>,
 }
@@ -50,7 +50,7 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
                 return Ok(None);
             }
             let look = look.clone();
-            let syncs = self.session != session.id();
+            let syncs = self.told.is_some() && self.session != session.id();
             let look = move |view: &mut View<'_>| {
                 if syncs {
                     view.sync()?;

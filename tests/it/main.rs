@@ -49,4 +49,5 @@ mod sequence; // scenarios 44 and 45
 mod shared_value; // scenario 80: shared values and counters
 mod two_phase_commit; // all participants commit, or all abort
 mod versions; // older servers, and servers with smaller limits
+mod within; // calls bounded by a time, a token, or both
 mod znode; // data beside the locks, and transactions
