@@ -18,7 +18,7 @@ use std::time::Duration;
 use env_logger::Env;
 use support::{Checks, Result, ZooKeeper, unique};
 use zklock::zookeeper::{self, WatchedEvent};
-use zklock::{Client, DistributedLock};
+use zklock::{Client, DistributedLock, SessionId};
 
 const BASE: &str = "/zklock-examples";
 
@@ -42,7 +42,7 @@ fn story() -> Result<bool> {
     let lock = DistributedLock::new(&zk, BASE, &name);
     let guard = lock.lock()?;
     let stat = handle.exists(guard.path(), false)?;
-    let owner = stat.map(|stat| stat.ephemeral_owner);
+    let owner = stat.map(|stat| SessionId::from(stat.ephemeral_owner));
     checks.that(
         "the contender's node is of the handle's session",
         owner.is_some() && owner == zk.session_id(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
+use crate::session_id::SessionId;
 
 /// Something that happened to a client, its session or one of its locks: see
 /// [`ClientBuilder::on_event`](crate::ClientBuilder::on_event).
@@ -14,8 +15,8 @@ use crate::loss_reason::LossReason;
 pub enum Event {
     /// A session was opened: the first one, or the next one after a loss.
     Connected {
-        /// The session's id, which servers log in hexadecimal.
-        session: i64,
+        /// The session's id.
+        session: SessionId,
         /// The session timeout that the server granted; zero if it is not known.
         timeout: Duration,
     },
@@ -33,11 +34,21 @@ pub enum Event {
     SessionLost,
     /// The client was closed.
     Closed,
+    /// This process was not running for a while: it was paused, the machine slept, or had no time for
+    /// it. A gap of more than the lease costs the session.
+    Paused {
+        /// At least how long.
+        gap: Duration,
+    },
     /// A call waits for a lock because others are ahead. A call that goes on waiting for other threads
     /// of its process, too, reports it again.
     Waiting {
         /// The path of the lock node.
         lock: String,
+        /// How many contenders were ahead, as far as was seen.
+        ahead: usize,
+        /// The node of the first of them; `None` if it belongs to another thread of this process.
+        holder: Option<String>,
     },
     /// A lock, permits or a leadership was acquired.
     Acquired {
@@ -56,6 +67,12 @@ pub enum Event {
         lock: String,
         /// For how long it was held.
         held: Duration,
+    },
+    /// A node that is no longer wanted could not be deleted at once: that goes on in the background,
+    /// until the session ends.
+    CleanupPending {
+        /// The node.
+        path: String,
     },
     /// A lock, permits, a leadership, an item's lease, a membership or a place in a barrier was lost
     /// before its release.

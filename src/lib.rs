@@ -253,6 +253,7 @@ mod logging;
 mod loss_reason;
 mod path;
 mod rt;
+mod session_id;
 mod session_notice;
 mod wire_values;
 
@@ -301,10 +302,11 @@ pub use recipes::transaction::Transaction;
 pub use recipes::two_phase_commit::TwoPhaseCommit;
 pub use recipes::znode::Znode;
 pub use session::cancel::Cancel;
-pub use session::client::{Client, ClientBuilder, ClientStats};
+pub use session::client::{Client, ClientBuilder, ClientStats, StateSubscription};
 pub use session::retry::Retry;
 pub use session::status::SessionState;
 pub use session::wait::Wait;
+pub use session_id::SessionId;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper;
 
@@ -364,3 +366,36 @@ pub mod znode {
 pub mod once {
     pub use crate::recipes::once::{OnceBuilder, OnceMark, OnceOutcome};
 }
+
+// What can be sent to other threads, and used by several at once. The guards of reentrant locks stay on
+// their thread: see ReentrantGuard and MultiGuard.
+const _: () = {
+    const fn sent<T: Send>() {}
+    const fn shared<T: Send + Sync>() {}
+    shared::<(Client, ClientBuilder, StateSubscription, SessionState, SessionId, Event)>();
+    shared::<(Error, ErrorKind, Cancel, Wait, Retry, Acl, Permissions, FencingToken)>();
+    shared::<(DistributedLock, DistributedRwLock, DistributedSemaphore, ReentrantLock, MultiLock)>(
+    );
+    shared::<(LockGuard, ReadGuard, WriteGuard, Permit, Hold, HoldEnd, Lost, LossReason)>();
+    shared::<(Contender, Class, NodeNaming, HandOver)>();
+    shared::<(LeaderElection, Leadership, election::Candidate, election::ElectionProgress)>();
+    shared::<(Barrier, DoubleBarrier, barrier::Entered)>();
+    shared::<(DistributedQueue, PriorityQueue, queue::LeasedItem)>();
+    shared::<(TwoPhaseCommit, commit::Coordinator, commit::Participant, commit::RoundState)>();
+    shared::<(Group, group::Membership, group::Member)>();
+    shared::<(SharedValue, SharedCounter, value::Versioned, value::Version)>();
+    shared::<(Znode, znode::CreateOptions, znode::ZnodeStat, znode::StepResult)>();
+    shared::<(Once, once::OnceMark, once::OnceOutcome<()>)>();
+    sent::<(Changes<Vec<Contender>>, Change<()>, Transaction<'_>)>();
+
+    // What `new` and `builder` take as their client.
+    const fn client_from<T: Into<Client>>() {}
+    client_from::<Client>();
+    client_from::<&Client>();
+    #[cfg(feature = "zookeeper")]
+    {
+        client_from::<zookeeper::ZooKeeper>();
+        client_from::<std::sync::Arc<zookeeper::ZooKeeper>>();
+        client_from::<&std::sync::Arc<zookeeper::ZooKeeper>>();
+    }
+};

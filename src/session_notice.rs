@@ -23,6 +23,8 @@ pub(crate) enum Notice {
     Attached,
     /// The connection still serves the session. The link repeats this now and then.
     Alive,
+    /// This process was not running for at least so long.
+    Paused(Duration),
     /// The connection is lost; the session may live on.
     Suspended,
     /// The session is over for the client. Reported once.

@@ -16,6 +16,7 @@ const FLOORS: [&[&str]; 5] = [
     &[
         "wire_values",
         "session_notice",
+        "session_id",
         "event",
         "fencing",
         "loss_reason",

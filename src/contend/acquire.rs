@@ -350,6 +350,9 @@ impl Attempt<'_> {
             if let Some(listed_at) = listed_at.filter(|_| queue.is_blocked()) {
                 self.others.note(listed_at);
             }
+            if matches!(action, Action::Wait) {
+                self.report_waiting(queue);
+            }
             match action {
                 Action::Hold(place) => {
                     self.until_trusted(&session)?;
@@ -707,14 +710,22 @@ impl Attempt<'_> {
         })))
     }
 
+    /// Reports, once, that the call waits for others.
+    fn report_waiting(&mut self, queue: &Acquisition) {
+        if !std::mem::replace(&mut self.waits, true) {
+            self.core.report(|| {
+                let lock = self.contention.node.clone();
+                let (ahead, first) = queue.ahead();
+                let holder = first.map(|first| path::join(&lock, &first));
+                crate::event::Event::Waiting { lock, ahead, holder }
+            });
+        }
+    }
+
     /// Waits until a watch fires, another connection makes the watches worthless, or it is time to
     /// check whether the server has dropped one.
     fn wait(&mut self, session: &Session) -> Result<(), Stop> {
         let review = session.status().now().review();
-        if !std::mem::replace(&mut self.waits, true) {
-            self.core
-                .report(|| crate::event::Event::Waiting { lock: self.contention.node.clone() });
-        }
         loop {
             let phase = session.status().now();
             if phase.ended.is_some() {

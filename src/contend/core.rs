@@ -147,6 +147,8 @@ pub(crate) struct Acquisition {
     fresh: Box<dyn FnMut() -> Guid + Send>,
     session: i64,
     own: Option<Own>,
+    /// The list that was judged last.
+    seen: Option<Arc<Vec<String>>>,
     /// All attempts of this call and session that had no answer.
     doubtful: Vec<Guid>,
     /// Whether it is not known yet if the last of them made a node.
@@ -218,6 +220,7 @@ impl Acquisition {
             fresh: Box::new(fresh),
             session: 0,
             own: None,
+            seen: None,
             doubtful: Vec::new(),
             unsettled: false,
             hidden: false,
@@ -278,6 +281,14 @@ impl Acquisition {
     /// Whether the last step has judged a list, and that showed others ahead.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// How many contenders were ahead, and which one was the first, when a list was judged last.
+    pub(crate) fn ahead(&self) -> (usize, Option<String>) {
+        let (Some(own), Some(seen)) = (&self.own, &self.seen) else { return (0, None) };
+        let Some(mine) = Ticket::parse(&own.name) else { return (0, None) };
+        let ahead = || seen.iter().filter_map(|name| Ticket::parse(name)).filter(|one| *one < mine);
+        (ahead().count(), ahead().min().map(|first| first.name().to_owned()))
     }
 
     /// Goes on for another call, which waits for others if `patient`.
@@ -371,6 +382,7 @@ impl Acquisition {
         if let Some(name) = doubtful {
             return Action::Delete { name };
         }
+        self.seen = Some(Arc::clone(&listing.children));
         let judged = listing.judged(&own.name);
         let verdict = self.rule.decide(&own.name, &judged);
         self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));

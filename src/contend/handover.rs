@@ -144,8 +144,8 @@ impl Sharer {
                     if let Some(held_node) = watch {
                         held_node.watch_for_others();
                     }
-                    let lock = || Event::Waiting { lock: self.key.node.clone() };
-                    client.core().report(lock);
+                    let lock = self.key.node.clone();
+                    client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None });
                     match self.wait(&waiter, &queued, client, limits, contention)? {
                         // It was lost while it was handed over.
                         Some(hold) if !hold.is_held() && !limits.deadline.has_passed() => continue,

@@ -12,6 +12,7 @@ use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, Found, Stat};
 use crate::session::session::Session;
+use crate::session_id::SessionId;
 
 /// No session has this id.
 pub(crate) const HIDDEN: i64 = -1;
@@ -33,11 +34,10 @@ pub struct Contender {
     /// it, and while a request to release the lock stands in its place: a holder writes its data
     /// back as soon as it has noted the request.
     pub data: Vec<u8>,
-    /// The id of the session it belongs to, as servers name it in their logs (in
-    /// hexadecimal). 0 means that the node belongs to no session, so that no session's end deletes
+    /// The id of the session it belongs to. 0 means that the node belongs to no session, so that no session's end deletes
     /// it. -1 means unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data
     /// hides this, too.
-    pub session: i64,
+    pub session: SessionId,
     /// When its node was created, by the ensemble's clock. If an ACL hides that: when the node was
     /// seen, by this machine's clock.
     pub since: SystemTime,
@@ -57,7 +57,7 @@ impl Contender {
             weight: ticket.weight(),
             // A request to release the lock is not what it says about itself.
             data: if is_request(&data) { Vec::new() } else { data },
-            session: stat.ephemeral_owner,
+            session: stat.ephemeral_owner.into(),
             since: SystemTime::UNIX_EPOCH + since,
             position: 0,
             holds: false,
@@ -143,7 +143,7 @@ impl fmt::Debug for Contender {
             .field("class", &self.class)
             .field("weight", &self.weight)
             .field("label", &self.label())
-            .field("session", &format_args!("0x{:x}", self.session))
+            .field("session", &self.session)
             .field("age", &self.age())
             .field("position", &self.position)
             .field("holds", &self.holds)

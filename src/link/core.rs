@@ -165,6 +165,13 @@ impl LinkCore {
         &mut self.to_server
     }
 
+    /// The process was not running for so long.
+    pub(crate) fn paused(&mut self, gap: Duration) {
+        if self.ended.is_none() && self.granted.is_some() {
+            self.notices.push(Notice::Paused(gap));
+        }
+    }
+
     pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }

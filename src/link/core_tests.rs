@@ -837,7 +837,7 @@ impl Model {
                     self.fail_all(code::SESSION_EXPIRED);
                 }
                 Notice::Suspended => self.fail_all(code::CONNECTION_LOSS),
-                Notice::Alive => {}
+                Notice::Alive | Notice::Paused(_) => {}
                 Notice::Attached => assert!(!self.ended),
                 Notice::Over => assert!(self.ended),
             }

@@ -30,6 +30,9 @@ static WARNED: AtomicBool = AtomicBool::new(false);
 /// How long closing a session may take when no caller says how long.
 const ORPHAN_CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
+/// A thread that wakes up so much too late was paused.
+const PAUSE: Duration = Duration::from_secs(1);
+
 pub(super) struct Runner {
     config: LinkConfig,
     shared: Arc<LinkShared>,
@@ -256,7 +259,7 @@ impl Runner {
             match notice {
                 Notice::Suspended | Notice::Over => self.shared.info.lock().server = None,
                 Notice::Attached => self.alive_at = Moment::now(),
-                Notice::Ended(_) | Notice::Alive => {}
+                Notice::Ended(_) | Notice::Alive | Notice::Paused(_) => {}
             }
             survive(|| (self.on_notice)(*notice));
         }
@@ -346,6 +349,11 @@ impl Runner {
         sockets.extend(self.server.iter().map(|(server, _)| PollFd::new(server, interest)));
         line.asleep_until = next;
         let polled = MutexGuard::unlocked(line, || poll(&mut sockets, limit));
+        // A thread that slept far too long was not running; nor was any other.
+        let late = Moment::now().since(next);
+        if next != Moment::NEVER && late >= PAUSE {
+            line.core.paused(late);
+        }
         if let Err(error) = polled {
             // Nothing can be done about it here; the pause avoids a busy loop.
             logging::error!(target: "zklock::link", "could not wait for data, retrying: {error}");

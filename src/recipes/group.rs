@@ -26,6 +26,7 @@ use crate::session::session::Session;
 use crate::session::status::Usable;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{View, WatchLoop, worth_asking};
+use crate::session_id::SessionId;
 
 /// How long a member that the server refuses waits before it tries to rejoin.
 const REST: Duration = Duration::from_secs(1);
@@ -70,7 +71,7 @@ pub struct Member {
     /// The id of its session, as servers name it in their logs (in hexadecimal). 0 means that the
     /// node belongs to no session, so that no session's end deletes it. -1 means unknown: since
     /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
-    pub session: i64,
+    pub session: SessionId,
     /// When it joined in this session, by the ensemble's clock;
     /// [`UNIX_EPOCH`](SystemTime::UNIX_EPOCH) if an ACL hides that.
     pub since: SystemTime,
@@ -81,7 +82,7 @@ impl fmt::Debug for Member {
         f.debug_struct("Member")
             .field("id", &self.id)
             .field("data", &String::from_utf8_lossy(&self.data))
-            .field("session", &format_args!("0x{:x}", self.session))
+            .field("session", &self.session)
             .finish_non_exhaustive()
     }
 }
@@ -263,7 +264,7 @@ fn members(
             found.push(Member {
                 id: id.clone(),
                 data,
-                session: stat.ephemeral_owner,
+                session: stat.ephemeral_owner.into(),
                 since: SystemTime::UNIX_EPOCH + since,
             });
         }

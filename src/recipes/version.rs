@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::connection::Stat;
+use crate::session_id::SessionId;
 
 /// A node's data with its version.
 ///
@@ -135,11 +136,11 @@ impl ZnodeStat {
     }
 
     /// The session at whose end the server deletes the node; `None` if the node is not ephemeral.
-    pub fn owner(&self) -> Option<i64> {
+    pub fn owner(&self) -> Option<SessionId> {
         let owner = self.0.ephemeral_owner;
         // The same field marks containers and nodes with a time to live.
         let is_mark = owner == i64::MIN || (owner >> 56) == -1;
-        (owner != 0 && !is_mark).then_some(owner)
+        (owner != 0 && !is_mark).then(|| owner.into())
     }
 }
 

@@ -1,11 +1,11 @@
 //! The public `Client` and its builder.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::callbacks::OnReport;
-use super::client_core::{ClientCore, Interrupted, Patience};
+use super::client_core::{ClientCore, Interrupted, Listener, Patience};
 use super::connection::Ensemble;
 use super::linked::LinkEnsemble;
 use super::notify::Waiter;
@@ -18,6 +18,7 @@ use crate::event::Event;
 use crate::link::dial::{Auth, Resolver};
 use crate::link::messages::LinkConfig;
 use crate::rt::{self, Deadline};
+use crate::session_id::SessionId;
 
 /// A client of a ZooKeeper ensemble.
 ///
@@ -86,10 +87,16 @@ impl Client {
     /// or dropped. The callback runs on its own thread and may call this library, including calls
     /// that block. It gets all changes in order, one at a time. A panic in it is caught and logged.
     ///
+    /// The returned subscription can [end](StateSubscription::end) that; dropping it does not.
+    ///
     /// A callback that owns a clone of its client keeps the client, and so the session, open until
-    /// [`close`](Client::close).
-    pub fn on_state_change(&self, callback: impl FnMut(SessionState) + Send + 'static) {
-        self.owner.core.listen(Box::new(callback));
+    /// [`close`](Client::close), or the end of the subscription.
+    pub fn on_state_change(
+        &self,
+        callback: impl FnMut(SessionState) + Send + 'static,
+    ) -> StateSubscription {
+        let listener = self.owner.core.listen(Box::new(callback));
+        StateSubscription { core: Arc::downgrade(&self.owner.core), listener }
     }
 
     /// Ends the session: the server releases the locks held in it, their guards report the loss,
@@ -117,9 +124,8 @@ impl Client {
         self.owner.core.ensemble.session_timeout()
     }
 
-    /// Returns the session's id, which servers write to their logs in hexadecimal; `None` when
-    /// there is no session.
-    pub fn session_id(&self) -> Option<i64> {
+    /// Returns the session's id; `None` when there is no session.
+    pub fn session_id(&self) -> Option<SessionId> {
         let slot = self.owner.core.slot.lock();
         slot.session
             .as_ref()
@@ -127,6 +133,7 @@ impl Client {
             .map(|s| s.id())
             // On a program's handle it is unknown until the client has created a node.
             .filter(|id| *id != 0)
+            .map(SessionId::from)
     }
 
     /// Counts what this client is using at the moment, for finding leaks.
@@ -160,6 +167,30 @@ impl Client {
 
     pub(crate) fn core(&self) -> &Arc<ClientCore> {
         &self.owner.core
+    }
+}
+
+/// Calls a callback with the changes of a client's state: see [`Client::on_state_change`].
+#[derive(Clone)]
+pub struct StateSubscription {
+    core: Weak<ClientCore>,
+    listener: Weak<Listener>,
+}
+
+impl StateSubscription {
+    /// Ends it: the callback is not called any more, once changes that have come already are told,
+    /// and what it owns is dropped.
+    pub fn end(self) {
+        if let Some(core) = self.core.upgrade() {
+            core.unlisten(&self.listener);
+        }
+    }
+}
+
+impl fmt::Debug for StateSubscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_over = self.listener.strong_count() == 0;
+        f.debug_struct("StateSubscription").field("is_over", &is_over).finish()
     }
 }
 

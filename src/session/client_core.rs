@@ -72,6 +72,15 @@ pub(super) struct Listener {
     calls: Arc<InOrder>,
 }
 
+/// A path of the server's as a client with this chroot names it.
+fn shown<'a>(chroot: &str, whole: &'a str) -> &'a str {
+    match whole.strip_prefix(chroot) {
+        Some("") => "/",
+        Some(path) => path,
+        None => whole,
+    }
+}
+
 /// Why a wait for a session ended without one.
 pub(crate) enum Interrupted {
     /// The deadline passed, or the caller's own condition came true.
@@ -123,19 +132,36 @@ impl ClientCore {
 
     /// Calls `callback` with each change of the state, in order; does nothing if the client is
     /// closed.
-    pub(super) fn listen(&self, callback: Box<dyn FnMut(SessionState) + Send>) {
+    pub(super) fn listen(&self, callback: Box<dyn FnMut(SessionState) + Send>) -> Weak<Listener> {
         let slot = self.slot.lock();
-        if !slot.closed {
-            self.listeners.lock().push(Arc::new(Listener {
-                callback: Mutex::new(callback),
-                calls: InOrder::new(&self.events),
-            }));
+        if slot.closed {
+            return Weak::new();
         }
+        let calls = InOrder::new(&self.events);
+        let listener = Arc::new(Listener { callback: Mutex::new(callback), calls });
+        self.listeners.lock().push(Arc::clone(&listener));
+        Arc::downgrade(&listener)
+    }
+
+    /// Calls that callback no more.
+    pub(super) fn unlisten(&self, listener: &Weak<Listener>) {
+        let mut listeners = self.listeners.lock();
+        let found = listeners.iter().position(|one| Weak::ptr_eq(&Arc::downgrade(one), listener));
+        let removed = found.map(|at| listeners.remove(at));
+        drop(listeners);
+        // Without the lock: it drops what belongs to the program.
+        drop(removed);
     }
 
     /// Has events reported to the program, from here on.
     pub(super) fn report_to(&self, function: OnReport) {
-        let _ = self.hook.set(Arc::new(EventHook::new(&self.events, function)));
+        let hook = Arc::new(EventHook::new(&self.events, function));
+        let (chroot, pending) = (self.chroot.clone(), Arc::clone(&hook));
+        self.reaper.on_pending(move |path| {
+            let path = shown(&chroot, path).to_owned();
+            pending.report(Event::CleanupPending { path });
+        });
+        let _ = self.hook.set(hook);
     }
 
     /// Reports an event to the program, if it wants to know.
@@ -237,11 +263,7 @@ impl ClientCore {
 
     /// Turns the server's path into the path as the client names it.
     pub(crate) fn shown<'a>(&self, whole: &'a str) -> &'a str {
-        match whole.strip_prefix(&self.chroot) {
-            Some("") => "/",
-            Some(path) => path,
-            None => whole,
-        }
+        shown(&self.chroot, whole)
     }
 
     /// Whether this is a forked process, in which the client has no threads, and whose session is
@@ -355,7 +377,8 @@ impl ClientCore {
                 let info = session.info();
                 let before = slot.session.replace(Arc::new(session));
                 slot.suspended = None;
-                self.report(|| Event::Connected { session: info.session, timeout: info.timeout });
+                let (session, timeout) = (info.session.into(), info.timeout);
+                self.report(|| Event::Connected { session, timeout });
                 // Listeners are told only of changes after the very first connection.
                 slot.told.get_or_insert(SessionState::Connected);
                 slot.retired.extend(before);
@@ -390,6 +413,14 @@ impl ClientCore {
         self.retry();
         match notice {
             Notice::Alive => {}
+            Notice::Paused(gap) => {
+                self.report(|| Event::Paused { gap });
+                logging::warning!(
+                    target: "zklock::client",
+                    "this process was not running for {gap:.1?}: it was paused, or the machine slept or \
+                     was overloaded"
+                );
+            }
             Notice::Over => self.bury(),
             _ => self.noticed_change(),
         }

@@ -3,7 +3,7 @@
 //! that the session is over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::connection::{Answer, Fault, Stat};
@@ -19,6 +19,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long to wait before a node that may be ours is looked for again.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// Told of a node whose deletion has to go on in the background.
+type OnPending = Box<dyn Fn(&str) + Send + Sync>;
+
 /// See the module.
 #[derive(Clone, Default)]
 pub(crate) struct Reaper {
@@ -29,6 +32,7 @@ pub(crate) struct Reaper {
 struct ReaperShared {
     state: Mutex<ReaperState>,
     work: Condvar,
+    on_pending: OnceLock<OnPending>,
 }
 
 #[derive(Default)]
@@ -107,6 +111,12 @@ impl Reaper {
             drop(unanswered);
         };
         session.let_go(path, until, Box::new(on_answer));
+    }
+
+    /// Has `tell` called with each node, as the server knows it, whose deletion has to go on in the
+    /// background.
+    pub(super) fn on_pending(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.shared.on_pending.set(Box::new(tell));
     }
 
     pub(crate) fn delete(&self, session: &Arc<Session>, path: String) {
@@ -194,6 +204,9 @@ impl Reaper {
         state.tasks.push(Task { session: owner, what, tries: 0, due, seen, _subscription });
         self.shared.work.notify_one();
         drop(state);
+        if let (Some(tell), Some(path)) = (self.shared.on_pending.get(), &node) {
+            tell(path);
+        }
         if let Err(error) = self.retry() {
             logging::error!(target: "zklock::reaper", "could not start the cleanup thread, deleting nodes later: {error}");
             // No thread tries it before the next change; this request needs no thread.

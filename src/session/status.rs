@@ -96,6 +96,7 @@ impl Status {
                 phase.attached = true;
                 phase.connection += 1;
             }
+            Notice::Paused(_) => return,
             Notice::Suspended => phase.attached = false,
             Notice::Ended(why) => {
                 phase.ended = phase.ended.or(Some(why));

@@ -100,7 +100,7 @@ fn s01_a_node_a_guard_and_its_release() {
         assert!(guard.is_held());
         guard.ensure_held().unwrap();
         let stat = rig.site.raw().exists(guard.path()).unwrap().unwrap();
-        assert_eq!(Some(stat.ephemeral_owner), rig.zk.session_id());
+        assert_eq!(Some(stat.ephemeral_owner.into()), rig.zk.session_id());
         assert_eq!(stat.czxid as u64, guard.fencing_token().zxid());
         assert!(last < Some(guard.fencing_token()));
         last = Some(guard.fencing_token());

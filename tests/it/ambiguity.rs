@@ -84,7 +84,7 @@ impl Rig {
         assert!(guard.path().ends_with(&children[0]), "{case}: {} {children:?}", guard.path());
         let stat = self.site.raw().exists(guard.path()).unwrap().unwrap();
         assert_eq!(stat.czxid as u64, guard.fencing_token().zxid(), "{case}");
-        assert_eq!(Some(stat.ephemeral_owner), self.zk.session_id(), "{case}");
+        assert_eq!(Some(stat.ephemeral_owner.into()), self.zk.session_id(), "{case}");
         assert!(guard.is_held(), "{case}");
         guard.ensure_held().unwrap();
     }

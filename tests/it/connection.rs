@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use log::LevelFilter;
 use zklock::{
-    Acl, Client, DistributedLock, ErrorKind, HoldEnd, LockGuard, LossReason, SessionState,
+    Acl, Client, DistributedLock, ErrorKind, Event, HoldEnd, LockGuard, LossReason, SessionState,
 };
 
 use crate::support::logs::logs;
@@ -107,7 +107,7 @@ fn s23_a_blip_while_holding_changes_nothing() {
         assert_eq!(zk.session_id(), session);
         assert_eq!(guard.fencing_token(), token);
         let stat = raw.exists(guard.path()).unwrap().expect("the same node");
-        assert_eq!(Some(stat.ephemeral_owner), session);
+        assert_eq!(Some(stat.ephemeral_owner.into()), session);
         assert_eq!(u64::try_from(stat.czxid), Ok(token.zxid()));
     }
     guard.unlock().unwrap();
@@ -579,7 +579,14 @@ fn helper_that_holds_a_lock() {
     let (Ok(hosts), Ok(base)) = (std::env::var(HELPER_HOSTS), std::env::var(HELPER_BASE)) else {
         return;
     };
-    let zk = Client::builder(&hosts).session_timeout(SHORT).connect().unwrap();
+    let (tell, paused) = channel();
+    let report = move |event: &Event| {
+        if let Event::Paused { gap } = event {
+            tell.send(*gap).unwrap();
+        }
+    };
+    let builder = Client::builder(&hosts).session_timeout(SHORT).on_event(report);
+    let zk = builder.connect().unwrap();
     let lock = mutex(&zk, &base, "a");
     let guard = lock.lock().unwrap();
     println!("helper: {}", guard.fencing_token());
@@ -598,6 +605,8 @@ fn helper_that_holds_a_lock() {
         orders.next().unwrap().unwrap();
         println!("helper: {}", guard.is_held());
     });
+    let gap: Duration = paused.recv_timeout(AMPLE).expect("the pause is reported");
+    println!("helper: {}", gap.as_millis());
     println!("helper: {}", last_held.load(Ordering::Relaxed));
     println!("helper: {:?}", guard.unlock().map_err(|error| error.kind()));
     let guard = lock.lock().unwrap();
@@ -621,6 +630,8 @@ fn s29_a_process_stopped_past_its_session_knows_when_it_goes_on() {
     helper.order("is it held?");
     helper.signal("CONT");
     assert_eq!(helper.answer(), "false");
+    let gap = Duration::from_millis(helper.answer().parse().unwrap());
+    assert!(gap >= Duration::from_secs(1) && gap < AMPLE, "a pause of {gap:?}");
     let last_held: u64 = helper.answer().parse().unwrap();
     assert!(last_held > 0 && last_held <= stopped, "held {} ns too long", last_held - stopped);
     assert_eq!(helper.answer(), "Err(SessionLost)");

@@ -479,7 +479,8 @@ fn a_place_counts_only_when_its_owner_has_said_so() {
     raw.set_data(&place, b"theirs").unwrap();
     let entered = barrier(&zk, &site, 2).enter().unwrap();
     let (round, _) = raw.get_data(&format!("{}/a", site.base)).unwrap();
-    assert_eq!(String::from_utf8(round).unwrap(), [last(&place), last(entered.path())].join("\n"));
+    let lines = ["format 1", last(&place), last(entered.path())];
+    assert_eq!(String::from_utf8(round).unwrap(), lines.join("\n"));
     assert!(!entered.leave_within(BRIEF).unwrap(), "the other is inside");
     raw.close().unwrap();
     site.finish([zk]);

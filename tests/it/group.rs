@@ -366,7 +366,7 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
     let [ours, mut theirs] = [&zk, &owner].map(|zk| zk.session_id().unwrap());
     if site.raw().exists(hidden.path()).is_err() {
         // These servers hide a node's session from clients that may not read its data.
-        theirs = -1;
+        theirs = (-1).into();
     }
     assert_eq!(data, [("open", &b"at 1"[..], ours), ("private", b"", theirs)]);
     assert_eq!(group.members().unwrap(), seen);

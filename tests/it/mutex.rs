@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use zklock::{
     Acl, Cancel, Class, Client, Contender, DistributedLock, Error, ErrorKind, FencingToken,
-    HoldEnd, LockGuard, LossReason, Lost, Permissions, Result,
+    HoldEnd, LockGuard, LossReason, Lost, Permissions, Result, SessionId,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -503,9 +503,10 @@ fn s69_contenders_are_listed_in_grant_order_with_all_that_is_known() {
     let data: Vec<&[u8]> = listed.iter().map(|one| &*one.data).collect();
     assert_eq!(data, [&b"me"[..], b"z", b"b", &[0xff, b'a'], b""]);
     assert_eq!(listed[3].label(), "\u{fffd}a");
-    let sessions: Vec<i64> = listed.iter().map(|one| one.session).collect();
+    let (first, second): (SessionId, SessionId) = (one.session().into(), two.session().into());
+    let sessions: Vec<SessionId> = listed.iter().map(|one| one.session).collect();
     let own = zk.session_id().unwrap();
-    assert_eq!(sessions, [own, one.session(), two.session(), one.session(), two.session()]);
+    assert_eq!(sessions, [own, first, second, first, second]);
     for contender in &listed {
         let stat = one.exists(&contender.path).unwrap().unwrap();
         let since = contender.since.duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -621,7 +622,7 @@ fn a_guard_says_what_the_server_says() {
     let token = guard.fencing_token();
     assert_eq!((token.zxid(), token.turn()), (stat.czxid as u64, 0));
     assert_eq!(token.to_string().parse::<FencingToken>().unwrap(), token);
-    assert_eq!(Some(stat.ephemeral_owner), zk.session_id());
+    assert_eq!(Some(stat.ephemeral_owner.into()), zk.session_id());
     let shown = format!("{guard:?}");
     assert!(shown.contains(guard.path()) && shown.contains("is_held: true"), "{shown}");
 
@@ -653,7 +654,7 @@ fn a_guard_outlives_the_client_and_the_lock_it_came_from() {
     drop(zk);
     guard.ensure_held().unwrap();
     let contender = site.raw().exists(guard.path()).unwrap().unwrap();
-    assert_eq!(contender.ephemeral_owner, session);
+    assert_eq!(SessionId::from(contender.ephemeral_owner), session);
     drop(guard);
     site.wait_for_children("a", 0);
     site.finish([]);

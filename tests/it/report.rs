@@ -42,7 +42,10 @@ fn the_life_of_a_lock_is_reported_in_order() {
         let lock = lock.clone();
         waiting(move || drop(lock.lock().unwrap()))
     };
-    assert_eq!(next(&told), Event::Waiting { lock: path.clone() });
+    let Event::Waiting { lock: waited_for, ahead: 0, holder: None } = next(&told) else {
+        panic!("a thread of this process is waited for")
+    };
+    assert_eq!(waited_for, path);
     drop(guard);
     sibling.join().unwrap();
     let (released, acquired) = match (next(&told), next(&told)) {
@@ -57,7 +60,10 @@ fn the_life_of_a_lock_is_reported_in_order() {
     let other = site.client();
     let theirs = DistributedLock::new(&other, &site.base, "a").lock().unwrap();
     assert!(lock.try_lock_for(Duration::from_secs(1)).unwrap().is_none());
-    assert_eq!(next(&told), Event::Waiting { lock: path.clone() });
+    let Event::Waiting { lock: waited_for, ahead: 1, holder } = next(&told) else {
+        panic!("another client's lock is waited for")
+    };
+    assert_eq!((waited_for, holder.as_deref()), (path.clone(), Some(theirs.path())));
     drop(theirs);
     drop(lock);
     zk.close();
@@ -144,5 +150,24 @@ fn connecting_can_be_cancelled() {
     let zk = Client::builder(&proxy.hosts()).connect_within(&Cancel::new()).unwrap();
     assert_eq!(zk.state(), SessionState::Connected);
     assert_eq!(proxy.count(opcode::CREATE), 0);
+    site.finish([zk]);
+}
+
+/// A release that the server does not answer goes on in the background, and the program is told.
+#[test]
+fn a_deletion_that_goes_on_in_the_background_is_reported() {
+    skip_without_server!();
+    let site = Site::own("pending");
+    let proxy = Proxy::start(site.server().addr());
+    let (zk, told) = reporting(&proxy.hosts());
+    let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
+    let path = guard.path().to_owned();
+    proxy.hold();
+    assert!(!guard.unlock_within(Duration::from_millis(100)).unwrap());
+    let pending = std::iter::repeat_with(|| next(&told))
+        .find(|event| matches!(event, Event::CleanupPending { .. }));
+    assert_eq!(pending, Some(Event::CleanupPending { path }));
+    proxy.pass();
+    site.wait_for_children("a", 0);
     site.finish([zk]);
 }

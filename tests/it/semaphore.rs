@@ -591,7 +591,7 @@ fn s69_contenders_for_permits_are_listed_with_their_weights() {
     assert_eq!(paths[..2], [holders[0].path(), holders[1].path()]);
     let sessions: Vec<_> = listed.iter().map(|one| one.session).collect();
     let own = zk.session_id().unwrap();
-    assert_eq!(sessions, [own, own, raw.session()]);
+    assert_eq!(sessions, [own, own, raw.session().into()]);
     assert_eq!(listed[0].label(), "job 7");
     raw.close().unwrap();
     drop((holders, semaphore));

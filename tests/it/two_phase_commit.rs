@@ -355,7 +355,7 @@ fn lost_answers_begin_join_vote_and_decide_once() {
         let a = round.join("a").unwrap();
         assert!(proxy.connections() > before && a.is_held());
         let owner = site.raw().exists(a.path()).unwrap().unwrap().ephemeral_owner;
-        assert_eq!(Some(owner), zk.session_id());
+        assert_eq!(Some(owner.into()), zk.session_id());
         let before = lose(opcode::MULTI);
         assert!(a.vote(Vote::Yes).unwrap());
         assert!(proxy.connections() > before);

@@ -106,7 +106,7 @@ impl Waiting {
             let checks = members.iter().map(|name| check(&path::join(whole, name), None));
             let write = Step::Write {
                 path: whole.to_owned(),
-                data: members.join("\n").into_bytes(),
+                data: format!("{FORMAT}\n{}", members.join("\n")).into_bytes(),
                 version: Some(stat.version),
             };
             let steps: Vec<Step> = checks.chain([write]).collect();
@@ -202,6 +202,9 @@ fn are_complete(session: &Session, whole: &str, members: &[String]) -> Answer<bo
 fn entry(name: &str, data: Vec<u8>) -> Vec<u8> {
     if data.is_empty() { name.as_bytes().to_vec() } else { data }
 }
+
+/// The first line of a round's data. Versions that only add lines keep it.
+const FORMAT: &str = "format 1";
 
 /// The participants of a round. Anything else in the data is ignored.
 fn names(data: &[u8]) -> Vec<String> {

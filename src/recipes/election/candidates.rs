@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::contend::list_contenders::Contender;
+use crate::session_id::SessionId;
 
 /// A candidate, which leads or campaigns: see
 /// [`LeaderElection::candidates`](crate::LeaderElection::candidates).
@@ -18,10 +19,10 @@ pub struct Candidate {
     /// resign stands in their place: a leader writes its data back as soon as it has noted the
     /// request (see [`request_release`](crate::DistributedLock::request_release)).
     pub data: Vec<u8>,
-    /// The id of the session it belongs to, as servers name it in their logs (in hexadecimal). 0
+    /// The id of the session it belongs to. 0
     /// means that the node belongs to no session, so that no session's end deletes it. -1 means
     /// unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
-    pub session: i64,
+    pub session: SessionId,
     /// When it began to campaign, by the ensemble's clock. If an ACL hides that: when it was seen,
     /// by this machine's clock.
     pub since: SystemTime,
@@ -54,7 +55,7 @@ impl fmt::Debug for Candidate {
             .field("path", &self.path)
             .field("sequence", &self.sequence)
             .field("id", &self.id())
-            .field("session", &format_args!("0x{:x}", self.session))
+            .field("session", &self.session)
             .field("age", &self.age())
             .finish_non_exhaustive()
     }

@@ -114,6 +114,10 @@ pub(super) fn vote(participant: &str, vote: Vote) -> String {
     format!("{word}-{participant}")
 }
 
+/// The format of the data of a round's node, which they name. A later version that only adds lines
+/// keeps the number.
+const FORMAT: u32 = 1;
+
 /// What the data of the round's node say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
@@ -150,7 +154,7 @@ impl Round {
     }
 
     pub(super) fn write(&self) -> Vec<u8> {
-        let mut text = format!("round {}\n", self.id);
+        let mut text = format!("round {}\nformat {FORMAT}\n", self.id);
         for name in &self.participants {
             text.push_str(&format!("participant {name}\n"));
         }
@@ -160,16 +164,19 @@ impl Round {
         text.into_bytes()
     }
 
-    /// `None` for data that are not a round's.
+    /// `None` for data that are not a round's. Lines of a kind that a later version may add are
+    /// ignored.
     pub(super) fn parse(data: &[u8]) -> Option<Round> {
         let mut lines = std::str::from_utf8(data).ok()?.lines();
         let id = lines.next()?.strip_prefix("round ")?.to_owned();
         let mut round = Round { id, participants: Vec::new(), decision: None };
         for line in lines {
             match (line.split_once(' ')?, round.decision) {
+                (("format", number), _) if number != FORMAT.to_string() => return None,
                 (("participant", name), None) => round.participants.push(name.to_owned()),
                 (("decision", mark), None) => round.decision = Some(Decision::parse(mark)?),
-                _ => return None,
+                (("participant" | "decision", _), Some(_)) => return None,
+                _ => {}
             }
         }
         Some(round)
@@ -236,6 +243,7 @@ mod tests {
             "",
             "participant a\n",
             "round 7\nabort\n",
+            "round 7\nformat 2\n",
             "round 7\ndecision perhaps\n",
             "round 7\ndecision abort\ndecision abort\n",
             "round 7\ndecision abort\nparticipant a\n",
@@ -243,6 +251,8 @@ mod tests {
             assert_eq!(Round::parse(other.as_bytes()), None, "{other:?}");
         }
         assert_eq!(Round::parse(b"round \xff\n"), None);
+        let later = Round::parse(b"round 7\nformat 1\nparticipant a\ncolour blue\n").unwrap();
+        assert_eq!(later, Round::new("7".to_owned(), ["a"].into_iter()));
     }
 
     #[test]

@@ -86,7 +86,11 @@ impl Play for Gathering {
     fn end(&self, stage: &Stage, _client: &Client) {
         for (round, entered) in self.rounds.lock().iter() {
             let text = String::from_utf8_lossy(round);
-            let named: BTreeSet<&str> = text.lines().collect();
+            let mut lines = text.lines();
+            if lines.next() != Some("format 1") {
+                stage.accuse(format!("a round has no format: {text:?}"));
+            }
+            let named: BTreeSet<&str> = lines.collect();
             let strangers = entered.iter().any(|one| !named.contains(one.as_str()));
             if named.len() != self.participants as usize || strangers {
                 stage.accuse(format!("{entered:?} entered a round that names {named:?}"));

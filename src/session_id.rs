@@ -1,0 +1,44 @@
+//! The id of a session.
+
+use std::fmt;
+
+/// The id of a session, printed as servers print it in their logs: `0x1000012ab340000`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(i64);
+
+impl SessionId {
+    /// Returns the id as a number, as in a node's
+    /// [owner](crate::znode::ZnodeStat::owner).
+    pub fn as_i64(self) -> i64 {
+        self.0
+    }
+}
+
+impl From<i64> for SessionId {
+    fn from(id: i64) -> SessionId {
+        SessionId(id)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:x}", self.0)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_printed_as_servers_print_it() {
+        assert_eq!(SessionId(0x0100_0012_ab34_0000).to_string(), "0x1000012ab340000");
+        assert_eq!(format!("{:?}", SessionId(-1)), "0xffffffffffffffff");
+    }
+}
