@@ -278,6 +278,7 @@ pub use contend::changes::{Change, Changes};
 pub use contend::handover_policy::HandOver;
 pub use contend::hold::Hold;
 pub use contend::list_contenders::Contender;
+pub use contend::list_locks::{ListedLock, LockKind};
 pub use contend::ticket::{Class, NodeNaming};
 pub use contend::watchdog::{HoldEnd, Lost};
 pub use error::{Error, ErrorKind, Result};

@@ -8,7 +8,7 @@
 //!   [`handover_policy`].
 //! - Holds: [`hold`] (what a guard owns), its [`watchdog`];
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
-//! - Looks on or interferes: [`list_contenders`], [`observer`] with its [`changes`], [`revoke`], each with requests of
+//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observer`] with its [`changes`], [`revoke`], each with requests of
 //!   [`ask_until_answered`]; [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
@@ -24,6 +24,7 @@ pub(crate) mod handover_policy;
 pub(crate) mod hold;
 pub(crate) mod interop_warning;
 pub(crate) mod list_contenders;
+pub(crate) mod list_locks;
 pub(crate) mod observer;
 pub(crate) mod revoke;
 pub(crate) mod rule;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use zklock::{
     Cancel, Changes, Class, Contender, DistributedRwLock, DistributedSemaphore, ErrorKind,
-    SessionState,
+    LockKind, SessionState,
 };
 
 use crate::support::proxy::opcode;
@@ -12,7 +12,7 @@ use crate::support::raw::{ALL, Acl, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, mutex, skip_without_server, skip_without_zookeeper, strict,
+    QUIET, eventually, kind, mutex, skip_without_server, skip_without_zookeeper, strict, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -414,4 +414,40 @@ fn a_holder_that_may_not_be_read_is_seen_to_come_and_go() {
 fn observers_can_be_sent_to_other_threads() {
     fn anywhere<T: Send + 'static>() {}
     anywhere::<Changes<Vec<Contender>>>();
+}
+
+#[test]
+fn the_locks_below_a_base_are_listed_with_their_kinds() {
+    skip_without_zookeeper!();
+    let site = Site::shared("list-locks");
+    let (zk, other, mut raw) = (site.client(), site.client(), site.raw());
+    assert_eq!(zk.locks(&site.base).unwrap(), []);
+    let held = mutex(&zk, &site.base, "nightly").lock().unwrap();
+    let read = DistributedRwLock::new(&zk, &site.base, "files").read().unwrap();
+    let permits = DistributedSemaphore::new(&zk, &site.base, "downloads", 3);
+    let permit = permits.acquire_many(2).unwrap();
+    raw.create_all(&format!("{}/other", site.base)).unwrap();
+    let waits = {
+        let lock = mutex(&other, &site.base, "nightly");
+        waiting(move || drop(lock.lock().unwrap()))
+    };
+    site.wait_for_children("nightly", 2);
+    let seen: Vec<_> = zk.locks(&site.base).unwrap();
+    let seen: Vec<_> =
+        seen.iter().map(|one| (&*one.name, one.kind, one.holders, one.waiters)).collect();
+    let semaphore = LockKind::Semaphore { permits: 3 };
+    assert_eq!(
+        seen,
+        [
+            ("downloads", semaphore, 1, 0),
+            ("files", LockKind::ReadWrite, 1, 0),
+            ("nightly", LockKind::Mutex, 1, 1),
+        ]
+    );
+    assert_eq!(zk.locks(&site.base).unwrap()[2].path, format!("{}/nightly", site.base));
+    assert_eq!(kind(zk.locks("no/path")), ErrorKind::InvalidName);
+    drop((held, read, permit, permits));
+    waits.join().unwrap();
+    raw.close().unwrap();
+    site.finish([zk, other]);
 }

@@ -1,0 +1,102 @@
+//! Lists the locks below a base path.
+
+use super::ask_until_answered::{Purpose, ask};
+use super::rule::{holds, in_grant_order};
+use super::ticket::{Class, Ticket};
+use crate::error::Result;
+use crate::path;
+use crate::session::client::Client;
+use crate::session::connection::{Answer, Fault};
+use crate::session::session::Session;
+
+/// A lock that clients hold or wait for: see [`Client::locks`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListedLock {
+    /// The lock path, `base/name`.
+    pub path: String,
+    /// Its last component.
+    pub name: String,
+    /// What kind of lock its contenders use.
+    pub kind: LockKind,
+    /// How many contenders hold it.
+    pub holders: usize,
+    /// How many contenders wait for it.
+    pub waiters: usize,
+}
+
+/// What kind of lock the contenders of a path use, as their nodes' names say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// A [`DistributedLock`](crate::DistributedLock), or a
+    /// [`LeaderElection`](crate::LeaderElection), whose nodes look alike.
+    Mutex,
+    /// A [`DistributedRwLock`](crate::DistributedRwLock).
+    ReadWrite,
+    /// A [`DistributedSemaphore`](crate::DistributedSemaphore) or a
+    /// [`DoubleBarrier`](crate::DoubleBarrier).
+    Semaphore {
+        /// Its permits, by the first contender's name.
+        permits: u32,
+    },
+}
+
+const LIST: Purpose = Purpose::to_read("list the locks", "READ on the base path and its children");
+
+impl Client {
+    /// Lists the locks below `base` that clients hold or wait for, sorted by name.
+    ///
+    /// For people and logs: the list may be out of date when it is returned. It comes from this
+    /// client's server, which may lag behind the others. Locks without contenders are left out, as
+    /// are locks whose node an ACL hides. Takes one request, and one more for each child of `base`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](crate::ErrorKind::InvalidName) for a path that ZooKeeper does not allow;
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on `base`;
+    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that waiting does
+    /// not resolve.
+    pub fn locks(&self, base: impl AsRef<str>) -> Result<Vec<ListedLock>> {
+        let base = base.as_ref().to_owned();
+        path::check_absolute(&base)?;
+        let (whole, shown) = (self.core().whole(&base), base.clone());
+        ask(self, &base, LIST, move |session| list(session, &whole, &shown))
+    }
+}
+
+fn list(session: &Session, whole: &str, base: &str) -> Answer<Vec<ListedLock>> {
+    let names = session.children(whole, false)?.unwrap_or_default();
+    let mut names: Vec<&String> = names.iter().collect();
+    names.sort();
+    let mut found = Vec::new();
+    for name in names {
+        let children = match session.children(&path::join(whole, name), false) {
+            // An ACL hides it.
+            Err(Fault::NoAuth) => continue,
+            children => children?.unwrap_or_default(),
+        };
+        let contenders = in_grant_order(&children);
+        let Some(kind) = kind(&contenders) else { continue };
+        let holders = contenders.iter().take_while(|one| holds(one, &children)).count();
+        found.push(ListedLock {
+            path: path::join(base, name),
+            name: name.clone(),
+            kind,
+            holders,
+            waiters: contenders.len() - holders,
+        });
+    }
+    Ok(found)
+}
+
+fn kind(contenders: &[Ticket<'_>]) -> Option<LockKind> {
+    let first = contenders.first()?;
+    let is = |class: Class| contenders.iter().any(|one| one.class() == class);
+    Some(match first.class() {
+        Class::Permits => LockKind::Semaphore { permits: first.permits() },
+        _ if is(Class::Read) || is(Class::Write) => LockKind::ReadWrite,
+        _ => LockKind::Mutex,
+    })
+}
