@@ -34,7 +34,7 @@ fn story() -> Result<bool> {
     checks.that("raise() raises the barrier", barrier.raise()?);
     checks.that("a second raise() returns false", !barrier.raise()?);
     let soon = Duration::from_millis(200);
-    checks.that("wait_for(200 ms) gives false", !barrier.wait_within(soon)?);
+    checks.that("wait_within(200 ms) gives false", !barrier.wait_within(soon)?);
 
     let workers: Vec<_> = (1..=3)
         .map(|number| {

@@ -54,8 +54,9 @@ pub enum ErrorKind {
     NotAuthorized,
     /// The lock node's sequence numbers are used up; the lock node is created anew once empty.
     SequenceExhausted,
-    /// Other clients disagree: they use another number of permits for the semaphore, or of
-    /// participants for the double barrier. Nothing was acquired.
+    /// The call disagrees with others: they use another number of permits for the semaphore, or of
+    /// participants for the double barrier; or the participant has voted otherwise before. Nothing was
+    /// acquired or voted.
     Conflict,
     /// The name that was asked for is already in use.
     Taken,
@@ -64,8 +65,8 @@ pub enum ErrorKind {
     /// Something that the call needs does not exist, such as a node, or a round of a two-phase
     /// commit.
     NotFound,
-    /// Something that the call was to create already exists, such as a node, a round of a two-phase
-    /// commit, or another vote.
+    /// Something that the call was to create already exists, such as a node or a round of a two-phase
+    /// commit.
     AlreadyExists,
     /// The node has children, and so cannot be deleted.
     NotEmpty,

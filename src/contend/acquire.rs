@@ -304,7 +304,7 @@ pub(crate) fn pursue(
         Ok(None) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
         Err(Stop::GaveUp) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
         Err(Stop::Cancelled) => {
-            let _ = attempt.withdraw(queue.leftovers(), Deadline::NEVER, false);
+            let _ = attempt.withdraw(queue.leftovers(), late, false);
             Err(cancelled(&contention.node))
         }
         Err(Stop::Failed(error)) => {

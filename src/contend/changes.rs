@@ -98,22 +98,23 @@ impl<T: Clone + Send + 'static> Changes<T> {
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed), [`Closed`](crate::ErrorKind::Closed),
     /// [`System`](crate::ErrorKind::System), [`Server`](crate::ErrorKind::Server).
     pub fn next_within(&mut self, wait: impl Into<Wait>) -> Result<Change<T>> {
-        Ok(self.next_by(&wait.into())?.map_or(Change::NotInTime, Change::To))
+        Ok(self.next_by(&wait.into(), true)?.map_or(Change::NotInTime, Change::To))
     }
 
-    /// Returns the state that the last call returned; the first call reads it.
+    /// Returns the state, as far as the connected server knows.
     ///
-    /// [`is_current`](Changes::is_current) tells whether it is still the state.
+    /// Looks again if what the last call returned is not [current](Changes::is_current), at most for
+    /// the [connect timeout](crate::ClientBuilder::connect_timeout). In an outage it returns the state
+    /// that was seen last.
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) if there was no state before, and no server answered
-    /// within the [connect timeout](crate::ClientBuilder::connect_timeout); otherwise as
-    /// [`next_within`](Changes::next_within).
+    /// [`Connect`](crate::ErrorKind::Connect) if no state was seen before, and no server answered;
+    /// otherwise as [`next_within`](Changes::next_within).
     pub fn latest(&mut self) -> Result<&T> {
-        if self.observation.told().is_none() {
-            let limit = self.client.core().connect_timeout();
-            self.next_within(limit)?;
+        if !self.is_current() {
+            let limit = Wait::from(self.client.core().connect_timeout());
+            self.next_by(&limit, false)?;
         }
         let (core, node) = (self.client.core(), self.node.as_deref().unwrap_or_default());
         self.observation.told().ok_or_else(|| self.purpose.unanswered(core, false, node))
@@ -128,11 +129,11 @@ impl<T: Clone + Send + 'static> Changes<T> {
         self.observation.is_current()
     }
 
-    fn next_by(&mut self, wait: &Wait) -> Result<Option<T>> {
+    fn next_by(&mut self, wait: &Wait, waits: bool) -> Result<Option<T>> {
         let node = self.node.clone()?;
         let (whole, look) = (self.client.core().whole(&node), Arc::clone(&self.look));
         let look = move |view: &mut View<'_>| look(view, &whole);
-        let next = self.observation.next_within(wait, look)?;
+        let next = self.observation.next_within(wait, waits, look)?;
         if next.is_none() && wait.is_cancelled() {
             return Err(cancelled(&node));
         }
@@ -147,7 +148,7 @@ impl<T: Clone + Send + 'static> Iterator for Changes<T> {
         if self.over {
             return None;
         }
-        let next = self.next_by(&Wait::FOREVER);
+        let next = self.next_by(&Wait::FOREVER, true);
         self.over = next.is_err();
         // Without a deadline there is no giving up.
         next.transpose()

@@ -20,21 +20,26 @@ const CREATE: Purpose = Purpose::to_change("create the reader's node", "CREATE o
 impl Hold {
     /// Replaces this hold, which is released, by one in the form's class with the same place and
     /// token. After an error nothing is held.
-    pub(crate) fn downgrade(mut self, form: Form, data: &[u8], acl: &[Acl]) -> Result<Hold> {
+    pub(crate) fn downgrade(
+        mut self,
+        form: Form,
+        (data, acl): (&[u8], &[Acl]),
+        wait: &Wait,
+    ) -> Result<Hold> {
         let lock_node = path::parent(self.path()).to_owned();
         let sequence = Ticket::parse(path::last(self.path())).map(|ticket| ticket.sequence());
         let guid = Guid::from_u128(rt::random());
         let name = format!("{}{:010}", form.prefix(guid), sequence.unwrap_or_default());
         let path = path::join(&lock_node, &name);
         let (whole, bytes, entries) = (self.whole(&path), data.to_vec(), acl.to_vec());
-        let made = self.persist(&Wait::FOREVER, CREATE, move |session| {
+        let made = self.persist(wait, CREATE, move |session| {
             match session.create(&whole, &bytes, &entries, NodeKind::Ephemeral) {
                 // An earlier attempt of this call made it: no other call knows its guid.
                 Ok(_) | Err(Fault::NodeExists) => Ok(()),
                 Err(fault) => Err(fault),
             }
-        })?;
-        match made {
+        });
+        match made.inspect_err(|_| self.discard(&path))? {
             Ok(()) => {}
             // The lock node is gone, and so is our own below it.
             Err(Fault::NoNode) => return Err(self.lost_error(LossReason::NodeDeleted)),
@@ -47,9 +52,10 @@ impl Hold {
         // If a later step fails, dropping this deletes the new node.
         let mut next = self.beside(&lock_node, &name, Some(data.to_vec()));
         // The first node must still be there: then no contender can have come between the two.
-        self.ensure_held()?;
+        self.ensure_held_within(wait)?;
         next.is_held_since(&mut self);
-        self.release()?;
+        // If that is not confirmed in time, the background goes on; the reader's place is certain.
+        self.release_within(wait)?;
         Ok(next)
     }
 }

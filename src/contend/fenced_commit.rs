@@ -33,6 +33,10 @@ impl Hold {
     pub(crate) fn commit(&self, steps: &[Step]) -> Result<Transacted> {
         let node = self.held_node();
         self.check()?;
+        if node.watchdog.named.is_some() {
+            let message = "another session may have a node of this name: it fences no transaction";
+            return Err(Error::new(ErrorKind::Unsupported, message).on(self.path()));
+        }
         if !node.session.has_transactions() {
             return Err(no_transactions(self.path()));
         }
@@ -63,7 +67,10 @@ impl Hold {
                                have been committed";
                 return Err(Error::new(ErrorKind::ConnectionLoss, message).on(self.path()));
             }
-            Some(Err(fault)) => return Err(COMMIT.refused(&fault, self.path())),
+            Some(Err(fault)) => {
+                node.unanswered.fetch_sub(1, Ordering::SeqCst);
+                return Err(COMMIT.refused(&fault, self.path()));
+            }
         };
         node.unanswered.fetch_sub(1, Ordering::SeqCst);
         match transacted {

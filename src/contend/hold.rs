@@ -22,7 +22,7 @@ use crate::path;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
-use crate::session::connection::{Answer, Fault};
+use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::notify::{Subscription, Waiter};
 use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
@@ -33,7 +33,7 @@ use crate::session_notice::End;
 /// must end first.
 pub(crate) const DROP_LIMIT: Duration = Duration::from_millis(500);
 
-const CONFIRM: Purpose = Purpose::to_read("confirm the lock", "READ on the node");
+const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");
 const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");
 
 /// What every guard holds: a contender's node, and the knowledge of whether it is still held.
@@ -263,6 +263,8 @@ impl Hold {
     /// Otherwise as [`ensure_held`](Self::ensure_held).
     pub fn ensure_held_within(&self, wait: impl Into<Wait>) -> Result<()> {
         let (wait, held_node) = (wait.into(), &self.held_node);
+        // In a forked process, before any lock is taken.
+        self.check()?;
         let waiter = self.waiter(&wait);
         loop {
             self.check()?;
@@ -278,9 +280,7 @@ impl Hold {
             let node = held_node.watchdog.node.clone();
             let confirm = move |session: &Session| session.confirm(&node);
             match held_node.session.ask(wait.until(), wait.cancel(), confirm, drop)? {
-                Some(Ok(Some(stat))) if stat.ephemeral_owner == held_node.session.id() => {
-                    return self.check();
-                }
+                Some(Ok(Some(stat))) if held_node.is_own(&stat) => return self.check(),
                 Some(Ok(_)) => {
                     held_node.watchdog.lose(LossReason::NodeDeleted);
                     return Err(self.lost_error(LossReason::NodeDeleted));
@@ -410,7 +410,15 @@ impl Hold {
                 None => session.delete(&node),
                 Some(czxid) => session.delete_named(&node, czxid),
             };
-            match held_node.session.ask(wait.until(), wait.cancel(), delete, drop)? {
+            let asked = held_node.session.ask(wait.until(), wait.cancel(), delete, drop);
+            let answer = match asked {
+                Ok(answer) => answer,
+                Err(error) => {
+                    held_node.delete_later();
+                    return Err(error.on(self.path()));
+                }
+            };
+            match answer {
                 Some(Ok(())) => return Ok(true),
                 // An earlier attempt of ours took effect.
                 Some(Err(Fault::NoNode)) if unanswered => return Ok(true),
@@ -423,7 +431,7 @@ impl Hold {
                 None => break,
             }
         }
-        held_node.insist();
+        held_node.delete_later();
         if wait.is_cancelled() { Err(cancelled(self.path())) } else { Ok(false) }
     }
 
@@ -435,6 +443,7 @@ impl Hold {
         purpose: Purpose,
         question: impl Fn(&Session) -> Answer<T> + Clone + Send + 'static,
     ) -> Result<Answer<T>> {
+        self.held_node.core.check_process()?;
         let session = &self.held_node.session;
         let waiter = self.waiter(wait);
         let mut unanswered = false;
@@ -475,11 +484,11 @@ impl Hold {
 
     /// Ends the hold and leaves the node's deletion to the caller; `None` if another thread has the
     /// node, or it is kept. An error means that it was lost before.
-    pub(crate) fn leave(&mut self) -> Result<Option<ReleasedParts>> {
+    pub(crate) fn leave(&mut self, wait: &Wait) -> Result<Option<ReleasedParts>> {
         self.held_node.core.check_process()?;
         match self.part() {
             ReleaseOutcome::Lost(why, left) => {
-                left.settle(Deadline::after(DROP_LIMIT));
+                left.settle(Deadline::after(DROP_LIMIT).earlier(wait.until()));
                 Err(self.lost_error(why))
             }
             ReleaseOutcome::Passed => Ok(None),
@@ -600,6 +609,12 @@ enum ReleaseOutcome {
 }
 
 impl HeldNode {
+    /// Whether that is the node, and not another one of the same name.
+    fn is_own(&self, stat: &Stat) -> bool {
+        stat.ephemeral_owner == self.session.id()
+            && self.watchdog.named.is_none_or(|czxid| czxid == stat.czxid)
+    }
+
     pub(crate) fn is_held(&self) -> bool {
         self.loss().is_none()
     }
@@ -722,6 +737,16 @@ impl HeldNode {
         };
         if !matches!(deleted, Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)))) {
             self.insist();
+        }
+    }
+
+    /// Has the node deleted in the background. Until then, it is not in the way of this client's own
+    /// calls.
+    fn delete_later(&self) {
+        let (reaper, node) = (self.core.reaper(), self.watchdog.node.clone());
+        match self.watchdog.named {
+            None => reaper.delete(&self.session, node),
+            Some(czxid) => reaper.delete_named(&self.session, node, czxid),
         }
     }
 

@@ -560,7 +560,7 @@ pub enum HoldEnd {
     Lost(LossReason),
 }
 
-/// Waits for the loss of a lock: see [`Hold::lost`](crate::Hold::lost).
+/// Waits for the loss of what a guard holds: see [`Hold::lost`](crate::Hold::lost).
 #[derive(Clone)]
 pub struct Lost {
     watchdog: Arc<Watchdog>,

@@ -145,7 +145,8 @@ impl Group {
         let (target, claim) = (self.target.clone(), Arc::new(claim));
         let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
         let mut unsure = None;
-        let settled = node.settle(&mut watch_loop, until, &mut unsure);
+        let settled = node.settle(&mut watch_loop, Some(until), &mut unsure);
+        let was_asked = unsure.is_some();
         match unsure {
             Some(session) if !matches!(settled, Ok(JoinOutcome::Standing(_))) => {
                 node.withdraw(&session);
@@ -158,7 +159,7 @@ impl Group {
             // If the node was created, it is being deleted.
             JoinOutcome::NotInTime => {
                 limits.over::<()>(&node.path)?;
-                return Err(JOIN.unanswered(core, false, &node.path));
+                return Err(JOIN.unanswered(core, was_asked, &node.path));
             }
         };
         let seat = Arc::new(SharedMembership {
@@ -395,6 +396,9 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
+        if self.seat.leaving.is_cancelled() {
+            return;
+        }
         let until = Deadline::after(DROP_LIMIT);
         let _ = self.seat.leave(&Wait::from(until), |hold| {
             hold.let_go(until);
@@ -458,13 +462,17 @@ enum JoinOutcome {
 
 impl MemberNode {
     /// Creates the node, as soon as there is no other one of that name. `unsure` is a session in
-    /// which it may have been created, without an answer that says so.
+    /// which it may have been created, without an answer that says so. Without `until`, it waits for
+    /// the answer to a creation, even if the wait is cancelled: to leave, it must be known whether
+    /// there is a node.
     fn settle(
         self: &Arc<Self>,
         watch_loop: &mut WatchLoop,
-        until: Deadline,
+        until: Option<Deadline>,
         unsure: &mut Option<Arc<Session>>,
     ) -> Result<JoinOutcome> {
+        let waits_for_answer = until.is_none();
+        let until = until.unwrap_or(Deadline::NEVER);
         let ask_until = worth_asking(until);
         loop {
             let Some(session) = watch_loop.session(ask_until)? else {
@@ -490,7 +498,7 @@ impl MemberNode {
                 Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
                 None => return Ok(JoinOutcome::NotInTime),
             }
-            match self.ask_for_node(watch_loop, &session, ask_until)? {
+            match self.ask_for_node(watch_loop, &session, ask_until, waits_for_answer)? {
                 Some(Ok(Some(czxid))) => {
                     return Ok(JoinOutcome::Standing(self.stand(session, czxid)));
                 }
@@ -503,15 +511,15 @@ impl MemberNode {
     }
 
     /// Creates the node; `None` if there was no answer in time, or the membership was left before
-    /// the request. Without a limit it waits for the answer: to leave, it must be known whether
-    /// there is a node.
+    /// the request.
     fn ask_for_node(
         self: &Arc<Self>,
         watch_loop: &WatchLoop,
         session: &Arc<Session>,
         until: Deadline,
+        waits_for_answer: bool,
     ) -> Result<Option<Answer<Option<i64>>>> {
-        if until.is_never() {
+        if waits_for_answer {
             let is_over = watch_loop.is_cancelled();
             return Ok((!is_over).then(|| self.make(session)));
         }
@@ -630,7 +638,7 @@ impl SharedMembership {
         let group = self.node.target.node().unwrap_or_default();
         let mut complained = false;
         while !watch_loop.is_cancelled() {
-            match self.node.settle(watch_loop, Deadline::NEVER, unsure) {
+            match self.node.settle(watch_loop, None, unsure) {
                 Ok(JoinOutcome::Standing(hold)) => return Some(hold),
                 Ok(JoinOutcome::Taken | JoinOutcome::NotInTime) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Closed | ErrorKind::AuthFailed) => {

@@ -470,6 +470,9 @@ impl MultiGuard {
     }
 
     fn part(&mut self) -> Vec<MemberGuard> {
+        if self.parts.is_empty() {
+            return Vec::new();
+        }
         // A loss before the release is still reported.
         let is_held = self.parts.iter().all(|part| part.hold().check().is_ok());
         self.released.store(is_held, Ordering::SeqCst);

@@ -58,7 +58,8 @@ impl WaitLimits<'_> {
     /// The limit for cleaning up after a wait like this one.
     pub(crate) fn parting(self) -> WaitLimits<'static> {
         let grace = |end: Instant| end.checked_add(GRACE).map_or(Deadline::NEVER, Deadline::at);
-        let until = self.until.instant().map_or_else(|| Deadline::after(DROP_LIMIT), grace);
+        let until = self.until.instant().map_or(Deadline::NEVER, grace);
+        let until = until.earlier(Deadline::after(DROP_LIMIT));
         WaitLimits { until, ask_until: until, cancel: None }
     }
 

@@ -68,7 +68,8 @@ impl PriorityQueue {
     }
 
     /// Puts an item behind those with the same and with lower priority numbers; at most once, as
-    /// [`DistributedQueue::offer`](crate::DistributedQueue::offer).
+    /// [`DistributedQueue::offer`](crate::DistributedQueue::offer). Returns a number that no other item
+    /// of the queue has.
     ///
     /// # Errors
     ///

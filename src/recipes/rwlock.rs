@@ -325,8 +325,21 @@ impl WriteGuard {
     /// creating or deleting, [`InvalidArgument`](crate::ErrorKind::InvalidArgument),
     /// [`Server`](crate::ErrorKind::Server).
     pub fn downgrade(self) -> Result<ReadGuard> {
-        let form = self.config.form(Class::Read);
-        self.hold.downgrade(form, &self.config.data(), &self.config.acl).map(ReadGuard::new)
+        self.downgrade_within(Wait::FOREVER)
+    }
+
+    /// Downgrades as [`downgrade`](WriteGuard::downgrade), waiting at most `wait` for the answers.
+    ///
+    /// # Errors
+    ///
+    /// [`Connect`](crate::ErrorKind::Connect) or
+    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the time is over,
+    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: nothing is held then.
+    /// Otherwise as [`downgrade`](WriteGuard::downgrade).
+    pub fn downgrade_within(self, wait: impl Into<Wait>) -> Result<ReadGuard> {
+        let (form, data) = (self.config.form(Class::Read), self.config.data());
+        let contender = (&*data, &*self.config.acl);
+        self.hold.downgrade(form, contender, &wait.into()).map(ReadGuard::new)
     }
 
     /// Releases the lock, waits until the server has confirmed it, and reports a failure.

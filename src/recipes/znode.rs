@@ -203,7 +203,14 @@ impl Znode {
     /// Creates the node and its missing parents, and returns the version of its data.
     pub(super) fn create_version(&self, how: &CreateOptions, data: Vec<u8>) -> Result<Version> {
         let made = self.create_as(how, data, true)?;
-        self.target.ask(READ, move |session, node| first_version(session, node, &made))
+        match made.czxid {
+            Some(czxid) => Ok(Version::first(czxid)),
+            None => {
+                let look = move |session: &Session, node: &str| first_version(session, node, &made);
+                // It was created: that must not be taken for a call without effect.
+                self.target.ask(READ, look).map_err(|error| self.unknown().caused_by(error))
+            }
+        }
     }
 
     fn made(&self, made: &Created) -> Znode {

@@ -10,7 +10,8 @@ use crate::rt::Deadline;
 ///
 /// Calls whose names end in `_within` take one, or anything that one is made from. When the time is
 /// over, they return what their documentation says; when the token is tripped, they fail with
-/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), except for
+/// [`Lost::wait_within`](crate::Lost::wait_within), which cannot fail.
 ///
 /// ```no_run
 /// use std::time::{Duration, Instant};

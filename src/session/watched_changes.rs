@@ -35,22 +35,36 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
 
     /// Returns the present value as soon as it differs from the one returned last; at the first
     /// call at once. `None` if nothing has changed when the wait is over. `look` reads the value and
-    /// watches it.
+    /// watches it. Without `waits`, it only looks once whether the value is the same.
     pub(crate) fn next_within(
         &mut self,
         wait: &Wait,
+        waits: bool,
         look: impl FnOnce(&mut View<'_>) -> Answer<T> + Clone + Send + 'static,
     ) -> Result<Option<Answer<T>>> {
         self.watch_loop.heed(wait.cancel());
+        let next = self.find_next(wait, waits, look);
+        self.watch_loop.heed(None);
+        next
+    }
+
+    fn find_next(
+        &mut self,
+        wait: &Wait,
+        waits: bool,
+        look: impl FnOnce(&mut View<'_>) -> Answer<T> + Clone + Send + 'static,
+    ) -> Result<Option<Answer<T>>> {
         let deadline = wait.until();
         let ask_until = worth_asking(deadline);
         loop {
             let Some(session) = self.watch_loop.session(ask_until)? else { return Ok(None) };
-            if self.watch_loop.is_up_to_date(&session) && !self.watch_loop.changed(deadline)? {
+            if self.watch_loop.is_up_to_date(&session)
+                && (!waits || !self.watch_loop.changed(deadline)?)
+            {
                 return Ok(None);
             }
             let look = look.clone();
-            let syncs = self.told.is_some() && self.session != session.id();
+            let syncs = self.session != session.id();
             let look = move |view: &mut View<'_>| {
                 if syncs {
                     view.sync()?;

@@ -1082,23 +1082,3 @@ fn queues_can_be_shared_among_threads() {
     sendable::<PriorityQueue>();
     sendable::<zklock::queue::LeasedItem>();
 }
-
-/// Items that others were faster to take are an answer: the call ends with `None`, though the server is
-/// silent at its end.
-#[test]
-fn a_race_that_is_lost_is_not_an_outage() {
-    skip_without_server!();
-    let site = Site::own("queue-race");
-    let (proxy, zk) = site.proxied(Duration::from_secs(30));
-    let queue = DistributedQueue::new(&zk, &site.base, "a");
-    assert_eq!((queue.offer("a").unwrap(), queue.offer("b").unwrap()), (0, 1));
-    // As if another consumer had it.
-    proxy.deny(opcode::GET_DATA, "0000000000", raw::NO_NODE);
-    proxy.stall_request(opcode::DELETE);
-    assert_eq!(queue.take_within(BRIEF).unwrap(), None);
-    proxy.pass();
-    // The deletion that was held up takes effect, and the next call gets what it took.
-    assert_eq!(queue.take_within(SOON).unwrap(), Some(b"b".to_vec()));
-    drop(queue);
-    site.finish([zk]);
-}

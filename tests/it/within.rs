@@ -1,6 +1,7 @@
 //! Calls that are bounded by a `Wait`: by a time, by a token, or by both.
 
-use std::time::Duration;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use zklock::commit::{Decision, Vote};
 use zklock::{
@@ -9,9 +10,11 @@ use zklock::{
     ReentrantLock, Result, TwoPhaseCommit, Wait,
 };
 
+use crate::support::proxy::opcode;
 use crate::support::site::Site;
 use crate::support::{
-    eventually, kind, skip_without_server, skip_without_zookeeper, timed, waiting,
+    eventually, in_background, kind, skip_without_server, skip_without_zookeeper, strict, timed,
+    waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -246,5 +249,92 @@ fn a_token_wakes_who_waits_for_the_end_of_a_hold_or_for_a_change() {
     drop(guard);
     assert_eq!(holders.next_within(SOON).unwrap(), Change::To(Vec::new()));
     drop(holders);
+    site.finish([zk]);
+}
+
+/// What a release that was not confirmed leaves to the background is not in the way of the client's next
+/// call: no other client has the lock.
+#[test]
+fn a_release_in_the_background_is_no_other_holder() {
+    skip_without_server!();
+    let site = Site::own("release-next");
+    let (proxy, zk) = site.proxied(LONG_SESSION);
+    let lock = strict(&zk, &site.base, "a");
+    for _ in 0..20 {
+        let guard = lock.lock().unwrap();
+        // The deletion never reaches the server.
+        proxy.drop_request(opcode::DELETE, 1);
+        assert!(!guard.unlock_within(Duration::ZERO).unwrap());
+        let next = lock.try_lock().unwrap();
+        assert!(next.is_some(), "its own node was taken for another holder's");
+    }
+    drop(lock);
+    site.finish([zk]);
+}
+
+/// The loop of an election ends with its time: it begins no further term, nor does it go round.
+#[test]
+fn a_loop_that_leads_ends_with_its_time() {
+    skip_without_server!();
+    let site = Site::own("lead-within");
+    let (proxy, zk) = site.proxied(LONG_SESSION);
+    let election = LeaderElection::new(&zk, &site.base, "election");
+    let end = Instant::now() + BRIEF;
+    let mut late = 0;
+    let led = election.lead_within::<()>(end, |_| {
+        late += u32::from(Instant::now() >= end);
+        assert!(late < 3, "terms go on after the end");
+        Ok(ControlFlow::Continue(()))
+    });
+    assert_eq!(led.unwrap(), None);
+    proxy.hold();
+    let led = election.lead_within::<()>(BRIEF, |_| panic!("it leads without a server"));
+    assert_eq!(kind(led), ErrorKind::Connect);
+    proxy.pass();
+    drop(election);
+    site.finish([zk]);
+}
+
+/// A token ends waits that clean up after themselves, also if their time is long and no server answers.
+#[test]
+fn a_token_ends_a_wait_in_an_outage_though_its_time_is_long() {
+    skip_without_server!();
+    let site = Site::own("token-outage");
+    let (proxy, zk) = site.proxied(LONG_SESSION);
+    let token = Cancel::new();
+    let hour = Duration::from_secs(3600);
+    let enters = {
+        let (double, token) = (DoubleBarrier::new(&zk, &site.base, "double", 2), token.clone());
+        in_background(move || kind(double.enter_within((hour, &token))))
+    };
+    site.wait_for_children("double", 1);
+    proxy.hold();
+    let joins = {
+        let (group, token) = (Group::new(&zk, &site.base, "group"), token.clone());
+        waiting(move || kind(group.join_within("me", "", &token)))
+    };
+    token.cancel();
+    assert_eq!(enters.recv_timeout(SOON).unwrap(), ErrorKind::Cancelled);
+    assert_eq!(joins.join().unwrap(), ErrorKind::Cancelled);
+    proxy.pass();
+    site.wait_for_children("double", 0);
+    site.wait_for_children("group", 0);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_participant_s_node_fences_no_transaction() {
+    skip_without_server!();
+    let site = Site::own("participant-fence");
+    let zk = site.client();
+    let round = TwoPhaseCommit::new(&zk, &site.base, "round");
+    let coordinator = round.begin(&["a"]).unwrap();
+    let participant = round.join("a").unwrap();
+    let committed = participant.transaction().write(site.base.clone(), "x").commit();
+    assert_eq!(kind(committed), ErrorKind::Unsupported);
+    assert_eq!(coordinator.abort().unwrap(), Decision::Abort);
+    drop((participant, coordinator));
+    assert!(round.forget().unwrap());
+    drop(round);
     site.finish([zk]);
 }

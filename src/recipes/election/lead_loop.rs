@@ -123,7 +123,7 @@ impl LeaderElection {
                 Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
                 Err(error) => {
                     part.note(&(Arc::new(error.clone()) as Failure));
-                    if !error.is_retryable() {
+                    if !error.is_retryable() || wait.until().has_passed() {
                         return Err(error);
                     }
                     self.rest(&mut part, wait, &error)?;
@@ -149,6 +149,13 @@ impl LeaderElection {
                         self.rest(&mut part, wait, &*error)?;
                     }
                 }
+            }
+            // The lock may be free, and then acquired in less time than campaigning has at least.
+            if wait.is_cancelled() {
+                return Err(cancelled(self.config.node()?));
+            }
+            if wait.until().has_passed() {
+                return Ok(None);
             }
         }
     }

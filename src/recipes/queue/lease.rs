@@ -67,7 +67,8 @@ impl LeasedItem {
         self.claim.item().sequence()
     }
 
-    /// Returns the path of the item's node, as the client names it.
+    /// Returns the path of the item's node, as the client names it. The [`Hold`] has the path of the
+    /// lease's node, which is a child of it.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -112,7 +113,7 @@ impl LeasedItem {
     /// is cancelled: either may be. Otherwise as [`ack`](LeasedItem::ack).
     pub fn ack_within(mut self, wait: impl Into<Wait>) -> Result<()> {
         let wait = wait.into();
-        let _left = self.hold.leave()?;
+        let _left = self.hold.leave(&wait)?;
         let unanswered = Arc::new(AtomicBool::new(false));
         let (lease, item) = (self.hold.whole(self.hold.path()), self.hold.whole(&self.path));
         let seen = Arc::clone(&unanswered);
@@ -128,8 +129,8 @@ impl LeasedItem {
             }
             Ok(Err(Fault::NoNode)) => return Err(self.hold.lost_error(LossReason::NodeDeleted)),
             Ok(Err(fault)) => ACK.refused(&fault, &self.path),
-            // The item may be gone, or return when its lease is deleted.
-            Err(late) if is_late(&late) => late,
+            // The session may live on: the item may be gone, or returns when its lease is deleted.
+            Err(late) if !has_ended(&late) => late,
             Err(lost) if unanswered.load(Ordering::SeqCst) => {
                 return Err(Error::new(
                     lost.kind(),
@@ -196,10 +197,10 @@ fn refuse_parents(session: &Session, contenders: &[String]) -> Answer<()> {
     Ok(())
 }
 
-/// Whether the caller has stopped waiting: the session may live.
-fn is_late(error: &Error) -> bool {
-    let late = [ErrorKind::Connect, ErrorKind::ConnectionLoss, ErrorKind::Cancelled];
-    late.contains(&error.kind())
+/// Whether an error tells the end of the lease's session, which deletes the lease.
+fn has_ended(error: &Error) -> bool {
+    use ErrorKind::{AuthFailed, Closed, Lost, SessionLost};
+    [AuthFailed, Closed, Lost, SessionLost].contains(&error.kind())
 }
 
 fn stuck(why: &str) -> Fault {

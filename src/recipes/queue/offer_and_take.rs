@@ -62,8 +62,6 @@ enum Tried<T> {
     Got(T),
     /// Not this one; there may be others.
     Another,
-    /// Another consumer has taken it.
-    Gone,
     /// Another consumer has the item for now.
     Leased,
     /// The queue's node was created again after its items were listed.
@@ -200,9 +198,8 @@ impl Items {
         let _late = delivered.map(|_| late.subscribe(watch_loop.bell()));
         let has_news = || self.cache.has_news() || (delivered.is_some() && late.has(&prefix));
         let until = search.wait.ask_until;
-        // Whether a server has answered this call, and whether it said that there is nothing to take,
-        // or that another consumer has taken an item.
-        let (mut was_answered, mut others_have_it) = (false, false);
+        // Whether a server has answered this call, and whether there was then nothing to take.
+        let (mut was_answered, mut was_empty) = (false, false);
         // Whether all items are known that were in the queue when the call began, or last woke up.
         let mut is_certain = false;
         let mut has_to_look_back = false;
@@ -211,7 +208,7 @@ impl Items {
                 return delivered.map(Some);
             }
             let Some(session) = watch_loop.session(until)? else {
-                return self.over(search, others_have_it);
+                return self.over(search, was_empty);
             };
             let on = SeenOn::now(&session);
             let has_to_be = match self.layout() {
@@ -222,14 +219,14 @@ impl Items {
             if has_to_be && !is_certain {
                 match self.make_certain(&mut watch_loop, &session, &on, until)? {
                     Tried::Got(()) => (is_certain, has_to_look_back) = (true, true),
-                    Tried::NoTime => return self.over(search, others_have_it),
+                    Tried::NoTime => return self.over(search, was_empty),
                     _ => continue,
                 }
             }
             if has_to_look_back || self.cache.is_due(&on) {
                 match self.look_back(&watch_loop, &session, &on, until)? {
                     Tried::Got(()) => has_to_look_back = false,
-                    Tried::NoTime => return self.over(search, others_have_it),
+                    Tried::NoTime => return self.over(search, was_empty),
                     _ => continue,
                 }
             }
@@ -240,7 +237,6 @@ impl Items {
                     match self.read(&watch_loop, &session, &claim, until)? {
                         Tried::Got(found) => attempt(&mut watch_loop, &session, &claim, found)?,
                         Tried::Another => Tried::Another,
-                        Tried::Gone => Tried::Gone,
                         Tried::Leased => Tried::Leased,
                         Tried::Remade => Tried::Remade,
                         Tried::NoTime => Tried::NoTime,
@@ -249,16 +245,11 @@ impl Items {
                 match tried {
                     Tried::Got(got) => return Ok(Some(got)),
                     Tried::Another => {}
-                    Tried::Gone => {
-                        claim.is_gone();
-                        others_have_it = true;
-                    }
                     Tried::Leased => {
-                        others_have_it = true;
                         claim.is_passed();
                         let looked = self.look_ahead(&watch_loop, &session, until)?;
                         if let Tried::NoTime = looked {
-                            return self.over(search, others_have_it);
+                            return self.over(search, was_empty);
                         }
                     }
                     Tried::Remade => {
@@ -266,7 +257,7 @@ impl Items {
                         self.cache.forget();
                         is_certain = false;
                     }
-                    Tried::NoTime => return self.over(search, others_have_it),
+                    Tried::NoTime => return self.over(search, was_empty),
                 }
                 continue;
             }
@@ -276,7 +267,7 @@ impl Items {
                 }
             } else if !self.cache.is_watched(&on) {
                 match self.list(&watch_loop, &session, &on, until)? {
-                    Tried::NoTime => return self.over(search, others_have_it),
+                    Tried::NoTime => return self.over(search, was_empty),
                     tried => was_answered |= matches!(tried, Tried::Got(())),
                 }
             } else if !self.cache.passed().is_empty() {
@@ -284,13 +275,13 @@ impl Items {
             } else if !was_answered && !search.wait.until.is_never() {
                 // During an outage that was not noticed yet, the watch reports nothing.
                 match self.make_certain(&mut watch_loop, &session, &on, until)? {
-                    Tried::NoTime => return self.over(search, others_have_it),
+                    Tried::NoTime => return self.over(search, was_empty),
                     tried => was_answered = matches!(tried, Tried::Got(())),
                 }
             } else {
-                others_have_it |= was_answered;
+                was_empty = was_answered;
                 if !watch_loop.has_come(search.wait.until, has_news) {
-                    return self.over(search, others_have_it);
+                    return self.over(search, was_empty);
                 }
                 is_certain = false;
             }
@@ -422,7 +413,10 @@ impl Items {
         match watch_loop.ask(session, until, move |s| s.confirm(&path), drop)? {
             None => Ok(Tried::NoTime),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
-            Some(Ok(None)) => Ok(Tried::Gone),
+            Some(Ok(None)) => {
+                claim.is_gone();
+                Ok(Tried::Another)
+            }
             Some(Ok(Some(_))) => Err(self.exhausted().on(self.item_node(claim)?)),
             Some(Err(fault)) => Err(self.target.refused(&fault, READ)),
         }
@@ -440,7 +434,10 @@ impl Items {
         Ok(match watch_loop.ask(session, until, move |s| s.data(&path, false), drop)? {
             None => Tried::NoTime,
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
-            Some(Ok(None)) => Tried::Gone,
+            Some(Ok(None)) => {
+                claim.is_gone();
+                Tried::Another
+            }
             Some(Ok(Some((_, stat)))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
             Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
             Some(Ok(Some((data, stat)))) => Tried::Got(ReadItem { data, czxid: stat.czxid }),
@@ -507,11 +504,10 @@ impl Items {
                         claim.is_gone();
                         return Ok(Tried::Got(Arc::unwrap_or_clone(data)));
                     }
-                    Some(Err(Fault::NoNode)) if is_unknown => {
+                    Some(Err(Fault::NoNode)) => {
                         claim.is_gone();
-                        return Err(doubt());
+                        return if is_unknown { Err(doubt()) } else { Ok(Tried::Another) };
                     }
-                    Some(Err(Fault::NoNode)) => return Ok(Tried::Gone),
                     Some(Err(Fault::NotEmpty)) => return Ok(Tried::Leased),
                     Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => is_unknown = true,
                     Some(Err(fault)) => return Err(refused(&fault)),
@@ -622,9 +618,9 @@ impl Items {
 
     /// What a call returns that got nothing before its timeout: `None` only if a server said that
     /// there was nothing.
-    fn over<T>(&self, search: Search<'_>, others_have_it: bool) -> Result<Option<T>> {
+    fn over<T>(&self, search: Search<'_>, was_empty: bool) -> Result<Option<T>> {
         let nothing = search.wait.over(self.target.node()?)?;
-        if others_have_it {
+        if was_empty {
             return Ok(nothing);
         }
         Err(READ.unanswered(self.target.client.core(), false, self.target.node()?))

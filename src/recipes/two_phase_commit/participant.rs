@@ -14,7 +14,7 @@ use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::lock_config::default_data;
 use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
-use crate::rt::{self};
+use crate::rt::{self, Deadline};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
 use crate::session::session::Session;
@@ -90,7 +90,7 @@ impl Participant {
             limits.over::<()>(node)?;
             let Some(session) = watch_loop.session(until)? else {
                 limits.over::<()>(node)?;
-                return Err(JOIN.unanswered(core, false, node));
+                return Err(JOIN.unanswered(core, unsure.is_some(), node));
             };
             let question = {
                 let (whole, own, name) = (whole.clone(), own.clone(), name.to_owned());
@@ -185,16 +185,23 @@ impl Participant {
     /// time is over, and [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: except for
     /// `Connect`, the vote may count. Otherwise as [`vote`](Participant::vote).
     pub fn vote_within(&self, vote: Vote, wait: impl Into<Wait>) -> Result<bool> {
-        self.cast(vote, &wait.into()).map_err(|error| match error.kind() {
+        let wait = wait.into();
+        self.cast(vote, &wait).map_err(|error| match error.kind() {
             // Its node was deleted together with the round's.
-            ErrorKind::Lost if self.is_forgotten() => no_round(&self.target),
+            ErrorKind::Lost if self.is_forgotten(&wait) => no_round(&self.target),
             _ => error,
         })
     }
 
-    fn is_forgotten(&self) -> bool {
-        let found = self.target.ask(LEARN, read);
-        found.is_ok_and(|found| found.is_none_or(|(round, _)| round.id != self.round))
+    fn is_forgotten(&self, wait: &Wait) -> bool {
+        let limit = Deadline::after(self.target.client.core().connect_timeout());
+        let until = limit.earlier(wait.until());
+        let limits = WaitLimits { cancel: wait.cancel(), ..WaitLimits::until(until) };
+        let look = |view: &mut View<'_>, whole: &str| read(view, whole).map(Some);
+        let found = self.target.find_or_none(LEARN, limits, look);
+        let is_other =
+            |found: Option<(Round, i32)>| found.is_none_or(|(round, _)| round.id != self.round);
+        found.is_ok_and(|found| found.is_some_and(is_other))
     }
 
     fn cast(&self, vote: Vote, wait: &Wait) -> Result<bool> {
