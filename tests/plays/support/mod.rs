@@ -1,10 +1,10 @@
-//! What the examples share: a ZooKeeper, which is the one that `ZKLOCK_HOSTS` names or a server
-//! started for the example; checks, and output.
+//! What these programs share: a ZooKeeper, which is the one that `ZKLOCK_HOSTS` names or a server
+//! started for the program; checks, and output.
 
-#![allow(dead_code, reason = "shared by the examples: each uses a part")]
+#![allow(dead_code, reason = "each program uses a part")]
 
 pub(crate) mod paused;
-#[path = "../../tests/it/support/server.rs"]
+#[path = "../../it/support/server.rs"]
 pub(crate) mod server;
 
 use std::env;
