@@ -14,7 +14,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use zklock::testing::ZooKeeperServer;
-//! use zklock::{DistributedLock, LossReason};
+//! use zklock::{DistributedLock, HoldEnd, LossReason};
 //!
 //! # fn main() -> zklock::Result<()> {
 //! let server = ZooKeeperServer::start()?;
@@ -24,7 +24,7 @@
 //!
 //! server.expire(&zk)?;
 //! let reason = guard.lost().wait_within(Duration::from_secs(10));
-//! assert_eq!(reason, Some(LossReason::SessionExpired));
+//! assert_eq!(reason, Some(HoldEnd::Lost(LossReason::SessionExpired)));
 //! assert!(!guard.is_held());
 //! # Ok(())
 //! # }
@@ -132,6 +132,7 @@ pub use self::builder::ZooKeeperServerBuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Mutex;
 use crate::session::client::Client;
+use crate::session_id::SessionId;
 
 /// The pause between two looks at something that is about to change.
 const POLL: Duration = Duration::from_millis(20);
@@ -334,11 +335,11 @@ impl ZooKeeperServer {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) if the server has no such session, [`System`](ErrorKind::System) if the
     /// server is stopped or paused, or did not end the session within 10 s.
-    pub fn expire_session(&self, id: i64) -> Result<()> {
+    pub fn expire_session(&self, id: impl Into<SessionId>) -> Result<()> {
         let controlled = self.controlled.lock();
         let refusal = |why| Err(self.refusal("expire a session of", why));
         match controlled.condition {
-            Condition::Running => expire_session::expire_session(&self.hosts, id),
+            Condition::Running => expire_session::expire_session(&self.hosts, id.into().as_i64()),
             Condition::Paused => refusal("is paused; call `resume`"),
             Condition::Stopped => refusal("is stopped; call `start_again`"),
         }
