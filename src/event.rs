@@ -47,7 +47,8 @@ pub enum Event {
         lock: String,
         /// How many contenders were ahead, as far as was seen.
         ahead: usize,
-        /// The node of the first of them; `None` if it belongs to another thread of this process.
+        /// The node of the first of them; `None` if the call waits for another thread of this process,
+        /// which may hand the lock over within microseconds.
         holder: Option<String>,
     },
     /// A lock, permits or a leadership was acquired.

@@ -21,6 +21,10 @@ type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 /// that waiting does not resolve. It has no thread: each call looks up what has happened since the
 /// one before, and of several changes only the last is seen.
 ///
+/// It keeps the client's session open, as a lock does. [`Client::close`] ends a call that waits, with
+/// [`Closed`](crate::ErrorKind::Closed): do that, or use a [`Cancel`](crate::Cancel), before you join
+/// a thread that observes.
+///
 /// The reported states never go back in time, though a server that lags behind the others reports
 /// changes late. Lost connections and sessions do not end it.
 ///
