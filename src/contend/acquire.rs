@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::cleanup::{CLEANUP_LIMIT, put_away};
 use super::core::{
-    Acquisition, Action, ConnectionNumber, Event, Inspection, Leftovers, Listing, Made, Trouble,
+    Acquisition, Action, ConnectionNumber, Input, Inspection, Leftovers, Listing, Made, Trouble,
     Watched,
 };
 use super::errors::{cancelled, outage_too_long, refusal, unanswered};
@@ -276,7 +276,7 @@ pub(crate) fn pursue(
             let PausedAcquisition { session, mut queue, .. } = *paused;
             queue.go_on(limits.patient);
             attempt.look_after(session);
-            (queue, Some(Event::Woken))
+            (queue, Some(Input::Woken))
         }
         None => {
             let fresh = || Guid::from_u128(rt::random());
@@ -330,7 +330,7 @@ impl Attempt<'_> {
     fn drive(
         &mut self,
         queue: &mut Acquisition,
-        mut event: Option<Event>,
+        mut event: Option<Input>,
     ) -> Result<Option<Hold>, Stop> {
         loop {
             let (session, next) = match (self.live_session(), event.take()) {
@@ -342,7 +342,7 @@ impl Attempt<'_> {
                     let session = self.open_session()?;
                     // No ephemeral node belongs to session 0, so none is adopted.
                     let id = if session.may_adopt() { session.id() } else { 0 };
-                    (session, Event::Begin { session: id })
+                    (session, Input::Begin { session: id })
                 }
             };
             let action = queue.step(next);
@@ -442,10 +442,10 @@ impl Attempt<'_> {
         if self.is_cancelled() || until.has_passed() { Err(self.gave_up()) } else { Ok(()) }
     }
 
-    fn perform(&mut self, session: &Arc<Session>, action: Action) -> Result<Event, Stop> {
+    fn perform(&mut self, session: &Arc<Session>, action: Action) -> Result<Input, Stop> {
         let on_node = self.node.clone();
         Ok(match action {
-            Action::Create { prefix } => Event::Created(self.create(session, prefix)?),
+            Action::Create { prefix } => Input::Created(self.create(session, prefix)?),
             Action::MakeParents if self.contention.must_exist => return Err(Stop::GaveUp),
             Action::MakeParents => {
                 let (acl, node) = (self.contention.acl.clone(), on_node);
@@ -455,11 +455,11 @@ impl Attempt<'_> {
                 };
                 let make = move |session: &Session| make_parents(session, &node, kind, &acl);
                 let made = self.ask(session, make, drop)?;
-                Event::ParentsMade(self.sort(made, "create the lock node", "CREATE on its parent"))
+                Input::ParentsMade(self.sort(made, "create the lock node", "CREATE on its parent"))
             }
             Action::Sync => {
                 let (synced, on) = self.ask_on(session, |store| store.sync())?;
-                Event::Synced(self.sort(synced, "sync", "").map(|()| on))
+                Input::Synced(self.sort(synced, "sync", "").map(|()| on))
             }
             Action::List => {
                 let leaving = session.leaving(&self.node);
@@ -470,7 +470,7 @@ impl Attempt<'_> {
                 if let Ok(Some(children)) = &children {
                     self.look_round(children);
                 }
-                Event::Listed(children.map(|children| Listing {
+                Input::Listed(children.map(|children| Listing {
                     on,
                     children: children.unwrap_or_default(),
                     watched: false,
@@ -482,24 +482,24 @@ impl Attempt<'_> {
                 let path = path::join(&self.node, &name);
                 let read = self.ask(session, move |store| store.read(&path, false), drop)?;
                 let read = self.sort(read, "read a contender", "READ on the contender");
-                Event::Inspected(read.map(|read| {
+                Input::Inspected(read.map(|read| {
                     read.map(|(_, stat)| Inspection {
                         owner: stat.ephemeral_owner,
                         czxid: stat.czxid,
                     })
                 }))
             }
-            Action::Watch { names } => Event::Watched(self.watch(session, &names)?),
+            Action::Watch { names } => Input::Watched(self.watch(session, &names)?),
             Action::Delete { name } => {
                 let path = path::join(&self.node, &name);
                 let deleted = self.ask(session, move |store| store.delete(&path), drop)?;
-                Event::Deleted(self.sort(deleted, "delete a contender", "DELETE on the lock node"))
+                Input::Deleted(self.sort(deleted, "delete a contender", "DELETE on the lock node"))
             }
             Action::Wait => {
                 self.wait(session)?;
-                Event::Woken
+                Input::Woken
             }
-            Action::Hold(_) | Action::Yield | Action::Fail(_) => Event::Woken,
+            Action::Hold(_) | Action::Yield | Action::Fail(_) => Input::Woken,
         })
     }
 
@@ -690,7 +690,7 @@ impl Attempt<'_> {
         Ok(Ok(Watched::All))
     }
 
-    fn watch_children(&mut self, session: &Arc<Session>) -> Result<Event, Stop> {
+    fn watch_children(&mut self, session: &Arc<Session>) -> Result<Input, Stop> {
         const CHILDREN: &str = "";
         self.keep_watches(session, |_| false);
         let (node, leaving) = (self.node.clone(), session.leaving(&self.node));
@@ -702,7 +702,7 @@ impl Attempt<'_> {
             self.watching.clear();
         }
         let watched = self.watching.contains_key(CHILDREN);
-        Ok(Event::Listed(children.map(|children| Listing {
+        Ok(Input::Listed(children.map(|children| Listing {
             on,
             children: children.unwrap_or_default(),
             watched,

@@ -16,7 +16,7 @@ use super::rule::{Rule, Verdict, Watch};
 use super::ticket::{Form, Guid, Ticket};
 use crate::error::{Error, ErrorKind};
 
-/// What to do next. One at a time; its outcome comes back as an [`Event`].
+/// What to do next. One at a time; its outcome comes back as an [`Input`].
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     /// Create an ephemeral sequential child whose name begins with the prefix, and list the
@@ -54,7 +54,7 @@ pub(crate) enum Action {
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub(crate) enum Event {
+pub(crate) enum Input {
     /// Begin, or begin anew: in a session that knows nothing of this call yet.
     Begin {
         session: i64,
@@ -231,11 +231,11 @@ impl Acquisition {
         }
     }
 
-    pub(crate) fn step(&mut self, event: Event) -> Action {
+    pub(crate) fn step(&mut self, event: Input) -> Action {
         let asked = std::mem::replace(&mut self.asked, Awaited::Nothing);
         self.blocked = false;
         match event {
-            Event::Begin { session } => {
+            Input::Begin { session } => {
                 // What an earlier session made goes with it.
                 self.session = session;
                 self.own = None;
@@ -245,31 +245,31 @@ impl Acquisition {
                 self.synced = None;
                 self.create()
             }
-            Event::Created(outcome) => self.created(asked, outcome),
-            Event::ParentsMade(Ok(()) | Err(Trouble::NoNode)) => self.create(),
-            Event::ParentsMade(Err(Trouble::Unanswered)) => Action::MakeParents,
-            Event::Synced(Ok(on)) => {
+            Input::Created(outcome) => self.created(asked, outcome),
+            Input::ParentsMade(Ok(()) | Err(Trouble::NoNode)) => self.create(),
+            Input::ParentsMade(Err(Trouble::Unanswered)) => Action::MakeParents,
+            Input::Synced(Ok(on)) => {
                 self.synced = Some(on);
                 Action::List
             }
-            Event::Synced(Err(Trouble::Unanswered)) => Action::Sync,
-            Event::Listed(Ok(listing)) => self.listed(&listing),
-            Event::Inspected(outcome) => self.inspected(asked, outcome),
-            Event::Deleted(Ok(()) | Err(Trouble::NoNode | Trouble::Unanswered))
-            | Event::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
-            | Event::Watched(Ok(Watched::Gone) | Err(Trouble::Unanswered | Trouble::NoNode))
-            | Event::Woken => self.look(),
-            Event::Watched(Ok(Watched::All)) => Action::Wait,
-            Event::Watched(Ok(Watched::Hidden)) => {
+            Input::Synced(Err(Trouble::Unanswered)) => Action::Sync,
+            Input::Listed(Ok(listing)) => self.listed(&listing),
+            Input::Inspected(outcome) => self.inspected(asked, outcome),
+            Input::Deleted(Ok(()) | Err(Trouble::NoNode | Trouble::Unanswered))
+            | Input::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
+            | Input::Watched(Ok(Watched::Gone) | Err(Trouble::Unanswered | Trouble::NoNode))
+            | Input::Woken => self.look(),
+            Input::Watched(Ok(Watched::All)) => Action::Wait,
+            Input::Watched(Ok(Watched::Hidden)) => {
                 self.hidden = true;
                 Action::WatchChildren
             }
-            Event::Synced(Err(Trouble::NoNode)) => Action::List,
-            Event::ParentsMade(Err(Trouble::Refused(error)))
-            | Event::Synced(Err(Trouble::Refused(error)))
-            | Event::Listed(Err(Trouble::Refused(error)))
-            | Event::Watched(Err(Trouble::Refused(error)))
-            | Event::Deleted(Err(Trouble::Refused(error))) => Action::Fail(error),
+            Input::Synced(Err(Trouble::NoNode)) => Action::List,
+            Input::ParentsMade(Err(Trouble::Refused(error)))
+            | Input::Synced(Err(Trouble::Refused(error)))
+            | Input::Listed(Err(Trouble::Refused(error)))
+            | Input::Watched(Err(Trouble::Refused(error)))
+            | Input::Deleted(Err(Trouble::Refused(error))) => Action::Fail(error),
         }
     }
 
@@ -484,15 +484,15 @@ mod tests {
         format!("{}{sequence:010}", MUTEX.prefix(Guid::from_u128(guid)))
     }
 
-    fn made(guid: u128, sequence: u32) -> Event {
+    fn made(guid: u128, sequence: u32) -> Input {
         let name = name(guid, sequence);
-        Event::Created(Ok(Made { name, czxid: Some(100), listing: None }))
+        Input::Created(Ok(Made { name, czxid: Some(100), listing: None }))
     }
 
-    fn made_among(guid: u128, sequence: u32, on: u64, children: &[String]) -> Event {
+    fn made_among(guid: u128, sequence: u32, on: u64, children: &[String]) -> Input {
         let listing = listing(on, children);
         let name = name(guid, sequence);
-        Event::Created(Ok(Made { name, czxid: Some(100), listing: Some(listing) }))
+        Input::Created(Ok(Made { name, czxid: Some(100), listing: Some(listing) }))
     }
 
     fn listing(on: u64, children: &[String]) -> Listing {
@@ -500,12 +500,12 @@ mod tests {
         Listing { on: ConnectionNumber(on), children, watched: false, leaving: Vec::new() }
     }
 
-    fn listed(on: u64, children: &[String]) -> Event {
-        Event::Listed(Ok(listing(on, children)))
+    fn listed(on: u64, children: &[String]) -> Input {
+        Input::Listed(Ok(listing(on, children)))
     }
 
     fn begin(queue: &mut Acquisition) {
-        assert!(matches!(queue.step(Event::Begin { session: 7 }), Action::Create { .. }));
+        assert!(matches!(queue.step(Input::Begin { session: 7 }), Action::Create { .. }));
     }
 
     #[test]
@@ -535,8 +535,8 @@ mod tests {
 
         let mut doubtful = queue(true);
         begin(&mut doubtful);
-        doubtful.step(Event::Created(Err(UNANSWERED)));
-        doubtful.step(Event::Synced(Ok(ConnectionNumber(2))));
+        doubtful.step(Input::Created(Err(UNANSWERED)));
+        doubtful.step(Input::Synced(Ok(ConnectionNumber(2))));
         doubtful.step(listed(2, &[]));
         let late = [name(1, 4), name(2, 5)];
         let Action::Delete { name: found } = doubtful.step(made_among(2, 5, 2, &late)) else {
@@ -573,7 +573,7 @@ mod tests {
         let both = [name(1, 5), name(9, 4)];
         let Action::Watch { names } = queue.step(listed(1, &both)) else { panic!() };
         assert_eq!(names, [name(9, 4)]);
-        assert!(matches!(queue.step(Event::Watched(Ok(Watched::Gone))), Action::List));
+        assert!(matches!(queue.step(Input::Watched(Ok(Watched::Gone))), Action::List));
         assert!(matches!(queue.step(listed(1, &both[..1])), Action::Hold(_)));
     }
 
@@ -584,10 +584,10 @@ mod tests {
         begin(&mut queue);
         let leaving = |names: &[String]| Listing { leaving: names.to_vec(), ..listing(1, &all) };
         queue.step(made(1, 6));
-        let listed = Event::Listed(Ok(leaving(&all[2..])));
+        let listed = Input::Listed(Ok(leaving(&all[2..])));
         let Action::Watch { names } = queue.step(listed) else { panic!() };
         assert_eq!(names, [name(9, 4)], "others are in front as before");
-        let listed = Event::Listed(Ok(leaving(&all[1..])));
+        let listed = Input::Listed(Ok(leaving(&all[1..])));
         assert!(matches!(queue.step(listed), Action::Hold(_)));
     }
 
@@ -595,10 +595,10 @@ mod tests {
     fn what_is_in_doubt_is_looked_for_among_all() {
         let mut queue = queue(true);
         begin(&mut queue);
-        queue.step(Event::Created(Err(UNANSWERED)));
-        queue.step(Event::Synced(Ok(ConnectionNumber(2))));
+        queue.step(Input::Created(Err(UNANSWERED)));
+        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
         let found = Listing { leaving: vec![name(1, 4)], ..listing(2, &[name(1, 4)]) };
-        let found = queue.step(Event::Listed(Ok(found)));
+        let found = queue.step(Input::Listed(Ok(found)));
         assert!(matches!(found, Action::Inspect { .. }), "{found:?}");
     }
 
@@ -606,14 +606,14 @@ mod tests {
     fn s36_a_node_whose_making_was_not_confirmed_is_adopted() {
         let mut queue = queue(true);
         begin(&mut queue);
-        assert!(matches!(queue.step(Event::Created(Err(UNANSWERED))), Action::Sync));
-        assert!(matches!(queue.step(Event::Synced(Ok(ConnectionNumber(2)))), Action::List));
+        assert!(matches!(queue.step(Input::Created(Err(UNANSWERED))), Action::Sync));
+        assert!(matches!(queue.step(Input::Synced(Ok(ConnectionNumber(2)))), Action::List));
         let Action::Inspect { name: found } = queue.step(listed(2, &[name(1, 3)])) else {
             panic!()
         };
         assert_eq!(found, name(1, 3));
         let mine = Inspection { owner: 7, czxid: 55 };
-        assert!(matches!(queue.step(Event::Inspected(Ok(Some(mine)))), Action::List));
+        assert!(matches!(queue.step(Input::Inspected(Ok(Some(mine)))), Action::List));
         let Action::Hold(place) = queue.step(listed(2, &[name(1, 3)])) else { panic!() };
         assert_eq!(place.czxid, 55);
     }
@@ -623,13 +623,13 @@ mod tests {
     fn s36_a_node_whose_stat_is_hidden_is_deleted_and_made_anew() {
         let mut queue = queue(true);
         begin(&mut queue);
-        queue.step(Event::Created(Err(UNANSWERED)));
-        queue.step(Event::Synced(Ok(ConnectionNumber(2))));
+        queue.step(Input::Created(Err(UNANSWERED)));
+        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
         queue.step(listed(2, &[name(1, 3)]));
         let hidden = Trouble::Refused(Error::new(ErrorKind::NotAuthorized, "needs READ"));
-        let next = queue.step(Event::Inspected(Err(hidden)));
+        let next = queue.step(Input::Inspected(Err(hidden)));
         assert!(matches!(&next, Action::Delete { name: it } if *it == name(1, 3)), "{next:?}");
-        assert!(matches!(queue.step(Event::Deleted(Ok(()))), Action::List));
+        assert!(matches!(queue.step(Input::Deleted(Ok(()))), Action::List));
         assert!(matches!(queue.step(listed(2, &[])), Action::Create { .. }));
         let Action::Hold(place) = queue.step(made_among(2, 4, 2, &[name(2, 4)])) else { panic!() };
         assert_eq!(place, GrantedNode { name: name(2, 4), czxid: 100, contested: false });
@@ -639,11 +639,11 @@ mod tests {
     fn s37_a_node_of_another_session_is_never_adopted() {
         let mut queue = queue(true);
         begin(&mut queue);
-        queue.step(Event::Created(Err(UNANSWERED)));
-        queue.step(Event::Synced(Ok(ConnectionNumber(2))));
+        queue.step(Input::Created(Err(UNANSWERED)));
+        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
         queue.step(listed(2, &[name(1, 3)]));
         let foreign = Inspection { owner: 6, czxid: 55 };
-        let Action::Delete { .. } = queue.step(Event::Inspected(Ok(Some(foreign)))) else {
+        let Action::Delete { .. } = queue.step(Input::Inspected(Ok(Some(foreign)))) else {
             panic!()
         };
     }
@@ -652,10 +652,10 @@ mod tests {
     fn s43a_absence_counts_only_on_the_connection_that_was_synced() {
         let mut queue = queue(true);
         begin(&mut queue);
-        queue.step(Event::Created(Err(UNANSWERED)));
-        queue.step(Event::Synced(Ok(ConnectionNumber(2))));
+        queue.step(Input::Created(Err(UNANSWERED)));
+        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
         assert!(matches!(queue.step(listed(3, &[])), Action::Sync), "a third server may lag");
-        queue.step(Event::Synced(Ok(ConnectionNumber(3))));
+        queue.step(Input::Synced(Ok(ConnectionNumber(3))));
         assert!(matches!(queue.step(listed(3, &[])), Action::Create { .. }));
     }
 
@@ -680,7 +680,7 @@ mod tests {
         begin(&mut queue);
         let negative = format!("{}-2147483648", MUTEX.prefix(Guid::from_u128(1)));
         let made = Made { name: negative, czxid: Some(1), listing: None };
-        let Action::Fail(error) = queue.step(Event::Created(Ok(made))) else { panic!() };
+        let Action::Fail(error) = queue.step(Input::Created(Ok(made))) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
     }
 
@@ -699,9 +699,9 @@ mod tests {
         let mut queue = queue(true);
         begin(&mut queue);
         assert_eq!(queue.leftovers().doubtful.len(), 1);
-        queue.step(Event::Created(Err(UNANSWERED)));
+        queue.step(Input::Created(Err(UNANSWERED)));
         assert_eq!(queue.leftovers().doubtful.len(), 1);
-        queue.step(Event::Begin { session: 8 });
+        queue.step(Input::Begin { session: 8 });
         assert_eq!(queue.leftovers().doubtful.len(), 1, "the old session's are not ours any more");
     }
 
@@ -712,10 +712,10 @@ mod tests {
         queue.step(made(1, 5));
         let both = [name(1, 5), name(9, 4)];
         assert!(matches!(queue.step(listed(1, &both)), Action::Watch { .. }));
-        assert!(matches!(queue.step(Event::Watched(Ok(Watched::Hidden))), Action::WatchChildren));
+        assert!(matches!(queue.step(Input::Watched(Ok(Watched::Hidden))), Action::WatchChildren));
         let watched = Listing { watched: true, ..listing(1, &both) };
-        assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
-        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
+        assert!(matches!(queue.step(Input::Listed(Ok(watched))), Action::Wait));
+        assert!(matches!(queue.step(Input::Woken), Action::WatchChildren));
     }
 
     #[test]
@@ -728,12 +728,12 @@ mod tests {
         children.push(name(100, 50));
         assert!(matches!(queue.step(listed(1, &children)), Action::WatchChildren));
         let watched = Listing { watched: true, ..listing(1, &children) };
-        assert!(matches!(queue.step(Event::Listed(Ok(watched.clone()))), Action::Wait));
+        assert!(matches!(queue.step(Input::Listed(Ok(watched.clone()))), Action::Wait));
         // One list for each wake-up, as long as there are so many.
-        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
-        assert!(matches!(queue.step(Event::Listed(Ok(watched))), Action::Wait));
-        assert!(matches!(queue.step(Event::Woken), Action::WatchChildren));
+        assert!(matches!(queue.step(Input::Woken), Action::WatchChildren));
+        assert!(matches!(queue.step(Input::Listed(Ok(watched))), Action::Wait));
+        assert!(matches!(queue.step(Input::Woken), Action::WatchChildren));
         let few = Listing { watched: true, ..listing(1, &children[21..]) };
-        assert!(matches!(queue.step(Event::Listed(Ok(few))), Action::Hold(_)));
+        assert!(matches!(queue.step(Input::Listed(Ok(few))), Action::Hold(_)));
     }
 }

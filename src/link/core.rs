@@ -27,11 +27,11 @@ const MOST_UNSENT: usize = 64 << 20;
 pub(crate) type FlushMark = Sender<()>;
 
 /// Called with the reply, on the link's thread; it may only signal.
-pub(crate) type OnAnswer = Box<dyn FnOnce(RawReply) + Send>;
+pub(crate) type OnReply = Box<dyn FnOnce(RawReply) + Send>;
 
 /// What the link's thread passes on, in the order in which the server sent it.
 pub(crate) enum Incoming {
-    Answer(OnAnswer, RawReply),
+    Answer(OnReply, RawReply),
     /// A watch on this node has fired.
     Event(String),
 }
@@ -69,7 +69,7 @@ struct Outstanding {
 }
 
 enum Recipient {
-    Outgoing(OnAnswer),
+    Outgoing(OnReply),
     Heartbeat,
     Closing,
     /// The caller has already had an answer.
@@ -325,7 +325,7 @@ impl LinkCore {
     // ----- requests
 
     /// Sends a request, or answers it at once if it cannot be sent.
-    pub(crate) fn verb(&mut self, operation: i32, body: &[u8], on_answer: OnAnswer, now: Moment) {
+    pub(crate) fn verb(&mut self, operation: i32, body: &[u8], on_answer: OnReply, now: Moment) {
         let (error, body) = if self.ended.is_some() {
             (code::SESSION_EXPIRED, Vec::new())
         } else if !self.attached {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::core::{FlushMark, OnAnswer};
+use super::core::{FlushMark, OnReply};
 use super::dial::{Auth, Dialed, Resolver};
 use crate::session_notice::Notice;
 
@@ -30,7 +30,7 @@ pub(crate) type OnEvent = Box<dyn Fn(&str) + Send>;
 pub(crate) struct Outgoing {
     pub(crate) operation: i32,
     pub(crate) body: Vec<u8>,
-    pub(crate) on_answer: OnAnswer,
+    pub(crate) on_answer: OnReply,
 }
 
 /// A request that can wait for a moment, and may no longer be needed then.

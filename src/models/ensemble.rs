@@ -35,7 +35,7 @@ pub(super) struct Server {
     /// The next sequence number by parent; numbers of deleted nodes are not used again.
     numbers: BTreeMap<String, u32>,
     zxid: i64,
-    sessions: BTreeMap<i64, Seat>,
+    sessions: BTreeMap<i64, ModelSession>,
     opened: i64,
 }
 
@@ -46,7 +46,7 @@ struct Node {
 }
 
 /// A session as the server sees it.
-struct Seat {
+struct ModelSession {
     attached: bool,
     connection: u64,
     trusted: bool,
@@ -160,7 +160,7 @@ impl World {
         };
         fails(session)?;
         let link = Arc::<Inbox>::default();
-        let seat = Seat {
+        let seat = ModelSession {
             attached: false,
             connection: 0,
             trusted: true,
@@ -312,7 +312,7 @@ fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
         reports.status.note(notice);
         (reports.on_notice)(notice);
     };
-    let seat = |change: &mut dyn FnMut(&mut Seat)| {
+    let seat = |change: &mut dyn FnMut(&mut ModelSession)| {
         if let Some(seat) = world.server.lock().sessions.get_mut(&session) {
             change(seat);
         }

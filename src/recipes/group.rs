@@ -349,7 +349,7 @@ impl Membership {
     /// and with [`on_rejoined`](Membership::on_rejoined) run in the order of the events, one at a
     /// time, on a thread of their own, and may call this library.
     pub fn on_lost(&self, callback: impl FnMut(LossReason) + Send + 'static) {
-        let callback: OnLost = Arc::new(Mutex::new(Box::new(callback)));
+        let callback: LossCallback = Arc::new(Mutex::new(Box::new(callback)));
         let mut part = self.seat.part.lock();
         part.on_lost.push(Arc::clone(&callback));
         if let Some(why) = part.away {
@@ -443,13 +443,13 @@ struct MembershipState {
     lost: Lost,
     /// Why the hold was lost, if it was.
     away: Option<LossReason>,
-    on_lost: Vec<OnLost>,
+    on_lost: Vec<LossCallback>,
     on_rejoined: Vec<OnRejoined>,
     /// The outcome of leaving, once the thread has ended.
     left: Option<Result<()>>,
 }
 
-type OnLost = Arc<Mutex<Box<dyn FnMut(LossReason) + Send>>>;
+type LossCallback = Arc<Mutex<Box<dyn FnMut(LossReason) + Send>>>;
 type OnRejoined = Arc<Mutex<Box<dyn FnMut() + Send>>>;
 
 /// The outcome of an attempt to join.

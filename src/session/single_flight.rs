@@ -18,10 +18,10 @@ pub(crate) struct SingleFlight<T> {
 
 struct Rounds<T> {
     /// The round that will begin when the one under way has ended.
-    next: Option<Arc<Round<T>>>,
+    next: Option<Arc<Flight<T>>>,
 }
 
-struct Round<T> {
+struct Flight<T> {
     inner: Mutex<Inner<T>>,
     changed: Condvar,
 }
@@ -84,7 +84,7 @@ impl<T: Clone> SingleFlight<T> {
     }
 
     /// Joins the next round if one is under way already; otherwise the caller is to ask.
-    fn join(&self, key: &str) -> Option<Arc<Round<T>>> {
+    fn join(&self, key: &str) -> Option<Arc<Flight<T>>> {
         let mut rounds = self.rounds.lock();
         let Some(of_key) = rounds.get_mut(key) else {
             rounds.insert(key.to_owned(), Rounds { next: None });
@@ -93,7 +93,7 @@ impl<T: Clone> SingleFlight<T> {
         let next = of_key.next.get_or_insert_with(|| {
             let inner =
                 Inner { state: FlightState::Waiting, waiting: 0, bells: BTreeMap::new(), next: 0 };
-            Arc::new(Round { inner: Mutex::new(inner), changed: Condvar::new() })
+            Arc::new(Flight { inner: Mutex::new(inner), changed: Condvar::new() })
         });
         next.inner.lock().waiting += 1;
         Some(Arc::clone(next))
@@ -102,7 +102,7 @@ impl<T: Clone> SingleFlight<T> {
     fn run(
         &self,
         key: &str,
-        round: Option<&Arc<Round<T>>>,
+        round: Option<&Arc<Flight<T>>>,
         limit: Option<&TimeLimit>,
         ask: impl FnOnce() -> T,
     ) -> Option<T> {
@@ -128,7 +128,7 @@ impl<T: Clone> SingleFlight<T> {
 struct AskTurn<'a, T> {
     together: &'a SingleFlight<T>,
     key: &'a str,
-    round: Option<&'a Arc<Round<T>>>,
+    round: Option<&'a Arc<Flight<T>>>,
     finished: bool,
 }
 
@@ -146,7 +146,7 @@ impl<T> Drop for AskTurn<'_, T> {
     }
 }
 
-impl<T> Round<T> {
+impl<T> Flight<T> {
     /// Makes one of the waiting callers ask, if there is one.
     fn hand_on(&self) -> bool {
         let mut inner = self.inner.lock();

@@ -23,8 +23,8 @@ use crate::session::watches::Watches;
 use crate::session_notice::Notice;
 
 /// A simulated handle.
-pub(super) struct Simulated {
-    me: Weak<Simulated>,
+pub(super) struct SimulatedHandle {
+    me: Weak<SimulatedHandle>,
     world: Arc<World>,
     process: Process,
     state: Mutex<State>,
@@ -43,11 +43,11 @@ struct State {
     watchers: HashMap<String, Vec<(Watcher, Subscription)>>,
 }
 
-impl Simulated {
+impl SimulatedHandle {
     /// Makes a handle in the running process.
-    pub(super) fn new(world: &Arc<World>) -> Arc<Simulated> {
+    pub(super) fn new(world: &Arc<World>) -> Arc<SimulatedHandle> {
         let process = schedule().process();
-        let handle = Arc::new_cyclic(|me| Simulated {
+        let handle = Arc::new_cyclic(|me| SimulatedHandle {
             me: Weak::clone(me),
             world: Arc::clone(world),
             process,
@@ -199,7 +199,7 @@ impl Simulated {
     }
 }
 
-impl Handle for Simulated {
+impl Handle for SimulatedHandle {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Answer<String> {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
         let made = self.call(Request::Create { path, data, acl, kind }).and_then(verbs::created)?;
@@ -292,8 +292,8 @@ impl Handle for Simulated {
     }
 }
 
-impl fmt::Debug for Simulated {
+impl fmt::Debug for SimulatedHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Simulated").field(&self.process).finish()
+        f.debug_tuple("SimulatedHandle").field(&self.process).finish()
     }
 }

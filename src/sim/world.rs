@@ -108,7 +108,7 @@ struct Link {
     session: i64,
     process: Process,
     reports: Arc<Mutex<Reports>>,
-    connection: Option<Connection>,
+    connection: Option<SimulatedConnection>,
     latest_connection: u64,
     ended: Option<End>,
     over: bool,
@@ -128,7 +128,7 @@ struct Link {
     sizes: Sizes,
 }
 
-struct Connection {
+struct SimulatedConnection {
     id: u64,
     since: Duration,
     server: usize,
@@ -711,7 +711,7 @@ impl Inner {
     fn watch(
         &mut self,
         link: LinkId,
-        which: impl Fn(&mut Connection) -> &mut BTreeSet<String>,
+        which: impl Fn(&mut SimulatedConnection) -> &mut BTreeSet<String>,
         path: &str,
     ) {
         if let Some(connection) = &mut self.links[link].connection {
@@ -808,7 +808,7 @@ impl Inner {
         self.apply(server, seen);
         self.connections += 1;
         self.links[link].latest_connection = self.connections;
-        self.links[link].connection = Some(Connection {
+        self.links[link].connection = Some(SimulatedConnection {
             id: self.connections,
             since: now,
             server,

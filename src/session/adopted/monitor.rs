@@ -21,7 +21,7 @@ use crate::session_notice::{End, Notice};
 const DOUBTS: u32 = 3;
 
 /// Work that the session's own thread does for callers that do not wait.
-type Job = Box<dyn FnOnce() + Send>;
+type MonitorJob = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 pub(super) struct Monitor {
@@ -57,7 +57,7 @@ struct MonitorState {
     doubtful: BTreeSet<String>,
     /// Nodes to delete even though the session has ended.
     strays: Vec<Stray>,
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<MonitorJob>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -27,14 +27,14 @@ pub(super) enum WatchKind {
 #[derive(Debug)]
 pub(super) struct WatcherTable {
     watches: Arc<Watches>,
-    table: Mutex<Table>,
+    table: Mutex<ArmedWatchers>,
     /// Nodes whose turn is taken.
     busy: Mutex<BTreeSet<String>>,
     free: Condvar,
 }
 
 #[derive(Debug)]
-struct Table {
+struct ArmedWatchers {
     /// The watches that are in force, by their numbers.
     armed: HashMap<(WatchKind, String), u64>,
     next: u64,
@@ -54,7 +54,8 @@ pub(super) struct ArmedWatcher {
 
 impl WatcherTable {
     pub(super) fn new(watches: Arc<Watches>) -> WatcherTable {
-        let table = Table { armed: HashMap::new(), next: 0, litter: Vec::new(), most: LITTER };
+        let table =
+            ArmedWatchers { armed: HashMap::new(), next: 0, litter: Vec::new(), most: LITTER };
         WatcherTable {
             watches,
             table: Mutex::new(table),
@@ -102,12 +103,12 @@ impl WatcherTable {
 
     /// Waits for the turn of a node: only the call that has it sets a watch on the node, or deletes
     /// it.
-    pub(super) fn turn(&self, path: &str) -> Turn<'_> {
+    pub(super) fn turn(&self, path: &str) -> WatcherTurn<'_> {
         let mut busy = self.busy.lock();
         while !busy.insert(path.to_owned()) {
             self.free.wait(&mut busy);
         }
-        Turn { watchers: self, path: path.to_owned() }
+        WatcherTurn { watchers: self, path: path.to_owned() }
     }
 
     /// Notes that the connection is lost, and with it the events of its watches.
@@ -153,12 +154,12 @@ impl WatcherTable {
 }
 
 /// The turn ends when this is dropped.
-pub(super) struct Turn<'a> {
+pub(super) struct WatcherTurn<'a> {
     watchers: &'a WatcherTable,
     path: String,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WatcherTurn<'_> {
     fn drop(&mut self) {
         self.watchers.busy.lock().remove(&self.path);
         self.watchers.free.notify_all();

@@ -130,7 +130,7 @@ impl Handle for CrateHandle {
     /// A dead handle drops a watcher that is offered to it on the thread that offers it.
     fn is_dead(&self, path: &str) -> bool {
         let refused = Arc::new(AtomicBool::new(false));
-        let offer = Offer { by: current().id(), refused: Arc::clone(&refused) };
+        let offer = OfferedWatcher { by: current().id(), refused: Arc::clone(&refused) };
         let _ = self.call(|zk| {
             zk.exists_w(path, move |_: WatchedEvent| {
                 let _ = &offer;
@@ -144,12 +144,12 @@ impl Handle for CrateHandle {
     }
 }
 
-struct Offer {
+struct OfferedWatcher {
     by: ThreadId,
     refused: Arc<AtomicBool>,
 }
 
-impl Drop for Offer {
+impl Drop for OfferedWatcher {
     fn drop(&mut self) {
         self.refused.fetch_or(current().id() == self.by, Ordering::SeqCst);
     }

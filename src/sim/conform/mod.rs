@@ -13,14 +13,14 @@ use crate::rt::Mutex;
 
 use self::player::Outcome;
 use self::scripts::Script;
-use self::servers::{Rig, Simulated};
+use self::servers::{Rig, SimulatedServer};
 
 /// How many scripts are played at once.
 const THREADS: usize = 4;
 
 /// Plays a script on a real server and on the simulated one.
 fn compare(rig: &Rig, script: &Script) -> Result<(), String> {
-    let simulated = Simulated::play(script, rig);
+    let simulated = SimulatedServer::play(script, rig);
     let real = rig.play(script);
     assert_eq!(simulated.len(), script.steps.len(), "{}: simulated run cut short", script.name);
     assert_eq!(real.len(), script.steps.len(), "{}: real run cut short", script.name);

@@ -82,7 +82,7 @@ impl fmt::Display for Outcome {
 }
 
 /// A client at work.
-struct Seat {
+struct PlayerSession {
     session: Arc<Session>,
     heard: Arc<Mutex<Heard>>,
     /// Whether connections are refused, so that a new one is not waited for.
@@ -116,8 +116,8 @@ impl Heard {
     }
 }
 
-impl Seat {
-    fn take(session: Arc<Session>) -> Seat {
+impl PlayerSession {
+    fn take(session: Arc<Session>) -> PlayerSession {
         let heard =
             Arc::new(Mutex::new(Heard { phase: session.status().now(), ..Heard::default() }));
         let (note, of) = (Arc::clone(&heard), Arc::downgrade(&session));
@@ -128,7 +128,7 @@ impl Seat {
             }
         };
         let status = session.status().subscribe(Arc::new(noted));
-        Seat { session, heard, refused: false, listens: BTreeMap::new(), _status: status }
+        PlayerSession { session, heard, refused: false, listens: BTreeMap::new(), _status: status }
     }
 
     fn listen(&mut self, path: &str) {
@@ -148,7 +148,7 @@ impl Seat {
 pub(super) struct Player<G> {
     ground: G,
     base: String,
-    seats: BTreeMap<usize, Seat>,
+    seats: BTreeMap<usize, PlayerSession>,
     /// The sequential nodes, in the order of creation.
     made: Vec<String>,
     /// The numbers of sessions by their ids.
@@ -420,7 +420,7 @@ impl<G: Ground> Player<G> {
         };
         let number = self.sessions.len() + 1;
         self.sessions.insert(session.id(), number);
-        self.seats.insert(who, Seat::take(session));
+        self.seats.insert(who, PlayerSession::take(session));
     }
 
     fn enter(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {

@@ -240,12 +240,12 @@ fn password(session: i64) -> Vec<u8> {
 
 // ----- the simulated one
 
-pub(super) struct Simulated {
+pub(super) struct SimulatedServer {
     world: Arc<World>,
     clients: Vec<Client>,
 }
 
-impl Simulated {
+impl SimulatedServer {
     pub(super) fn play(script: &Script, rig: &Rig) -> Vec<Outcome> {
         let (schedule, running) = Schedule::begin(1, false);
         let world = World::new(Habits {
@@ -279,7 +279,7 @@ impl Simulated {
                 Client::with(servers, format!("{who}"), String::new())
             });
             let clients = clients.collect();
-            let simulated = Simulated { world, clients };
+            let simulated = SimulatedServer { world, clients };
             *told.lock() = Player::new(simulated, &base).play(&steps);
         };
         let _ = schedule.within(0, || schedule.start("player", body));
@@ -301,7 +301,7 @@ impl Simulated {
     }
 }
 
-impl Ground for Simulated {
+impl Ground for SimulatedServer {
     fn client(&mut self, who: usize) -> Client {
         self.clients[who - 1].clone()
     }

@@ -16,7 +16,7 @@ use crate::LockGuard;
 use crate::rt::schedule::{Schedule, current};
 use crate::rt::{AtomicU64, Mutex};
 use crate::session::adopted::Adopted;
-use crate::sim::adopted_handle::Simulated;
+use crate::sim::adopted_handle::SimulatedHandle;
 use crate::sim::harness::{Play, Role, Stage, Tally};
 
 /// The time limits of a release and of a close.
@@ -26,7 +26,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Holding {
     /// The handles by process. They live to the end of the run, as in programs.
-    handles: Mutex<BTreeMap<usize, Arc<Simulated>>>,
+    handles: Mutex<BTreeMap<usize, Arc<SimulatedHandle>>>,
     /// Whether clients are closed while calls are under way.
     closes: bool,
     /// The highest token granted so far.
@@ -47,8 +47,8 @@ fn lock(client: &Client) -> DistributedLock {
     DistributedLock::new(client, "/locks", "one")
 }
 
-fn client_of(handle: &Arc<Simulated>) -> Client {
-    let handle = Adopted::new(Arc::<Simulated>::clone(handle));
+fn client_of(handle: &Arc<SimulatedHandle>) -> Client {
+    let handle = Adopted::new(Arc::<SimulatedHandle>::clone(handle));
     Client::with(Box::new(handle), "a handle".to_owned(), String::new())
 }
 
@@ -139,7 +139,7 @@ impl Holding {
 
 impl Play for Holding {
     fn client(&self, stage: &Stage) -> Client {
-        let handle = Simulated::new(&stage.world);
+        let handle = SimulatedHandle::new(&stage.world);
         let client = client_of(&handle);
         let mut handles = self.handles.lock();
         let process = handles.len();
@@ -188,7 +188,7 @@ impl Play for Holding {
         schedule.pause(stage.habits.session_timeout * 20);
         // New ones may hang, one after the other.
         let limit = Duration::from_secs(600);
-        let handles: Vec<Arc<Simulated>> = self.handles.lock().values().cloned().collect();
+        let handles: Vec<Arc<SimulatedHandle>> = self.handles.lock().values().cloned().collect();
         for handle in &handles {
             let client = client_of(handle);
             match lock(&client).try_lock_for(limit) {
