@@ -6,7 +6,7 @@
 //!   to another without a gap; [`errors`].
 //! - Shares a node among threads of one process: [`handover`], [`shared_node`],
 //!   [`handover_policy`].
-//! - Holds: [`hold`] (what a guard owns), its [`watchdog`];
+//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`watchdog`];
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
 //! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observer`] with its [`changes`], [`revoke`], each with requests of
 //!   [`ask_until_answered`]; [`interop_warning`] about clients that do not respect our contenders.
@@ -21,6 +21,7 @@ pub(crate) mod errors;
 pub(crate) mod fenced_commit;
 pub(crate) mod handover;
 pub(crate) mod handover_policy;
+pub(crate) mod held_node;
 pub(crate) mod hold;
 pub(crate) mod interop_warning;
 pub(crate) mod list_contenders;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::acquire::{OthersAhead, PausedAcquisition};
 use super::handover_policy::{HandOver, Policy};
-use super::hold::{HeldNode, Hold, Passed, Sharing};
+use super::held_node::{HeldNode, Passed, Sharing};
+use super::hold::Hold;
 use super::watchdog::NodeListener;
 use crate::error::Error;
 use crate::rt::{self, Mutex};

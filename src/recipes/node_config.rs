@@ -9,7 +9,7 @@ pub(crate) use crate::contend::ask_until_answered::Purpose;
 use crate::contend::ask_until_answered::ask;
 use crate::contend::changes::Changes;
 use crate::contend::errors::cancelled;
-use crate::contend::hold::DROP_LIMIT;
+use crate::contend::held_node::DROP_LIMIT;
 use crate::error::{Error, Result};
 use crate::path;
 use crate::rt::Deadline;

@@ -1,0 +1,203 @@
+//! The node with which a lock is held: by one guard, or by several, one after another.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::watchdog::{HolderCallbacks, ReleasedParts, Watchdog};
+use crate::loss_reason::LossReason;
+use crate::rt::{Deadline, Mutex};
+use crate::session::client::Client;
+use crate::session::client_core::ClientCore;
+use crate::session::connection::{Fault, Stat};
+use crate::session::notify::Subscription;
+use crate::session::session::Session;
+
+/// How long dropping a guard waits for its node's deletion to be under way, and for callbacks that
+/// must end first.
+pub(crate) const DROP_LIMIT: Duration = Duration::from_millis(500);
+
+/// The node with which a lock is held: by one guard, or by several, one after another.
+pub(crate) struct HeldNode {
+    pub(super) core: Arc<ClientCore>,
+    pub(super) session: Arc<Session>,
+    pub(super) watchdog: Arc<Watchdog>,
+    /// The node as the client names it.
+    pub(super) path: String,
+    pub(super) zxid: u64,
+    pub(super) subscriptions: Mutex<Vec<Subscription>>,
+    /// How many transactions are under way or had no answer.
+    pub(super) unanswered: AtomicUsize,
+}
+
+impl HeldNode {
+    /// Whether that is the node, and not another one of the same name.
+    pub(super) fn is_own(&self, stat: &Stat) -> bool {
+        stat.ephemeral_owner == self.session.id()
+            && self.watchdog.named.is_none_or(|czxid| czxid == stat.czxid)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.loss().is_none()
+    }
+
+    /// Why it is lost, if it is. If the lease has ended, the loss is recorded and reported before
+    /// this returns, so the caller must not hold any mutex.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        if self.core.is_elsewhere() {
+            // In a forked process the thread that has locked the state may not exist.
+            return Some(LossReason::ClientClosed);
+        }
+        let lost = self.watchdog.state.lock().lost;
+        lost.or_else(|| self.watchdog.look_at_lease(&self.session))
+    }
+
+    /// Whether a thread that has not held it before may get it: if the session has no known lease,
+    /// only while there is a connection. Records nothing, so the caller may hold mutexes.
+    pub(crate) fn may_be_granted(&self) -> bool {
+        let is_sure = || self.session.may_adopt() || self.session.status().now().is_usable();
+        self.watchdog.state.lock().lost.is_none() && self.session.is_trusted() && is_sure()
+    }
+
+    /// Whether a transaction without an answer may still take effect, as long as the node exists.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.unanswered.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether it may be handed to another holder.
+    pub(crate) fn may_go_on(&self) -> bool {
+        let state = self.watchdog.state.lock();
+        let wanted = !state.requested && state.turn < u32::MAX;
+        drop(state);
+        wanted && self.may_be_granted()
+    }
+
+    /// Begins the turn of the next holder, or an `idle` one without a holder. Returns its number
+    /// and the last holder's callbacks, which the caller must drop while it holds no mutex:
+    /// dropping them may run any code of the user.
+    pub(crate) fn next_turn(&self, idle: bool) -> (u32, HolderCallbacks) {
+        let mut state = self.watchdog.state.lock();
+        state.turn = state.turn.saturating_add(1);
+        state.idle = idle;
+        let left = state.take_callbacks();
+        self.watchdog.changed.notify_all();
+        (state.turn, left)
+    }
+
+    /// Notes that the idle node has a holder.
+    pub(crate) fn resume(&self) {
+        self.watchdog.state.lock().idle = false;
+    }
+
+    /// From here on, reports other contenders to the threads that share the node.
+    pub(crate) fn watch_for_others(&self) {
+        if self.watchdog.state.lock().arrivals.is_none() {
+            self.watchdog.watch_for_others();
+        }
+    }
+
+    pub(crate) fn session_id(&self) -> i64 {
+        self.session.id()
+    }
+
+    /// Runs a job in the background while the session lasts; it returns when to run it again.
+    pub(crate) fn later(
+        &self,
+        due: Instant,
+        job: impl FnMut() -> Option<Instant> + Send + 'static,
+    ) {
+        self.core.reaper().later(&self.session, due, Box::new(job));
+    }
+
+    /// Stops watching the node and reporting on it; a loss that came before is still reported.
+    pub(crate) fn leave(&self) -> ReleasedParts {
+        self.loss();
+        let mut state = self.watchdog.state.lock();
+        state.released = true;
+        let callbacks = state.take_callbacks();
+        let subscriptions = (state.siblings.take(), state.arrivals.take());
+        let lost = state.lost;
+        self.watchdog.changed.notify_all();
+        drop(state);
+        drop(subscriptions);
+        let subscriptions = mem::take(&mut *self.subscriptions.lock());
+        drop(subscriptions);
+        ReleasedParts { watchdog: Arc::clone(&self.watchdog), lost, callbacks }
+    }
+
+    /// Releases a node that no thread holds.
+    pub(crate) fn release(&self) {
+        let left = self.leave();
+        if left.lost.is_none() {
+            self.delete_by(Deadline::after(DROP_LIMIT));
+        }
+    }
+
+    /// Releases a node that no thread holds, without waiting for anything.
+    pub(crate) fn release_soon(&self) {
+        let left = self.leave();
+        match left.lost {
+            None => self.delete_by(Deadline::after(Duration::ZERO)),
+            Some(_) => self.session.leaves_no_more(&self.watchdog.node),
+        }
+    }
+
+    /// Keeps other calls of this session from waiting for the node. Its release must follow.
+    pub(crate) fn announce_release(&self) {
+        self.session.leaves(&self.watchdog.node);
+    }
+
+    pub(super) fn delete_by(&self, until: Deadline) {
+        let Some(czxid) = self.watchdog.named else {
+            return self.core.reaper().let_go(&self.session, &self.watchdog.node, until);
+        };
+        let node = self.watchdog.node.clone();
+        let delete = move |session: &Session| session.delete_named(&node, czxid);
+        let deleted = match self.session.status().now().is_usable() {
+            true => self.session.ask(until, None, delete, drop),
+            false => Ok(None),
+        };
+        if !matches!(deleted, Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)))) {
+            self.insist();
+        }
+    }
+
+    /// Has the node deleted in the background. Until then, it is not in the way of this client's own
+    /// calls.
+    pub(super) fn delete_later(&self) {
+        let (reaper, node) = (self.core.reaper(), self.watchdog.node.clone());
+        match self.watchdog.named {
+            None => reaper.delete(&self.session, node),
+            Some(czxid) => reaper.delete_named(&self.session, node, czxid),
+        }
+    }
+
+    /// Has the node deleted in the background, though the server may have refused that.
+    pub(super) fn insist(&self) {
+        let (reaper, node) = (self.core.reaper(), self.watchdog.node.clone());
+        match self.watchdog.named {
+            None => reaper.insist(&self.session, node),
+            Some(czxid) => reaper.delete_named(&self.session, node, czxid),
+        }
+    }
+}
+
+/// The threads that share a node.
+pub(crate) trait Sharing: Send + Sync {
+    /// Decides what becomes of the node, now that its holder lets go.
+    fn pass(self: Arc<Self>, client: &Client, held_node: &Arc<HeldNode>, number: u64) -> Passed;
+}
+
+/// Dropped when the node's deletion is on its way: the next thread here may contend then.
+pub(crate) type NextInLine = Box<dyn Send>;
+
+/// What becomes of a node whose holder lets go.
+pub(crate) enum Passed {
+    /// Another thread has it, or it is kept.
+    On,
+    /// It must be released; then the next thread may contend.
+    Nowhere(NextInLine),
+    /// It was lost before, and that loss is dealt with elsewhere.
+    Lost,
+}
