@@ -279,8 +279,8 @@ pub use contend::handover_policy::HandOver;
 pub use contend::hold::Hold;
 pub use contend::list_contenders::Contender;
 pub use contend::list_locks::{ListedLock, LockKind};
+pub use contend::lost::{HoldEnd, Lost};
 pub use contend::ticket::{Class, NodeNaming};
-pub use contend::watchdog::{HoldEnd, Lost};
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use fencing::FencingToken;
@@ -344,7 +344,8 @@ pub mod commit {
 
 /// The members of a [`Group`], and its settings.
 pub mod group {
-    pub use crate::recipes::group::{GroupBuilder, Member, Membership};
+    pub use crate::recipes::group::membership::Membership;
+    pub use crate::recipes::group::{GroupBuilder, Member};
 }
 
 /// Data with their version, as a [`SharedValue`] and a [`Znode`] return them, and the settings of

@@ -12,15 +12,16 @@ use super::core::{
     Acquisition, Action, ConnectionNumber, Input, Inspection, Leftovers, Listing, Made, Trouble,
     Watched,
 };
-use super::errors::{cancelled, outage_too_long, refusal, unanswered};
+use super::errors::{cancelled, outage_too_long, refusal};
 use super::hold::Hold;
 use super::interop_warning;
+use super::others_ahead::OthersAhead;
 use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, AtomicBool, Deadline, Mutex};
+use crate::rt::{self, AtomicBool, Deadline};
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::client_core::{ClientCore, Interrupted, Patience};
@@ -98,75 +99,6 @@ struct Attempt<'a> {
     others: &'a OthersAhead,
     /// When the list was asked for that is judged next.
     listed_at: Option<Instant>,
-}
-
-/// Whether others are ahead, as lists have shown: evidence for each call that waits for this
-/// acquisition, if the list was asked for after the call had begun.
-#[derive(Default)]
-pub(crate) struct OthersAhead {
-    state: Mutex<OthersState>,
-}
-
-#[derive(Default)]
-struct OthersState {
-    /// When the latest list was asked for that showed others ahead.
-    seen: Option<Instant>,
-    /// Whether a call has begun since the latest list was asked for.
-    is_wanted: bool,
-    /// Wakes the thread that can list.
-    bell: Option<Signal>,
-}
-
-impl OthersAhead {
-    /// Notes that others were ahead, or one of this process held the lock, at that time.
-    pub(crate) fn note(&self, at: Instant) {
-        let mut state = self.state.lock();
-        state.seen = state.seen.max(Some(at));
-    }
-
-    /// Whether that was so since then.
-    pub(crate) fn since(&self, begin: Instant) -> bool {
-        self.state.lock().seen >= Some(begin)
-    }
-
-    /// What a call gives that began then: that it got nothing, only if others were ahead since.
-    pub(crate) fn or_unanswered<T>(
-        &self,
-        got: Option<T>,
-        begin: Instant,
-        core: &ClientCore,
-        node: &str,
-    ) -> Result<Option<T>> {
-        if got.is_none() && !self.since(begin) {
-            return Err(unanswered(core, node));
-        }
-        Ok(got)
-    }
-
-    /// Has the thread that contends look again.
-    pub(crate) fn look_again(&self) {
-        let mut state = self.state.lock();
-        state.is_wanted = true;
-        let bell = state.bell.clone();
-        drop(state);
-        if let Some(bell) = bell {
-            bell();
-        }
-    }
-
-    fn found_by(&self, bell: Signal) {
-        self.state.lock().bell = Some(bell);
-    }
-
-    fn is_wanted(&self) -> bool {
-        self.state.lock().is_wanted
-    }
-
-    /// A list is asked for now.
-    fn listing(&self) -> Instant {
-        self.state.lock().is_wanted = false;
-        rt::now()
-    }
 }
 
 struct ActiveWatch {

@@ -2,11 +2,12 @@
 //!
 //! - Decides, without IO: [`ticket`] (what a contender's node name says), [`rule`] (which contender
 //!   blocks which), [`core`] (from the request to the grant).
-//! - Carries that out: [`acquire`], and [`cleanup`] after giving up; [`downgrade`] from one class
+//! - Carries that out: [`acquire`] with [`others_ahead`], and [`cleanup`] after giving up; [`downgrade`] from one class
 //!   to another without a gap; [`errors`].
 //! - Shares a node among threads of one process: [`handover`], [`shared_node`],
 //!   [`handover_policy`].
-//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`watchdog`];
+//! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`watchdog`], how
+//!   programs wait for its end ([`lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
 //! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observer`] with its [`changes`], [`revoke`], each with requests of
 //!   [`ask_until_answered`]; [`interop_warning`] about clients that do not respect our contenders.
@@ -26,7 +27,9 @@ pub(crate) mod hold;
 pub(crate) mod interop_warning;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
+pub(crate) mod lost;
 pub(crate) mod observer;
+pub(crate) mod others_ahead;
 pub(crate) mod revoke;
 pub(crate) mod rule;
 mod shared_node;

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::acquire::{OthersAhead, PausedAcquisition};
+use super::acquire::PausedAcquisition;
 use super::handover_policy::{HandOver, Policy};
 use super::held_node::{HeldNode, Passed, Sharing};
 use super::hold::Hold;
+use super::others_ahead::OthersAhead;
 use super::watchdog::NodeListener;
 use crate::error::Error;
 use crate::rt::{self, Mutex};

@@ -1,10 +1,10 @@
 //! Watches a holder's node and its session, and reports that the lock is lost, that its release is
 //! requested, or that others contend.
 
+use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use std::{fmt, mem};
 
 use super::core::others;
 use super::revoke::is_request;
@@ -14,13 +14,11 @@ use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
 use crate::session::callbacks::{Callbacks, EventHook};
-use crate::session::cancel::Cancel;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::notify::{Signal, Subscription};
 use crate::session::reaper::Reaper;
 use crate::session::session::Session;
-use crate::session::wait::Wait;
 
 /// How long to wait before repeating a request about the node that the server has refused.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -28,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// What is known of the held node. The guard's user may keep it longer than the guard.
 pub(super) struct Watchdog {
     /// Weak, as waiting for the loss of the lock must not keep its session alive.
-    session: Weak<Session>,
+    pub(super) session: Weak<Session>,
     /// The node as the server knows it.
     pub(super) node: String,
     /// What is held, for messages: such as "lock" or "permit".
@@ -154,12 +152,12 @@ impl WatchdogState {
     }
 
     /// Whether the holder of this turn has released.
-    fn is_over(&self, turn: u32) -> bool {
+    pub(super) fn is_over(&self, turn: u32) -> bool {
         self.released || self.turn != turn
     }
 
     /// Why the holder of this turn has lost the lock, if it has.
-    fn loss(&self, turn: u32) -> Option<LossReason> {
+    pub(super) fn loss(&self, turn: u32) -> Option<LossReason> {
         self.lost.filter(|_| self.turn == turn)
     }
 }
@@ -548,119 +546,4 @@ impl Drop for DueCallback {
 /// `NoNode` if the node of a name that others may take is not the one that we have made.
 fn own_only(named: Option<i64>, stat: &Stat) -> Answer<()> {
     if named.is_none_or(|czxid| czxid == stat.czxid) { Ok(()) } else { Err(Fault::NoNode) }
-}
-
-/// How a hold has ended: see [`Lost::wait`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HoldEnd {
-    /// The guard was dropped, or released otherwise.
-    Released,
-    /// It was lost before that.
-    Lost(LossReason),
-}
-
-/// Waits for the loss of what a guard holds: see [`Hold::lost`](crate::Hold::lost).
-#[derive(Clone)]
-pub struct Lost {
-    watchdog: Arc<Watchdog>,
-    /// Whose loss: the node may have other holders later.
-    turn: u32,
-}
-
-impl Lost {
-    pub(super) fn of(watchdog: &Arc<Watchdog>, turn: u32) -> Lost {
-        Lost { watchdog: Arc::clone(watchdog), turn }
-    }
-
-    /// Blocks until the hold ends, and returns how.
-    pub fn wait(&self) -> HoldEnd {
-        loop {
-            if let Some(end) = self.wait_within(Wait::FOREVER) {
-                return end;
-            }
-        }
-    }
-
-    /// Blocks until the hold ends, at most `wait`, and returns how; `None` if the time was over or
-    /// the wait was cancelled first.
-    pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<HoldEnd> {
-        let wait = wait.into();
-        self.look();
-        let woken = Arc::downgrade(&self.watchdog);
-        let wake = move || {
-            if let Some(watchdog) = woken.upgrade() {
-                let _state = watchdog.state.lock();
-                watchdog.changed.notify_all();
-            }
-        };
-        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(Arc::new(wake)));
-        let mut state = self.watchdog.state.lock();
-        loop {
-            if let Some(why) = state.loss(self.turn) {
-                return Some(HoldEnd::Lost(why));
-            }
-            if state.is_over(self.turn) {
-                return Some(HoldEnd::Released);
-            }
-            match wait.until().instant() {
-                _ if wait.is_cancelled() || wait.until().has_passed() => return None,
-                None => self.watchdog.changed.wait(&mut state),
-                Some(end) => drop(self.watchdog.changed.wait_until(&mut state, end)),
-            }
-        }
-    }
-
-    /// Why the lock was lost, if it was.
-    pub fn reason(&self) -> Option<LossReason> {
-        self.look();
-        self.watchdog.state.lock().loss(self.turn)
-    }
-
-    /// Why the lock was lost, if that is recorded already: for the checks of tests.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn recorded(&self) -> Option<LossReason> {
-        self.watchdog.state.lock().loss(self.turn)
-    }
-
-    /// Records a loss that was not found before.
-    fn look(&self) {
-        if let Some(session) = self.watchdog.session.upgrade() {
-            self.watchdog.look_at_lease(&session);
-        }
-    }
-
-    /// Whether the guard was dropped or unlocked.
-    pub fn is_released(&self) -> bool {
-        self.watchdog.state.lock().is_over(self.turn)
-    }
-}
-
-impl From<Lost> for Cancel {
-    /// A token that is tripped when the lock is lost: it ends the calls that its holder waits in.
-    ///
-    /// A release does not trip it.
-    fn from(lost: Lost) -> Cancel {
-        let token = Cancel::new();
-        lost.look();
-        let mut state = lost.watchdog.state.lock();
-        if state.loss(lost.turn).is_some() {
-            token.cancel();
-        } else if !state.is_over(lost.turn) {
-            let tripped = token.clone();
-            state.callbacks.push(Box::new(move |_| tripped.cancel()));
-        }
-        drop(state);
-        token
-    }
-}
-
-impl fmt::Debug for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.watchdog.state.lock();
-        f.debug_struct("Lost")
-            .field("lost", &state.loss(self.turn))
-            .field("released", &state.is_over(self.turn))
-            .finish_non_exhaustive()
-    }
 }

@@ -7,13 +7,12 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use crate::acl::Acl;
-use crate::contend::acquire::{
-    Contention, Limits, OthersAhead, acquire_after, insist, insist_within,
-};
+use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_within};
 use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
 use crate::contend::observer::{are_same, observe};
+use crate::contend::others_ahead::OthersAhead;
 use crate::contend::revoke;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};

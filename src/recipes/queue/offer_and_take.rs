@@ -7,7 +7,8 @@ use super::item_cache::{Generation, ItemCache, ItemStatus, ItemWatch, Reservatio
 use super::item_names::Item;
 use super::item_names::Layout;
 use super::lease::LeasedItem;
-use crate::contend::acquire::{Contention, Limits, OthersAhead, pursue};
+use crate::contend::acquire::{Contention, Limits, pursue};
+use crate::contend::others_ahead::OthersAhead;
 use crate::contend::ticket::{Class, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;

@@ -1,0 +1,172 @@
+//! The node of a member: creates it, and deletes it again if nobody wants it.
+
+use crate::contend::hold::Hold;
+use crate::error::{ErrorKind, Result};
+use crate::path;
+use crate::recipes::node_config::{NodeConfig, Purpose};
+use crate::rt::Deadline;
+use crate::session::client_core::ClaimedName;
+use crate::session::connection::{Answer, Fault, NodeKind};
+use crate::session::create_parents::make_parents;
+use crate::session::notify::Waiter;
+use crate::session::session::Session;
+use crate::session::status::Usable;
+use crate::session::wait::Wait;
+use crate::session::watch_loop::{WatchLoop, worth_asking};
+use std::sync::Arc;
+
+pub(super) const JOIN: Purpose =
+    Purpose::to_change("join the group", "CREATE on the group's node, and READ");
+
+/// The node of a member.
+pub(super) struct MemberNode {
+    pub(super) target: NodeConfig,
+    pub(super) path: String,
+    /// The node as the server knows it.
+    pub(super) whole: String,
+    pub(super) data: Vec<u8>,
+    /// Kept as long as a node that this client has created may exist.
+    pub(super) claim: Arc<ClaimedName>,
+}
+
+/// The outcome of an attempt to join.
+pub(super) enum JoinOutcome {
+    Standing(Hold),
+    /// The time was over, and another member's node was in the way.
+    Taken,
+    NotInTime,
+}
+
+impl MemberNode {
+    /// Creates the node, as soon as there is no other one of that name. `unsure` is a session in
+    /// which it may have been created, without an answer that says so. Without `until`, it waits for
+    /// the answer to a creation, even if the wait is cancelled: to leave, it must be known whether
+    /// there is a node.
+    pub(super) fn settle(
+        self: &Arc<Self>,
+        watch_loop: &mut WatchLoop,
+        until: Option<Deadline>,
+        unsure: &mut Option<Arc<Session>>,
+    ) -> Result<JoinOutcome> {
+        let waits_for_answer = until.is_none();
+        let until = until.unwrap_or(Deadline::NEVER);
+        let ask_until = worth_asking(until);
+        loop {
+            let Some(session) = watch_loop.session(ask_until)? else {
+                return Ok(JoinOutcome::NotInTime);
+            };
+            let whole = self.whole.clone();
+            match watch_loop.look(&session, ask_until, move |view| view.node(&whole))? {
+                // Because of the claim, no other call has created one in this session.
+                Some(Ok(Some((_, stat))))
+                    if stat.ephemeral_owner == session.id()
+                        && unsure.as_ref().is_some_and(|one| Arc::ptr_eq(one, &session)) =>
+                {
+                    return Ok(JoinOutcome::Standing(self.stand(session, stat.czxid)));
+                }
+                Some(Ok(Some(_))) => {
+                    if !watch_loop.changed(until)? {
+                        return Ok(JoinOutcome::Taken);
+                    }
+                    continue;
+                }
+                Some(Ok(None)) => {}
+                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => continue,
+                Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
+                None => return Ok(JoinOutcome::NotInTime),
+            }
+            match self.ask_for_node(watch_loop, &session, ask_until, waits_for_answer)? {
+                Some(Ok(Some(czxid))) => {
+                    return Ok(JoinOutcome::Standing(self.stand(session, czxid)));
+                }
+                Some(Ok(None) | Err(Fault::ConnectionLoss)) => *unsure = Some(session),
+                Some(Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded)) => {}
+                Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
+                None => return Ok(JoinOutcome::NotInTime),
+            }
+        }
+    }
+
+    /// Creates the node; `None` if there was no answer in time, or the membership was left before
+    /// the request.
+    fn ask_for_node(
+        self: &Arc<Self>,
+        watch_loop: &WatchLoop,
+        session: &Arc<Session>,
+        until: Deadline,
+        waits_for_answer: bool,
+    ) -> Result<Option<Answer<Option<i64>>>> {
+        if waits_for_answer {
+            let is_over = watch_loop.is_cancelled();
+            return Ok((!is_over).then(|| self.make(session)));
+        }
+        let (node, late, owner) = (Arc::clone(self), Arc::clone(self), Arc::clone(session));
+        let make = move |session: &Session| node.make(session);
+        watch_loop.ask(session, until, make, move |made| {
+            if matches!(made, Ok(_) | Err(Fault::ConnectionLoss)) {
+                late.withdraw(&owner);
+            }
+        })
+    }
+
+    /// Creates the node, and returns the transaction that created it, if that is known.
+    fn make(&self, session: &Session) -> Answer<Option<i64>> {
+        let create = || session.create(&self.whole, &self.data, &self.target.acl, NodeKind::Named);
+        let made = match create() {
+            Err(Fault::NoNode) => {
+                let group = path::parent(&self.whole);
+                make_parents(session, group, NodeKind::Container, &self.target.acl)?;
+                create()
+            }
+            made => made,
+        };
+        made.map(|made| made.czxid)
+    }
+
+    pub(super) fn stand(&self, session: Arc<Session>, czxid: i64) -> Hold {
+        let (group, id) = (path::parent(&self.path), path::last(&self.path));
+        Hold::on_named(&self.target.client, session, (group, id), "membership", czxid)
+    }
+
+    /// Deletes in the background the node that a request without an answer may have created.
+    pub(super) fn withdraw(&self, session: &Arc<Session>) {
+        let (reaper, claim) = (self.target.client.core().reaper(), Arc::clone(&self.claim));
+        reaper.disown(session, self.whole.clone(), move |session, _, stat| {
+            // Holds the claim until then, so that no other call of this client creates the node.
+            let _ = &claim;
+            stat.ephemeral_owner == session.id()
+        });
+    }
+
+    /// Deletes the same node and waits for that. If the session ends, the node ends with it.
+    pub(super) fn retract(&self, session: &Arc<Session>) -> Result<()> {
+        let waiter = Waiter::new();
+        let _subscription = session.status().subscribe(waiter.bell());
+        loop {
+            if session.status().until_usable(&waiter, Deadline::NEVER, || false) != Usable::Now {
+                return Ok(());
+            }
+            match session.confirm(&self.whole) {
+                Ok(Some(stat)) if stat.ephemeral_owner == session.id() => {
+                    return leave(self.stand(Arc::clone(session), stat.czxid), &Wait::FOREVER)
+                        .map(drop);
+                }
+                Ok(_) => return Ok(()),
+                Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
+                Err(fault) => {
+                    let purpose = Purpose::to_change("leave the group", "READ on the group's node");
+                    return Err(self.target.refused(&fault, purpose));
+                }
+            }
+        }
+    }
+}
+
+/// Releases the hold. If it is lost already, there is nothing to leave.
+pub(super) fn leave(hold: Hold, wait: &Wait) -> Result<bool> {
+    use ErrorKind::{AuthFailed, Closed, Lost, SessionLost};
+    hold.release_within(wait).or_else(|error| match error.kind() {
+        Lost | SessionLost | Closed | AuthFailed => Ok(true),
+        _ => Err(error),
+    })
+}

@@ -1,0 +1,289 @@
+//! Group membership: the members, how to join, and how to observe them.
+
+pub(crate) mod membership;
+
+mod member_node;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use self::member_node::{JOIN, JoinOutcome, MemberNode};
+use self::membership::{Membership, MembershipState, SharedMembership};
+use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
+use crate::contend::changes::Changes;
+use crate::contend::list_contenders::HIDDEN;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path;
+use crate::rt::{self, Condvar, Deadline, Mutex};
+use crate::session::callbacks::InOrder;
+use crate::session::cancel::Cancel;
+use crate::session::client_core::{ClaimedName, ClientCore};
+use crate::session::connection::{Answer, Fault, Stat};
+use crate::session::session::Session;
+use crate::session::wait::Wait;
+use crate::session::watch_loop::{View, WatchLoop};
+use crate::session_id::SessionId;
+
+/// A group of programs, in which all can see which of them are alive.
+///
+/// It is ZooKeeper's group membership: each member has an ephemeral node of its own, named by its
+/// id, under the node `base/name`, as with Curator's `GroupMember`. The node of a member that dies
+/// is deleted at the end of its session.
+///
+/// The value is a description: cheap to make and to clone, and not tied to a session.
+///
+/// ```no_run
+/// use zklock::{Client, Group};
+///
+/// let zk = Client::connect("zk1:2181,zk2:2181")?;
+/// let workers = Group::new(&zk, "/groups", "workers");
+/// let membership = workers.join("worker-7", "10.0.0.7:8080")?;
+/// for member in workers.members()? {
+///     println!("{} at {}", member.id, String::from_utf8_lossy(&member.data));
+/// }
+/// membership.leave()?;
+/// # Ok::<(), zklock::Error>(())
+/// ```
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, Debug)]
+pub struct Group {
+    target: NodeConfig,
+}
+
+/// A member of a [`Group`].
+///
+/// May change until 0.2: see [Versions](crate#versions).
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Member {
+    /// Its id, which is its node's name.
+    pub id: String,
+    /// What it says about itself. Empty if an ACL hides it.
+    pub data: Vec<u8>,
+    /// The id of its session, as servers name it in their logs (in hexadecimal). 0 means that the
+    /// node belongs to no session, so that no session's end deletes it. -1 means unknown: since
+    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
+    pub session: SessionId,
+    /// When it joined in this session, by the ensemble's clock;
+    /// [`UNIX_EPOCH`](SystemTime::UNIX_EPOCH) if an ACL hides that.
+    pub since: SystemTime,
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("id", &self.id)
+            .field("data", &String::from_utf8_lossy(&self.data))
+            .field("session", &self.session)
+            .finish_non_exhaustive()
+    }
+}
+
+const LOOK: Purpose = Purpose::to_read("list the group's members", "READ on its node");
+
+placed!(Group, GroupBuilder, "Returns the group at the node `base/name`");
+
+impl Group {
+    /// Joins under an id, with data by which the member describes itself.
+    ///
+    /// The id is one component of a path. When the call returns, others can see the member. From
+    /// then on it rejoins by itself: after its session is lost, as soon as a new one can be opened;
+    /// after another client deletes its node, as soon as the id is free. A thread of this library,
+    /// `zklock-member`, does that, and ends with the membership.
+    ///
+    /// If the id is in use, by the session of an earlier run of this program that was killed, say,
+    /// or by another membership of this client, the call waits for that to end, at most the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout), which should therefore be longer
+    /// than the session timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Taken`](ErrorKind::Taken) if the id was in use all that time;
+    /// [`InvalidName`](ErrorKind::InvalidName) for an id that cannot be a node's name;
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`TooLarge`](ErrorKind::TooLarge);
+    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the connect timeout;
+    /// [`System`](ErrorKind::System) if no thread can be started; otherwise only what waiting does
+    /// not resolve.
+    pub fn join(&self, id: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Result<Membership> {
+        self.join_within(id, data, self.target.client.core().connect_timeout())
+    }
+
+    /// Joins, waiting at most `wait` instead of the connect timeout: see [`join`](Group::join).
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
+    /// [`join`](Group::join).
+    pub fn join_within(
+        &self,
+        id: impl AsRef<str>,
+        data: impl Into<Vec<u8>>,
+        wait: impl Into<Wait>,
+    ) -> Result<Membership> {
+        let path = path::lock_path(self.target.node()?, id.as_ref())?;
+        let (core, wait, begin) = (self.target.client.core(), wait.into(), rt::now());
+        let until = wait.until();
+        let whole = core.whole(&path);
+        let limits = WaitLimits::from(&wait);
+        let taken = |path: &str| match limits.over::<()>(path) {
+            Err(cancelled) => cancelled,
+            Ok(_) => taken(rt::now().saturating_duration_since(begin), path),
+        };
+        let mut watch_loop = self.target.watch_loop(limits);
+        let Some(claim) = claim(core, &whole, &watch_loop, until) else {
+            return Err(taken(&path));
+        };
+        let (target, claim) = (self.target.clone(), Arc::new(claim));
+        let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
+        let mut unsure = None;
+        let settled = node.settle(&mut watch_loop, Some(until), &mut unsure);
+        let was_asked = unsure.is_some();
+        match unsure {
+            Some(session) if !matches!(settled, Ok(JoinOutcome::Standing(_))) => {
+                node.withdraw(&session);
+            }
+            _ => {}
+        }
+        let hold = match settled? {
+            JoinOutcome::Standing(hold) => hold,
+            JoinOutcome::Taken => return Err(taken(&node.path)),
+            // If the node was created, it is being deleted.
+            JoinOutcome::NotInTime => {
+                limits.over::<()>(&node.path)?;
+                return Err(JOIN.unanswered(core, was_asked, &node.path));
+            }
+        };
+        let seat = Arc::new(SharedMembership {
+            node,
+            leaving: Cancel::new(),
+            part: Mutex::new(MembershipState::new(hold)),
+            changed: Condvar::new(),
+            callbacks: InOrder::new(core.events()),
+        });
+        let keeper = Arc::clone(&seat);
+        match rt::spawn("zklock-member", move || keeper.keep()) {
+            Ok(()) => Ok(Membership { seat }),
+            Err(error) => {
+                let hold = seat.part.lock().hold.take();
+                drop(hold);
+                Err(error)
+            }
+        }
+    }
+
+    /// Lists the members, sorted by id, as this client's server knows them.
+    ///
+    /// That server may lag behind the others, so that a member may be missing whose
+    /// [`join`](Group::join) has returned: use [`latest_members`](Group::latest_members) to see
+    /// all. Takes one request, and one more for each member.
+    ///
+    /// A member whose node an ACL hides is listed without its data; the first time, the log says
+    /// so.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the group's node;
+    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the
+    /// ensemble does not answer within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting does
+    /// not resolve.
+    pub fn members(&self) -> Result<Vec<Member>> {
+        self.look(false)
+    }
+
+    /// Lists the members, including all that had joined before this call.
+    ///
+    /// Asks the ensemble's leader first, in one more request than [`members`](Group::members).
+    ///
+    /// # Errors
+    ///
+    /// As [`members`](Group::members).
+    pub fn latest_members(&self) -> Result<Vec<Member>> {
+        self.look(true)
+    }
+
+    fn look(&self, synced: bool) -> Result<Vec<Member>> {
+        let core = Arc::downgrade(self.target.client.core());
+        self.target.ask(LOOK, move |session, node| {
+            if synced {
+                session.sync()?;
+            }
+            let ids = session.children(node, false)?.unwrap_or_default();
+            members(&core, session, node, &ids)
+        })
+    }
+
+    /// Observes the members: first the present ones, then those after each change.
+    ///
+    /// Each change costs each observer as many requests as [`members`](Group::members).
+    pub fn observe(&self) -> Changes<Vec<Member>> {
+        let core = Arc::downgrade(self.target.client.core());
+        self.target.observe(LOOK, move |view: &mut View<'_>, node: &str| {
+            let ids = view.list_or_making(node)?.unwrap_or_default();
+            members(&core, view, node, &ids)
+        })
+    }
+}
+
+fn members(
+    core: &Weak<ClientCore>,
+    session: &Session,
+    node: &str,
+    ids: &[String],
+) -> Answer<Vec<Member>> {
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        let path = path::join(node, id);
+        let read = match session.data(&path, false) {
+            Err(Fault::NoAuth) => {
+                if let Some(core) = core.upgrade() {
+                    let hidden = "an ACL hides the data: the member is listed without them";
+                    core.warn_once(&path, || Some(hidden.to_owned()));
+                }
+                match session.read(&path, false) {
+                    // The ACL hides its stat, too.
+                    Err(Fault::NoAuth) => {
+                        Some((Vec::new(), Stat { ephemeral_owner: HIDDEN, ..Stat::default() }))
+                    }
+                    read => read?,
+                }
+            }
+            read => read?,
+        };
+        // A member that has gone meanwhile is not listed.
+        if let Some((data, stat)) = read {
+            let since = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
+            found.push(Member {
+                id: id.clone(),
+                data,
+                session: stat.ephemeral_owner.into(),
+                since: SystemTime::UNIX_EPOCH + since,
+            });
+        }
+    }
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(found)
+}
+
+/// Reserves the name among the calls of one client, waiting until then if another call has it.
+fn claim(
+    core: &Arc<ClientCore>,
+    whole: &str,
+    watch_loop: &WatchLoop,
+    until: Deadline,
+) -> Option<ClaimedName> {
+    let _subscription = core.changes().subscribe(watch_loop.bell());
+    let mut claim = None;
+    watch_loop.has_come(until, || {
+        claim = core.claim(whole);
+        claim.is_some()
+    });
+    claim
+}
+
+fn taken(waited: Duration, path: &str) -> Error {
+    let message = format!("the id was in use for {waited:.1?}: choose another id, or wait longer");
+    Error::new(ErrorKind::Taken, message).on(path)
+}
