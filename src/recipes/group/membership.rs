@@ -22,7 +22,7 @@ use std::time::Duration;
 /// How long a member that the server refuses waits before it tries to rejoin.
 const REST: Duration = Duration::from_secs(1);
 
-/// A membership in a [`Group`], which rejoins by itself after a loss; dropping it leaves the group.
+/// A membership in a [`Group`](crate::Group), which rejoins by itself after a loss; dropping it leaves the group.
 ///
 /// Dropping returns when the node's deletion is under way, within half a second.
 ///
