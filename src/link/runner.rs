@@ -427,12 +427,7 @@ impl Runner {
                     (false, None) => format!("is served again, by {address}"),
                     (false, Some(_)) => format!("is over and is being closed at {address}"),
                 };
-                logging::line!(
-                if first { log::Level::Debug } else { log::Level::Info },
-                target: "zklock::link",
-                                    "session 0x{:x} {what}",
-                                    self.session(line)
-                                );
+                logging::info!(target: "zklock::link", "session 0x{:x} {what}", self.session(line));
                 let warn_once = |_: &_| first && !WARNED.swap(true, Ordering::Relaxed);
                 if let Some(warning) = lease::warning(timeout).filter(warn_once) {
                     logging::warning!(target: "zklock::link", "{warning}");

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session_notice::{End, Info, Notice};
+use crate::session_notice::{End, Notice};
 
 /// How long closing a client may wait for the server.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -385,7 +385,6 @@ impl ClientCore {
                 drop(slot);
                 self.bury();
                 self.noticed_change();
-                self.log_opened(&info);
             }
             Err(error) => slot.failure = Some((slot.attempts + 1, error)),
         }
@@ -425,19 +424,6 @@ impl ClientCore {
             Notice::Over => self.bury(),
             _ => self.noticed_change(),
         }
-    }
-
-    /// Logs a session that was opened, except for a program's handle, which does not tell its id.
-    fn log_opened(&self, info: &Info) {
-        if info.session == 0 {
-            return;
-        }
-        let server = info.server.map(|server| format!(" at {server}")).unwrap_or_default();
-        logging::info!(
-            target: "zklock::client",
-            "session 0x{:x} opened{server}, with a timeout of {:?} (asked for {:?})",
-            info.session, info.timeout, self.ensemble.session_timeout()
-        );
     }
 
     /// Drops the lost sessions that the server has ended.
