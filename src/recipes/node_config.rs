@@ -63,12 +63,14 @@ impl WaitLimits<'_> {
         WaitLimits { until, ask_until: until, cancel: None }
     }
 
+    /// Fails if the wait is cancelled.
+    pub(crate) fn check(self, node: &str) -> Result<()> {
+        if self.cancel.is_some_and(Cancel::is_cancelled) { Err(cancelled(node)) } else { Ok(()) }
+    }
+
     /// What a call returns if it found nothing before the time was over.
     pub(crate) fn over<T>(self, node: &str) -> Result<Option<T>> {
-        if self.cancel.is_some_and(Cancel::is_cancelled) {
-            return Err(cancelled(node));
-        }
-        Ok(None)
+        self.check(node).map(|()| None)
     }
 }
 

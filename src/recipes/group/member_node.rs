@@ -1,5 +1,7 @@
 //! The node of a member: creates it, and deletes it again if nobody wants it.
 
+use std::sync::Arc;
+
 use crate::contend::hold::Hold;
 use crate::error::{ErrorKind, Result};
 use crate::path;
@@ -13,7 +15,6 @@ use crate::session::session::Session;
 use crate::session::status::Usable;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{WatchLoop, worth_asking};
-use std::sync::Arc;
 
 pub(super) const JOIN: Purpose =
     Purpose::to_change("join the group", "CREATE on the group's node, and READ");
@@ -123,7 +124,7 @@ impl MemberNode {
         made.map(|made| made.czxid)
     }
 
-    pub(super) fn stand(&self, session: Arc<Session>, czxid: i64) -> Hold {
+    fn stand(&self, session: Arc<Session>, czxid: i64) -> Hold {
         let (group, id) = (path::parent(&self.path), path::last(&self.path));
         Hold::on_named(&self.target.client, session, (group, id), "membership", czxid)
     }

@@ -1,5 +1,9 @@
 //! A membership, and the thread that rejoins after a loss.
 
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::member_node::{JoinOutcome, MemberNode, leave};
 use crate::contend::errors::cancelled;
 use crate::contend::held_node::DROP_LIMIT;
@@ -9,20 +13,18 @@ use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{Condvar, Deadline, Mutex};
+use crate::rt::{self, Condvar, Deadline, Mutex};
 use crate::session::callbacks::InOrder;
 use crate::session::cancel::Cancel;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::WatchLoop;
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// How long a member that the server refuses waits before it tries to rejoin.
 const REST: Duration = Duration::from_secs(1);
 
-/// A membership in a [`Group`](crate::Group), which rejoins by itself after a loss; dropping it leaves the group.
+/// A membership in a [`Group`](crate::Group), which rejoins by itself after a loss; dropping it
+/// leaves the group.
 ///
 /// Dropping returns when the node's deletion is under way, within half a second.
 ///
@@ -40,10 +42,31 @@ const REST: Duration = Duration::from_secs(1);
 #[must_use = "if unused the group is left immediately"]
 #[clippy::has_significant_drop]
 pub struct Membership {
-    pub(super) seat: Arc<SharedMembership>,
+    seat: Arc<SharedMembership>,
 }
 
 impl Membership {
+    /// A membership of which the hold is the first node; the thread that rejoins is started.
+    pub(super) fn start(node: Arc<MemberNode>, hold: Hold) -> Result<Membership> {
+        let callbacks = InOrder::new(node.target.client.core().events());
+        let seat = Arc::new(SharedMembership {
+            node,
+            leaving: Cancel::new(),
+            part: Mutex::new(MembershipState::new(hold)),
+            changed: Condvar::new(),
+            callbacks,
+        });
+        let keeper = Arc::clone(&seat);
+        match rt::spawn("zklock-member", move || keeper.keep()) {
+            Ok(()) => Ok(Membership { seat }),
+            Err(error) => {
+                let hold = seat.part.lock().hold.take();
+                drop(hold);
+                Err(error)
+            }
+        }
+    }
+
     /// The member's node, as the client names it.
     pub fn path(&self) -> &str {
         &self.seat.node.path
@@ -144,32 +167,32 @@ impl fmt::Debug for Membership {
 }
 
 /// What a membership and its thread share.
-pub(super) struct SharedMembership {
-    pub(super) node: Arc<MemberNode>,
-    pub(super) leaving: Cancel,
-    pub(super) part: Mutex<MembershipState>,
-    pub(super) changed: Condvar,
-    pub(super) callbacks: Arc<InOrder>,
+struct SharedMembership {
+    node: Arc<MemberNode>,
+    leaving: Cancel,
+    part: Mutex<MembershipState>,
+    changed: Condvar,
+    callbacks: Arc<InOrder>,
 }
 
-pub(super) struct MembershipState {
+struct MembershipState {
     /// The hold on the present node, until its loss is noticed.
-    pub(super) hold: Option<Hold>,
+    hold: Option<Hold>,
     /// The loss handle of the present hold, or of the last one.
-    pub(super) lost: Lost,
+    lost: Lost,
     /// Why the hold was lost, if it was.
-    pub(super) away: Option<LossReason>,
-    pub(super) on_lost: Vec<LossCallback>,
-    pub(super) on_rejoined: Vec<OnRejoined>,
+    away: Option<LossReason>,
+    on_lost: Vec<LossCallback>,
+    on_rejoined: Vec<OnRejoined>,
     /// The outcome of leaving, once the thread has ended.
-    pub(super) left: Option<Result<()>>,
+    left: Option<Result<()>>,
 }
 
 type LossCallback = Arc<Mutex<Box<dyn FnMut(LossReason) + Send>>>;
 type OnRejoined = Arc<Mutex<Box<dyn FnMut() + Send>>>;
 
 impl MembershipState {
-    pub(super) fn new(hold: Hold) -> MembershipState {
+    fn new(hold: Hold) -> MembershipState {
         MembershipState {
             lost: hold.lost(),
             hold: Some(hold),
@@ -183,7 +206,7 @@ impl MembershipState {
 
 impl SharedMembership {
     /// Runs the thread: creates the node again whenever it is lost.
-    pub(super) fn keep(&self) {
+    fn keep(&self) {
         let mut watch_loop = WatchLoop::new(&self.node.target.client, Some(&self.leaving));
         let mut unsure = None;
         let left = loop {
@@ -264,7 +287,7 @@ impl SharedMembership {
     }
 
     /// Schedules a callback, unless the group is left before it runs.
-    pub(super) fn tell(&self, callback: impl FnOnce() + Send + 'static) {
+    fn tell(&self, callback: impl FnOnce() + Send + 'static) {
         let leaving = self.leaving.clone();
         self.callbacks.dispatch(move || {
             if !leaving.is_cancelled() {
@@ -273,7 +296,7 @@ impl SharedMembership {
         });
     }
 
-    pub(super) fn leave(
+    fn leave(
         self: &Arc<Self>,
         wait: &Wait,
         release: impl FnOnce(Hold) -> Result<bool>,

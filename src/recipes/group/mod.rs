@@ -1,23 +1,20 @@
 //! Group membership: the members, how to join, and how to observe them.
 
-pub(crate) mod membership;
-
 mod member_node;
+pub(crate) mod membership;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use self::member_node::{JOIN, JoinOutcome, MemberNode};
-use self::membership::{Membership, MembershipState, SharedMembership};
+use self::membership::Membership;
 use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
 use crate::contend::changes::Changes;
 use crate::contend::list_contenders::HIDDEN;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, Condvar, Deadline, Mutex};
-use crate::session::callbacks::InOrder;
-use crate::session::cancel::Cancel;
+use crate::rt::{self, Deadline};
 use crate::session::client_core::{ClaimedName, ClientCore};
 use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::session::Session;
@@ -62,9 +59,9 @@ pub struct Member {
     pub id: String,
     /// What it says about itself. Empty if an ACL hides it.
     pub data: Vec<u8>,
-    /// The id of its session, as servers name it in their logs (in hexadecimal). 0 means that the
-    /// node belongs to no session, so that no session's end deletes it. -1 means unknown: since
-    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
+    /// The id of its session. 0 means that the node belongs to no session, so that no session's end
+    /// deletes it. -1 means unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data
+    /// hides this, too.
     pub session: SessionId,
     /// When it joined in this session, by the ensemble's clock;
     /// [`UNIX_EPOCH`](SystemTime::UNIX_EPOCH) if an ACL hides that.
@@ -127,13 +124,13 @@ impl Group {
         let until = wait.until();
         let whole = core.whole(&path);
         let limits = WaitLimits::from(&wait);
-        let taken = |path: &str| match limits.over::<()>(path) {
-            Err(cancelled) => cancelled,
-            Ok(_) => taken(rt::now().saturating_duration_since(begin), path),
+        let refuse = |path: &str| {
+            limits.check(path)?;
+            Err(taken(rt::now().saturating_duration_since(begin), path))
         };
         let mut watch_loop = self.target.watch_loop(limits);
         let Some(claim) = claim(core, &whole, &watch_loop, until) else {
-            return Err(taken(&path));
+            return refuse(&path);
         };
         let (target, claim) = (self.target.clone(), Arc::new(claim));
         let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
@@ -148,29 +145,14 @@ impl Group {
         }
         let hold = match settled? {
             JoinOutcome::Standing(hold) => hold,
-            JoinOutcome::Taken => return Err(taken(&node.path)),
+            JoinOutcome::Taken => return refuse(&node.path),
             // If the node was created, it is being deleted.
             JoinOutcome::NotInTime => {
-                limits.over::<()>(&node.path)?;
+                limits.check(&node.path)?;
                 return Err(JOIN.unanswered(core, was_asked, &node.path));
             }
         };
-        let seat = Arc::new(SharedMembership {
-            node,
-            leaving: Cancel::new(),
-            part: Mutex::new(MembershipState::new(hold)),
-            changed: Condvar::new(),
-            callbacks: InOrder::new(core.events()),
-        });
-        let keeper = Arc::clone(&seat);
-        match rt::spawn("zklock-member", move || keeper.keep()) {
-            Ok(()) => Ok(Membership { seat }),
-            Err(error) => {
-                let hold = seat.part.lock().hold.take();
-                drop(hold);
-                Err(error)
-            }
-        }
+        Membership::start(node, hold)
     }
 
     /// Lists the members, sorted by id, as this client's server knows them.

@@ -87,9 +87,9 @@ impl Participant {
         let limits = WaitLimits::from(wait);
         let mut watch_loop = target.watch_loop(limits);
         loop {
-            limits.over::<()>(node)?;
+            limits.check(node)?;
             let Some(session) = watch_loop.session(until)? else {
-                limits.over::<()>(node)?;
+                limits.check(node)?;
                 return Err(JOIN.unanswered(core, unsure.is_some(), node));
             };
             let question = {
@@ -136,7 +136,7 @@ impl Participant {
                     if !is_taken {
                         continue;
                     }
-                    limits.over::<()>(node)?;
+                    limits.check(node)?;
                     let message = format!(
                         "the name {name:?} was in use for {:.1?}, or an earlier session has not \
                          ended: use another name, or wait longer",
@@ -152,7 +152,7 @@ impl Participant {
                     }
                 }
                 None => {
-                    limits.over::<()>(node)?;
+                    limits.check(node)?;
                     return Err(target.refused(&Fault::ConnectionLoss, JOIN));
                 }
             }
