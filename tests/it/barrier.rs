@@ -155,6 +155,23 @@ fn what_others_do_while_an_answer_is_lost_is_not_undone() {
 }
 
 #[test]
+fn a_barrier_with_a_node_below_it_stays_raised() {
+    skip_without_zookeeper!();
+    let site = Site::shared("barrier-below");
+    let zk = site.client();
+    let barrier = Barrier::new(&zk, &site.base, "a");
+    barrier.raise().unwrap();
+    let (mut raw, below) = (site.raw(), format!("{}/a/below", site.base));
+    raw.create(&below, b"", Kind::Persistent).unwrap();
+    assert_eq!(kind(barrier.lift()), ErrorKind::Server);
+    assert!(barrier.is_raised().unwrap());
+    raw.delete(&below).unwrap();
+    assert!(barrier.lift().unwrap());
+    drop((barrier, raw));
+    site.finish([zk]);
+}
+
+#[test]
 fn waiting_goes_on_over_lost_connections_and_sessions() {
     skip_without_server!();
     let site = Site::own("barrier-lost");
