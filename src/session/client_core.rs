@@ -377,8 +377,11 @@ impl ClientCore {
                 let info = session.info();
                 let before = slot.session.replace(Arc::new(session));
                 slot.suspended = None;
-                let (session, timeout) = (info.session.into(), info.timeout);
-                self.report(|| Event::Connected { session, timeout });
+                self.report(|| Event::Connected {
+                    session: info.session.into(),
+                    timeout: info.timeout,
+                    server: info.server,
+                });
                 // Listeners are told only of changes after the very first connection.
                 slot.told.get_or_insert(SessionState::Connected);
                 slot.retired.extend(before);
@@ -414,12 +417,8 @@ impl ClientCore {
         match notice {
             Notice::Alive => {}
             Notice::Paused(gap) => {
+                logging::warning!(target: "zklock::client", "{}", Event::Paused { gap });
                 self.report(|| Event::Paused { gap });
-                logging::warning!(
-                    target: "zklock::client",
-                    "this process was not running for {gap:.1?}: it was paused, or the machine slept or \
-                     was overloaded"
-                );
             }
             Notice::Over => self.bury(),
             _ => self.noticed_change(),

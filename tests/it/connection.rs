@@ -581,7 +581,7 @@ fn helper_that_holds_a_lock() {
     };
     let (tell, paused) = channel();
     let report = move |event: &Event| {
-        if let Event::Paused { gap } = event {
+        if let Event::Paused { gap, .. } = event {
             tell.send(*gap).unwrap();
         }
     };

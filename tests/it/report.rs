@@ -29,8 +29,15 @@ fn the_life_of_a_lock_is_reported_in_order() {
     let site = Site::shared("events");
     let (zk, told) = reporting(site.hosts());
     let path = format!("{}/a", site.base);
-    let Event::Connected { session, timeout } = next(&told) else { panic!("not connected") };
+    let connected = next(&told);
+    let Event::Connected { session, timeout, server, .. } = connected else {
+        panic!("{connected}")
+    };
     assert_eq!((Some(session), timeout), (zk.session_id(), zk.session_timeout()));
+    assert_eq!(server.unwrap().to_string(), site.hosts());
+    let line =
+        format!("session {session} opened at {}, with a timeout of {timeout:?}", site.hosts());
+    assert_eq!(connected.to_string(), line);
     let lock = DistributedLock::new(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
     let acquired = next(&told);
@@ -42,7 +49,7 @@ fn the_life_of_a_lock_is_reported_in_order() {
         let lock = lock.clone();
         waiting(move || drop(lock.lock().unwrap()))
     };
-    let Event::Waiting { lock: waited_for, ahead: 0, holder: None } = next(&told) else {
+    let Event::Waiting { lock: waited_for, ahead: 0, holder: None, .. } = next(&told) else {
         panic!("a thread of this process is waited for")
     };
     assert_eq!(waited_for, path);
@@ -60,7 +67,7 @@ fn the_life_of_a_lock_is_reported_in_order() {
     let other = site.client();
     let theirs = DistributedLock::new(&other, &site.base, "a").lock().unwrap();
     assert!(lock.try_lock_for(Duration::from_secs(1)).unwrap().is_none());
-    let Event::Waiting { lock: waited_for, ahead: 1, holder } = next(&told) else {
+    let Event::Waiting { lock: waited_for, ahead: 1, holder, .. } = next(&told) else {
         panic!("another client's lock is waited for")
     };
     assert_eq!((waited_for, holder.as_deref()), (path.clone(), Some(theirs.path())));
@@ -83,7 +90,7 @@ fn an_outage_and_a_loss_are_reported() {
     assert!(matches!(next(&told), Event::Acquired { .. }));
     proxy.cut();
     let suspended = next(&told);
-    let Event::Suspended { lease_left } = suspended else { panic!("{suspended:?}") };
+    let Event::Suspended { lease_left, .. } = suspended else { panic!("{suspended:?}") };
     assert!(lease_left > Duration::ZERO && lease_left <= T, "{lease_left:?}");
     assert!(matches!(next(&told), Event::Resumed { .. }));
     assert!(guard.is_held());
@@ -92,9 +99,11 @@ fn an_outage_and_a_loss_are_reported() {
     // The loss of the session and that of its lock, in either order.
     let mut lost = [next(&told), next(&told)];
     lost.sort_by_key(|event| matches!(event, Event::Lost { .. }));
-    let reason = LossReason::LeaseExpired;
-    let lock_lost = Event::Lost { lock: format!("{}/a", site.base), reason };
-    assert_eq!(lost, [Event::SessionLost, lock_lost]);
+    let [session_lost, lock_lost] = lost;
+    assert_eq!(session_lost, Event::SessionLost);
+    let Event::Lost { lock: name, reason, .. } = &lock_lost else { panic!("{lock_lost}") };
+    assert_eq!((name, *reason), (&format!("{}/a", site.base), LossReason::LeaseExpired));
+    assert_eq!(lock_lost.to_string(), format!("{name} is lost: {reason}"));
     drop(guard);
     proxy.pass();
     drop(lock.lock().unwrap());
@@ -164,9 +173,11 @@ fn a_deletion_that_goes_on_in_the_background_is_reported() {
     let path = guard.path().to_owned();
     proxy.hold();
     assert!(!guard.unlock_within(Duration::from_millis(100)).unwrap());
-    let pending = std::iter::repeat_with(|| next(&told))
-        .find(|event| matches!(event, Event::CleanupPending { .. }));
-    assert_eq!(pending, Some(Event::CleanupPending { path }));
+    let mut pending = std::iter::repeat_with(|| match next(&told) {
+        Event::CleanupPending { path, .. } => Some(path),
+        _ => None,
+    });
+    assert_eq!(pending.find_map(|path| path), Some(path));
     proxy.pass();
     site.wait_for_children("a", 0);
     site.finish([zk]);
