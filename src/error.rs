@@ -22,6 +22,8 @@ struct Inner {
     path: Option<String>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     others: Vec<Error>,
+    /// Whether the call may have taken effect, whatever its kind.
+    in_doubt: bool,
 }
 
 /// The kinds of [`Error`].
@@ -38,7 +40,8 @@ pub enum ErrorKind {
     /// connections were closed right after a request of one size, requests of that size or more
     /// fail with this kind for a minute, without being sent.
     TooLarge,
-    /// No server answered in time, and the call has had no effect.
+    /// No server answered in time, and the call has changed nothing. (A guard that was given to the call
+    /// is released all the same.)
     Connect,
     /// The connection was lost, or the time was over, before the reply came: the call may have taken
     /// effect.
@@ -93,12 +96,19 @@ impl Error {
             path: None,
             source: None,
             others: Vec::new(),
+            in_doubt: false,
         }))
     }
 
     /// Names the node that the failed operation was about.
     pub(crate) fn on(mut self, path: impl Into<String>) -> Error {
         self.0.path = Some(path.into());
+        self
+    }
+
+    /// Says that a request of the failed call was sent, and that its reply is not known.
+    pub(crate) fn in_doubt(mut self) -> Error {
+        self.0.in_doubt = true;
         self
     }
 
@@ -140,13 +150,15 @@ impl Error {
     /// True for [`Connect`](ErrorKind::Connect), [`SessionLost`](ErrorKind::SessionLost),
     /// [`Lost`](ErrorKind::Lost), [`SequenceExhausted`](ErrorKind::SequenceExhausted),
     /// [`Taken`](ErrorKind::Taken), [`Full`](ErrorKind::Full) and [`System`](ErrorKind::System).
-    /// False for [`ConnectionLoss`](ErrorKind::ConnectionLoss), which leaves open whether the call took
-    /// effect, and for what another attempt does not change: bad arguments, refused credentials and
+    /// False if the call [may have taken effect](Error::may_have_taken_effect), and for what another attempt does not change: bad arguments, refused credentials and
     /// permissions, replies that the server should not have given, a node or other thing that does not
     /// exist, exists already, has children or has another version, an unsupported call, a cancelled
     /// wait, a closed client.
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::*;
+        if self.may_have_taken_effect() {
+            return false;
+        }
         match self.0.kind {
             Connect | SessionLost | Lost | SequenceExhausted | Taken | Full | System => true,
             ConnectionLoss | InvalidName | InvalidArgument | TooLarge | AuthFailed
@@ -158,10 +170,12 @@ impl Error {
     /// Whether the call may have taken effect although it failed: its request was sent, and the reply
     /// was lost.
     ///
-    /// True for [`ConnectionLoss`](ErrorKind::ConnectionLoss) only. Look at what the call was to change
-    /// before you repeat it.
+    /// Always true for [`ConnectionLoss`](ErrorKind::ConnectionLoss). An acknowledgement, a vote or a
+    /// decision that was sent and not answered is in doubt, too, if the wait for the reply was
+    /// [cancelled](ErrorKind::Cancelled) or the [session lost](ErrorKind::SessionLost). Look at what the
+    /// call was to change before you repeat it.
     pub fn may_have_taken_effect(&self) -> bool {
-        self.0.kind == ErrorKind::ConnectionLoss
+        self.0.in_doubt || self.0.kind == ErrorKind::ConnectionLoss
     }
 
     /// Whether ZooKeeper could not be reached, or not for long enough to keep the session.
@@ -226,5 +240,7 @@ mod tests {
         assert_eq!(error.to_string(), "could not connect (node \"/a\")");
         assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "no route");
         assert!(error.is_retryable());
+        let in_doubt = Error::new(ErrorKind::SessionLost, "no reply").in_doubt();
+        assert!(in_doubt.may_have_taken_effect() && !in_doubt.is_retryable());
     }
 }

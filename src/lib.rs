@@ -82,7 +82,7 @@
 //!
 //! | [`ErrorKind`] | What it means | [outage](Error::is_outage) | [retryable](Error::is_retryable) | [may have taken effect](Error::may_have_taken_effect) | What to do |
 //! |---|---|---|---|---|---|
-//! | [`Connect`](ErrorKind::Connect) | no server answered in time; certainly no effect | yes | yes | | retry later, alert |
+//! | [`Connect`](ErrorKind::Connect) | no server answered in time; nothing was changed | yes | yes | | retry later, alert |
 //! | [`ConnectionLoss`](ErrorKind::ConnectionLoss) | the request was sent, the reply lost | yes | | **yes** | look what happened before you repeat it |
 //! | [`SessionLost`](ErrorKind::SessionLost) | the session ended, and with it what was held | yes | yes | | stop the work, acquire again |
 //! | [`Lost`](ErrorKind::Lost) | what was held was lost although the session lives: its node was deleted | | yes | | stop the work, acquire again |
@@ -162,7 +162,9 @@
 //! # Logging
 //!
 //! The crate logs with [`log`](https://docs.rs/log): events, never single requests, and never
-//! credentials. An outage is one line at its start, one a minute, and one at its end.
+//! credentials. An outage is two lines at level `warn` at its start (the connection is lost, no server
+//! can be reached), one a minute, and a line at level `info` at its end. A session that is lost in it is
+//! one line more at level `warn`, and so is each lock.
 //!
 //! | Target | What it logs |
 //! |---|---|

@@ -56,6 +56,11 @@ impl Purpose {
         Error::new(kind, message).on(node)
     }
 
+    /// The error of a call that ended otherwise, after a request without an answer or without any.
+    pub(crate) fn in_doubt_if(self, was_asked: bool, error: Error) -> Error {
+        if self.is_in_doubt(was_asked) { error.in_doubt() } else { error }
+    }
+
     /// Whether it may have changed something, if the latest request had no answer.
     pub(crate) fn is_in_doubt(self, was_asked: bool) -> bool {
         self.changes && was_asked

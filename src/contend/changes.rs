@@ -41,6 +41,7 @@ type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 /// }
 /// # Ok::<(), zklock::Error>(())
 /// ```
+#[must_use = "it watches only while it is asked"]
 pub struct Changes<T> {
     client: Client,
     node: Result<String>,

@@ -433,7 +433,10 @@ impl Hold {
             match self.until_usable(&waiter.0, wait) {
                 Usable::Now => {}
                 Usable::NotInTime => return Err(self.not_in_time(wait, purpose, unanswered)),
-                Usable::Never(end) => return Err(self.lost_error(end.into())),
+                Usable::Never(end) => {
+                    let lost = self.lost_error(end.into());
+                    return Err(purpose.in_doubt_if(unanswered, lost));
+                }
             }
             match session.ask(wait.until(), wait.cancel(), question.clone(), drop)? {
                 Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => unanswered = true,
@@ -451,7 +454,7 @@ impl Hold {
     /// The error of a call that had no answer in time, after a request or without any.
     fn not_in_time(&self, wait: &Wait, purpose: Purpose, was_asked: bool) -> Error {
         if wait.is_cancelled() {
-            return cancelled(self.path());
+            return purpose.in_doubt_if(was_asked, cancelled(self.path()));
         }
         purpose.unanswered(&self.held_node.core, was_asked, self.path())
     }

@@ -121,7 +121,7 @@ impl Contender {
 
     /// What stands in the default data between two of its names.
     fn part(&self, name: &str, next: &str) -> Option<&str> {
-        let text = std::str::from_utf8(&self.data).ok()?;
+        let text = std::str::from_utf8(&self.data).ok()?.lines().next()?;
         if !text.starts_with("host=") {
             return None;
         }
@@ -129,9 +129,10 @@ impl Contender {
         if next.is_empty() { Some(rest) } else { Some(rest.split_once(next)?.0) }
     }
 
-    /// The data as text, with what is not UTF-8 replaced.
+    /// The first line of the data as text, with what is not UTF-8 replaced.
     pub fn label(&self) -> String {
-        String::from_utf8_lossy(&self.data).into_owned()
+        let first = self.data.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        String::from_utf8_lossy(first).into_owned()
     }
 }
 

@@ -105,8 +105,9 @@ impl From<Lost> for Cancel {
         if state.loss(lost.turn).is_some() {
             token.cancel();
         } else if !state.is_over(lost.turn) {
-            let tripped = token.clone();
-            state.callbacks.push(Box::new(move |_| tripped.cancel()));
+            // A program may make a token for each wait of a hold that lasts for months.
+            state.tokens.retain(|token| token.upgrade().is_some());
+            state.tokens.push(token.downgrade());
         }
         drop(state);
         token

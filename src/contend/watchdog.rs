@@ -14,6 +14,7 @@ use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
 use crate::session::callbacks::{Callbacks, EventHook};
+use crate::session::cancel::WeakCancel;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::notify::{Signal, Subscription};
@@ -29,6 +30,8 @@ pub(super) struct Watchdog {
     pub(super) session: Weak<Session>,
     /// The node as the server knows it.
     pub(super) node: String,
+    /// The length of the chroot in front of it.
+    chroot: usize,
     /// What is held, for messages: such as "lock" or "permit".
     pub(super) noun: &'static str,
     /// Where a loss is reported, and of which lock, as the client names it.
@@ -59,6 +62,8 @@ pub(super) struct WatchdogState {
     pub(super) lost: Option<LossReason>,
     pub(super) released: bool,
     pub(super) callbacks: Vec<OnLost>,
+    /// Tokens that the loss trips.
+    pub(super) tokens: Vec<WeakCancel>,
     /// The release of the lock was requested.
     pub(super) requested: bool,
     pub(super) request_callbacks: Vec<OnRequest>,
@@ -145,6 +150,7 @@ pub(crate) struct HolderCallbacks {
 
 impl WatchdogState {
     pub(super) fn take_callbacks(&mut self) -> HolderCallbacks {
+        self.tokens.clear();
         HolderCallbacks {
             _lost: mem::take(&mut self.callbacks),
             _requested: mem::take(&mut self.request_callbacks),
@@ -181,6 +187,7 @@ impl Watchdog {
     ) -> Watchdog {
         Watchdog {
             session: Arc::downgrade(session),
+            chroot: node.len() - core.shown(&node).len(),
             node,
             noun,
             hook: core.hook().map(|hook| (Arc::clone(hook), lock.to_owned())),
@@ -192,6 +199,11 @@ impl Watchdog {
             state: Mutex::default(),
             changed: Condvar::new(),
         }
+    }
+
+    /// The node as the client names it.
+    fn shown(&self) -> &str {
+        self.node.get(self.chroot..).unwrap_or(&self.node)
     }
 
     pub(super) fn signal(self: &Arc<Self>, act: fn(&Arc<Watchdog>)) -> Signal {
@@ -307,7 +319,7 @@ impl Watchdog {
                 target: "zklock::hold",
                 "cannot watch the holder's node {:?}: {fault}; retrying. Until that succeeds, \
                  its deletion or a request to release the lock may go unnoticed",
-                self.node
+                self.shown()
             );
         }
     }
@@ -463,7 +475,7 @@ impl Watchdog {
         }
         // The request is for the node: no other thread here may have it after this holder.
         self.contest();
-        logging::info!(target: "zklock::hold", "{:?} was asked to release its lock", self.node);
+        logging::info!(target: "zklock::hold", "{:?} was asked to release its lock", self.shown());
     }
 
     /// Writes the holder's data back, which the request has overwritten and which others read.
@@ -493,8 +505,10 @@ impl Watchdog {
         let callbacks = mem::take(&mut state.callbacks);
         state.due += callbacks.len();
         let (idle, listener) = (state.idle, state.listener.clone());
+        let tokens = mem::take(&mut state.tokens);
         self.changed.notify_all();
         drop(state);
+        tokens.iter().filter_map(WeakCancel::upgrade).for_each(|token| token.cancel());
         for callback in callbacks {
             self.tell_of_loss(callback, why);
         }
@@ -506,7 +520,7 @@ impl Watchdog {
             if let Some((hook, lock)) = &self.hook {
                 hook.report(Event::Lost { lock: lock.clone(), reason: why });
             }
-            let (noun, node) = (self.noun, &self.node);
+            let (noun, node) = (self.noun, self.shown());
             logging::warning!(target: "zklock::hold", "{noun} lost: {why} (node {node:?})");
         }
     }

@@ -244,11 +244,11 @@ impl Runner {
                     End::AuthFailed => "is over: the server rejected the credentials",
                     End::Closed => "is over: the client closed it",
                 };
-                logging::line!(
-                if why == End::Closed { log::Level::Debug } else { log::Level::Warn },
-                target: "zklock::link",
-                                    "session 0x{session:x} {what}"
-                                );
+                let level = match why {
+                    End::Closed => log::Level::Debug,
+                    _ => log::Level::Warn,
+                };
+                logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}");
             }
         }
     }

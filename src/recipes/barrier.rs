@@ -72,10 +72,10 @@ impl Barrier {
     ///
     /// # Errors
     ///
-    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) or [`Connect`](ErrorKind::Connect) without a
-    ///   reply within the [connect timeout](crate::ClientBuilder::connect_timeout): the barrier may
-    ///   be up or not.
-    /// - `ConnectionLoss` also if a reply was lost and the barrier is not up, but may have been up
+    /// - [`Connect`](ErrorKind::Connect) if no server could be asked within the
+    ///   [connect timeout](crate::ClientBuilder::connect_timeout): this call has not raised it.
+    /// - [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer by then:
+    ///   this call may have raised it; and if a reply was lost and the barrier is not up, but may have been up
     ///   in the meantime.
     /// - [`InvalidName`](ErrorKind::InvalidName), [`NotAuthorized`](ErrorKind::NotAuthorized), and
     ///   other errors that waiting does not resolve.

@@ -241,10 +241,8 @@ macro_rules! looking_on {
             ///
             /// # Errors
             ///
-            /// [`Connect`](crate::ErrorKind::Connect) or
-            /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the ensemble does not
-            /// answer within the [connect timeout](crate::ClientBuilder::connect_timeout);
-            /// otherwise errors that waiting does not resolve.
+            /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
+            /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that waiting does not resolve.
             pub fn contenders(&self) -> Result<Vec<Contender>> {
                 self.config.contenders(false)
             }

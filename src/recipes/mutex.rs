@@ -127,7 +127,6 @@ impl DistributedLock {
     /// [`Closed`](crate::ErrorKind::Closed), [`System`](crate::ErrorKind::System),
     /// [`Server`](crate::ErrorKind::Server). If the client limits its retries with a
     /// [`Retry`](crate::Retry), trouble with the connection beyond that limit, too:
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss),
     /// [`Connect`](crate::ErrorKind::Connect), [`SessionLost`](crate::ErrorKind::SessionLost). An
     /// error never leaves a node behind.
     pub fn lock(&self) -> Result<LockGuard> {

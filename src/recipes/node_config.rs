@@ -150,7 +150,11 @@ impl NodeConfig {
         let whole = self.whole()?;
         match watch_loop.find(wait.until, wait.ask_until, move |view| look(view, &whole))? {
             Some(found) => found.map(Some).map_err(|fault| self.refused(&fault, purpose)),
-            None => wait.over(self.node()?),
+            None => {
+                let was_asked = watch_loop.is_unanswered();
+                let in_doubt = |error| purpose.in_doubt_if(was_asked, error);
+                wait.over(self.node()?).map_err(in_doubt)
+            }
         }
     }
 

@@ -131,7 +131,7 @@ impl OnceMark {
         self.at
     }
 
-    /// What ran the job: host, process id, program and thread.
+    /// The process that ran the job: its host, process id, program and thread.
     pub fn by(&self) -> &str {
         &self.by
     }
@@ -293,7 +293,8 @@ impl Once {
         }
         let by = String::from_utf8_lossy(&default_data()).into_owned();
         let call = Uuid::from_u128(rt::random()).simple().to_string();
-        let label = format!("{by} call={call}");
+        // The second line tells this call's nodes from those of other calls of the same thread.
+        let label = format!("{by}\ncall={call}");
         let lock = DistributedLock::builder(client, self.below("locks")?, key)
             .acl(self.target.acl.clone())
             .data(label.as_str())

@@ -60,8 +60,7 @@ impl SharedValue {
     /// # Errors
     ///
     /// [`InvalidName`](ErrorKind::InvalidName); [`NotAuthorized`](ErrorKind::NotAuthorized) without
-    /// READ; [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) if
-    /// the ensemble does not answer within the
+    /// READ; [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the
     /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting does
     /// not resolve.
     pub fn get(&self) -> Result<Option<Versioned>> {
@@ -90,8 +89,8 @@ impl SharedValue {
     /// [`TooLarge`](ErrorKind::TooLarge) for more data than the server allows: nothing was sent, or
     /// the error says that an earlier attempt may have set the value;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without WRITE on the node, or CREATE on its
-    /// parent; otherwise as [`get`](SharedValue::get). If the ensemble has not answered in time,
-    /// the value may still be set.
+    /// parent; [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer
+    /// in time: the value may be set; otherwise as [`get`](SharedValue::get).
     pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<Version> {
         let (data, acl) = (data.into(), self.target.acl.clone());
         let until = Deadline::after(self.target.client.core().connect_timeout());

@@ -1,8 +1,8 @@
 //! Cancelling a wait from another thread.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use super::notify::{Signal, Signals, Subscription};
 use crate::rt::{AtomicBool, Mutex};
@@ -56,10 +56,10 @@ impl Cancel {
         let any = Cancel::new();
         let mut parents = Vec::new();
         for token in tokens {
-            let child = Arc::downgrade(&any.shared);
+            let child = any.downgrade();
             let trip: Signal = Arc::new(move || {
-                if let Some(shared) = child.upgrade() {
-                    Cancel { shared }.cancel();
+                if let Some(child) = child.upgrade() {
+                    child.cancel();
                 }
             });
             parents.push((token.clone(), token.subscribe(trip)));
@@ -87,8 +87,22 @@ impl Cancel {
         self.shared.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
     }
 
+    /// A reference that does not keep the token.
+    pub(crate) fn downgrade(&self) -> WeakCancel {
+        WeakCancel(Arc::downgrade(&self.shared))
+    }
+
     pub(crate) fn subscribe(&self, signal: Signal) -> Subscription {
         self.shared.signals.subscribe(signal)
+    }
+}
+
+/// A [`Cancel`] token as long as anybody else keeps it.
+pub(crate) struct WeakCancel(Weak<CancelShared>);
+
+impl WeakCancel {
+    pub(crate) fn upgrade(&self) -> Option<Cancel> {
+        self.0.upgrade().map(|shared| Cancel { shared })
     }
 }
 

@@ -59,8 +59,8 @@ impl Client {
     /// # Errors
     ///
     /// [`InvalidName`](ErrorKind::InvalidName) names the part of the connect string that is
-    /// malformed; [`Connect`](ErrorKind::Connect) says what went wrong with the last server that
-    /// was tried before the connect timeout ended.
+    /// malformed; [`Connect`](ErrorKind::Connect) says what went wrong with each server when the
+    /// connect timeout is over.
     pub fn connect(hosts: &str) -> Result<Client> {
         Client::builder(hosts).connect()
     }

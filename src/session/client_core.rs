@@ -397,7 +397,7 @@ impl ClientCore {
     pub(crate) fn why_unreachable(&self) -> String {
         let slot = self.slot.lock();
         match (slot.state(), &slot.failure) {
-            (SessionState::Connected, _) => "the server is slow".to_owned(),
+            (SessionState::Connected, _) => "the server does not answer".to_owned(),
             (SessionState::Suspended, _) => "the connection is lost".to_owned(),
             (_, Some((_, error))) => error.to_string(),
             (_, None) => "there is no session".to_owned(),
@@ -455,7 +455,13 @@ impl ClientCore {
         self.changed.tell();
         // Without the lock: a logger may ask for the state.
         if let Some(state) = changed {
-            logging::info!(target: "zklock::client", "the session is {state}");
+            let level = match (state, self.handle()) {
+                // Of its own connections, the link logs more.
+                (_, None) => log::Level::Debug,
+                (SessionState::Suspended | SessionState::Lost, Some(_)) => log::Level::Warn,
+                (SessionState::Connected | SessionState::Closed, Some(_)) => log::Level::Info,
+            };
+            logging::line!(level, target: "zklock::client", "the session is {state}");
         }
     }
 

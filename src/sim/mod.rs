@@ -27,6 +27,7 @@ use harness::{Play, Role, Stage};
 use plan::{PlannedFault, Recipe};
 use world::Operation;
 
+use crate::Cancel;
 use crate::DistributedLock;
 use crate::rt::schedule::current;
 
@@ -190,6 +191,11 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
                 return stage.accuse("the lock was not granted".to_owned());
             };
             let (told, heard) = (Arc::new(AtomicU64::new(0)), guard.lost());
+            let token = Cancel::from(guard.lost());
+            let forgotten = Cancel::from(guard.lost()).downgrade();
+            if forgotten.upgrade().is_some() {
+                stage.accuse("the hold keeps a token that nobody else has".to_owned());
+            }
             let counted = Arc::clone(&told);
             guard.on_lost(move |_| {
                 counted.fetch_add(1, Ordering::SeqCst);
@@ -222,6 +228,9 @@ fn a_loss_by_a_pause_is_told_whoever_finds_it_first() {
                 });
             }
             drop(guard);
+            if is_over && !token.is_cancelled() {
+                stage.accuse("the loss has not tripped the token".to_owned());
+            }
             if is_over && told.load(Ordering::SeqCst) != 1 {
                 stage.accuse(format!("on_lost was called {} times", told.load(Ordering::SeqCst)));
             }

@@ -87,6 +87,8 @@ fn while_one_is_at_work_others_are_told_who_it_is() {
         };
         assert_eq!(holder.path, node);
         assert!(holder.label().contains("pid="), "{holder:?}");
+        assert!(!holder.label().contains("call="), "{holder:?}");
+        assert!(holder.thread().is_some_and(|thread| !thread.contains("call=")), "{holder:?}");
     }
     assert_eq!(once(&other, &site).run("b", works).unwrap(), OnceOutcome::Done(7));
     drop(end);

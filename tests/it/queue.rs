@@ -724,17 +724,16 @@ fn an_acknowledgement_without_an_answer_is_resolved() {
         item.ack().unwrap();
         assert_eq!(queue.len().unwrap(), 0);
     }
-    // If the session is lost, too, the outcome may stay unknown.
+    // If the session is lost, too, the outcome stays unknown.
     queue.offer("b").unwrap();
     let item = queue.lease().unwrap();
-    proxy.drop_reply(opcode::MULTI, 1);
+    proxy.stall_reply(opcode::MULTI);
     let acks = waiting(move || item.ack());
+    eventually(SOON, "the acknowledgement", || site.children("q").is_empty());
     proxy.refuse();
-    let error = acks.join().unwrap();
-    // Either the cut or the answer may have come first.
-    if let Err(error) = error {
-        assert_eq!(error.kind(), ErrorKind::SessionLost);
-    }
+    let error = acks.join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SessionLost);
+    assert!(error.may_have_taken_effect() && !error.is_retryable(), "{error}");
     proxy.pass();
     drop((queue, proxy));
     site.finish([zk]);

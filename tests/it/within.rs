@@ -142,7 +142,14 @@ fn what_may_have_been_done_when_the_time_was_over_is_in_doubt() {
     let voted = participant.vote_within(Vote::Yes, BRIEF).unwrap_err();
     assert!(matches!(voted.kind(), ErrorKind::ConnectionLoss | ErrorKind::Connect), "{voted}");
     let token = Cancel::new();
+    let votes = {
+        let token = token.clone();
+        waiting(move || (participant.vote_within(Vote::Yes, &token).unwrap_err(), participant))
+    };
     token.cancel();
+    let (voted, participant) = votes.join().unwrap();
+    assert_eq!(voted.kind(), ErrorKind::Cancelled);
+    assert!(voted.may_have_taken_effect(), "{voted}: a request of the vote was sent");
     assert_eq!(kind(participant.vote_within(Vote::Yes, &token)), ErrorKind::Cancelled);
     proxy.pass();
     // Held up, not lost: the item is gone, or it is back.

@@ -152,9 +152,8 @@ impl LeaderElection {
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) or
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the ensemble does not answer within
-    /// the [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting
+    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting
     /// does not resolve.
     pub fn leader(&self) -> Result<Option<Candidate>> {
         Ok(self.config.first_contender(false)?.map(Candidate::from))
@@ -236,7 +235,7 @@ impl LeaderElectionBuilder {
     /// Sets the id of this candidate, as [`leader`](LeaderElection::leader) and
     /// [`candidates`](LeaderElection::candidates) show it to others: the data of its node.
     ///
-    /// Default: host, process id and the name of the thread that campaigns. Keep it below 1 MiB;
+    /// Default: host, process id, program and the name of the thread that campaigns. Keep it below 1 MiB;
     /// `__REVOKE__` and `unlock` are refused, because they ask a leader to resign.
     pub fn id(mut self, id: impl Into<String>) -> LeaderElectionBuilder {
         self.lock.config.data = Some(id.into().into_bytes());

@@ -100,7 +100,8 @@ impl Group {
     /// [`Taken`](ErrorKind::Taken) if the id was in use all that time;
     /// [`InvalidName`](ErrorKind::InvalidName) for an id that cannot be a node's name;
     /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`TooLarge`](ErrorKind::TooLarge);
-    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the connect timeout;
+    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the connect timeout,
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer by then;
     /// [`System`](ErrorKind::System) if no thread can be started; otherwise only what waiting does
     /// not resolve.
     pub fn join(&self, id: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Result<Membership> {
@@ -167,8 +168,7 @@ impl Group {
     /// # Errors
     ///
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the group's node;
-    /// [`Connect`](ErrorKind::Connect) or [`ConnectionLoss`](ErrorKind::ConnectionLoss) if the
-    /// ensemble does not answer within the
+    /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the
     /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting does
     /// not resolve.
     pub fn members(&self) -> Result<Vec<Member>> {

@@ -93,7 +93,8 @@ impl LeasedItem {
     /// - [`Lost`](crate::ErrorKind::Lost) if another client has deleted the lease.
     /// - [`SessionLost`](crate::ErrorKind::SessionLost), [`Closed`](crate::ErrorKind::Closed) or
     ///   [`AuthFailed`](crate::ErrorKind::AuthFailed) if the session was lost. If the item may have
-    ///   been deleted before that, the message says so.
+    ///   been deleted before that, the error
+    ///   [says so](crate::Error::may_have_taken_effect).
     /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without DELETE on the queue's node and
     ///   on the item; the item returns to the queue.
     /// - [`Server`](crate::ErrorKind::Server) if the item has a child that cannot be deleted with
@@ -110,7 +111,8 @@ impl LeasedItem {
     /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the time is over: the item may be
     /// gone from the queue, or return to it. [`Connect`](crate::ErrorKind::Connect) if nothing was
     /// sent by then: it returns to the queue. [`Cancelled`](crate::ErrorKind::Cancelled) if the wait
-    /// is cancelled: either may be. Otherwise as [`ack`](LeasedItem::ack).
+    /// is cancelled; if the request was sent by then, the error
+    /// [says so](crate::Error::may_have_taken_effect). Otherwise as [`ack`](LeasedItem::ack).
     pub fn ack_within(mut self, wait: impl Into<Wait>) -> Result<()> {
         let wait = wait.into();
         let _left = self.hold.leave(&wait)?;
@@ -138,7 +140,8 @@ impl LeasedItem {
                      item may be gone from the queue, or return to it",
                 )
                 .on(&self.path)
-                .caused_by(lost));
+                .caused_by(lost)
+                .in_doubt());
             }
             Err(lost) => return Err(lost),
         };

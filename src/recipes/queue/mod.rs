@@ -223,9 +223,8 @@ impl DistributedQueue {
     ///
     /// # Errors
     ///
-    /// [`Connect`](crate::ErrorKind::Connect) or
-    /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) if the ensemble does not answer within
-    /// the [connect timeout](crate::ClientBuilder::connect_timeout); other errors that waiting does
+    /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); other errors that waiting does
     /// not resolve.
     pub fn peek(&self) -> Result<Option<Vec<u8>>> {
         self.items.peek()

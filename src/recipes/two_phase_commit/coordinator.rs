@@ -24,6 +24,7 @@ use crate::session::watch_loop::View;
 ///
 /// May change until 0.2: see [Versions](crate#versions).
 #[derive(Debug)]
+#[must_use = "dropping it decides nothing: the round waits until it is recovered"]
 pub struct Coordinator {
     target: NodeConfig,
     round: Round,
