@@ -67,7 +67,7 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// An entry of ZooKeeper's `scheme:id` form, such as `digest` and `user:hash`, `ip` and
+    /// Creates an entry from a scheme and an id in that scheme's form, such as `digest` and `user:hash`, `ip` and
     /// `10.0.0.0/8`, `world` and `anyone`.
     pub fn new(permissions: Permissions, scheme: impl Into<String>, id: impl Into<String>) -> Acl {
         Acl { permissions, scheme: scheme.into(), id: id.into() }
@@ -88,12 +88,13 @@ impl Acl {
         &self.id
     }
 
-    /// Gives every client all permissions; the default, as with other lock libraries.
+    /// Returns the entry that gives every client all permissions: the default, as with other lock
+    /// libraries.
     pub fn open() -> Acl {
         Acl::new(Permissions::ALL, "world", "anyone")
     }
 
-    /// Gives all permissions to clients with the credentials that this client connected with
+    /// Returns the entry that gives all permissions to clients with the credentials that this client connected with
     /// ([`ClientBuilder::auth`](crate::ClientBuilder::auth)), and none to others.
     pub fn creator_only() -> Acl {
         Acl::new(Permissions::ALL, "auth", "")

@@ -46,7 +46,7 @@ pub enum Event {
     /// it. A gap of more than the lease costs the session.
     #[non_exhaustive]
     Paused {
-        /// At least how long.
+        /// The shortest time that the process was not running.
         gap: Duration,
     },
     /// A call waits for a lock because others are ahead. A call that goes on waiting for other threads
@@ -94,7 +94,7 @@ pub enum Event {
     Lost {
         /// The path of the lock node.
         lock: String,
-        /// Why.
+        /// Why it was lost.
         reason: LossReason,
     },
 }

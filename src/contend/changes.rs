@@ -51,10 +51,10 @@ pub struct Changes<T> {
     over: bool,
 }
 
-/// What a limited wait for a change has come to: see [`Changes::next_within`].
+/// A new state, or none in time: the result of [`Changes::next_within`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<T> {
-    /// The state is another one now.
+    /// The new state.
     To(T),
     /// Nothing has changed in time.
     NotInTime,

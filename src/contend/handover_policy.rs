@@ -45,8 +45,8 @@ pub enum HandOver {
 }
 
 impl HandOver {
-    /// Once another contender was seen, at most `turns` more threads get the node, and none later
-    /// than `time` afterwards. A thread that has the lock by then keeps it for as long as it likes.
+    /// Limits the hand-over in the process once another contender is seen: at most `turns` more threads
+    /// get the lock, and none later than `time` afterwards. A thread that has the lock by then keeps it for as long as it likes.
     pub const fn within(turns: u32, time: Duration) -> HandOver {
         HandOver::Within { turns, time }
     }

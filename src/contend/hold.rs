@@ -31,9 +31,10 @@ use crate::session_notice::End;
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");
 const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");
 
-/// What every guard holds: a contender's node, and the knowledge of whether it is still held.
+/// The methods that guards share: whether the lock is still held, for how long, and what its loss does.
 ///
-/// All guards of one node dereference to it, so its methods are methods of
+/// "It" is what the guard holds: a lock, permits, a leadership, an item, a place. All guards of one
+/// node dereference to this type, so its methods are methods of
 /// [`LockGuard`](crate::LockGuard), [`ReentrantGuard`](crate::ReentrantGuard),
 /// [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit),
 /// [`Leadership`](crate::Leadership), [`LeasedItem`](crate::queue::LeasedItem),
@@ -150,7 +151,7 @@ impl Hold {
         FencingToken::new(self.held_node.zxid, self.turn)
     }
 
-    /// Returns whether it is held, as far as this process knows.
+    /// Returns whether it is still held, as far as this process knows.
     ///
     /// True if no loss was seen, and the session's lease has not run out by this machine's clock,
     /// which counts the time that the machine or the process slept. Sends no request; once false,

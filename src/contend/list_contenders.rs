@@ -22,7 +22,7 @@ pub(crate) const HIDDEN: i64 = -1;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contender {
-    /// Its node.
+    /// The path of its node.
     pub path: String,
     /// Its sequence number, which decides the order of grants.
     pub sequence: i32,

@@ -18,7 +18,7 @@ pub enum HoldEnd {
     Lost(LossReason),
 }
 
-/// Waits for the loss of what a guard holds: see [`Hold::lost`](crate::Hold::lost).
+/// A handle with which any thread can wait until a lock is lost or released: see [`Hold::lost`](crate::Hold::lost).
 #[derive(Clone)]
 pub struct Lost {
     watchdog: Arc<Watchdog>,

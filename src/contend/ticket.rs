@@ -6,22 +6,22 @@ use std::ops::Range;
 
 use uuid::Uuid;
 
-/// What a contender asks for, as its node's name says.
+/// The kind of lock that a contender holds or waits for, as its node's name says.
 ///
 /// Other clients' names are recognised too, so that one lock path can be shared with them.
 /// A name counts only with a sequence number at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Class {
-    /// Excludes everyone: names with `lock-` (Curator, go-zookeeper), `__lock__` (kazoo) or
+    /// An exclusive lock: names with `lock-` (Curator, go-zookeeper), `__lock__` (kazoo) or
     /// `x-<session id>-` (ZooKeeper's `WriteLock`) before the number.
     Mutex,
-    /// Excludes mutexes and writers: names with `__READ__` (Curator) or `__rlock__` (kazoo)
+    /// A read lock, which excludes mutexes and writers: names with `__READ__` (Curator) or `__rlock__` (kazoo)
     /// before the number.
     Read,
-    /// Excludes everyone: names with `__WRIT__` (Curator) before the number.
+    /// A write lock, which excludes everyone: names with `__WRIT__` (Curator) before the number.
     Write,
-    /// Takes some of a semaphore's permits, and excludes all other classes: names with
+    /// Permits of a semaphore, which exclude all other classes: names with
     /// `lease-<how many>-of-<permits>-` before the number.
     Permits,
 }
@@ -33,7 +33,7 @@ pub enum Class {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NodeNaming {
-    /// `_c_<uuid>-lock-`, `_c_<uuid>-__READ__` and `_c_<uuid>-__WRIT__`, with the sequence number
+    /// Names like Curator's: `_c_<uuid>-lock-`, `_c_<uuid>-__READ__` and `_c_<uuid>-__WRIT__`, with the sequence number
     /// behind.
     ///
     /// For sharing with Curator's `InterProcessMutex` and `InterProcessReadWriteLock`,
@@ -42,7 +42,7 @@ pub enum NodeNaming {
     /// `["__WRIT__", "__READ__"]` for `WriteLock`.
     #[default]
     Curator,
-    /// `<32 hex digits>__lock__`, and `<32 hex digits>__rlock__` for readers, with the sequence
+    /// Names like kazoo's: `<32 hex digits>__lock__`, and `<32 hex digits>__rlock__` for readers, with the sequence
     /// number behind.
     ///
     /// For sharing with kazoo as shipped, and go-zookeeper; not with Curator. The lock path is a

@@ -18,7 +18,7 @@ pub enum CreateMode {
     PersistentSequential,
     /// The server deletes it at the end of this client's session. It cannot have children.
     Ephemeral,
-    /// The same, with ten digits appended to its path.
+    /// The server deletes it at the end of this client's session, and appends ten digits to its path.
     EphemeralSequential,
     /// The server deletes it some time after its last child was deleted. Servers before 3.5 create a
     /// persistent node instead, and so does the `zookeeper` crate.

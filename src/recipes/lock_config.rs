@@ -247,8 +247,8 @@ macro_rules! looking_on {
                 self.config.contenders(false)
             }
 
-            /// Lists the contenders as [`contenders`](Self::contenders) does, including everything
-            /// that happened before this call.
+            /// Lists the contenders as the ensemble's leader knows them: everything that happened
+            /// before this call is in it.
             ///
             /// It asks the ensemble's leader first, which takes one more request.
             ///

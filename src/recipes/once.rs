@@ -27,7 +27,7 @@ const LIST: Purpose = Purpose::to_read("list the marks", "READ on their parent")
 
 const NOT_RUN: &str = "could not create the parent of the marks, so the job has not run";
 
-/// A job that runs once for each key, on any of several hosts, such as once a night.
+/// Runs a job once for each key, such as a date, on whichever host comes first.
 ///
 /// A lock alone is not enough: a host whose clock is late finds the lock free, and runs the job a
 /// second time. After the job has run, `Once` leaves a mark, a persistent node for the key, and a call

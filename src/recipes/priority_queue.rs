@@ -57,7 +57,7 @@ impl PriorityQueue {
         PriorityQueue::builder(zk, base, name).build()
     }
 
-    /// Starts the description of a queue with other settings: see [`new`](PriorityQueue::new).
+    /// Returns a builder for a queue with other settings: see [`new`](PriorityQueue::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,

@@ -70,7 +70,7 @@ pub enum StepResult {
 }
 
 impl Hold {
-    /// Starts a transaction that takes effect only if this is still held.
+    /// Starts a transaction that takes effect only if the lock is still held.
     ///
     /// The server checks in the same transaction that the guard's node exists. So the ensemble
     /// refuses a late write by a holder whose process was paused or cut off, and data in ZooKeeper

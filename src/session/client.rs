@@ -136,7 +136,8 @@ impl Client {
             .map(SessionId::from)
     }
 
-    /// Counts what this client is using at the moment, for finding leaks.
+    /// Returns how many watches, threads and pending deletions there are at the moment, for finding
+    /// leaks.
     pub fn stats(&self) -> ClientStats {
         let core = &self.owner.core;
         let session = core.slot.lock().session.clone();
@@ -178,8 +179,8 @@ pub struct StateSubscription {
 }
 
 impl StateSubscription {
-    /// Ends it: the callback is not called any more, once changes that have come already are told,
-    /// and what it owns is dropped.
+    /// Stops calling the callback, after the changes that have already happened, and drops what it
+    /// owns.
     pub fn end(self) {
         if let Some(core) = self.core.upgrade() {
             core.unlisten(&self.listener);

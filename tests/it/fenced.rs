@@ -80,8 +80,8 @@ fn a_holder_writes_and_a_deposed_one_does_not() {
     let queue = DistributedQueue::new(&zk, &site.base, "e");
     queue.offer("item").unwrap();
     let item = queue.lease().unwrap();
-    let leases = other.znode(item.path()).children().unwrap().unwrap();
-    let lease = format!("{}/{}", item.path(), leases[0]);
+    let leases = other.znode(item.item_path()).children().unwrap().unwrap();
+    let lease = format!("{}/{}", item.item_path(), leases[0]);
     check("a lease", &other, &lease, &path, &|| item.transaction());
     drop((item, queue));
     site.finish([zk, other]);

@@ -385,7 +385,7 @@ fn s79_a_leased_item_is_nobody_elses_until_it_is_dropped_and_gone_when_acknowled
     mine.offer("b").unwrap();
     let item = mine.lease().unwrap();
     assert_eq!((item.data(), item.sequence()), (&b"a"[..], 0));
-    assert_eq!(item.path(), format!("{}/q/qn-0000000000", site.base));
+    assert_eq!(item.item_path(), format!("{}/q/qn-0000000000", site.base));
     assert!(item.is_held());
     item.ensure_held().unwrap();
     assert!(format!("{item:?}").contains("qn-0000000000"));
@@ -482,9 +482,9 @@ fn s79_a_lost_lease_is_redelivered_within_the_same_value_while_the_guard_lives()
         waiting(move || queue.lease().unwrap())
     };
     let mut raw = site.raw();
-    let leases = raw.get_children(item.path()).unwrap();
+    let leases = raw.get_children(item.item_path()).unwrap();
     assert_eq!(leases.len(), 1, "{leases:?}");
-    raw.delete(&format!("{}/{}", item.path(), leases[0])).unwrap();
+    raw.delete(&format!("{}/{}", item.item_path(), leases[0])).unwrap();
     let again = waits.join().unwrap();
     assert_eq!(item.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     assert_eq!(kind(item.ack()), ErrorKind::Lost);
@@ -503,7 +503,7 @@ fn an_item_that_is_deleted_under_its_lease_is_reported() {
     let queue = queue(&zk, &site);
     queue.offer("a").unwrap();
     let item = queue.lease().unwrap();
-    site.raw().delete_recursive(item.path()).unwrap();
+    site.raw().delete_recursive(item.item_path()).unwrap();
     assert_eq!(item.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     assert_eq!(kind(item.ack()), ErrorKind::Lost);
     assert!(queue.try_lease().unwrap().is_none());
@@ -523,7 +523,8 @@ fn contenders_in_vain_do_not_keep_an_item_from_being_acknowledged() {
         let item = queue.lease().unwrap();
         let mut raw = site.raw();
         for _ in 0..rivals {
-            let rival = format!("{}/_c_11111111-2222-3333-4444-555555555555-lock-", item.path());
+            let rival =
+                format!("{}/_c_11111111-2222-3333-4444-555555555555-lock-", item.item_path());
             raw.create(&rival, b"", Kind::EphemeralSequential).unwrap();
         }
         item.ack().unwrap();
@@ -543,7 +544,7 @@ fn an_acknowledgement_that_makes_no_progress_ends_and_names_the_node() {
     let queue = queue(&zk, &site);
     queue.offer("a").unwrap();
     let item = queue.lease().unwrap();
-    let path = item.path().to_owned();
+    let path = item.item_path().to_owned();
     site.raw().create_all(&format!("{path}/lock-0000000007/note")).unwrap();
     let acks = in_background(move || item.ack());
     let error = acks.recv_timeout(SOON * 2).expect("the call ends").unwrap_err();
@@ -762,7 +763,7 @@ fn leasing_survives_lost_answers_of_every_kind() {
             let item = queue.lease_within(SOON).unwrap().expect("in time");
             proxy.pass();
             item.ensure_held().unwrap();
-            assert_eq!(site.children(&format!("q/{}", last(item.path()))).len(), 1);
+            assert_eq!(site.children(&format!("q/{}", last(item.item_path()))).len(), 1);
             item.ack().unwrap();
         }
     }

@@ -117,7 +117,7 @@ impl DoubleBarrier {
         DoubleBarrier::builder(zk, base, name, participants).build()
     }
 
-    /// Starts the description of a double barrier with other settings: see
+    /// Returns a builder for a double barrier with other settings: see
     /// [`new`](DoubleBarrier::new).
     pub fn builder(
         zk: impl Into<Client>,

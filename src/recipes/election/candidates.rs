@@ -11,7 +11,7 @@ use crate::session_id::SessionId;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// Its node.
+    /// The path of its node.
     pub path: String,
     /// Its sequence number, which decides the order.
     pub sequence: i32,

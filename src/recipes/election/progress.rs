@@ -26,11 +26,11 @@ pub struct ElectionProgress {
 pub enum ElectionPhase {
     /// `lead` was not called, or has ended.
     Idle,
-    /// It waits a moment after an error.
+    /// Resting for a moment after an error.
     Resting,
-    /// It waits for a connection to the ensemble.
+    /// Waiting for a connection to the ensemble.
     Connecting,
-    /// It waits to lead.
+    /// Waiting for other candidates.
     Campaigning,
     /// A term runs. Its [`Leadership`](crate::Leadership) says whether it still leads.
     Leading,

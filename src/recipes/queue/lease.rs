@@ -67,9 +67,10 @@ impl LeasedItem {
         self.claim.item().sequence()
     }
 
-    /// Returns the path of the item's node, as the client names it. The [`Hold`] has the path of the
-    /// lease's node, which is a child of it.
-    pub fn path(&self) -> &str {
+    /// Returns the path of the item's node, as the client names it.
+    ///
+    /// The node of the [lease](Hold::path) is a child of it.
+    pub fn item_path(&self) -> &str {
         &self.path
     }
 

@@ -102,7 +102,7 @@ impl DistributedQueue {
         DistributedQueue::builder(zk, base, name).build()
     }
 
-    /// Starts the description of a queue with other settings: see [`new`](DistributedQueue::new).
+    /// Returns a builder for a queue with other settings: see [`new`](DistributedQueue::new).
     pub fn builder(
         zk: impl Into<Client>,
         base: impl AsRef<str>,

@@ -68,8 +68,8 @@ impl Coordinator {
         insist(|| self.settle(Plan::AsVoted, WaitLimits::FOREVER))
     }
 
-    /// Decides as [`decide`](Coordinator::decide), waiting at most `wait` for the votes; `None` if
-    /// the round was not decided when the time was over.
+    /// Waits at most `wait` for the votes, and decides; `None` if the round was not decided when the
+    /// time was over.
     ///
     /// A decision that is under way when the wait is cancelled may still take effect: check the
     /// [state](crate::TwoPhaseCommit::state).
@@ -78,15 +78,16 @@ impl Coordinator {
     ///
     /// [`Connect`](crate::ErrorKind::Connect) or
     /// [`ConnectionLoss`](crate::ErrorKind::ConnectionLoss) when the time is over, if there was no
-    /// answer; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise as
-    /// [`decide`](Coordinator::decide).
+    /// answer; [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled, and the error
+    /// [says](crate::Error::may_have_taken_effect) whether the decision may have been written;
+    /// otherwise as [`decide`](Coordinator::decide).
     pub fn decide_within(&self, wait: impl Into<Wait>) -> Result<Option<Decision>> {
         let wait = wait.into();
         insist_within(&wait, || self.settle(Plan::AsVoted, WaitLimits::from(&wait)))
     }
 
-    /// Decides as [`decide_within`](Coordinator::decide_within), and **aborts the round** if it is
-    /// not decided when the time is over.
+    /// Waits at most `wait` for the votes, and decides; **aborts the round** if it is not decided when
+    /// the time is over.
     ///
     /// To abort takes one more round trip: at most the connect timeout. A cancelled wait aborts
     /// nothing.

@@ -199,8 +199,7 @@ impl TwoPhaseCommit {
         Participant::join(&self.target, participant.as_ref(), &wait.into())
     }
 
-    /// Returns which participants are here, their votes, and the decision; `None` if there is no
-    /// such round.
+    /// Returns the participants, their votes, and the decision; `None` if there is no such round.
     ///
     /// All as at one moment: from one listing, after the server has caught up with the leader.
     ///

@@ -46,9 +46,9 @@ impl fmt::Display for Decision {
 /// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vote {
-    /// It can commit, whatever happens from now on.
+    /// The participant can commit, whatever happens from now on.
     Yes,
-    /// It cannot.
+    /// The participant cannot commit.
     No,
 }
 

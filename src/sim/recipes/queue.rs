@@ -134,7 +134,7 @@ impl Queueing {
         if schedule.chance(30) {
             return drop(item);
         }
-        let (data, path) = (item.data().to_owned(), item.path().to_owned());
+        let (data, path) = (item.data().to_owned(), item.item_path().to_owned());
         // Another item may get this path after the queue's node was removed.
         let made = || stage.world.look(|world| world.making(&path).map(|(made, _)| made));
         let before = made();
