@@ -61,9 +61,10 @@ pub(crate) fn was_healthy(run: &Run, who: Who, (begun, done): Span) -> bool {
 }
 
 /// Whether a call had so little time that the answer of a healthy ensemble may have come too late: a
-/// consumer that has seen an item needs several answers to get it.
+/// consumer that has seen an item needs several answers to get it, and a look at a barrier two.
 fn is_brief(deed: &Deed) -> bool {
-    deed.limit < SECOND && ["double", "queue", "priority", "leased"].contains(&deed.recipe.as_str())
+    let recipes = ["barrier", "double", "queue", "priority", "leased"];
+    deed.limit < SECOND && recipes.contains(&deed.recipe.as_str())
 }
 
 /// Calls fail only because of the network or a session, and only while something is broken.
