@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let leaders = election.observe();
     thread::spawn(|| follow(leaders));
 
-    // Campaigns again after each term, also after an outage, until `stop` ends that.
+    // Campaigns again after each term, also after an outage, until `stop` ends that. `()`: no term ends
+    // the campaigning with a value of its own.
     let led = election.lead_within::<()>(&stop, |leadership| {
         println!("{address} leads, with fencing token {}", leadership.fencing_token());
         while leadership.is_held() && !stop.is_cancelled() {

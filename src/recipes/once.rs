@@ -183,7 +183,8 @@ impl Once {
     /// [connect timeout](crate::ClientBuilder::connect_timeout).
     ///
     /// The call returns the job's error as its own, so the error's type must be convertible from
-    /// [`Error`], as `Box<dyn Error>` is.
+    /// [`Error`], as `Box<dyn Error>` is; `downcast_ref::<zklock::Error>()` then tells errors of this
+    /// crate from the job's.
     ///
     /// # Errors
     ///
