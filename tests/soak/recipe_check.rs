@@ -78,6 +78,8 @@ fn failures(run: &Run) -> Wrong {
         let fine = match kind.as_str() {
             // With so little time, an answer may be missing.
             "Connect" | "ConnectionLoss" if is_brief(deed) => true,
+            // The last vote may come just before the end: then the decision is under way.
+            "ConnectionLoss" if deed.recipe == "commit" && deed.deed.starts_with("decide") => true,
             "Connect" | "ConnectionLoss" | "SessionLost" | "Taken" => !healthy,
             "Lost" => some_session_was_closed(run, (deed.begun, done)),
             _ => false,

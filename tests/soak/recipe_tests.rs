@@ -268,6 +268,9 @@ fn a_round_that_is_decided_twice_or_wrongly() {
     };
     let learn = |said| (7020, 7030, "commit learn r", said);
     let decide = |said| (7020, 7030, "commit decide r", said);
+    let in_peace = |came| two(&[(9000, 9050, "commit decide r", came)], &[]);
+    accepted(&in_peace("failed ConnectionLoss x"));
+    rejected(&in_peace("failed Connect x"), "commit decide of 0.0.4 failed");
     let first = [vote("0", "yes"), decide("ok commit")];
     accepted(&two(&first, &[vote("1", "yes"), learn("ok commit")]));
     rejected(&two(&first, &[vote("1", "yes"), learn("ok abort")]), "r has two decisions");
