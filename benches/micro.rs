@@ -10,7 +10,7 @@
 use std::hint::black_box;
 
 use contend::rule::{Rule, Verdict};
-use contend::ticket::{Class, Form, Guid, NodeNaming, Ticket};
+use contend::ticket::{ContenderKind, Form, Guid, NodeNaming, Ticket};
 use divan::Bencher;
 
 // Private to the library: compiled here again, so that these modules need not become public.
@@ -43,7 +43,7 @@ fn contenders(form: Form) -> (Vec<String>, String) {
 }
 
 fn mutex() -> Form {
-    Form::new(NodeNaming::Curator, Class::Mutex)
+    Form::new(NodeNaming::Curator, ContenderKind::Mutex)
 }
 
 fn semaphore() -> Form {

@@ -91,11 +91,41 @@ impl Acl {
     /// Returns the entry that gives every client all permissions: the default, as with other lock
     /// libraries.
     pub fn open() -> Acl {
-        Acl::new(Permissions::ALL, "world", "anyone")
+        Acl::world(Permissions::ALL)
+    }
+
+    /// Returns the entry that gives every client these permissions.
+    pub fn world(permissions: Permissions) -> Acl {
+        Acl::new(permissions, "world", "anyone")
+    }
+
+    /// Returns an entry for clients with these credentials of the scheme `digest`, which
+    /// [`ClientBuilder::auth`](crate::ClientBuilder::auth) gives them.
+    ///
+    /// `id` is the user's name, a colon, and in Base64 the SHA-1 of name, colon and password:
+    /// `echo -n ann:secret | openssl dgst -sha1 -binary | base64` computes it.
+    pub fn digest(permissions: Permissions, id: impl Into<String>) -> Acl {
+        Acl::new(permissions, "digest", id)
+    }
+
+    /// Returns an entry for clients of this address or network, such as `10.0.0.7` or `10.0.0.0/8`.
+    pub fn ip(permissions: Permissions, address: impl Into<String>) -> Acl {
+        Acl::new(permissions, "ip", address)
+    }
+
+    /// Returns an entry for clients whose TLS certificate is for this subject, such as `CN=ann,O=Example`,
+    /// as RFC 2253 writes it: the most specific part first.
+    pub fn x509(permissions: Permissions, subject: impl Into<String>) -> Acl {
+        Acl::new(permissions, "x509", subject)
+    }
+
+    /// Returns an entry for clients that have authenticated as this user by SASL.
+    pub fn sasl(permissions: Permissions, user: impl Into<String>) -> Acl {
+        Acl::new(permissions, "sasl", user)
     }
 
     /// Returns the entry that gives all permissions to clients with the credentials that this client connected with
-    /// ([`ClientBuilder::auth`](crate::ClientBuilder::auth)), and none to others.
+    /// ([`ClientBuilder::auth`](crate::ClientBuilder::auth), SASL, or its TLS certificate), and none to others.
     pub fn creator_only() -> Acl {
         Acl::new(Permissions::ALL, "auth", "")
     }

@@ -51,7 +51,8 @@ pub enum ErrorKind {
     /// A lock, permit, lease, leadership or membership was lost although the session lives: its node
     /// was deleted by another client.
     Lost,
-    /// The server rejected the credentials given to the client.
+    /// The servers do not let the client in: they rejected its credentials, or demand some; or one side does
+    /// not trust the other's TLS certificate.
     AuthFailed,
     /// An ACL on a node forbids the operation.
     NotAuthorized,

@@ -5,13 +5,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::fencing::FencingToken;
+use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::session_id::SessionId;
 
 /// Something that happened to a client, its session or one of its locks: see
 /// [`ClientBuilder::on_event`](crate::ClientBuilder::on_event).
 ///
-/// A `lock` is the path of the lock node, as the program named it. It prints as one line for people.
+/// A `lock` is the path of the lock node, as the program named it, and a `session` is `None` if its id
+/// is not known, as on a handle of the `zookeeper` crate that has not created a node yet. It prints as
+/// one line for people, as it stands in the [log](crate#logging), too.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -19,9 +22,10 @@ pub enum Event {
     #[non_exhaustive]
     Connected {
         /// The session's id.
-        session: SessionId,
-        /// The session timeout that the server granted; zero if it is not known.
-        timeout: Duration,
+        session: Option<SessionId>,
+        /// The session timeout that the server granted; `None` if it is not known, as with a handle
+        /// of the `zookeeper` crate.
+        timeout: Option<Duration>,
         /// The server that serves it; `None` if it is not known, as with a handle of the `zookeeper`
         /// crate.
         server: Option<SocketAddr>,
@@ -29,17 +33,28 @@ pub enum Event {
     /// The connection is lost. The session and its locks are kept for now.
     #[non_exhaustive]
     Suspended {
-        /// How long the locks are certain to be held without another answer.
-        lease_left: Duration,
+        /// The session's id.
+        session: Option<SessionId>,
+        /// How long the locks are certain to be held without another answer; `None` on a handle of
+        /// the `zookeeper` crate, whose lease is not known.
+        lease_left: Option<Duration>,
     },
     /// A server serves the session again; its locks were kept.
     #[non_exhaustive]
     Resumed {
+        /// The session's id.
+        session: Option<SessionId>,
         /// How long there was no connection.
         outage: Duration,
     },
     /// The session is lost, and with it all locks that were held in it.
-    SessionLost,
+    #[non_exhaustive]
+    SessionLost {
+        /// The session's id.
+        session: Option<SessionId>,
+        /// Why it was lost.
+        reason: LossReason,
+    },
     /// The client was closed.
     Closed,
     /// This process was not running for a while: it was paused, the machine slept, or had no time for
@@ -55,7 +70,7 @@ pub enum Event {
     Waiting {
         /// The path of the lock node.
         lock: String,
-        /// How many contenders were ahead, as far as was seen.
+        /// How many contenders were ahead, as far as was seen; 0 if there is no `holder`.
         ahead: usize,
         /// The node of the first of them; `None` if the call waits for another thread of this process,
         /// which may hand the lock over within microseconds.
@@ -94,6 +109,10 @@ pub enum Event {
     Lost {
         /// The path of the lock node.
         lock: String,
+        /// The path of the node by which it was held.
+        node: String,
+        /// What was lost, in a word or two: such as `lock`, `permit` or `leadership`.
+        what: &'static str,
         /// Why it was lost.
         reason: LossReason,
     },
@@ -103,20 +122,28 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::Connected { session, timeout, server } => {
-                write!(f, "session {session} opened")?;
+                write!(f, "{} opened", Named(session))?;
                 if let Some(server) = server {
                     write!(f, " at {server}")?;
                 }
-                write!(f, ", with a timeout of {timeout:?}")
+                match timeout {
+                    Some(timeout) => write!(f, ", with a timeout of {timeout:?}"),
+                    None => Ok(()),
+                }
             }
-            Event::Suspended { lease_left } => {
-                write!(
-                    f,
-                    "the connection is lost; locks are held for {lease_left:.1?} more at least"
-                )
+            Event::Suspended { session, lease_left } => {
+                write!(f, "{} has no connection; its locks are held ", Named(session))?;
+                match lease_left {
+                    Some(left) => write!(f, "for at least {left:.1?} more"),
+                    None => f.write_str("until the session ends"),
+                }
             }
-            Event::Resumed { outage } => write!(f, "connected again after {outage:.1?}"),
-            Event::SessionLost => f.write_str("the session is lost, and its locks with it"),
+            Event::Resumed { session, outage } => {
+                write!(f, "{} is connected again after {outage:.1?}", Named(session))
+            }
+            Event::SessionLost { session, reason } => {
+                write!(f, "{} is lost, and its locks with it: {reason}", Named(session))
+            }
             Event::Closed => f.write_str("the client is closed"),
             Event::Paused { gap } => write!(
                 f,
@@ -134,7 +161,52 @@ impl fmt::Display for Event {
             Event::CleanupPending { path } => {
                 write!(f, "{path} could not be deleted yet; trying on in the background")
             }
-            Event::Lost { lock, reason } => write!(f, "{lock} is lost: {reason}"),
+            Event::Lost { what, reason, node, .. } => {
+                write!(f, "{what} lost: {reason} (node {node:?})")
+            }
         }
+    }
+}
+
+/// Prints a session by its id, if that is known.
+struct Named<'a>(&'a Option<SessionId>);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(id) => write!(f, "session {id}"),
+            None => f.write_str("the session"),
+        }
+    }
+}
+
+/// How events are logged, each as the line that it prints as.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogAs {
+    level: log::Level,
+    target: &'static str,
+}
+
+impl LogAs {
+    /// That a lock is waited for, acquired, released.
+    pub(crate) const CONTENTION: LogAs = LogAs::new(log::Level::Debug, "zklock::contend");
+    pub(crate) const LOSS: LogAs = LogAs::new(log::Level::Warn, "zklock::hold");
+    pub(crate) const PAUSE: LogAs = LogAs::new(log::Level::Warn, "zklock::client");
+    pub(crate) const CLEANUP: LogAs = LogAs::new(log::Level::Debug, "zklock::reaper");
+    /// What the link logs, too, with more detail.
+    pub(crate) const SESSION_OF_LINK: LogAs = LogAs::new(log::Level::Debug, "zklock::client");
+    pub(crate) const SESSION: LogAs = LogAs::new(log::Level::Info, "zklock::client");
+    pub(crate) const SESSION_TROUBLE: LogAs = LogAs::new(log::Level::Warn, "zklock::client");
+
+    const fn new(level: log::Level, target: &'static str) -> LogAs {
+        LogAs { level, target }
+    }
+
+    pub(crate) fn is_on(self) -> bool {
+        logging::is_on(self.level, self.target)
+    }
+
+    pub(crate) fn write(self, event: &Event) {
+        logging::line!(self.level, target: self.target, "{event}");
     }
 }

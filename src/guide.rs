@@ -1,4 +1,4 @@
-//! Which recipe to use when. There is no code here.
+//! Which recipe to use when, and what calls promise. There is no code here.
 //!
 //! # Which recipe
 //!
@@ -56,6 +56,22 @@
 //! does so only if a server said during this call that others hold the lock or that the queue is
 //! empty, or if another thread of this process holds the lock. If no server answered in time, the
 //! call fails with `Connect` at the same moment. So a job never takes an outage for another holder.
+//!
+//! # What ends every wait
+//!
+//! A call that waits goes on through lost connections, lost sessions and outages, until it has what it
+//! is for, or its time is over. Other errors end it at once, because it cannot tell that more waiting
+//! would help:
+//!
+//! | Kind | Is there any use in calling again? |
+//! |---|---|
+//! | [`InvalidName`](crate::ErrorKind::InvalidName), [`InvalidArgument`](crate::ErrorKind::InvalidArgument), [`TooLarge`](crate::ErrorKind::TooLarge), [`NotAuthorized`](crate::ErrorKind::NotAuthorized), [`AuthFailed`](crate::ErrorKind::AuthFailed), [`Unsupported`](crate::ErrorKind::Unsupported), [`Server`](crate::ErrorKind::Server) | only after something else is changed: a name, an ACL, credentials, a server |
+//! | [`Closed`](crate::ErrorKind::Closed) | with another client |
+//! | [`Conflict`](crate::ErrorKind::Conflict), [`NotFound`](crate::ErrorKind::NotFound) | after what the call needs was set right or created |
+//! | [`System`](crate::ErrorKind::System), [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted), [`Full`](crate::ErrorKind::Full) | yes, later: these are [retryable](crate::Error::is_retryable) |
+//!
+//! No call gives all of them: each names those of its own. If the client limits its
+//! [retries](crate::Retry), trouble with the connection beyond that limit ends a wait for a lock, too.
 //!
 //! # What no recipe can do
 //!

@@ -162,15 +162,15 @@
 //! # Logging
 //!
 //! The crate logs with [`log`](https://docs.rs/log): events, never single requests, and never
-//! credentials. An outage is two lines at level `warn` at its start (the connection is lost, no server
+//! credentials. What is an [`Event`], too, is logged as the line that it prints as. An outage is two lines at level `warn` at its start (the connection is lost, no server
 //! can be reached), one a minute, and a line at level `info` at its end. A session that is lost in it is
 //! one line more at level `warn`, and so is each lock.
 //!
 //! | Target | What it logs |
 //! |---|---|
 //! | `zklock::link` | connections, outages |
-//! | `zklock::client`, `zklock::session` | changes of the state; what old servers cannot do |
-//! | `zklock::contend` | contenders of incompatible clients, locks that were broken |
+//! | `zklock::client`, `zklock::session` | changes of the state, pauses of the process; what old servers cannot do |
+//! | `zklock::contend` | contenders of incompatible clients, locks that were broken; at level `debug`, each lock that is waited for, acquired or released |
 //! | `zklock::hold` | lost locks, requests to release |
 //! | `zklock::election`, `zklock::group`, `zklock::queue` | campaigning again after errors; members that cannot rejoin; lost items |
 //! | `zklock::reaper`, `zklock::events` | nodes that cannot be deleted; callbacks that panicked |
@@ -182,6 +182,10 @@
 //!   [`From<Arc<ZooKeeper>>`](Client#impl-From<Arc<ZooKeeper>>-for-Client). Without it
 //!   (`default-features = false`) that crate is not built, nor what it brings along: a `mio` of 2018,
 //!   which future compilers may refuse.
+//! - `tls` adds [`ClientBuilder::tls`](ClientBuilder#method.tls): encrypted connections, with certificates
+//!   (rustls with ring).
+//! - `sasl` adds [`ClientBuilder::sasl`](ClientBuilder#method.sasl): authentication by name and password
+//!   (DIGEST-MD5).
 //! - `testing-local` adds the module `testing`, for development: ZooKeeper servers for tests, from a local
 //!   installation, which can be stopped, started again and paused, and expire sessions.
 //! - `testing` starts these servers in Docker, too. Only this feature brings an async runtime.
@@ -200,7 +204,7 @@
 //! - **Rust 1.85** or newer; 1.89 with the feature `testing`. Only a minor version may require a newer
 //!   compiler.
 //! - **Unix only.**
-//! - **Servers:** tested with ZooKeeper 3.8.
+//! - **Servers:** tested with ZooKeeper 3.4.14, 3.6.2, 3.8.0 and 3.9.3.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -282,10 +286,14 @@ pub use contend::hold::Hold;
 pub use contend::list_contenders::Contender;
 pub use contend::list_locks::{ListedLock, LockKind};
 pub use contend::lost::{HoldEnd, Lost};
-pub use contend::ticket::{Class, NodeNaming};
+pub use contend::ticket::{ContenderKind, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use fencing::FencingToken;
+#[cfg(feature = "sasl")]
+pub use link::sasl::Sasl;
+#[cfg(feature = "tls")]
+pub use link::tls::Tls;
 pub use loss_reason::LossReason;
 pub use recipes::barrier::Barrier;
 pub use recipes::double_barrier::DoubleBarrier;
@@ -376,21 +384,38 @@ pub mod once {
 const _: () = {
     const fn sent<T: Send>() {}
     const fn shared<T: Send + Sync>() {}
-    shared::<(Client, ClientBuilder, StateSubscription, SessionState, SessionId, Event)>();
-    shared::<(Error, ErrorKind, Cancel, Wait, Retry, Acl, Permissions, FencingToken)>();
-    shared::<(DistributedLock, DistributedRwLock, DistributedSemaphore, ReentrantLock, MultiLock)>(
-    );
+    shared::<(Client, ClientBuilder, ClientStats, StateSubscription)>();
+    shared::<(SessionState, SessionId, Event, Cancel, Wait, Retry)>();
+    shared::<(Error, ErrorKind, Result<()>, Acl, Permissions, FencingToken)>();
+    shared::<(DistributedLock, DistributedRwLock, DistributedSemaphore)>();
+    shared::<(DistributedLockBuilder, DistributedRwLockBuilder, DistributedSemaphoreBuilder)>();
+    shared::<(ReentrantLock, MultiLock)>();
+    #[cfg(feature = "tls")]
+    shared::<Tls>();
+    #[cfg(feature = "sasl")]
+    shared::<Sasl>();
     shared::<(LockGuard, ReadGuard, WriteGuard, Permit, Hold, HoldEnd, Lost, LossReason)>();
-    shared::<(Contender, Class, NodeNaming, HandOver)>();
-    shared::<(LeaderElection, Leadership, election::Candidate, election::ElectionProgress)>();
-    shared::<(Barrier, DoubleBarrier, barrier::Entered)>();
-    shared::<(DistributedQueue, PriorityQueue, queue::LeasedItem)>();
-    shared::<(TwoPhaseCommit, commit::Coordinator, commit::Participant, commit::RoundState)>();
-    shared::<(Group, group::Membership, group::Member)>();
-    shared::<(SharedValue, SharedCounter, value::Versioned, value::Version)>();
-    shared::<(Znode, znode::CreateOptions, znode::ZnodeStat, znode::StepResult)>();
-    shared::<(Once, once::OnceMark, once::OnceOutcome<()>)>();
-    sent::<(Changes<Vec<Contender>>, Change<()>, Transaction<'_>)>();
+    shared::<(Contender, ContenderKind, ListedLock, LockKind, NodeNaming, HandOver)>();
+    shared::<(LeaderElection, election::LeaderElectionBuilder, Leadership)>();
+    shared::<(election::Candidate, election::ElectionProgress, election::ElectionPhase)>();
+    sent::<election::TermResult<()>>();
+    shared::<(Barrier, barrier::BarrierBuilder)>();
+    shared::<(DoubleBarrier, barrier::DoubleBarrierBuilder, barrier::Entered)>();
+    shared::<(DistributedQueue, queue::DistributedQueueBuilder, queue::LeasedItem)>();
+    shared::<(PriorityQueue, queue::PriorityQueueBuilder)>();
+    shared::<(TwoPhaseCommit, commit::TwoPhaseCommitBuilder)>();
+    shared::<(commit::Coordinator, commit::Participant, commit::RoundState)>();
+    shared::<(commit::ParticipantState, commit::Decision, commit::Vote)>();
+    shared::<(Group, group::GroupBuilder, group::Membership, group::Member)>();
+    shared::<(SharedValue, value::SharedValueBuilder, value::Versioned, value::Version)>();
+    shared::<(SharedCounter, value::SharedCounterBuilder)>();
+    shared::<(Znode, znode::CreateMode, znode::CreateOptions)>();
+    shared::<(znode::ZnodeStat, znode::StepResult)>();
+    shared::<(Once, once::OnceBuilder, once::OnceMark, once::OnceOutcome<()>)>();
+    shared::<Change<()>>();
+    sent::<(Changes<Vec<Contender>>, Transaction<'_>)>();
+    #[cfg(feature = "testing-local")]
+    shared::<(testing::ZooKeeperServer, testing::ZooKeeperServerBuilder)>();
 
     // What `new` and `builder` take as their client.
     const fn client_from<T: Into<Client>>() {}

@@ -8,6 +8,12 @@ pub(crate) fn write(line: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(line));
 }
 
+/// Whether the program wants such lines. Costs next to nothing if no target has this level.
+pub(crate) fn is_on(level: log::Level, target: &str) -> bool {
+    let asks = || log::log_enabled!(target: target, level);
+    level <= log::max_level() && catch_unwind(AssertUnwindSafe(asks)).unwrap_or(false)
+}
+
 macro_rules! line {
     ($level:expr, target: $target:expr, $($text:tt)+) => {
         $crate::logging::write(|| ::log::log!(target: $target, $level, $($text)+))

@@ -14,6 +14,15 @@ impl SessionId {
     }
 }
 
+impl SessionId {
+    /// The session at whose end a node is deleted; `None` if there is none, or it is not known.
+    pub(crate) fn of_owner(owner: i64) -> Option<SessionId> {
+        // The same field marks containers and nodes with a time to live.
+        let is_mark = owner == i64::MIN || (owner >> 56) == -1;
+        (owner != 0 && !is_mark).then_some(SessionId(owner))
+    }
+}
+
 impl From<i64> for SessionId {
     fn from(id: i64) -> SessionId {
         SessionId(id)

@@ -20,6 +20,7 @@ pub(crate) mod op {
     pub(crate) const REMOVE_WATCHES: i32 = 18;
     pub(crate) const CREATE_CONTAINER: i32 = 19;
     pub(crate) const AUTH: i32 = 100;
+    pub(crate) const SASL: i32 = 102;
     pub(crate) const CLOSE_SESSION: i32 = -11;
 }
 
@@ -40,6 +41,8 @@ pub(crate) mod code {
     pub(crate) const SESSION_EXPIRED: i32 = -112;
     pub(crate) const INVALID_ACL: i32 = -114;
     pub(crate) const AUTH_FAILED: i32 = -115;
+    /// The server serves only clients that have authenticated by SASL.
+    pub(crate) const SASL_REQUIRED: i32 = -124;
     pub(crate) const SESSION_MOVED: i32 = -118;
     /// The request took too long inside the server, which has given up on it.
     pub(crate) const REQUEST_TIMEOUT: i32 = -122;
@@ -51,6 +54,8 @@ pub(crate) mod code {
 pub(crate) mod xid {
     pub(crate) const WATCH: i32 = -1;
     pub(crate) const AUTH: i32 = -4;
+    /// Servers give this number no meaning; requests begin with 1.
+    pub(crate) const SASL: i32 = 0;
 }
 
 /// The body of a sync, which covers the whole server, whatever path it names.

@@ -29,9 +29,10 @@ use crate::session::connection::{Answer, Created, Enqueued, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
 use crate::session::notify::{Signal, Subscription, Waiter};
 use crate::session::retry::Retry;
-use crate::session::session::Session;
+use crate::session::session::{Session, ended};
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{GRACE, worth_asking};
+use crate::session_notice::End;
 
 /// What to contend for, and what the contender's node looks like.
 #[derive(Debug)]
@@ -268,7 +269,11 @@ impl Attempt<'_> {
             let (session, next) = match (self.live_session(), event.take()) {
                 (Some(session), Some(event)) => (session, event),
                 _ => {
-                    if self.session.take().is_some() {
+                    if let Some((before, _)) = self.session.take() {
+                        // Each further session would end in the same way.
+                        if before.status().now().ended == Some(End::AuthFailed) {
+                            return Err(Stop::Failed(ended(End::AuthFailed)));
+                        }
                         self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
                     }
                     let session = self.open_session()?;

@@ -18,8 +18,8 @@ type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 /// data of a node.
 ///
 /// As an iterator it blocks until there is a change, and ends after an error, which is always one
-/// that waiting does not resolve. It has no thread: each call looks up what has happened since the
-/// one before, and of several changes only the last is seen.
+/// that [ends every wait](crate::guide#what-ends-every-wait). It has no thread: each call looks up
+/// what has happened since the one before, and of several changes only the last is seen.
 ///
 /// It keeps the client's session open, as a lock does. [`Client::close`] ends a call that waits, with
 /// [`Closed`](crate::ErrorKind::Closed): do that, or use a [`Cancel`](crate::Cancel), before you join
@@ -52,6 +52,8 @@ pub struct Changes<T> {
 }
 
 /// A new state, or none in time: the result of [`Changes::next_within`].
+///
+/// There is no third case, so a `match` needs no other arm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<T> {
     /// The new state.
@@ -98,7 +100,7 @@ impl<T: Clone + Send + 'static> Changes<T> {
     /// # Errors
     ///
     /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled; otherwise only what
-    /// waiting does not resolve: [`InvalidName`](crate::ErrorKind::InvalidName),
+    /// [ends every wait](crate::guide#what-ends-every-wait): [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ,
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed), [`Closed`](crate::ErrorKind::Closed),
     /// [`System`](crate::ErrorKind::System), [`Server`](crate::ErrorKind::Server).

@@ -466,10 +466,10 @@ pub(crate) fn others(own: &str, children: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contend::ticket::{Class, NodeNaming};
+    use crate::contend::ticket::{ContenderKind, NodeNaming};
 
     const MUTEX: Form =
-        Form { naming: NodeNaming::Curator, class: Class::Mutex, weight: 1, permits: 1 };
+        Form { naming: NodeNaming::Curator, kind: ContenderKind::Mutex, weight: 1, permits: 1 };
     const UNANSWERED: Trouble = Trouble::Unanswered;
 
     fn queue(patient: bool) -> Acquisition {

@@ -1,4 +1,4 @@
-//! Moves a hold from one class to another without a gap: a second node takes the first one's place
+//! Moves a hold from one kind to another without a gap: a second node takes the first one's place
 //! in the order before the first is deleted.
 //!
 //! Curator does the same: the reader's node is ephemeral, but not sequential, and carries the
@@ -18,7 +18,7 @@ use crate::session::wait::Wait;
 const CREATE: Purpose = Purpose::to_change("create the reader's node", "CREATE on the lock node");
 
 impl Hold {
-    /// Replaces this hold, which is released, by one in the form's class with the same place and
+    /// Replaces this hold, which is released, by one in the form's kind with the same place and
     /// token. After an error nothing is held.
     pub(crate) fn downgrade(
         mut self,

@@ -33,10 +33,6 @@ impl Hold {
     pub(crate) fn commit(&self, steps: &[Step]) -> Result<Transacted> {
         let node = self.held_node();
         self.check()?;
-        if node.watchdog.named.is_some() {
-            let message = "another session may have a node of this name: it fences no transaction";
-            return Err(Error::new(ErrorKind::Unsupported, message).on(self.path()));
-        }
         if !node.session.has_transactions() {
             return Err(no_transactions(self.path()));
         }

@@ -37,9 +37,8 @@ const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on th
 /// node dereference to this type, so its methods are methods of
 /// [`LockGuard`](crate::LockGuard), [`ReentrantGuard`](crate::ReentrantGuard),
 /// [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard), [`Permit`](crate::Permit),
-/// [`Leadership`](crate::Leadership), [`LeasedItem`](crate::queue::LeasedItem),
-/// [`Entered`](crate::barrier::Entered) and [`Participant`](crate::commit::Participant). A function that must stop
-/// when a hold of any kind is lost takes a `&Hold`:
+/// [`Leadership`](crate::Leadership), [`LeasedItem`](crate::queue::LeasedItem) and
+/// [`Entered`](crate::barrier::Entered). A function that must stop when a hold of any kind is lost takes a `&Hold`:
 ///
 /// ```no_run
 /// use zklock::{Client, DistributedLock, DistributedSemaphore, Hold};
@@ -111,13 +110,8 @@ impl Hold {
     ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
-        let watchdog = Arc::new(Watchdog::new(
-            &core,
-            &session,
-            (core.whole(&path), lock_node, noun),
-            data,
-            named,
-        ));
+        let watchdog =
+            Arc::new(Watchdog::new(&core, &session, (core.whole(&path), noun), data, named));
         let subscriptions = vec![
             session.watches().subscribe(&watchdog.node, watchdog.signal(Watchdog::watch)),
             session.status().subscribe(watchdog.signal(Watchdog::look)),
@@ -306,8 +300,9 @@ impl Hold {
     /// [`lost`](Self::lost) or the drop of the guard reports it, too.
     ///
     /// The callback runs on a thread of this library and may call the library and block; other
-    /// callbacks get other threads. If the system has no thread for it, it waits for the next
-    /// change of the session, or the next call. Releasing waits up to half a second for callbacks
+    /// callbacks get other threads. A panic in it is caught and logged, and affects nothing else. If
+    /// the system has no thread for it, it waits for the next change of the session, or the next
+    /// call. Releasing waits up to half a second for callbacks
     /// that are due or running, except for the one that releases. What a callback owns is dropped
     /// when it has run, or after the release.
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
@@ -337,7 +332,8 @@ impl Hold {
     }
 
     /// Calls `callback`, once, when a client requests the release; at once if one has already. The
-    /// callback never begins after the release, and runs like that of [`on_lost`](Self::on_lost).
+    /// callback never begins after the release. It runs, and may panic, like that of
+    /// [`on_lost`](Self::on_lost).
     pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
         self.tell_if_requested(Box::new(callback));
     }

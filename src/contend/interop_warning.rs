@@ -1,7 +1,7 @@
 //! Warns of contenders that do not respect ours, though ours respect them: clients in other
 //! languages that do not recognise our node names.
 
-use super::ticket::{Class, Form, NodeNaming, Ticket};
+use super::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 
 /// The warning, if one of the children is such a contender.
 pub(crate) fn warning(form: Form, children: &[String]) -> Option<String> {
@@ -22,13 +22,13 @@ fn blindness(form: Form, theirs: &Ticket<'_>) -> Option<&'static str> {
                              of its own for the semaphore";
     let of_kazoo = ["__lock__", "__rlock__"].iter().any(|marker| theirs.marker().ends_with(marker));
     let of_curator = theirs.guid().len() == DASHED && !of_kazoo;
-    let is_mutex = |class| class == Class::Mutex;
-    match (form.naming, form.class) {
-        (_, Class::Permits) if theirs.class() != Class::Permits => Some(SEMAPHORE),
-        _ if theirs.class() == Class::Permits => None,
+    let is_mutex = |kind| kind == ContenderKind::Mutex;
+    match (form.naming, form.kind) {
+        (_, ContenderKind::Permits) if theirs.kind() != ContenderKind::Permits => Some(SEMAPHORE),
+        _ if theirs.kind() == ContenderKind::Permits => None,
         (NodeNaming::Curator, _) if of_kazoo => Some(KAZOO),
         (NodeNaming::Kazoo, _) if of_curator => Some(CURATOR),
-        (NodeNaming::Curator, class) if is_mutex(class) != is_mutex(theirs.class()) => Some(MIXED),
+        (NodeNaming::Curator, kind) if is_mutex(kind) != is_mutex(theirs.kind()) => Some(MIXED),
         _ => None,
     }
 }
@@ -55,8 +55,8 @@ mod tests {
         let write_lock = "x-5-0000000001".to_owned();
         let permit = format!("_c_{UUID}-lease-1-of-2-0000000001");
         let stranger = "leases".to_owned();
-        let mutex = |naming| Form::new(naming, Class::Mutex);
-        let reader = |naming| Form::new(naming, Class::Read);
+        let mutex = |naming| Form::new(naming, ContenderKind::Mutex);
+        let reader = |naming| Form::new(naming, ContenderKind::Read);
         let semaphore = Form::of_permits(Curator, 1, 2);
         for (form, theirs, warned_of) in [
             (mutex(Curator), &curator_mutex, false),

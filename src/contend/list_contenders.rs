@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::ask_until_answered::{Purpose, ask};
 use super::revoke::is_request;
 use super::rule::{holds, in_grant_order};
-use super::ticket::{Class, Ticket};
+use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
@@ -14,7 +14,7 @@ use crate::session::connection::{Answer, Fault, Found, Stat};
 use crate::session::session::Session;
 use crate::session_id::SessionId;
 
-/// No session has this id.
+/// The owner of a node whose stat an ACL hides. No session has this id.
 pub(crate) const HIDDEN: i64 = -1;
 
 /// A contender, which holds a lock or waits for it: see
@@ -27,20 +27,19 @@ pub struct Contender {
     /// Its sequence number, which decides the order of grants.
     pub sequence: i32,
     /// What it contends for.
-    pub class: Class,
+    pub kind: ContenderKind,
     /// How many of a semaphore's permits it takes; 1 for any other lock.
     pub weight: u32,
     /// What it says about itself: by default host, process, program and thread. Empty if an ACL hides
     /// it, and while a request to release the lock stands in its place: a holder writes its data
     /// back as soon as it has noted the request.
     pub data: Vec<u8>,
-    /// The id of the session it belongs to. 0 means that the node belongs to no session, so that no session's end deletes
-    /// it. -1 means unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data
-    /// hides this, too.
-    pub session: SessionId,
-    /// When its node was created, by the ensemble's clock. If an ACL hides that: when the node was
-    /// seen, by this machine's clock.
-    pub since: SystemTime,
+    /// The id of the session it belongs to; `None` if the node belongs to no session, so that no
+    /// session's end deletes it, or an ACL hides that, and then [`since`](Contender::since), too.
+    pub session: Option<SessionId>,
+    /// When its node was created, by the ensemble's clock; `None` if an ACL hides that. Since
+    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.
+    pub since: Option<SystemTime>,
     /// Its place in the order of the lock, from 0 for the first.
     pub position: usize,
     /// Whether it holds the lock, rather than waits for it.
@@ -49,16 +48,15 @@ pub struct Contender {
 
 impl Contender {
     pub(crate) fn new(node: &str, ticket: &Ticket<'_>, data: Vec<u8>, stat: &Stat) -> Contender {
-        let since = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
         Contender {
             path: path::join(node, ticket.name()),
             sequence: ticket.sequence(),
-            class: ticket.class(),
+            kind: ticket.kind(),
             weight: ticket.weight(),
             // A request to release the lock is not what it says about itself.
             data: if is_request(&data) { Vec::new() } else { data },
-            session: stat.ephemeral_owner.into(),
-            since: SystemTime::UNIX_EPOCH + since,
+            session: SessionId::of_owner(stat.ephemeral_owner),
+            since: created_at(stat),
             position: 0,
             holds: false,
         }
@@ -72,7 +70,7 @@ impl Contender {
     /// A contender of which an ACL hides everything except for the name.
     fn hidden(node: &str, ticket: &Ticket<'_>) -> Contender {
         let stat = Stat { ephemeral_owner: HIDDEN, ..Stat::default() };
-        Contender { since: SystemTime::now(), ..Contender::new(node, ticket, Vec::new(), &stat) }
+        Contender::new(node, ticket, Vec::new(), &stat)
     }
 
     /// Reads a contender from its node, if that is there.
@@ -86,17 +84,21 @@ impl Contender {
         Contender::seen(node, ticket, read)
     }
 
-    fn seen(node: &str, ticket: &Ticket<'_>, read: Answer<Found>) -> Answer<Option<Contender>> {
+    pub(super) fn seen(
+        node: &str,
+        ticket: &Ticket<'_>,
+        read: Answer<Found>,
+    ) -> Answer<Option<Contender>> {
         match read {
             Err(Fault::NoAuth) => Ok(Some(Contender::hidden(node, ticket))),
             read => Ok(read?.map(|(data, stat)| Contender::new(node, ticket, data, &stat))),
         }
     }
 
-    /// How long ago its node was created; as exact as this machine's and the ensemble's clocks
-    /// agree, and never negative.
-    pub fn age(&self) -> Duration {
-        self.since.elapsed().unwrap_or_default()
+    /// How long ago its node was created; `None` if an ACL hides that. As exact as this machine's
+    /// and the ensemble's clocks agree, and never negative.
+    pub fn age(&self) -> Option<Duration> {
+        self.since.map(|since| since.elapsed().unwrap_or_default())
     }
 
     /// The host that it runs on, if its data are the default.
@@ -141,7 +143,7 @@ impl fmt::Debug for Contender {
         f.debug_struct("Contender")
             .field("path", &self.path)
             .field("sequence", &self.sequence)
-            .field("class", &self.class)
+            .field("kind", &self.kind)
             .field("weight", &self.weight)
             .field("label", &self.label())
             .field("session", &self.session)
@@ -150,6 +152,12 @@ impl fmt::Debug for Contender {
             .field("holds", &self.holds)
             .finish_non_exhaustive()
     }
+}
+
+/// When a node was created; `None` if an ACL hides that.
+pub(crate) fn created_at(stat: &Stat) -> Option<SystemTime> {
+    let since = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
+    (stat.ephemeral_owner != HIDDEN).then(|| SystemTime::UNIX_EPOCH + since)
 }
 
 /// The contenders of a lock node, in grant order. Those that vanish meanwhile are left out. With

@@ -1,8 +1,9 @@
 //! Lists the locks below a base path.
 
 use super::ask_until_answered::{Purpose, ask};
+use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
-use super::ticket::{Class, Ticket};
+use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
@@ -23,6 +24,8 @@ pub struct ListedLock {
     pub holders: usize,
     /// How many contenders wait for it.
     pub waiters: usize,
+    /// The first holder; `None` if it released before it could be read.
+    pub first: Option<Contender>,
 }
 
 /// What kind of lock the contenders of a path use, as their nodes' names say.
@@ -39,6 +42,8 @@ pub enum LockKind {
     Semaphore {
         /// Its permits, by the first contender's name.
         permits: u32,
+        /// How many of them are taken.
+        taken: u32,
     },
 }
 
@@ -49,15 +54,16 @@ impl Client {
     ///
     /// For people and logs: the list may be out of date when it is returned. It comes from this
     /// client's server, which may lag behind the others. Locks without contenders are left out, as
-    /// are locks whose node an ACL hides. Takes one request, and one more for each child of `base`.
+    /// are locks whose node an ACL hides. Takes one request, one more for each child of `base`, and
+    /// one for each lock; many of them share a round trip.
     ///
     /// # Errors
     ///
     /// [`InvalidName`](crate::ErrorKind::InvalidName) for a path that ZooKeeper does not allow;
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ on `base`;
     /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that waiting does
-    /// not resolve.
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
+    /// [end every wait](crate::guide#what-ends-every-wait).
     pub fn locks(&self, base: impl AsRef<str>) -> Result<Vec<ListedLock>> {
         let base = base.as_ref().to_owned();
         path::check_absolute(&base)?;
@@ -70,33 +76,48 @@ fn list(session: &Session, whole: &str, base: &str) -> Answer<Vec<ListedLock>> {
     let names = session.children(whole, false)?.unwrap_or_default();
     let mut names: Vec<&String> = names.iter().collect();
     names.sort();
-    let mut found = Vec::new();
-    for name in names {
-        let children = match session.children(&path::join(whole, name), false) {
+    let paths: Vec<String> = names.iter().map(|name| path::join(whole, name)).collect();
+    let (mut found, mut firsts) = (Vec::new(), Vec::new());
+    for ((name, whole), children) in
+        names.iter().zip(&paths).zip(session.children_each(&paths, false))
+    {
+        let children = match children {
             // An ACL hides it.
             Err(Fault::NoAuth) => continue,
             children => children?.unwrap_or_default(),
         };
         let contenders = in_grant_order(&children);
-        let Some(kind) = kind(&contenders) else { continue };
         let holders = contenders.iter().take_while(|one| holds(one, &children)).count();
+        let kind = kind(&contenders, &contenders[..holders]);
+        let Some((kind, first)) = kind.zip(contenders.first()) else { continue };
+        firsts.push((path::join(whole, first.name()), first.name().to_owned()));
         found.push(ListedLock {
             path: path::join(base, name),
-            name: name.clone(),
+            name: (*name).clone(),
             kind,
             holders,
             waiters: contenders.len() - holders,
+            first: None,
         });
+    }
+    let (paths, tickets): (Vec<String>, Vec<String>) = firsts.into_iter().unzip();
+    for ((lock, ticket), read) in found.iter_mut().zip(&tickets).zip(session.read_each(&paths)) {
+        let Some(ticket) = Ticket::parse(ticket) else { continue };
+        let first = Contender::seen(&lock.path, &ticket, read)?;
+        lock.first = first.map(|one| one.at(0, lock.holders > 0));
     }
     Ok(found)
 }
 
-fn kind(contenders: &[Ticket<'_>]) -> Option<LockKind> {
+fn kind(contenders: &[Ticket<'_>], holders: &[Ticket<'_>]) -> Option<LockKind> {
     let first = contenders.first()?;
-    let is = |class: Class| contenders.iter().any(|one| one.class() == class);
-    Some(match first.class() {
-        Class::Permits => LockKind::Semaphore { permits: first.permits() },
-        _ if is(Class::Read) || is(Class::Write) => LockKind::ReadWrite,
+    let is = |kind: ContenderKind| contenders.iter().any(|one| one.kind() == kind);
+    Some(match first.kind() {
+        ContenderKind::Permits => LockKind::Semaphore {
+            permits: first.permits(),
+            taken: holders.iter().fold(0, |sum, one| sum.saturating_add(one.weight())),
+        },
+        _ if is(ContenderKind::Read) || is(ContenderKind::Write) => LockKind::ReadWrite,
         _ => LockKind::Mutex,
     })
 }

@@ -1,11 +1,14 @@
 //! How a program waits for the end of a hold.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
-use super::watchdog::Watchdog;
+use super::watchdog::{LossToken, Watchdog};
 use crate::loss_reason::LossReason;
+use crate::rt::AtomicBool;
 use crate::session::cancel::Cancel;
+use crate::session::notify::{Signals, Waiter};
 use crate::session::wait::Wait;
 
 /// How a hold has ended: see [`Lost::wait`].
@@ -18,17 +21,36 @@ pub enum HoldEnd {
     Lost(LossReason),
 }
 
-/// A handle with which any thread can wait until a lock is lost or released: see [`Hold::lost`](crate::Hold::lost).
+/// A handle with which any thread can wait until a lock is lost or released: see
+/// [`Hold::lost`](crate::Hold::lost) and [`MultiGuard::lost`](crate::MultiGuard::lost).
 #[derive(Clone)]
-pub struct Lost {
-    watchdog: Arc<Watchdog>,
-    /// Whose loss: the node may have other holders later.
-    turn: u32,
+pub struct Lost(LostOf);
+
+#[derive(Clone)]
+enum LostOf {
+    One(LostHold),
+    /// The first loss of several, until all are released together.
+    Several(Arc<[LostHold]>, Arc<JointRelease>),
 }
 
 impl Lost {
     pub(super) fn of(watchdog: &Arc<Watchdog>, turn: u32) -> Lost {
-        Lost { watchdog: Arc::clone(watchdog), turn }
+        Lost(LostOf::One(LostHold { watchdog: Arc::clone(watchdog), turn }))
+    }
+
+    /// Of several holds, which are released together.
+    pub(crate) fn of_several(
+        holds: impl IntoIterator<Item = Lost>,
+        release: &Arc<JointRelease>,
+    ) -> Lost {
+        let mut all = Vec::new();
+        for Lost(hold) in holds {
+            match hold {
+                LostOf::One(hold) => all.push(hold),
+                LostOf::Several(holds, _) => all.extend(holds.iter().cloned()),
+            }
+        }
+        Lost(LostOf::Several(all.into(), Arc::clone(release)))
     }
 
     /// Blocks until the hold ends, and returns how.
@@ -44,6 +66,50 @@ impl Lost {
     /// the wait was cancelled first.
     pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<HoldEnd> {
         let wait = wait.into();
+        match &self.0 {
+            LostOf::One(hold) => hold.wait_within(&wait),
+            LostOf::Several(holds, release) => release.wait_within(holds, &wait),
+        }
+    }
+
+    /// Why the lock was lost, if it was; of several locks, the first that was.
+    pub fn reason(&self) -> Option<LossReason> {
+        match &self.0 {
+            LostOf::One(hold) => hold.reason(),
+            LostOf::Several(holds, release) => release.loss(holds),
+        }
+    }
+
+    /// Why the lock was lost, if that is recorded already.
+    pub(crate) fn recorded(&self) -> Option<LossReason> {
+        let recorded = |hold: &LostHold| hold.watchdog.state.lock().loss(hold.turn);
+        match &self.0 {
+            LostOf::One(hold) => recorded(hold),
+            LostOf::Several(holds, release) => {
+                release.lost.get().copied().or_else(|| holds.iter().find_map(recorded))
+            }
+        }
+    }
+
+    /// Whether the guard was dropped or unlocked.
+    pub fn is_released(&self) -> bool {
+        match &self.0 {
+            LostOf::One(hold) => hold.watchdog.state.lock().is_over(hold.turn),
+            LostOf::Several(_, release) => release.released.load(Ordering::SeqCst),
+        }
+    }
+}
+
+/// A hold that may be lost.
+#[derive(Clone)]
+struct LostHold {
+    watchdog: Arc<Watchdog>,
+    /// Whose loss: the node may have other holders later.
+    turn: u32,
+}
+
+impl LostHold {
+    fn wait_within(&self, wait: &Wait) -> Option<HoldEnd> {
         self.look();
         let woken = Arc::downgrade(&self.watchdog);
         let wake = move || {
@@ -69,15 +135,8 @@ impl Lost {
         }
     }
 
-    /// Why the lock was lost, if it was.
-    pub fn reason(&self) -> Option<LossReason> {
+    fn reason(&self) -> Option<LossReason> {
         self.look();
-        self.watchdog.state.lock().loss(self.turn)
-    }
-
-    /// Why the lock was lost, if that is recorded already: for the checks of tests.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn recorded(&self) -> Option<LossReason> {
         self.watchdog.state.lock().loss(self.turn)
     }
 
@@ -88,9 +147,73 @@ impl Lost {
         }
     }
 
-    /// Whether the guard was dropped or unlocked.
-    pub fn is_released(&self) -> bool {
-        self.watchdog.state.lock().is_over(self.turn)
+    /// Has the loss trip a token, unless the release comes first.
+    fn trip(&self, token: &Cancel, release: Option<&JointRelease>) {
+        self.look();
+        let mut state = self.watchdog.state.lock();
+        if state.loss(self.turn).is_some() {
+            token.cancel();
+        } else if !state.is_over(self.turn) {
+            // A program may make a token for each wait of a hold that lasts for months.
+            state.tokens.retain(LossToken::is_wanted);
+            let released = release.map(|release| Arc::clone(&release.released));
+            state.tokens.push(LossToken::new(token, released));
+        }
+    }
+}
+
+/// The release of several holds together: one of them may last longer, as a reentrant lock that its
+/// thread has locked before, and its later loss does not count.
+#[derive(Debug, Default)]
+pub(crate) struct JointRelease {
+    /// The loss that was found first.
+    lost: OnceLock<LossReason>,
+    released: Arc<AtomicBool>,
+    changed: Arc<Signals>,
+}
+
+impl JointRelease {
+    /// Notes the release, after this loss if there was one.
+    pub(crate) fn note(&self, loss: Option<LossReason>) {
+        if let (Some(why), false) = (loss, self.came_first()) {
+            let _ = self.lost.set(why);
+        }
+        if !self.released.swap(true, Ordering::SeqCst) {
+            self.changed.tell();
+        }
+    }
+
+    /// Whether they were released before a loss: none counts any more.
+    pub(crate) fn came_first(&self) -> bool {
+        self.released.load(Ordering::SeqCst) && self.lost.get().is_none()
+    }
+
+    fn loss(&self, holds: &[LostHold]) -> Option<LossReason> {
+        if self.lost.get().is_none() && !self.came_first() {
+            let found = holds.iter().find_map(LostHold::reason)?;
+            let _ = self.lost.set(found);
+        }
+        self.lost.get().copied()
+    }
+
+    fn wait_within(&self, holds: &[LostHold], wait: &Wait) -> Option<HoldEnd> {
+        let (waiter, token) = (Waiter::new(), Cancel::new());
+        let _release = self.changed.subscribe(waiter.bell());
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
+        let _loss = token.subscribe(waiter.bell());
+        holds.iter().for_each(|hold| hold.trip(&token, Some(self)));
+        loop {
+            if let Some(why) = self.loss(holds) {
+                return Some(HoldEnd::Lost(why));
+            }
+            if self.came_first() {
+                return Some(HoldEnd::Released);
+            }
+            if wait.is_cancelled() || wait.until().has_passed() {
+                return None;
+            }
+            waiter.wait(wait.until());
+        }
     }
 }
 
@@ -100,26 +223,25 @@ impl From<Lost> for Cancel {
     /// A release does not trip it.
     fn from(lost: Lost) -> Cancel {
         let token = Cancel::new();
-        lost.look();
-        let mut state = lost.watchdog.state.lock();
-        if state.loss(lost.turn).is_some() {
-            token.cancel();
-        } else if !state.is_over(lost.turn) {
-            // A program may make a token for each wait of a hold that lasts for months.
-            state.tokens.retain(|token| token.upgrade().is_some());
-            state.tokens.push(token.downgrade());
+        match &lost.0 {
+            LostOf::One(hold) => hold.trip(&token, None),
+            LostOf::Several(holds, release) => {
+                if release.loss(holds).is_some() {
+                    token.cancel();
+                } else if !release.came_first() {
+                    holds.iter().for_each(|hold| hold.trip(&token, Some(release)));
+                }
+            }
         }
-        drop(state);
         token
     }
 }
 
 impl fmt::Debug for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.watchdog.state.lock();
         f.debug_struct("Lost")
-            .field("lost", &state.loss(self.turn))
-            .field("released", &state.is_over(self.turn))
+            .field("lost", &self.recorded())
+            .field("released", &self.is_released())
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use super::ask_until_answered::Purpose;
 use super::changes::Changes;
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
-use super::ticket::{Class, Form};
+use super::ticket::{ContenderKind, Form};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
@@ -37,7 +37,7 @@ pub(crate) fn are_same(some: &Vec<Contender>, others: &Vec<Contender>) -> bool {
 fn look(view: &mut View<'_>, whole: &str, node: &str, form: Form) -> Answer<Vec<Contender>> {
     // While a mutex's first contender is there, no other one holds, so only its node must be
     // watched. In other locks several contenders can hold.
-    if form.class == Class::Mutex {
+    if form.kind == ContenderKind::Mutex {
         let children = view.children(whole, false)?.unwrap_or_default();
         if let Some(first) = in_grant_order(&children).first() {
             match view.node(&path::join(whole, first.name())) {

@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use super::ticket::{Class, Ticket};
+use super::ticket::{ContenderKind, Ticket};
 
 /// Above this, one watch on the list of children costs the server less than one for each node.
 const MAX_WATCHED_NODES: usize = 16;
@@ -47,7 +47,7 @@ impl Rule {
         }
         let earlier = tickets(children).filter(|theirs| *theirs < mine);
         let blockers: Vec<_> =
-            earlier.filter(|theirs| excludes(theirs.class(), mine.class())).collect();
+            earlier.filter(|theirs| excludes(theirs.kind(), mine.kind())).collect();
         match disagreement(&mine, &blockers) {
             Some(verdict) => verdict,
             None => self.weigh(&mine, blockers),
@@ -55,9 +55,9 @@ impl Rule {
     }
 
     fn weigh(self, mine: &Ticket<'_>, blockers: Vec<Ticket<'_>>) -> Verdict {
-        let weight = |theirs: &Ticket<'_>| match mine.class() == Class::Permits {
+        let weight = |theirs: &Ticket<'_>| match mine.kind() == ContenderKind::Permits {
             // A lock on a semaphore's node leaves no permit.
-            true if theirs.class() != Class::Permits => u64::MAX,
+            true if theirs.kind() != ContenderKind::Permits => u64::MAX,
             _ => u64::from(theirs.weight()),
         };
         let taken = blockers.iter().fold(weight(mine), |sum, t| sum.saturating_add(weight(t)));
@@ -84,11 +84,11 @@ impl Rule {
     }
 }
 
-/// Whether a contender of class `theirs`, if it is earlier, stands in the way of `mine`.
-pub(crate) fn excludes(theirs: Class, mine: Class) -> bool {
+/// Whether a contender of kind `theirs`, if it is earlier, stands in the way of `mine`.
+pub(crate) fn excludes(theirs: ContenderKind, mine: ContenderKind) -> bool {
     match theirs {
-        Class::Mutex | Class::Write | Class::Permits => true,
-        Class::Read => mine != Class::Read,
+        ContenderKind::Mutex | ContenderKind::Write | ContenderKind::Permits => true,
+        ContenderKind::Read => mine != ContenderKind::Read,
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn excludes(theirs: Class, mine: Class) -> bool {
 /// counts: a contender that agrees with it waits until those that do not agree have left, as they
 /// do by themselves.
 fn disagreement(mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Option<Verdict> {
-    let is_semaphore = |theirs: &&Ticket<'_>| theirs.class() == Class::Permits;
+    let is_semaphore = |theirs: &&Ticket<'_>| theirs.kind() == ContenderKind::Permits;
     let others = || blockers.iter().filter(is_semaphore);
     let first = others().min().filter(|_| is_semaphore(&mine))?;
     if first.permits() != mine.permits() {
@@ -131,14 +131,15 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
-    const CLASSES: [Class; 3] = [Class::Mutex, Class::Read, Class::Write];
+    const KINDS: [ContenderKind; 3] =
+        [ContenderKind::Mutex, ContenderKind::Read, ContenderKind::Write];
 
-    fn name(class: Class, sequence: i32) -> String {
-        let marker = match class {
-            Class::Mutex => "lock-",
-            Class::Read => "__READ__",
-            Class::Write => "__WRIT__",
-            Class::Permits => "lease-1-of-1-",
+    fn name(kind: ContenderKind, sequence: i32) -> String {
+        let marker = match kind {
+            ContenderKind::Mutex => "lock-",
+            ContenderKind::Read => "__READ__",
+            ContenderKind::Write => "__WRIT__",
+            ContenderKind::Permits => "lease-1-of-1-",
         };
         // The text in front runs against the numbers, so that an order by name would be noticed.
         let front = (b'a' + (25 - sequence.rem_euclid(26)) as u8) as char;
@@ -146,7 +147,7 @@ mod tests {
     }
 
     fn mutexes(count: i32) -> Vec<String> {
-        (0..count).map(|sequence| name(Class::Mutex, sequence)).collect()
+        (0..count).map(|sequence| name(ContenderKind::Mutex, sequence)).collect()
     }
 
     fn nodes(names: &[String]) -> Verdict {
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_missing_own_node_is_never_a_grant() {
-        let own = name(Class::Mutex, 1);
+        let own = name(ContenderKind::Mutex, 1);
         assert_eq!(Rule::permits(1).decide(&own, &[]), Verdict::Missing);
         assert_eq!(Rule::permits(9).decide(&own, &mutexes(1)), Verdict::Missing);
         assert_eq!(Rule::permits(1).decide("foo", &["foo".into()]), Verdict::Missing);
@@ -183,9 +184,9 @@ mod tests {
 
     #[test]
     fn readers_share_and_everyone_else_excludes() {
-        for theirs in CLASSES {
-            for mine in CLASSES {
-                let both_read = theirs == Class::Read && mine == Class::Read;
+        for theirs in KINDS {
+            for mine in KINDS {
+                let both_read = theirs == ContenderKind::Read && mine == ContenderKind::Read;
                 assert_eq!(excludes(theirs, mine), !both_read);
             }
         }
@@ -193,10 +194,10 @@ mod tests {
 
     #[test]
     fn a_reader_waits_for_the_latest_earlier_writer_only() {
-        use Class::{Read, Write};
+        use ContenderKind::{Read, Write};
         let children: Vec<_> =
             [(Write, 0), (Read, 1), (Write, 2), (Read, 3), (Read, 4), (Write, 5)]
-                .map(|(class, sequence)| name(class, sequence))
+                .map(|(kind, sequence)| name(kind, sequence))
                 .into();
         let decide = |own: &str| Rule::permits(1).decide(own, &children);
         assert_eq!(decide(&children[4]), nodes(&children[2..3]));
@@ -207,13 +208,13 @@ mod tests {
 
     #[test]
     fn strangers_are_ignored_and_negative_numbers_come_first() {
-        let own = name(Class::Mutex, 0);
+        let own = name(ContenderKind::Mutex, 0);
         let mut children: Vec<String> = ["0", "foo", "leases"].map(Into::into).into();
         children.push(own.clone());
         assert_eq!(Rule::permits(1).decide(&own, &children), Verdict::Admitted);
-        children.push(name(Class::Mutex, i32::MAX));
+        children.push(name(ContenderKind::Mutex, i32::MAX));
         assert_eq!(Rule::permits(1).decide(&own, &children), Verdict::Admitted);
-        children.push(name(Class::Mutex, -7));
+        children.push(name(ContenderKind::Mutex, -7));
         assert_eq!(Rule::permits(1).decide(&own, &children), nodes(&children[5..]));
         let order: Vec<_> = in_grant_order(&children).iter().map(Ticket::sequence).collect();
         assert_eq!(order, [-7, 0, i32::MAX]);
@@ -245,13 +246,13 @@ mod tests {
         assert_eq!(Rule::permits(1).decide(&own, &children), nodes(&[predecessor]));
     }
 
-    /// Every mix of classes for up to five contenders, every one of them asking.
+    /// Every mix of kinds for up to five contenders, every one of them asking.
     #[test]
     fn without_a_watched_node_leaving_nothing_admits_me() {
         for permits in 1..=3 {
             for mix in 0..3_usize.pow(5) {
-                let class = |place: usize| CLASSES[mix / 3_usize.pow(place as u32) % 3];
-                let all: Vec<_> = (0..5).map(|place| name(class(place), place as i32)).collect();
+                let kind = |place: usize| KINDS[mix / 3_usize.pow(place as u32) % 3];
+                let all: Vec<_> = (0..5).map(|place| name(kind(place), place as i32)).collect();
                 for own in &all {
                     assert_watch_is_necessary_and_shortest(Rule::permits(permits), own, &all);
                 }
@@ -307,13 +308,13 @@ mod tests {
     #[test]
     fn a_lock_and_a_permit_on_one_node_exclude_each_other() {
         for permits in [1, 2, u32::MAX] {
-            for class in CLASSES {
-                let lock_first = [name(class, 0), lease(1, permits, 1)];
+            for kind in KINDS {
+                let lock_first = [name(kind, 0), lease(1, permits, 1)];
                 let verdict = Rule::permits(permits).decide(&lock_first[1], &lock_first);
-                assert_eq!(verdict, nodes(&lock_first[..1]), "{class:?} {permits}");
-                let permit_first = [lease(1, permits, 0), name(class, 1)];
+                assert_eq!(verdict, nodes(&lock_first[..1]), "{kind:?} {permits}");
+                let permit_first = [lease(1, permits, 0), name(kind, 1)];
                 let verdict = Rule::permits(1).decide(&permit_first[1], &permit_first);
-                assert_eq!(verdict, nodes(&permit_first[..1]), "{class:?} {permits}");
+                assert_eq!(verdict, nodes(&permit_first[..1]), "{kind:?} {permits}");
             }
         }
     }
@@ -336,7 +337,7 @@ mod tests {
         assert_eq!(decide(&children[1], &children[1..]), Verdict::Admitted);
         assert_eq!(decide(&children[2], &children[1..]), Verdict::Disagreed(3));
         // Contenders behind do not matter, nor do the numbers of locks.
-        let mixed = [name(Class::Mutex, 0), lease(1, 2, 1), lease(1, 3, 2)];
+        let mixed = [name(ContenderKind::Mutex, 0), lease(1, 2, 1), lease(1, 3, 2)];
         assert_eq!(decide(&mixed[1], &mixed), nodes(&mixed[..1]));
         assert_eq!(decide(&mixed[2], &mixed), Verdict::Disagreed(2));
     }
@@ -350,8 +351,8 @@ mod tests {
             |i| lease(2, 3, i),
             |i| lease(3, 3, i),
             |i| lease(1, 2, i),
-            |i| name(Class::Mutex, i),
-            |i| name(Class::Read, i),
+            |i| name(ContenderKind::Mutex, i),
+            |i| name(ContenderKind::Read, i),
         ];
         for mix in 0..6_usize.pow(4) {
             let all: Vec<_> =
@@ -384,8 +385,7 @@ mod tests {
     }
 
     fn children() -> impl Strategy<Value = Vec<String>> {
-        let contender =
-            (select(&CLASSES[..]), 0..40).prop_map(|(class, number)| name(class, number));
+        let contender = (select(&KINDS[..]), 0..40).prop_map(|(kind, number)| name(kind, number));
         let child = prop_oneof![9 => contender, 1 => "[a-z0-9-]{0,6}"];
         prop::collection::hash_set(child, 1..30).prop_map(|set| set.into_iter().collect())
     }
@@ -411,7 +411,7 @@ mod tests {
                 .filter(|ticket| rule.decide(ticket.name(), &children) == Verdict::Admitted)
                 .collect();
             for (place, mine) in admitted.iter().enumerate() {
-                prop_assert!(!admitted[..place].iter().any(|t| excludes(t.class(), mine.class())));
+                prop_assert!(!admitted[..place].iter().any(|t| excludes(t.kind(), mine.kind())));
             }
         }
 
@@ -479,11 +479,11 @@ mod tests {
             mine in 1_u32..4,
         ) {
             for weights in [weights, small] {
-                let names: Vec<_> = (0..).zip(&weights).map(|(i, _)| name(Class::Mutex, i)).collect();
+                let names: Vec<_> = (0..).zip(&weights).map(|(i, _)| name(ContenderKind::Mutex, i)).collect();
                 let tickets: Vec<_> = names.iter().zip(&weights)
                     .filter_map(|(name, weight)| Some(Ticket::parse(name)?.weighing(*weight)))
                     .collect();
-                let own = name(Class::Mutex, 99);
+                let own = name(ContenderKind::Mutex, 99);
                 let own = Ticket::parse(&own).unwrap().weighing(mine);
                 let heavy = |run: &[u32]| {
                     u64::from(mine) + run.iter().copied().map(u64::from).sum::<u64>() > u64::from(permits)

@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// A name counts only with a sequence number at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Class {
+pub enum ContenderKind {
     /// An exclusive lock: names with `lock-` (Curator, go-zookeeper), `__lock__` (kazoo) or
     /// `x-<session id>-` (ZooKeeper's `WriteLock`) before the number.
     Mutex,
@@ -21,7 +21,7 @@ pub enum Class {
     Read,
     /// A write lock, which excludes everyone: names with `__WRIT__` (Curator) before the number.
     Write,
-    /// Permits of a semaphore, which exclude all other classes: names with
+    /// Permits of a semaphore, which exclude all other kinds: names with
     /// `lease-<how many>-of-<permits>-` before the number.
     Permits,
 }
@@ -54,19 +54,19 @@ pub enum NodeNaming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) naming: NodeNaming,
-    pub(crate) class: Class,
+    pub(crate) kind: ContenderKind,
     /// How many permits, of how many; both 1 except for a semaphore.
     pub(crate) weight: u32,
     pub(crate) permits: u32,
 }
 
 impl Form {
-    pub(crate) fn new(naming: NodeNaming, class: Class) -> Form {
-        Form { naming, class, weight: 1, permits: 1 }
+    pub(crate) fn new(naming: NodeNaming, kind: ContenderKind) -> Form {
+        Form { naming, kind, weight: 1, permits: 1 }
     }
 
     pub(crate) fn of_permits(naming: NodeNaming, weight: u32, permits: u32) -> Form {
-        Form { naming, class: Class::Permits, weight, permits }
+        Form { naming, kind: ContenderKind::Permits, weight, permits }
     }
 
     /// Checks the numbers of permits; the error says what is wrong.
@@ -83,13 +83,13 @@ impl Form {
 
     /// The name to create a contender with, to which the server adds the number.
     pub(crate) fn prefix(&self, guid: Guid) -> String {
-        let marker = match (self.naming, self.class) {
-            (NodeNaming::Curator, Class::Mutex) => "-lock-",
-            (NodeNaming::Curator, Class::Read) => "-__READ__",
-            (NodeNaming::Curator, Class::Write) => "-__WRIT__",
-            (NodeNaming::Kazoo, Class::Mutex | Class::Write) => "__lock__",
-            (NodeNaming::Kazoo, Class::Read) => "__rlock__",
-            (_, Class::Permits) => &format!("-lease-{}-of-{}-", self.weight, self.permits),
+        let marker = match (self.naming, self.kind) {
+            (NodeNaming::Curator, ContenderKind::Mutex) => "-lock-",
+            (NodeNaming::Curator, ContenderKind::Read) => "-__READ__",
+            (NodeNaming::Curator, ContenderKind::Write) => "-__WRIT__",
+            (NodeNaming::Kazoo, ContenderKind::Mutex | ContenderKind::Write) => "__lock__",
+            (NodeNaming::Kazoo, ContenderKind::Read) => "__rlock__",
+            (_, ContenderKind::Permits) => &format!("-lease-{}-of-{}-", self.weight, self.permits),
         };
         match self.naming {
             NodeNaming::Curator => format!("{PROTECTED}{guid}{marker}"),
@@ -103,12 +103,12 @@ impl Form {
 pub(crate) const SEQUENCE_MARGIN: i32 = 1 << 16;
 
 /// None is the end of another one, so a name matches at most one.
-const MARKERS: [(&str, Class); 5] = [
-    ("lock-", Class::Mutex),
-    ("__lock__", Class::Mutex),
-    ("__READ__", Class::Read),
-    ("__rlock__", Class::Read),
-    ("__WRIT__", Class::Write),
+const MARKERS: [(&str, ContenderKind); 5] = [
+    ("lock-", ContenderKind::Mutex),
+    ("__lock__", ContenderKind::Mutex),
+    ("__READ__", ContenderKind::Read),
+    ("__rlock__", ContenderKind::Read),
+    ("__WRIT__", ContenderKind::Write),
 ];
 
 const PROTECTED: &str = "_c_";
@@ -118,7 +118,7 @@ const PROTECTED: &str = "_c_";
 pub(crate) struct Ticket<'a> {
     name: &'a str,
     sequence: i32,
-    class: Class,
+    kind: ContenderKind,
     guid: Range<usize>,
     weight: u32,
     permits: u32,
@@ -130,14 +130,14 @@ impl<'a> Ticket<'a> {
         let (head, sequence) = split_sequence(name)?;
         // Permits last: theirs is the name that takes longest to read.
         let lock = || split_marker(head).or_else(|| split_write_lock(head));
-        let (weight, permits, (guid, class)) = match lock() {
+        let (weight, permits, (guid, kind)) = match lock() {
             Some(lock) => (1, 1, lock),
             None => {
                 let (guid, weight, permits) = split_lease(head)?;
-                (weight, permits, (guid, Class::Permits))
+                (weight, permits, (guid, ContenderKind::Permits))
             }
         };
-        Some(Ticket { name, sequence, class, guid, weight, permits })
+        Some(Ticket { name, sequence, kind, guid, weight, permits })
     }
 
     pub(crate) fn name(&self) -> &'a str {
@@ -148,8 +148,8 @@ impl<'a> Ticket<'a> {
         self.sequence
     }
 
-    pub(crate) fn class(&self) -> Class {
-        self.class
+    pub(crate) fn kind(&self) -> ContenderKind {
+        self.kind
     }
 
     /// Breaks ties, because Curator's downgraded reader shares its writer's number.
@@ -220,10 +220,8 @@ fn split_sequence(name: &str) -> Option<(&str, i32)> {
     }
 }
 
-fn split_marker(head: &str) -> Option<(Range<usize>, Class)> {
-    MARKERS
-        .into_iter()
-        .find_map(|(marker, class)| Some((guid_in(head.strip_suffix(marker)?), class)))
+fn split_marker(head: &str) -> Option<(Range<usize>, ContenderKind)> {
+    MARKERS.into_iter().find_map(|(marker, kind)| Some((guid_in(head.strip_suffix(marker)?), kind)))
 }
 
 /// Where the guid is in what stands before a marker.
@@ -248,11 +246,11 @@ fn count(digits: &str) -> Option<u32> {
 }
 
 /// `x-<session id>-`, where only the session id, a signed number, can break a tie.
-fn split_write_lock(head: &str) -> Option<(Range<usize>, Class)> {
+fn split_write_lock(head: &str) -> Option<(Range<usize>, ContenderKind)> {
     let session = head.strip_prefix("x-")?.strip_suffix('-')?;
     let digits = session.strip_prefix('-').unwrap_or(session);
     let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    is_number.then(|| (2..2 + session.len(), Class::Mutex))
+    is_number.then(|| (2..2 + session.len(), ContenderKind::Mutex))
 }
 
 /// Identifies one attempt's node, to find it after an answer was lost (CURATOR-45).
@@ -291,8 +289,8 @@ mod tests {
 
     #[test]
     fn the_names_of_every_peer_are_recognised() {
-        use Class::*;
-        for (name, class, sequence, guid) in [
+        use ContenderKind::*;
+        for (name, kind, sequence, guid) in [
             (format!("_c_{UUID}-lock-0000000007"), Mutex, 7, UUID),
             (format!("_c_{UUID}-__READ__0000000008"), Read, 8, UUID),
             (format!("_c_{UUID}-__WRIT__0000000009"), Write, 9, UUID),
@@ -314,7 +312,7 @@ mod tests {
             ("_c_-lease-1-of-1-0000000023".into(), Permits, 23, ""),
         ] {
             let ticket = ticket(&name);
-            assert_eq!((ticket.class(), ticket.sequence()), (class, sequence), "{name}");
+            assert_eq!((ticket.kind(), ticket.sequence()), (kind, sequence), "{name}");
             assert_eq!((ticket.guid(), ticket.name(), ticket.weight()), (guid, &*name, 1));
         }
     }
@@ -435,15 +433,15 @@ mod tests {
         let guid = Guid::from_u128(0x0f8fad5b_d9cb_469f_a165_70867728950e);
         assert_eq!(guid.to_string(), UUID);
         assert_eq!(format!("{guid:#}"), HEX);
-        for (naming, class, written) in [
-            (NodeNaming::Curator, Class::Mutex, format!("_c_{UUID}-lock-")),
-            (NodeNaming::Curator, Class::Read, format!("_c_{UUID}-__READ__")),
-            (NodeNaming::Curator, Class::Write, format!("_c_{UUID}-__WRIT__")),
-            (NodeNaming::Kazoo, Class::Mutex, format!("{HEX}__lock__")),
-            (NodeNaming::Kazoo, Class::Read, format!("{HEX}__rlock__")),
-            (NodeNaming::Kazoo, Class::Write, format!("{HEX}__lock__")),
+        for (naming, kind, written) in [
+            (NodeNaming::Curator, ContenderKind::Mutex, format!("_c_{UUID}-lock-")),
+            (NodeNaming::Curator, ContenderKind::Read, format!("_c_{UUID}-__READ__")),
+            (NodeNaming::Curator, ContenderKind::Write, format!("_c_{UUID}-__WRIT__")),
+            (NodeNaming::Kazoo, ContenderKind::Mutex, format!("{HEX}__lock__")),
+            (NodeNaming::Kazoo, ContenderKind::Read, format!("{HEX}__rlock__")),
+            (NodeNaming::Kazoo, ContenderKind::Write, format!("{HEX}__lock__")),
         ] {
-            assert_eq!(Form::new(naming, class).prefix(guid), written);
+            assert_eq!(Form::new(naming, kind).prefix(guid), written);
             assert!(ticket(&format!("{written}0000000001")).has_guid(guid), "{written}");
         }
         for (naming, written) in [
@@ -472,11 +470,15 @@ mod tests {
 
     fn form() -> impl Strategy<Value = Form> {
         let naming = prop::sample::select(vec![NodeNaming::Curator, NodeNaming::Kazoo]);
-        let class = prop::sample::select(vec![Class::Mutex, Class::Read, Class::Write]);
+        let kind = prop::sample::select(vec![
+            ContenderKind::Mutex,
+            ContenderKind::Read,
+            ContenderKind::Write,
+        ]);
         let permits = (1..=u32::MAX).prop_flat_map(|permits| (1..=permits, Just(permits)));
         let permits = (naming.clone(), permits)
             .prop_map(|(naming, (weight, permits))| Form::of_permits(naming, weight, permits));
-        prop_oneof![(naming, class).prop_map(|(naming, class)| Form::new(naming, class)), permits]
+        prop_oneof![(naming, kind).prop_map(|(naming, kind)| Form::new(naming, kind)), permits]
     }
 
     proptest! {
@@ -504,11 +506,11 @@ mod tests {
             let guid = Guid::from_u128(bits);
             let name = format!("{}{sequence:010}", form.prefix(guid));
             let ticket = ticket(&name);
-            let class = match (form.naming, form.class) {
-                (NodeNaming::Kazoo, Class::Write) => Class::Mutex,
-                (_, class) => class,
+            let kind = match (form.naming, form.kind) {
+                (NodeNaming::Kazoo, ContenderKind::Write) => ContenderKind::Mutex,
+                (_, kind) => kind,
             };
-            prop_assert_eq!(ticket.class(), class);
+            prop_assert_eq!(ticket.kind(), kind);
             prop_assert_eq!((ticket.weight(), ticket.permits()), (form.weight, form.permits));
             prop_assert_eq!(ticket.sequence(), sequence);
             let text = match form.naming {

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use super::core::others;
 use super::revoke::is_request;
-use crate::event::Event;
+use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{self, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
-use crate::session::callbacks::{Callbacks, EventHook};
-use crate::session::cancel::WeakCancel;
+use crate::rt::{self, AtomicBool, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
+use crate::session::callbacks::Callbacks;
+use crate::session::cancel::{Cancel, WeakCancel};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::notify::{Signal, Subscription};
 use crate::session::reaper::Reaper;
+use crate::session::reports::Reports;
 use crate::session::session::Session;
 
 /// How long to wait before repeating a request about the node that the server has refused.
@@ -34,8 +35,7 @@ pub(super) struct Watchdog {
     chroot: usize,
     /// What is held, for messages: such as "lock" or "permit".
     pub(super) noun: &'static str,
-    /// Where a loss is reported, and of which lock, as the client names it.
-    hook: Option<(Arc<EventHook>, String)>,
+    reports: Arc<Reports>,
     /// The node's data, if a request to release the lock is to be overwritten with them.
     pub(super) data: Option<Vec<u8>>,
     /// The transaction that made the node, if other sessions may take its name: only that very
@@ -53,6 +53,33 @@ pub(super) type OnLost = Box<dyn FnOnce(LossReason) + Send>;
 
 pub(super) type OnRequest = Box<dyn FnOnce() + Send>;
 
+/// A token that the loss trips.
+pub(super) struct LossToken {
+    token: WeakCancel,
+    /// Set when the loss no longer matters, though this node is not released.
+    released: Option<Arc<AtomicBool>>,
+}
+
+impl LossToken {
+    pub(super) fn new(token: &Cancel, released: Option<Arc<AtomicBool>>) -> LossToken {
+        LossToken { token: token.downgrade(), released }
+    }
+
+    fn is_released(&self) -> bool {
+        self.released.as_ref().is_some_and(|released| released.load(Ordering::SeqCst))
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.is_released() && self.token.upgrade().is_some()
+    }
+
+    fn trip(&self) {
+        if let Some(token) = self.token.upgrade().filter(|_| !self.is_released()) {
+            token.cancel();
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct WatchdogState {
     /// The present turn: counts the node's holders, and the idle turns between them.
@@ -63,7 +90,7 @@ pub(super) struct WatchdogState {
     pub(super) released: bool,
     pub(super) callbacks: Vec<OnLost>,
     /// Tokens that the loss trips.
-    pub(super) tokens: Vec<WeakCancel>,
+    pub(super) tokens: Vec<LossToken>,
     /// The release of the lock was requested.
     pub(super) requested: bool,
     pub(super) request_callbacks: Vec<OnRequest>,
@@ -181,7 +208,7 @@ impl Watchdog {
     pub(super) fn new(
         core: &ClientCore,
         session: &Arc<Session>,
-        (node, lock, noun): (String, &str, &'static str),
+        (node, noun): (String, &'static str),
         data: Option<Vec<u8>>,
         named: Option<i64>,
     ) -> Watchdog {
@@ -190,7 +217,7 @@ impl Watchdog {
             chroot: node.len() - core.shown(&node).len(),
             node,
             noun,
-            hook: core.hook().map(|hook| (Arc::clone(hook), lock.to_owned())),
+            reports: Arc::clone(core.reports()),
             data,
             named,
             watched_on: AtomicU64::new(0),
@@ -508,7 +535,7 @@ impl Watchdog {
         let tokens = mem::take(&mut state.tokens);
         self.changed.notify_all();
         drop(state);
-        tokens.iter().filter_map(WeakCancel::upgrade).for_each(|token| token.cancel());
+        tokens.iter().for_each(LossToken::trip);
         for callback in callbacks {
             self.tell_of_loss(callback, why);
         }
@@ -517,11 +544,9 @@ impl Watchdog {
             listener.lost(number);
         }
         if !idle {
-            if let Some((hook, lock)) = &self.hook {
-                hook.report(Event::Lost { lock: lock.clone(), reason: why });
-            }
-            let (noun, node) = (self.noun, self.shown());
-            logging::warning!(target: "zklock::hold", "{noun} lost: {why} (node {node:?})");
+            let (node, what) = (self.shown().to_owned(), self.noun);
+            let lock = path::parent(&node).to_owned();
+            self.reports.report(LogAs::LOSS, || Event::Lost { lock, node, what, reason: why });
         }
     }
 }

@@ -422,6 +422,11 @@ impl LinkCore {
                 self.auth_failed();
                 return Ok(());
             }
+            // Such a server ends the session after this reply.
+            _ if header.error == code::SASL_REQUIRED => {
+                self.auth_failed();
+                return Ok(());
+            }
             _ => {}
         }
         let Some(sent) = self.outstanding.front() else {

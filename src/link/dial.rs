@@ -4,17 +4,21 @@
 //! hold up the link.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::core::Granted;
 use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use super::outage_log::OutageLog;
+use super::sasl::Sasl;
+use super::server_stream::ServerStream;
+use super::tls::Tls;
 use crate::connect_string::Host;
-use crate::error::Result;
+use crate::error::{self, Error, ErrorKind};
 use crate::logging;
 use crate::rt::{self, Deadline, Moment, Mutex, Receiver, RecvTimeoutError, Sender, bounded};
 use crate::wire_values::{code, op, xid};
@@ -32,12 +36,45 @@ impl std::fmt::Debug for Auth {
     }
 }
 
+/// How a client is let in: what it shows on every connection, and whether that is by TLS.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Access {
+    pub(crate) tls: Option<Tls>,
+    pub(crate) sasl: Option<Sasl>,
+    pub(crate) auth: Vec<Auth>,
+}
+
+impl Access {
+    /// # Errors
+    ///
+    /// Fails with `InvalidArgument` if no server can let the client in with this, or a file of it cannot be used.
+    pub(crate) fn check(&self) -> error::Result<()> {
+        self.tls.as_ref().map_or(Ok(()), Tls::check)?;
+        self.sasl.as_ref().map_or(Ok(()), Sasl::check)?;
+        let why = |auth: &Auth| {
+            if auth.scheme.is_empty() || auth.scheme.contains('\0') {
+                Some("the scheme of credentials must be a name such as \"digest\"")
+            } else if auth.scheme.len() + auth.credentials.len() > 64 * 1024 {
+                Some("a scheme and its credentials must be at most 64 KiB together")
+            } else {
+                None
+            }
+        };
+        match self.auth.iter().find_map(why) {
+            Some(why) => Err(Error::new(ErrorKind::InvalidArgument, why)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Resolves host names anew each time, and uses the last known addresses as long as that fails.
 #[derive(Debug)]
 pub(crate) struct Resolver {
-    hosts: Vec<Host>,
+    hosts: Mutex<Vec<Host>>,
     known: Mutex<HashMap<Host, Known>>,
     pub(super) outage: OutageLog,
+    /// The greatest zxid that any session of these servers has seen.
+    last_zxid: AtomicI64,
 }
 
 #[derive(Debug, Default)]
@@ -51,21 +88,48 @@ struct Known {
 impl Resolver {
     pub(crate) fn new(hosts: Vec<Host>) -> Arc<Resolver> {
         let outage = OutageLog::default();
-        Arc::new(Resolver { hosts, known: Mutex::new(HashMap::new()), outage })
+        let (hosts, known) = (Mutex::new(hosts), Mutex::new(HashMap::new()));
+        Arc::new(Resolver { hosts, known, outage, last_zxid: AtomicI64::new(0) })
     }
 
-    /// The addresses of all hosts, shuffled; waits up to `limit` for name servers.
-    fn addresses(self: &Arc<Self>, limit: Duration) -> Vec<SocketAddr> {
-        let (done, answers) = bounded(self.hosts.len());
+    /// Notes the zxid that a session has seen, its `first` one or a later one, and warns if an earlier session
+    /// has seen a greater one. To open a session is a change, too, so that means that changes were lost.
+    pub(super) fn note_zxid(&self, zxid: i64, is_first: bool) {
+        let before = self.last_zxid.fetch_max(zxid, Ordering::AcqRel);
+        if is_first && zxid < before {
+            self.last_zxid.store(zxid, Ordering::Release);
+            logging::warning!(
+                target: "zklock::link",
+                "the ensemble has lost data, or was made anew: its last change is 0x{zxid:x}, and an earlier \
+                 session has seen 0x{before:x}; fencing tokens begin anew, too"
+            );
+        }
+    }
+
+    /// Why the last search found no server, in an outage.
+    pub(crate) fn why_no_server(&self) -> Option<String> {
+        self.outage.why()
+    }
+
+    /// From its next round on, a search uses these hosts.
+    pub(crate) fn set_hosts(&self, hosts: Vec<Host>) {
+        self.known.lock().retain(|host, _| hosts.contains(host));
+        *self.hosts.lock() = hosts;
+    }
+
+    /// The addresses of all hosts with the hosts' names, sorted; waits up to `limit` for name servers.
+    fn addresses(self: &Arc<Self>, limit: Duration) -> Vec<(SocketAddr, String)> {
+        let hosts = self.hosts.lock().clone();
+        let (done, answers) = bounded(hosts.len());
         let mut asked = 0;
-        let mut found: Vec<SocketAddr> = Vec::new();
+        let mut found: Vec<(SocketAddr, String)> = Vec::new();
         let mut names = Vec::new();
-        for host in &self.hosts {
+        for host in hosts {
             if let Some(address) = host.literal() {
-                found.push(address);
-            } else if !names.contains(host) {
-                names.push(host.clone());
-                asked += usize::from(self.ask(host, done.clone()));
+                found.push((address, host.name));
+            } else if !names.contains(&host) {
+                asked += usize::from(self.ask(&host, done.clone()));
+                names.push(host);
             }
         }
         let deadline = Deadline::after(limit);
@@ -76,13 +140,13 @@ impl Resolver {
             }
         }
         let known = self.known.lock();
-        for name in &names {
-            found.extend(known.get(name).into_iter().flat_map(|known| &known.addresses));
+        for host in &names {
+            let addresses = known.get(host).into_iter().flat_map(|known| &known.addresses);
+            found.extend(addresses.map(|address| (*address, host.name.clone())));
         }
         drop(known);
         found.sort_unstable();
         found.dedup();
-        shuffle(&mut found);
         found
     }
 
@@ -136,18 +200,14 @@ impl Resolver {
             Some(failure) => format!("{host}: {failure}"),
             None => format!("{host}: its name is not resolved yet"),
         };
-        self.hosts
-            .iter()
-            .filter(|host| host.literal().is_none())
-            .filter(without)
-            .map(reason)
-            .collect()
+        let hosts = self.hosts.lock();
+        hosts.iter().filter(|host| host.literal().is_none()).filter(without).map(reason).collect()
     }
 }
 
 impl std::fmt::Display for Resolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        let hosts: Vec<String> = self.hosts.lock().iter().map(Host::to_string).collect();
         f.write_str(&hosts.join(", "))
     }
 }
@@ -156,7 +216,7 @@ impl std::fmt::Display for Resolver {
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) resolver: Arc<Resolver>,
-    pub(crate) auth: Vec<Auth>,
+    pub(crate) access: Access,
     /// The session timeout to ask for.
     pub(crate) timeout: Duration,
     /// The session to continue; without one, a new session is asked for.
@@ -189,9 +249,28 @@ impl Wanted {
 /// How a search for a server ended.
 #[derive(Debug)]
 pub(crate) enum Dialed {
-    Server { stream: TcpStream, address: SocketAddr, granted: Granted },
+    Server {
+        stream: ServerStream,
+        address: SocketAddr,
+        granted: Granted,
+    },
     Expired,
-    AuthFailed,
+    /// No server lets the client in with what it shows, or the client trusts none; with the reasons.
+    AuthFailed(String),
+}
+
+/// Why an address does not serve the session.
+#[derive(Debug)]
+enum Failure {
+    /// One side does not trust the other's certificate.
+    Distrust(String),
+    Other(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(cause: io::Error) -> Failure {
+        Failure::Other(cause)
+    }
 }
 
 const AFTER_A_PANIC: Duration = Duration::from_millis(100);
@@ -208,7 +287,7 @@ impl Dial {
         wanted: Wanted,
         found: impl FnOnce(Dialed) + Send + 'static,
         trouble: impl Fn(&str) + Send + 'static,
-    ) -> Result<Dial> {
+    ) -> error::Result<Dial> {
         let (stop, stopped) = bounded(0);
         rt::spawn("zklock-dial", move || {
             let result = loop {
@@ -238,7 +317,7 @@ fn is_stopped(stopped: &Receiver<()>) -> bool {
 /// Closes a new session that is no longer wanted, rather than leaving it to expire.
 fn abandon(wanted: &Wanted, result: Dialed) {
     if let (Dialed::Server { mut stream, .. }, None) = (result, &wanted.session) {
-        let _ = stream.write_all(&Frame::request(1, op::CLOSE_SESSION).finish());
+        let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
     }
 }
 
@@ -261,32 +340,37 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
     }
     loop {
         let mut addresses = wanted.resolver.addresses(Duration::from_secs(1).min(timeout / 4));
+        if wanted.access.tls.is_none() {
+            // Under which of its names a server is asked matters only to its certificate.
+            addresses.dedup_by_key(|(address, _)| *address);
+        }
+        shuffle(&mut addresses);
         if let Some(avoid) = wanted.avoid {
-            addresses.sort_by_key(|address| *address == avoid);
+            addresses.sort_by_key(|(address, _)| *address == avoid);
         }
         let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         let attempt = wanted.first_attempt(timeout, count);
         let attempt = (attempt * 2u32.pow(slow_rounds.min(8))).min(longest_attempt);
-        let (mut slow, mut rejected) = (false, 0);
+        let (mut slow, mut rejected, mut distrusted) = (false, 0, 0);
         let mut causes = wanted.resolver.failures();
-        for address in addresses {
+        for (address, name) in addresses {
             if is_stopped(stopped) {
                 return None;
             }
             if is_first {
                 trouble(&format!("{address} has not answered yet"));
             }
-            match try_address(wanted, address, attempt, stopped) {
+            match try_address(wanted, address, &name, attempt, stopped) {
                 // Another server may accept them.
-                Ok(Dialed::AuthFailed) => {
+                Ok(Dialed::AuthFailed(why)) => {
                     rejected += 1;
-                    causes.push(format!("{address}: the server rejected the credentials"));
+                    causes.push(format!("{address}: {why}"));
                 }
                 Ok(Dialed::Server { mut stream, granted, .. })
                     if wanted.session.is_none()
                         && granted.sent.plus(granted.timeout) <= Moment::now() =>
                 {
-                    let _ = stream.write_all(&Frame::request(1, op::CLOSE_SESSION).finish());
+                    let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
                     causes.push(format!(
                         "{address}: the session timeout of {:?} is below the round trip of {:.1?}",
                         granted.timeout,
@@ -298,15 +382,21 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
                 }
                 Ok(found) => return Some(found),
                 Err(_) if is_stopped(stopped) => return None,
-                Err(cause) => {
+                Err(Failure::Distrust(why)) => {
+                    distrusted += 1;
+                    causes.push(format!("{name} ({address}): {why}"));
+                }
+                Err(Failure::Other(cause)) => {
                     slow |= cause.kind() == io::ErrorKind::TimedOut;
                     causes.push(format!("{address}: {cause}"));
                 }
             }
         }
-        // An existing session is given up only if all servers reject the credentials.
-        if rejected == count || rejected > 0 && wanted.session.is_none() {
-            return Some(Dialed::AuthFailed);
+        // An existing session is given up only if all servers reject the credentials; certificates may be
+        // replaced before it ends.
+        let nobody_is_trusted = rejected + distrusted == count && wanted.session.is_none();
+        if rejected == count || rejected > 0 && wanted.session.is_none() || nobody_is_trusted {
+            return Some(Dialed::AuthFailed(causes.join("; ")));
         }
         slow_rounds += u32::from(slow);
         is_first = false;
@@ -330,12 +420,35 @@ fn rest(stopped: &Receiver<()>, pause: Duration) -> Option<()> {
 fn try_address(
     wanted: &Wanted,
     address: SocketAddr,
+    name: &str,
     limit: Duration,
     stopped: &Receiver<()>,
-) -> io::Result<Dialed> {
+) -> Result<Dialed, Failure> {
     let deadline = rt::now() + limit;
-    let mut stream = TcpStream::connect_timeout(&address, limit)?;
-    stream.set_nodelay(true)?;
+    let tcp = TcpStream::connect_timeout(&address, limit)?;
+    tcp.set_nodelay(true)?;
+    tcp.set_write_timeout(Some(limit))?;
+    let tls = wanted.access.tls.as_ref();
+    let stream = match tls {
+        None => ServerStream::plain(tcp),
+        Some(tls) => ServerStream::encrypted(tcp, tls.encrypt(name).map_err(io::Error::other)?),
+    };
+    let found = greet(wanted, (stream, address), deadline, stopped);
+    found.map_err(|cause| match tls.and_then(|tls| tls.explain(&cause)) {
+        Some((why, true)) => Failure::Distrust(why),
+        Some((why, false)) => io::Error::new(cause.kind(), why).into(),
+        None => cause.into(),
+    })
+}
+
+/// The handshakes: TLS's, that of the session, and the credentials.
+fn greet(
+    wanted: &Wanted,
+    (mut stream, address): (ServerStream, SocketAddr),
+    deadline: Instant,
+    stopped: &Receiver<()>,
+) -> io::Result<Dialed> {
+    while !patiently(&mut stream, deadline, stopped, ServerStream::shake_hands)? {}
     let none = [0; 16];
     let request = ConnectRequest {
         last_zxid: wanted.last_zxid,
@@ -344,10 +457,10 @@ fn try_address(
         password: wanted.session.as_ref().map_or(&none[..], |session| &session.password),
     };
     let sent = Moment::now();
-    stream.set_write_timeout(Some(limit))?;
-    stream.write_all(&request.encode())?;
-    let response = ConnectResponse::read(&read_frame(&mut stream, deadline, stopped)?)
-        .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
+    stream.send_all(&request.encode())?;
+    let response = read_frame(&mut stream, deadline, stopped)
+        .map_err(|cause| unanswered(cause, wanted))
+        .and_then(|frame| ConnectResponse::read(&frame).map_err(invalid))?;
     let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0) else {
         return if wanted.session.is_some() {
             Ok(Dialed::Expired)
@@ -361,24 +474,45 @@ fn try_address(
     if response.read_only {
         return Err(io::Error::other("the server is read-only"));
     }
-    for auth in &wanted.auth {
+    for auth in &wanted.access.auth {
         let frame = Frame::request(xid::AUTH, op::AUTH)
             .int(0)
             .buffer(auth.scheme.as_bytes())
             .buffer(&auth.credentials)
             .finish();
-        stream.write_all(&frame)?;
+        stream.send_all(&frame)?;
         let reply = read_frame(&mut stream, deadline, stopped)?;
-        let header = ReplyHeader::read(&mut Fields(&reply))
-            .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
+        let header = ReplyHeader::read(&mut Fields(&reply)).map_err(invalid)?;
         if header.xid != xid::AUTH {
             return Err(io::Error::other("the server answered auth with another reply"));
         }
         if header.error == code::AUTH_FAILED {
-            return Ok(Dialed::AuthFailed);
+            let why = format!("the server rejected the credentials of the scheme {}", auth.scheme);
+            return Ok(Dialed::AuthFailed(why));
         }
         if header.error != code::OK {
             return Err(io::Error::other(format!("auth failed with error {}", header.error)));
+        }
+    }
+    if let Some(sasl) = &wanted.access.sasl {
+        let mut ask = |token: &[u8]| {
+            let request = Frame::request(xid::SASL, op::SASL).buffer(token).finish();
+            stream.send_all(&request)?;
+            read_frame(&mut stream, deadline, stopped).map_err(|cause| match cause.kind() {
+                // As servers before 3.5 do.
+                io::ErrorKind::UnexpectedEof => io::Error::other(
+                    "the server closed the connection instead of an answer to SASL: it may have rejected \
+                     the user or the password",
+                ),
+                _ => cause,
+            })
+        };
+        if let Err(why) = sasl.authenticate(&mut ask)? {
+            if wanted.session.is_none() {
+                // A server without SASL has opened a session.
+                let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
+            }
+            return Ok(Dialed::AuthFailed(why));
         }
     }
     // A node with the owner 0 belongs to no session.
@@ -395,6 +529,31 @@ fn try_address(
     Ok(Dialed::Server { stream, address, granted })
 }
 
+fn invalid(malformed: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, malformed)
+}
+
+/// Says what it may mean that a server closes the connection when it is asked for a session.
+fn unanswered(cause: io::Error, wanted: &Wanted) -> io::Error {
+    let is_closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+    if !is_closed.contains(&cause.kind()) {
+        return cause;
+    }
+    let about_tls = match wanted.access.tls {
+        None => "speak only TLS on this port",
+        Some(_) => "demand another certificate of the client",
+    };
+    let about_data = match wanted.session {
+        None => "",
+        Some(_) => ", or lack changes that the session has seen",
+    };
+    let why = format!(
+        "the server closed the connection; it may have no quorum, or limit the connections from this \
+         host (maxClientCnxns), or {about_tls}{about_data}"
+    );
+    io::Error::new(cause.kind(), why)
+}
+
 /// The session timeout to use when this one was granted. Servers grant more than was asked for if
 /// that is below their minimum. But if a server grants days, the client would wait for days for its
 /// answers, and trust its lease for as long. So this is at most 40 s, the most that a server with
@@ -406,8 +565,8 @@ fn believable(granted: Duration, asked: Duration) -> Duration {
 
 /// Reads a frame of the handshake. These are small: anything else is not a ZooKeeper server.
 pub(crate) fn read_frame(
-    stream: &mut TcpStream,
-    deadline: std::time::Instant,
+    stream: &mut ServerStream,
+    deadline: Instant,
     stopped: &Receiver<()>,
 ) -> io::Result<Vec<u8>> {
     let mut prefix = [0; 4];
@@ -415,7 +574,11 @@ pub(crate) fn read_frame(
     let length = i32::from_be_bytes(prefix);
     let length = usize::try_from(length).ok().filter(|length| (16..=4096).contains(length));
     let length = length.ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, "the server does not speak ZooKeeper's protocol")
+        let why = match prefix {
+            [0x15, 3, ..] => "the server speaks only TLS on this port",
+            _ => "the server does not speak ZooKeeper's protocol",
+        };
+        io::Error::new(io::ErrorKind::InvalidData, why)
     })?;
     let mut frame = vec![0; length];
     read_exact(stream, &mut frame, deadline, stopped)?;
@@ -423,38 +586,50 @@ pub(crate) fn read_frame(
 }
 
 fn read_exact(
-    stream: &mut TcpStream,
+    stream: &mut ServerStream,
     mut buffer: &mut [u8],
-    deadline: std::time::Instant,
+    deadline: Instant,
     stopped: &Receiver<()>,
 ) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match patiently(stream, deadline, stopped, |stream| stream.read(buffer))? {
+            0 => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the server closed the connection",
+                ));
+            }
+            read => buffer = &mut buffer[read..],
+        }
+    }
+    Ok(())
+}
+
+/// Repeats what waits for a byte of the server until that has come.
+fn patiently<T>(
+    stream: &mut ServerStream,
+    deadline: Instant,
+    stopped: &Receiver<()>,
+    mut step: impl FnMut(&mut ServerStream) -> io::Result<T>,
+) -> io::Result<T> {
     // How long to wait for a byte before looking whether the search is still wanted.
     const SLICE: Duration = Duration::from_millis(100);
-    while !buffer.is_empty() {
+    loop {
         let left = deadline.saturating_duration_since(rt::now());
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"));
         }
-        stream.set_read_timeout(Some(left.min(SLICE)))?;
-        match stream.read(buffer) {
-            Ok(0) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the server closed the connection; it may have no quorum, or limit the \
-                     connections from this host (maxClientCnxns)",
-                ));
-            }
-            Ok(read) => buffer = &mut buffer[read..],
+        stream.tcp().set_read_timeout(Some(left.min(SLICE)))?;
+        match step(stream) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if is_stopped(stopped) {
                     return Err(io::Error::other("the search has ended"));
                 }
             }
-            Err(error) => return Err(error),
+            result => return result,
         }
     }
-    Ok(())
 }
 
 fn random() -> u64 {

@@ -1,5 +1,6 @@
 //! What comes of connecting to something that answers with arbitrary bytes.
 
+use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, TcpListener};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -18,7 +19,10 @@ fn wanted(known: bool) -> Wanted {
     let granted = Granted { session: SESSION, password, timeout, by_server: timeout, sent };
     Wanted {
         resolver: Resolver::new(Vec::new()),
-        auth: vec![Auth { scheme: "digest".to_owned(), credentials: SECRET.to_vec() }],
+        access: Access {
+            auth: vec![Auth { scheme: "digest".to_owned(), credentials: SECRET.to_vec() }],
+            ..Access::default()
+        },
         timeout,
         session: known.then_some(granted),
         last_zxid: 0,
@@ -31,7 +35,7 @@ fn wanted(known: bool) -> Wanted {
 
 /// Connects to a server that sends only `bytes`, in pieces, and then closes the connection;
 /// returns what came of it and all that the server received.
-fn dialled(known: bool, bytes: &[u8], piece: usize) -> (io::Result<Dialed>, Vec<u8>) {
+fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>, Vec<u8>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (_stop, stopped) = bounded(0);
@@ -49,10 +53,10 @@ fn dialled(known: bool, bytes: &[u8], piece: usize) -> (io::Result<Dialed>, Vec<
             let _ = stream.read_to_end(&mut told);
             told
         });
-        let found = try_address(&wanted(known), address, Duration::from_secs(10), &stopped);
+        let found = try_address(&wanted(known), address, "", Duration::from_secs(10), &stopped);
         // The server reads until the connection is shut down.
         if let Ok(Dialed::Server { stream, .. }) = &found {
-            stream.shutdown(Shutdown::Both).unwrap();
+            stream.tcp().shutdown(Shutdown::Both).unwrap();
         }
         (found, server.join().unwrap())
     })
@@ -129,7 +133,7 @@ proptest! {
         let matches = match &found {
             Ok(Dialed::Server { granted, .. }) => due == "session" && (!known || granted.session == SESSION),
             Ok(Dialed::Expired) => due == "expired",
-            Ok(Dialed::AuthFailed) => due == "refused",
+            Ok(Dialed::AuthFailed(_)) => due == "refused",
             Err(_) => matches!(due, "nothing" | "no auth"),
         };
         prop_assert!(matches, "{due} was taken for {found:?}");
@@ -214,6 +218,6 @@ fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
             search(&Wanted { resolver, avoid, ..wanted(known) }, &stopped, &|_| ())
         };
         assert!(matches!(search(&[&good, &bad]), Some(Dialed::Server { .. })));
-        assert!(matches!(search(&[&bad, &rejecting()]), Some(Dialed::AuthFailed)));
+        assert!(matches!(search(&[&bad, &rejecting()]), Some(Dialed::AuthFailed(_))));
     }
 }

@@ -1,15 +1,13 @@
 //! The connection that callers share with the link's thread: a thread that has locked it may send.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
-use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex as Lock;
 
 use super::core::LinkCore;
 use super::messages::{DeferredRequest, OneOrTwo, Outgoing};
+use super::server_stream::ServerStream;
 use crate::rt::{Moment, Mutex};
 use crate::session_notice::{End, Info};
 
@@ -46,7 +44,7 @@ pub(super) struct LinkShared {
 /// link's thread passes on what the server sent, and finds another server.
 pub(super) struct LockedConnection {
     pub(super) core: LinkCore,
-    pub(super) server: Option<Arc<TcpStream>>,
+    pub(super) server: Option<ServerStream>,
     /// Why the connection no longer works, if a caller has found that out.
     pub(super) broken: Option<String>,
     /// Until when the link's thread intends to sleep.
@@ -66,8 +64,8 @@ pub(super) struct Deferred {
 impl LockedConnection {
     /// Writes what is queued, and says whether the operating system has taken all of it.
     pub(super) fn write(&mut self) -> bool {
-        if let (Some(server), None) = (&self.server, &self.broken) {
-            if let Err(error) = write_out(&mut &**server, self.core.for_server()) {
+        if let (Some(server), None) = (&mut self.server, &self.broken) {
+            if let Err(error) = server.send(self.core.for_server()) {
                 self.broken = Some(error.to_string());
             }
         }
@@ -82,32 +80,17 @@ impl LockedConnection {
         }
     }
 
+    /// Whether something is to be written that the operating system has not taken yet.
+    pub(super) fn wants_to_send(&mut self) -> bool {
+        !self.core.for_server().is_empty()
+            || self.server.as_ref().is_some_and(ServerStream::wants_to_send)
+    }
+
     /// Whether the link's thread has something to do before it would wake by itself.
     pub(super) fn needs_the_thread(&mut self) -> bool {
         self.broken.is_some()
             || self.core.has_news()
-            || !self.core.for_server().is_empty()
+            || self.wants_to_send()
             || self.core.next_tick() < self.asleep_until
     }
-}
-
-fn write_out(stream: &mut impl Write, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let mut written = 0;
-    let result = loop {
-        if written == bytes.len() {
-            break Ok(());
-        }
-        match stream.write(&bytes[written..]) {
-            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => written += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    bytes.drain(..written);
-    if bytes.is_empty() && bytes.capacity() > 256 * 1024 {
-        *bytes = Vec::new();
-    }
-    result
 }

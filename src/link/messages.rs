@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::core::{FlushMark, OnReply};
-use super::dial::{Auth, Dialed, Resolver};
+use super::dial::{Access, Dialed, Resolver};
 use crate::session_notice::Notice;
 
 /// The settings of a link.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkConfig {
     pub(crate) resolver: Arc<Resolver>,
-    pub(crate) auth: Vec<Auth>,
+    pub(crate) access: Access,
     pub(crate) session_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_reply: usize,

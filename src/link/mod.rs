@@ -6,8 +6,8 @@
 //! session.
 //!
 //! [`core`] is the protocol, [`lease`] says until when the session is sure to live,
-//! [`request_limit`] how large requests may be; [`dial`] finds a server, [`frame`] is the wire
-//! format. Callers have a [`handle`]; [`runner`] is the thread, with which they share the
+//! [`request_limit`] how large requests may be; [`dial`] finds a server, which [`sasl`] convinces of
+//! who the client is; [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]. Callers have a [`handle`]; [`runner`] is the thread, with which they share the
 //! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
 
 pub(crate) mod core;
@@ -20,6 +20,11 @@ pub(crate) mod messages;
 mod outage_log;
 pub(crate) mod request_limit;
 mod runner;
+#[cfg_attr(not(feature = "sasl"), path = "no_sasl.rs")]
+pub(crate) mod sasl;
+pub(crate) mod server_stream;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+pub(crate) mod tls;
 
 #[cfg(test)]
 #[cfg(not(shuttle))]

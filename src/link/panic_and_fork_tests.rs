@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::dial::Resolver;
+use super::dial::{Access, Resolver};
 use super::handle::Link;
 use super::messages::{DeferredRequest, LinkConfig, Outgoing};
 use crate::rt::{self, Deadline, Receiver, bounded, unbounded};
@@ -16,7 +16,7 @@ use crate::wire_values::{RawReply, SYNC_ROOT, op};
 fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
     let config = LinkConfig {
         resolver: Resolver::new(Vec::new()),
-        auth: Vec::new(),
+        access: Access::default(),
         session_timeout: Duration::from_secs(10),
         connect_timeout: Duration::from_secs(10),
         max_reply: 1 << 20,

@@ -12,7 +12,7 @@ use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
 use super::core::Incoming;
-use super::dial::{Dial, Dialed, Wanted};
+use super::dial::{Access, Dial, Dialed, Wanted};
 use super::lease;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
 use super::messages::{
@@ -55,6 +55,8 @@ pub(super) struct Runner {
     /// The value that was last published.
     lease_end: u64,
     avoid: Option<SocketAddr>,
+    /// The last zxid that was noted for the sessions that follow.
+    noted_zxid: i64,
     give_up_at: Moment,
     /// Until when callers that were just told something may defer a request without a wake-up.
     nap_until: Moment,
@@ -88,6 +90,7 @@ impl Runner {
             alive_at: Moment::ZERO,
             lease_end: LAPSED,
             avoid: None,
+            noted_zxid: 0,
             give_up_at: Moment::NEVER,
             nap_until: Moment::ZERO,
             dropped: false,
@@ -154,6 +157,11 @@ impl Runner {
             }
             if from_server {
                 self.read_server(&mut line, &mut buffer);
+                let zxid = line.core.last_zxid();
+                if zxid > self.noted_zxid {
+                    self.config.resolver.note_zxid(zxid, self.noted_zxid == 0);
+                    self.noted_zxid = zxid;
+                }
             }
             if let Some(why) = line.broken.take() {
                 line.core.server_has_closed(Moment::now());
@@ -189,7 +197,7 @@ impl Runner {
         }
         let wanted = Wanted {
             resolver: Arc::clone(&self.config.resolver),
-            auth: if line.core.is_rejected() { Vec::new() } else { self.config.auth.clone() },
+            access: self.access(line.core.is_rejected()),
             timeout: self.config.session_timeout,
             session: line.core.granted().cloned(),
             last_zxid,
@@ -238,17 +246,25 @@ impl Runner {
         self.tell(&notices, all_said);
         for notice in notices {
             if let Notice::Ended(why) = notice {
+                let trouble = self.shared.info.lock().trouble.clone();
                 let what = match why {
                     End::Expired => "is lost: the server says that it has expired",
                     End::Lapsed => "is lost: no server has confirmed it in time",
-                    End::AuthFailed => "is over: the server rejected the credentials",
+                    End::AuthFailed => "is over: the client is not let in",
                     End::Closed => "is over: the client closed it",
                 };
                 let level = match why {
                     End::Closed => log::Level::Debug,
                     _ => log::Level::Warn,
                 };
-                logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}");
+                match trouble.filter(|_| why == End::AuthFailed) {
+                    Some(trouble) => logging::line!(
+                        level, target: "zklock::link", "session 0x{session:x} {what}: {trouble}"
+                    ),
+                    None => {
+                        logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}")
+                    }
+                }
             }
         }
     }
@@ -340,9 +356,9 @@ impl Runner {
         put_off.asleep_until = next.as_nanos();
         drop(put_off);
         let limit = (next != Moment::NEVER).then(|| next.since(now));
-        let interest = match line.core.for_server().is_empty() {
-            true => PollFlags::IN,
-            false => PollFlags::IN | PollFlags::OUT,
+        let interest = match line.wants_to_send() {
+            false => PollFlags::IN,
+            true => PollFlags::IN | PollFlags::OUT,
         };
         let mut sockets = Vec::with_capacity(2);
         sockets.push(PollFd::new(&self.woken, PollFlags::IN));
@@ -389,6 +405,14 @@ impl Runner {
         }
     }
 
+    /// What to show to the servers.
+    fn access(&self, is_rejected: bool) -> Access {
+        let Access { tls, sasl, auth } = self.config.access.clone();
+        // Closing a session needs no credentials.
+        let wanted = |auth| if is_rejected { Vec::new() } else { auth };
+        Access { tls, sasl: sasl.filter(|_| !is_rejected), auth: wanted(auth) }
+    }
+
     fn part(&mut self, line: &mut LockedConnection, give_up_after: Duration) {
         let now = Moment::now();
         self.give_up_at = self.give_up_at.min(now.plus(give_up_after));
@@ -398,7 +422,7 @@ impl Runner {
     fn found(&mut self, line: &mut LockedConnection, found: Dialed) {
         match found {
             Dialed::Server { stream, address, granted } => {
-                if let Err(cause) = stream.set_nonblocking(true) {
+                if let Err(cause) = stream.tcp().set_nonblocking(true) {
                     logging::warning!(
                         target: "zklock::link",
                         "the connection to {address} is unusable, trying again: {cause}"
@@ -413,9 +437,8 @@ impl Runner {
                     server: Some(address),
                     trouble: None,
                 });
-                let stream = Arc::new(stream);
-                (line.server, line.broken) = (Some(Arc::clone(&stream)), None);
-                self.server = Some((stream, address));
+                self.server = Some((Arc::clone(stream.tcp()), address));
+                (line.server, line.broken) = (Some(stream), None);
                 self.attached_at = now;
                 self.config.resolver.outage.over(now);
                 line.core.attach(granted, now);
@@ -434,7 +457,8 @@ impl Runner {
                 }
             }
             Dialed::Expired => line.core.expired(),
-            Dialed::AuthFailed => {
+            Dialed::AuthFailed(why) => {
+                self.shared.info.lock().trouble = Some(why);
                 // The session must still be closed, but that may need credentials, too.
                 let patience =
                     line.core.granted().map_or(ORPHAN_CLOSE_LIMIT, |granted| granted.timeout);
@@ -463,8 +487,8 @@ impl Runner {
     }
 
     fn read_server(&mut self, line: &mut LockedConnection, buffer: &mut [u8]) {
-        let Some((server, _)) = &self.server else { return };
-        let broken = match (&**server).read(buffer) {
+        let Some(server) = &mut line.server else { return };
+        let broken = match server.receive(buffer) {
             Ok(0) => Some(("the server closed it".to_owned(), true)),
             Ok(read) => {
                 let result = line.core.heard_server(&buffer[..read], Moment::now());

@@ -150,7 +150,7 @@ fn states_are_told_in_their_order_until_closed() {
         let first = ask(&client, Deadline::NEVER, Patience::UntilDeadline).unwrap();
         let told = Arc::new(Mutex::new(Vec::new()));
         let note = Arc::clone(&told);
-        client.on_state_change(move |state| note.lock().push(state));
+        client.on_state_change(move |state| note.lock().push(state)).detach();
         world.reconnect();
         world.expire();
         let asking = client.clone();
@@ -179,7 +179,7 @@ fn a_close_right_after_the_first_session_is_told() {
         ask(&client, Deadline::NEVER, Patience::UntilDeadline).unwrap();
         let told = Arc::new(Mutex::new(Vec::new()));
         let note = Arc::clone(&told);
-        client.on_state_change(move |state| note.lock().push(state));
+        client.on_state_change(move |state| note.lock().push(state)).detach();
         client.close();
         move || {
             assert_eq!(*told.lock().clone(), [SessionState::Closed]);

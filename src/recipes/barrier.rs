@@ -78,7 +78,7 @@ impl Barrier {
     ///   this call may have raised it; and if a reply was lost and the barrier is not up, but may have been up
     ///   in the meantime.
     /// - [`InvalidName`](ErrorKind::InvalidName), [`NotAuthorized`](ErrorKind::NotAuthorized), and
-    ///   other errors that waiting does not resolve.
+    ///   other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn raise(&self) -> Result<bool> {
         let (acl, mark) = (self.target.acl.clone(), Guid::from_u128(rt::random()).to_string());
         let before = Arc::<Mutex<Option<Stamp>>>::default();
@@ -126,7 +126,8 @@ impl Barrier {
     ///
     /// # Errors
     ///
-    /// Errors that waiting does not resolve: [`InvalidName`](ErrorKind::InvalidName),
+    /// Errors that [end every wait](crate::guide#what-ends-every-wait):
+    /// [`InvalidName`](ErrorKind::InvalidName),
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the barrier's node,
     /// [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed),
     /// [`System`](ErrorKind::System), [`Server`](ErrorKind::Server).

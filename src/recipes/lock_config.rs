@@ -14,7 +14,7 @@ use crate::contend::list_contenders::{self, Contender};
 use crate::contend::observer::{are_same, observe};
 use crate::contend::others_ahead::OthersAhead;
 use crate::contend::revoke;
-use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
@@ -47,8 +47,8 @@ impl LockConfig {
         }
     }
 
-    pub(crate) fn form(&self, class: Class) -> Form {
-        Form::new(self.naming, class)
+    pub(crate) fn form(&self, kind: ContenderKind) -> Form {
+        Form::new(self.naming, kind)
     }
 
     pub(crate) fn node(&self) -> Result<&str> {
@@ -242,7 +242,8 @@ macro_rules! looking_on {
             /// # Errors
             ///
             /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-            /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that waiting does not resolve.
+            /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
+            /// [end every wait](crate::guide#what-ends-every-wait).
             pub fn contenders(&self) -> Result<Vec<Contender>> {
                 self.config.contenders(false)
             }

@@ -1,7 +1,6 @@
 //! Several locks at once.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::lock_config::LockConfig;
@@ -12,12 +11,13 @@ use super::semaphore::DistributedSemaphore;
 use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
+use crate::contend::lost::{JointRelease, Lost};
 use crate::contend::others_ahead::OthersAhead;
-use crate::contend::ticket::{Class, Form};
+use crate::contend::ticket::{ContenderKind, Form};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
-use crate::rt::{self, AtomicBool, Deadline, Mutex};
+use crate::rt::{self, Deadline, Mutex};
 use crate::session::cancel::Cancel;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::worth_asking;
@@ -68,7 +68,7 @@ struct MemberLock {
 /// A member that is held.
 #[derive(Debug)]
 enum MemberGuard {
-    Hold(Hold, Class),
+    Hold(Hold, ContenderKind),
     Entered(ReentrantGuard),
 }
 
@@ -91,12 +91,12 @@ impl MultiLock {
 
     /// Adds a read/write lock, for reading.
     pub fn with_read(self, lock: &DistributedRwLock) -> MultiLock {
-        self.and(&lock.config, lock.config.form(Class::Read), None)
+        self.and(&lock.config, lock.config.form(ContenderKind::Read), None)
     }
 
     /// Adds a read/write lock, for writing.
     pub fn with_write(self, lock: &DistributedRwLock) -> MultiLock {
-        self.and(&lock.config, lock.config.form(Class::Write), None)
+        self.and(&lock.config, lock.config.form(ContenderKind::Write), None)
     }
 
     /// Adds `permits` permits of a semaphore.
@@ -267,11 +267,12 @@ impl MemberLock {
             (Some(one), Some(other)) => one.is_same(other),
             _ => false,
         };
-        let form = match (mine.class, theirs.class) {
+        let form = match (mine.kind, theirs.kind) {
             _ if mine.naming != theirs.naming || !same_threads => None,
-            (Class::Mutex, Class::Mutex) | (Class::Read | Class::Write, Class::Read) => Some(mine),
-            (Class::Read | Class::Write, Class::Write) => Some(theirs),
-            (Class::Permits, Class::Permits) if mine.permits == theirs.permits => {
+            (ContenderKind::Mutex, ContenderKind::Mutex)
+            | (ContenderKind::Read | ContenderKind::Write, ContenderKind::Read) => Some(mine),
+            (ContenderKind::Read | ContenderKind::Write, ContenderKind::Write) => Some(theirs),
+            (ContenderKind::Permits, ContenderKind::Permits) if mine.permits == theirs.permits => {
                 // A sum that overflows exceeds every semaphore.
                 let Some(weight) = mine.weight.checked_add(theirs.weight) else {
                     let message = format!("the permits add up to more than {}", mine.permits);
@@ -304,7 +305,7 @@ impl MemberLock {
             Some(lock) => Ok(lock.acquire(limits)?.map(MemberGuard::Entered)),
             None => {
                 let hold = self.config.acquire_after(self.form, limits, others, begin)?;
-                Ok(hold.map(|hold| MemberGuard::Hold(hold, self.form.class)))
+                Ok(hold.map(|hold| MemberGuard::Hold(hold, self.form.kind)))
             }
         }
     }
@@ -349,9 +350,9 @@ impl MemberGuard {
 #[derive(Debug)]
 pub struct MultiGuard {
     parts: Vec<MemberGuard>,
-    /// Set at the release: the thread may keep holding a reentrant lock, whose later loss must not
-    /// be reported through this guard.
-    released: Arc<AtomicBool>,
+    /// The thread may keep holding a reentrant lock, whose later loss must not be reported through
+    /// this guard.
+    released: Arc<JointRelease>,
 }
 
 impl MultiGuard {
@@ -393,8 +394,14 @@ impl MultiGuard {
         self.parts.iter().try_for_each(|part| part.hold().ensure_held_within(&wait))
     }
 
-    /// Calls `callback`, once, when the first of the locks is lost: see
-    /// [`Hold::on_lost`](crate::Hold::on_lost).
+    /// Returns a handle to wait on any thread for the loss of the first of the locks, or for the
+    /// release of all.
+    pub fn lost(&self) -> Lost {
+        Lost::of_several(self.parts.iter().map(|part| part.hold().lost()), &self.released)
+    }
+
+    /// Calls `callback`, once, when the first of the locks is lost. It runs, and may panic, like that
+    /// of [`Hold::on_lost`](crate::Hold::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
         let callback = Arc::new(Mutex::new(Some(callback)));
         for part in &self.parts {
@@ -410,7 +417,7 @@ impl MultiGuard {
                 MemberGuard::Entered(guard) => {
                     let released = Arc::clone(&self.released);
                     guard.on_lost(move |why| {
-                        if !released.load(Ordering::SeqCst) {
+                        if !released.came_first() {
                             once(why);
                         }
                     });
@@ -425,7 +432,7 @@ impl MultiGuard {
     /// out.
     pub fn fencing_tokens(&self) -> Vec<(&str, FencingToken)> {
         let token = |part| match part {
-            &MemberGuard::Hold(_, Class::Permits) => None,
+            &MemberGuard::Hold(_, ContenderKind::Permits) => None,
             MemberGuard::Hold(hold, _) => Some((hold.path(), hold.token())),
             MemberGuard::Entered(guard) => Some((guard.path(), guard.fencing_token())),
         };
@@ -472,12 +479,13 @@ impl MultiGuard {
     }
 
     fn part(&mut self) -> Vec<MemberGuard> {
-        if self.parts.is_empty() {
-            return Vec::new();
-        }
         // A loss before the release is still reported.
-        let is_held = self.parts.iter().all(|part| part.hold().check().is_ok());
-        self.released.store(is_held, Ordering::SeqCst);
+        let loss = self.parts.iter().find_map(|part| part.hold().held_node().loss());
+        if self.parts.iter().any(|part| part.hold().client().core().is_elsewhere()) {
+            // In a forked process, a thread that has locked it may not exist.
+            self.released = Arc::default();
+        }
+        self.released.note(loss);
         std::mem::take(&mut self.parts)
     }
 

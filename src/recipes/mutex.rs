@@ -13,7 +13,7 @@ use crate::contend::handover::{Key, Sharer};
 use crate::contend::handover_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
-use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::rt::Deadline;
@@ -117,7 +117,8 @@ impl DistributedLock {
     ///
     /// # Errors
     ///
-    /// Errors that waiting does not resolve: [`InvalidName`](crate::ErrorKind::InvalidName),
+    /// Errors that [end every wait](crate::guide#what-ends-every-wait):
+    /// [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized),
     /// [`AuthFailed`](crate::ErrorKind::AuthFailed),
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an ACL that the server does not
@@ -260,7 +261,7 @@ impl DistributedLock {
     }
 
     pub(crate) fn form(&self) -> Form {
-        self.config.form(Class::Mutex)
+        self.config.form(ContenderKind::Mutex)
     }
 }
 

@@ -95,6 +95,8 @@ placed!(
 
 /// The outcome of [`Once::run`].
 ///
+/// A job runs in this call, before it, or in another call, so a `match` needs no other arm.
+///
 /// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
@@ -170,7 +172,6 @@ impl fmt::Debug for OnceMark {
 struct Turn {
     guard: LockGuard,
     mark: Znode,
-    by: String,
     call: String,
 }
 
@@ -209,8 +210,51 @@ impl Once {
             OnceOutcome::DoneByOther(mark) => return Ok(OnceOutcome::DoneByOther(mark)),
             OnceOutcome::Busy(holder) => return Ok(OnceOutcome::Busy(holder)),
         };
-        let result = job(&turn.guard)?;
-        self.leave_mark(key.as_ref(), &turn)?;
+        let Turn { guard, mark, call } = turn;
+        let result = job(&guard)?;
+        self.leave_mark(key.as_ref(), &guard, &mark, &call)?;
+        Ok(OnceOutcome::Done(result))
+    }
+
+    /// Runs the job for this key while the caller holds `guard`, unless it is done: for jobs that wait
+    /// for a lock of their own choice, and share it with others.
+    ///
+    /// The guard's transaction writes the mark. Calls for one key run the job once only if all of them
+    /// hold the same lock: this call takes no other. So it never returns [`Busy`](OnceOutcome::Busy).
+    ///
+    /// ```no_run
+    /// use std::error::Error;
+    /// use zklock::{Client, DistributedLock, Once};
+    ///
+    /// fn nightly(zk: &Client, day: &str) -> Result<(), Box<dyn Error>> {
+    ///     let guard = DistributedLock::new(zk, "/locks", "nightly").lock()?;
+    ///     let once = Once::new(zk, "/locks", "nightly.once");
+    ///     let _ = once.run_holding(&guard, day, || Ok::<_, Box<dyn Error>>(println!("running")))?;
+    ///     guard.unlock()?;
+    ///     Ok(())
+    /// }
+    /// # Ok::<(), zklock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Once::run); before the job also [`Lost`](ErrorKind::Lost) or
+    /// [`SessionLost`](ErrorKind::SessionLost) if the guard does not hold.
+    pub fn run_holding<T, E: From<Error>>(
+        &self,
+        guard: &LockGuard,
+        key: impl AsRef<str>,
+        job: impl FnOnce() -> Result<T, E>,
+    ) -> Result<OnceOutcome<T>, E> {
+        let key = key.as_ref();
+        let mark = self.mark_node(key)?;
+        guard.check()?;
+        if let Some(mark) = self.mark(key)? {
+            return Ok(OnceOutcome::DoneByOther(mark));
+        }
+        self.make_parent_before(&mark)?;
+        let result = job()?;
+        self.leave_mark(key, guard, &mark, &new_call())?;
         Ok(OnceOutcome::Done(result))
     }
 
@@ -286,16 +330,10 @@ impl Once {
     /// Acquires the right to run the job, or returns the call that has it or had it.
     fn turn(&self, key: &str) -> Result<OnceOutcome<Turn>> {
         let client = &self.target.client;
-        let mark = client.znode(self.inside("done", key)?);
-        if client.core().handle().is_some() {
-            let message = "the mark needs a transaction, which the zookeeper crate does not have: \
-                           connect with `Client::connect`";
-            return Err(Error::new(ErrorKind::Unsupported, message).on(mark.path()));
-        }
-        let by = String::from_utf8_lossy(&default_data()).into_owned();
-        let call = Uuid::from_u128(rt::random()).simple().to_string();
+        let mark = self.mark_node(key)?;
+        let call = new_call();
         // The second line tells this call's nodes from those of other calls of the same thread.
-        let label = format!("{by}\ncall={call}");
+        let label = format!("{}\ncall={call}", myself());
         let lock = DistributedLock::builder(client, self.below("locks")?, key)
             .acl(self.target.acl.clone())
             .data(label.as_str())
@@ -314,15 +352,8 @@ impl Once {
                 if let Some(mark) = self.mark(key)? {
                     return Ok(OnceOutcome::DoneByOther(mark));
                 }
-                // Without its parent, the mark could not be written after the job. An error here does
-                // not leave open whether the job has run.
-                self.make_parent().map_err(|error| match error.may_have_taken_effect() {
-                    true => {
-                        Error::new(ErrorKind::Connect, NOT_RUN).on(mark.path()).caused_by(error)
-                    }
-                    false => error,
-                })?;
-                return Ok(OnceOutcome::Done(Turn { guard, mark, by, call }));
+                self.make_parent_before(&mark)?;
+                return Ok(OnceOutcome::Done(Turn { guard, mark, call }));
             }
             // A node that this call's own attempt left behind is no other holder.
             match first(client, &lock_node, true)? {
@@ -338,6 +369,27 @@ impl Once {
         }
     }
 
+    /// The node of a key's mark, which the client has to be able to write.
+    fn mark_node(&self, key: &str) -> Result<Znode> {
+        let client = &self.target.client;
+        let mark = client.znode(self.inside("done", key)?);
+        if client.core().handle().is_some() {
+            let message = "the mark needs a transaction, which the zookeeper crate does not have: \
+                           connect with `Client::connect`";
+            return Err(Error::new(ErrorKind::Unsupported, message).on(mark.path()));
+        }
+        Ok(mark)
+    }
+
+    /// Without its parent, the mark could not be written after the job. An error here does not leave
+    /// open whether the job has run.
+    fn make_parent_before(&self, mark: &Znode) -> Result<()> {
+        self.make_parent().map_err(|error| match error.may_have_taken_effect() {
+            true => Error::new(ErrorKind::Connect, NOT_RUN).on(mark.path()).caused_by(error),
+            false => error,
+        })
+    }
+
     fn make_parent(&self) -> Result<()> {
         let parent = self.target.client.znode(self.below("done")?);
         if parent.stat()?.is_some() {
@@ -350,9 +402,8 @@ impl Once {
     }
 
     /// Writes the mark, if the lock is still held.
-    fn leave_mark(&self, key: &str, turn: &Turn) -> Result<()> {
-        let Turn { guard, mark, by, call } = turn;
-        let token = guard.fencing_token();
+    fn leave_mark(&self, key: &str, guard: &LockGuard, mark: &Znode, call: &str) -> Result<()> {
+        let (by, token) = (myself(), guard.fencing_token());
         let data = format!("{FORMAT}\nby={by}\ntoken={token}\ncall={call}\n");
         let until = Deadline::after(self.target.client.core().connect_timeout());
         loop {
@@ -375,7 +426,7 @@ impl Once {
             match error.kind() {
                 // The attempt without an answer may have written the mark.
                 ErrorKind::ConnectionLoss | ErrorKind::AlreadyExists => match self.mark(key) {
-                    Ok(Some(found)) if found.call == *call => return Ok(()),
+                    Ok(Some(found)) if found.call == call => return Ok(()),
                     Ok(None) if !until.has_passed() => continue,
                     Ok(Some(_)) => {}
                     Ok(None) => return Err(unsure(error)),
@@ -403,6 +454,16 @@ impl Once {
     fn inside(&self, child: &str, key: &str) -> Result<String> {
         path::lock_path(&self.below(child)?, key)
     }
+}
+
+/// What this process says about itself.
+fn myself() -> String {
+    String::from_utf8_lossy(&default_data()).into_owned()
+}
+
+/// The id of a call.
+fn new_call() -> String {
+    Uuid::from_u128(rt::random()).simple().to_string()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::acl::Acl;
 use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
-use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::session::cancel::Cancel;
@@ -206,11 +206,11 @@ impl DistributedRwLock {
     }
 
     fn reader(&self) -> Form {
-        self.config.form(Class::Read)
+        self.config.form(ContenderKind::Read)
     }
 
     fn writer(&self) -> Form {
-        self.config.form(Class::Write)
+        self.config.form(ContenderKind::Write)
     }
 }
 
@@ -337,7 +337,7 @@ impl WriteGuard {
     /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: nothing is held then.
     /// Otherwise as [`downgrade`](WriteGuard::downgrade).
     pub fn downgrade_within(self, wait: impl Into<Wait>) -> Result<ReadGuard> {
-        let (form, data) = (self.config.form(Class::Read), self.config.data());
+        let (form, data) = (self.config.form(ContenderKind::Read), self.config.data());
         let contender = (&*data, &*self.config.acl);
         self.hold.downgrade(form, contender, &wait.into()).map(ReadGuard::new)
     }

@@ -2,7 +2,7 @@
 
 use super::node_config::{NodeConfig, placed};
 use super::shared_value::SharedValue;
-use super::version::Versioned;
+use super::version::{Version, Versioned};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A number that every client of the ensemble sees, and that many can change without losing a
@@ -40,13 +40,13 @@ impl SharedCounter {
         self.number(self.value().latest()?.as_ref().map(Versioned::data))
     }
 
-    /// Sets the number, whatever it was.
+    /// Sets the number, whatever it was, and returns the version of its node.
     ///
     /// # Errors
     ///
     /// As [`SharedValue::set`].
-    pub fn set(&self, number: i64) -> Result<()> {
-        self.value().set(number.to_be_bytes()).map(drop)
+    pub fn set(&self, number: i64) -> Result<Version> {
+        self.value().set(number.to_be_bytes())
     }
 
     /// Adds `more`, which may be negative, and returns the new number.
@@ -71,17 +71,17 @@ impl SharedCounter {
         Ok(sum)
     }
 
-    /// Sets the number if it equals `expected`, and returns whether it did.
+    /// Sets the number if it equals `expected`, and returns the new version of its node; `None` if
+    /// it is another number.
     ///
     /// # Errors
     ///
     /// As [`add`](SharedCounter::add).
-    pub fn compare_and_set(&self, expected: i64, new: i64) -> Result<bool> {
-        let set = self.value().update(|old| {
+    pub fn compare_and_set(&self, expected: i64, new: i64) -> Result<Option<Version>> {
+        self.value().update(|old| {
             let is_expected = self.number(old)? == expected;
-            Ok::<_, Error>(is_expected.then(|| new.to_be_bytes()))
-        })?;
-        Ok(set.is_some())
+            Ok(is_expected.then(|| new.to_be_bytes()))
+        })
     }
 
     /// Returns the shared value that stores the counter, to observe it.

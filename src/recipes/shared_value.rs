@@ -61,8 +61,8 @@ impl SharedValue {
     ///
     /// [`InvalidName`](ErrorKind::InvalidName); [`NotAuthorized`](ErrorKind::NotAuthorized) without
     /// READ; [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting does
-    /// not resolve.
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
+    /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn get(&self) -> Result<Option<Versioned>> {
         self.znode().read()
     }

@@ -74,9 +74,7 @@ impl Hold {
     ///
     /// The server checks in the same transaction that the guard's node exists. So the ensemble
     /// refuses a late write by a holder whose process was paused or cut off, and data in ZooKeeper
-    /// needs no [fencing token](crate::FencingToken). Earlier writes stay. Not for a
-    /// [`Participant`](crate::commit::Participant), whose node's name another session may take: its
-    /// commit is [`Unsupported`](crate::ErrorKind::Unsupported).
+    /// needs no [fencing token](crate::FencingToken). Earlier writes stay.
     pub fn transaction(&self) -> Transaction<'_> {
         Transaction::fenced(self)
     }

@@ -137,10 +137,7 @@ impl ZnodeStat {
 
     /// The session at whose end the server deletes the node; `None` if the node is not ephemeral.
     pub fn owner(&self) -> Option<SessionId> {
-        let owner = self.0.ephemeral_owner;
-        // The same field marks containers and nodes with a time to live.
-        let is_mark = owner == i64::MIN || (owner >> 56) == -1;
-        (owner != 0 && !is_mark).then(|| owner.into())
+        SessionId::of_owner(self.0.ephemeral_owner)
     }
 }
 

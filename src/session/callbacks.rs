@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::workers::{Job, Workers};
-use crate::event::Event;
 use crate::logging;
 use crate::rt::{AtomicBool, Mutex};
 
@@ -93,26 +92,6 @@ impl InOrder {
                 }
             }
         });
-    }
-}
-
-/// The program's function for events.
-pub(crate) type OnReport = Arc<dyn Fn(&Event) + Send + Sync>;
-
-/// Calls the program's function with each event, one at a time and in their order.
-pub(crate) struct EventHook {
-    function: OnReport,
-    calls: Arc<InOrder>,
-}
-
-impl EventHook {
-    pub(crate) fn new(events: &Callbacks, function: OnReport) -> EventHook {
-        EventHook { function, calls: InOrder::new(events) }
-    }
-
-    pub(crate) fn report(&self, event: Event) {
-        let function = Arc::clone(&self.function);
-        self.calls.dispatch(move || function(&event));
     }
 }
 

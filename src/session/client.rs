@@ -4,19 +4,23 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::callbacks::OnReport;
-use super::client_core::{ClientCore, Interrupted, Listener, Patience};
+use super::client_core::{ClientCore, Interrupted, Listener, Patience, known};
 use super::connection::Ensemble;
 use super::linked::LinkEnsemble;
 use super::notify::Waiter;
+use super::reports::OnReport;
 use super::retry::Retry;
 use super::status::SessionState;
 use super::wait::Wait;
 use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::link::dial::{Auth, Resolver};
+use crate::link::dial::{Access, Auth, Resolver};
 use crate::link::messages::LinkConfig;
+#[cfg(feature = "sasl")]
+use crate::link::sasl::Sasl;
+#[cfg(feature = "tls")]
+use crate::link::tls::Tls;
 use crate::rt::{self, Deadline};
 use crate::session_id::SessionId;
 
@@ -71,7 +75,7 @@ impl Client {
             hosts: hosts.to_owned(),
             session_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(15),
-            auth: Vec::new(),
+            access: Access::default(),
             max_reply: 64 << 20,
             retry: Retry::default(),
             on_event: None,
@@ -83,14 +87,23 @@ impl Client {
         self.owner.core.state()
     }
 
-    /// Calls `callback` after each change of [`state`](Client::state), until the client is closed
-    /// or dropped. The callback runs on its own thread and may call this library, including calls
-    /// that block. It gets all changes in order, one at a time. A panic in it is caught and logged.
+    /// Calls `callback` after each change of [`state`](Client::state), until the returned
+    /// subscription is dropped, or the client is closed.
     ///
-    /// The returned subscription can [end](StateSubscription::end) that; dropping it does not.
+    /// The callback runs on its own thread and may call this library, including calls that block.
+    /// It gets all changes in order, one at a time. After a panic, which is caught and logged, it is
+    /// called with the next change as before.
     ///
     /// A callback that owns a clone of its client keeps the client, and so the session, open until
     /// [`close`](Client::close), or the end of the subscription.
+    ///
+    /// ```no_run
+    /// use zklock::Client;
+    ///
+    /// let zk = Client::connect("zk1:2181,zk2:2181")?;
+    /// zk.on_state_change(|state| println!("the session is {state}")).detach(); // until the end
+    /// # Ok::<(), zklock::Error>(())
+    /// ```
     pub fn on_state_change(
         &self,
         callback: impl FnMut(SessionState) + Send + 'static,
@@ -106,22 +119,48 @@ impl Client {
         self.owner.core.close();
     }
 
-    /// Returns the session timeout that the server granted: after this long without hearing from
-    /// the client, the server ends the session and passes its locks on. Without a session, it is
-    /// the requested timeout, or the default; for a client of a
-    /// [handle](#impl-From<Arc<ZooKeeper>>-for-Client), which does not report its timeout, it is
-    /// zero.
-    pub fn session_timeout(&self) -> Duration {
+    /// Looks for a server among these hosts from now on, as a connect string names them: for ensembles whose
+    /// servers are replaced while programs run.
+    ///
+    /// The connection that the client has stays until it ends, even if its server is not among them; a server
+    /// that is taken away ends it. A chroot may be left out, and otherwise has to be the client's.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](ErrorKind::InvalidName) names the part of the text that is malformed, or another chroot;
+    /// [`Unsupported`](ErrorKind::Unsupported) for a client of a program's own handle. Then nothing changes.
+    pub fn set_hosts(&self, hosts: &str) -> Result<()> {
         let core = &self.owner.core;
-        let granted = core.slot.lock().session.as_ref().map(|one| one.info().timeout);
-        granted.unwrap_or_else(|| core.ensemble.session_timeout())
+        core.check_process()?;
+        let ConnectString { hosts, chroot } = hosts.parse()?;
+        if !chroot.is_empty() && chroot != core.chroot {
+            let message = format!(
+                "the client's chroot is {:?}, and stays so; the new hosts have {chroot:?}",
+                core.chroot
+            );
+            return Err(Error::new(ErrorKind::InvalidName, message));
+        }
+        core.ensemble.set_hosts(hosts)
+    }
+
+    /// Returns the session timeout that the server granted: after this long without hearing from
+    /// the client, the server ends the session and passes its locks on. After a loss, it is that of
+    /// the lost session.
+    ///
+    /// `None` if there was no session yet, after [`close`](Client::close), and for a client of a
+    /// [handle](#impl-From<Arc<ZooKeeper>>-for-Client), which does not report its timeout.
+    pub fn session_timeout(&self) -> Option<Duration> {
+        let granted = self.owner.core.slot.lock().session.as_ref().map(|one| one.info().timeout);
+        granted.filter(|timeout| !timeout.is_zero())
     }
 
     /// Returns the session timeout that was asked for, by
     /// [`session_timeout`](ClientBuilder::session_timeout) or by default; the server may have
-    /// [granted](Client::session_timeout) another one. Zero for a client of a handle.
-    pub fn requested_session_timeout(&self) -> Duration {
-        self.owner.core.ensemble.session_timeout()
+    /// [granted](Client::session_timeout) another one. `None` for a client of a
+    /// [handle](#impl-From<Arc<ZooKeeper>>-for-Client).
+    pub fn requested_session_timeout(&self) -> Option<Duration> {
+        let requested = self.owner.core.ensemble.session_timeout();
+        (!requested.is_zero()).then_some(requested)
     }
 
     /// Returns the session's id; `None` when there is no session.
@@ -130,10 +169,8 @@ impl Client {
         slot.session
             .as_ref()
             .filter(|session| session.status().now().ended.is_none())
-            .map(|s| s.id())
             // On a program's handle it is unknown until the client has created a node.
-            .filter(|id| *id != 0)
-            .map(SessionId::from)
+            .and_then(|session| known(session.id()))
     }
 
     /// Returns how many watches, threads and pending deletions there are at the moment, for finding
@@ -144,7 +181,10 @@ impl Client {
         let watches = session.map(|session| Arc::clone(session.watches()));
         ClientStats {
             watches: watches.as_ref().map_or(0, |watches| watches.len()),
-            watches_at_server: watches.as_ref().map_or(0, |watches| watches.at_the_server()),
+            watches_at_server: match core.handle() {
+                None => Some(watches.as_ref().map_or(0, |watches| watches.at_the_server())),
+                Some(_) => None,
+            },
             pending_deletes: core.reaper.backlog(),
             threads: rt::live_threads(),
         }
@@ -171,18 +211,28 @@ impl Client {
     }
 }
 
-/// Calls a callback with the changes of a client's state: see [`Client::on_state_change`].
-#[derive(Clone)]
+/// Has a callback called with the changes of a client's state until it is dropped: see
+/// [`Client::on_state_change`].
+///
+/// The callback still gets the changes that have happened before the drop. Then what it owns is
+/// dropped.
+#[must_use = "the subscription ends when this is dropped: keep it, or call `detach`"]
 pub struct StateSubscription {
     core: Weak<ClientCore>,
     listener: Weak<Listener>,
 }
 
 impl StateSubscription {
-    /// Stops calling the callback, after the changes that have already happened, and drops what it
-    /// owns.
-    pub fn end(self) {
-        if let Some(core) = self.core.upgrade() {
+    /// Lets the subscription last until the client is closed, or the last of its clones is dropped.
+    pub fn detach(mut self) {
+        self.core = Weak::new();
+    }
+}
+
+impl Drop for StateSubscription {
+    fn drop(&mut self) {
+        // A forked process may not have the thread that has locked the listeners.
+        if let Some(core) = self.core.upgrade().filter(|core| !core.is_elsewhere()) {
             core.unlisten(&self.listener);
         }
     }
@@ -203,11 +253,11 @@ pub struct ClientStats {
     /// that waits for an event from the ensemble, and one for each shared or kept node whose holder
     /// watches for other contenders.
     pub watches: usize,
-    /// Nodes that the server watches for this client's session, as far as the client knows; 0 on a
-    /// program's handle. Up to 64 of them may be left over from waits that have ended: watches are
+    /// Nodes that the server watches for this client's session, as far as the client knows; `None`
+    /// on a program's handle, where that is unknown. Up to 64 of them may be left over from waits that have ended: watches are
     /// removed in batches. Servers before 3.5 cannot remove them; there they stay until the node
     /// changes or the connection ends.
-    pub watches_at_server: usize,
+    pub watches_at_server: Option<usize>,
     /// Nodes still to be deleted in the background.
     pub pending_deletes: usize,
     /// Threads of this library in this process, of all clients.
@@ -225,7 +275,8 @@ impl fmt::Debug for Client {
         let core = &self.owner.core;
         let info = core.slot.lock().session.as_ref().map(|session| session.info());
         let mut out = f.debug_struct("Client");
-        out.field("hosts", &core.hosts).field("chroot", &core.chroot).field("state", &self.state());
+        let hosts = core.ensemble.hosts().unwrap_or_else(|| core.hosts.clone());
+        out.field("hosts", &hosts).field("chroot", &core.chroot).field("state", &self.state());
         if let Some(info) = info {
             out.field("session", &format_args!("0x{:x}", info.session))
                 .field("session_timeout", &info.timeout)
@@ -253,7 +304,7 @@ pub struct ClientBuilder {
     hosts: String,
     session_timeout: Duration,
     connect_timeout: Duration,
-    auth: Vec<Auth>,
+    access: Access,
     max_reply: usize,
     retry: Retry,
     on_event: Option<OnReport>,
@@ -292,7 +343,31 @@ impl ClientBuilder {
         scheme: impl Into<String>,
         credentials: impl Into<Vec<u8>>,
     ) -> ClientBuilder {
-        self.auth.push(Auth { scheme: scheme.into(), credentials: credentials.into() });
+        self.access.auth.push(Auth { scheme: scheme.into(), credentials: credentials.into() });
+        self
+    }
+
+    /// Connects to all servers by TLS, as `tls` says. Default: in plain text.
+    ///
+    /// # Errors of the connection
+    ///
+    /// [`connect`](ClientBuilder::connect) fails with [`InvalidArgument`](ErrorKind::InvalidArgument) if a file
+    /// cannot be used, and with [`AuthFailed`](ErrorKind::AuthFailed) as soon as every server was found to have a
+    /// certificate that the client does not trust, or does not trust the client's. A session that is open goes
+    /// on trying until it ends: meanwhile, the certificates may be replaced.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> ClientBuilder {
+        self.access.tls = Some(tls);
+        self
+    }
+
+    /// Authenticates on every connection by SASL. Default: not.
+    ///
+    /// Nodes with an ACL of the scheme [`sasl`](crate::Acl::sasl) are then open to this client. If the servers
+    /// reject it, [`connect`](ClientBuilder::connect) fails with [`AuthFailed`](ErrorKind::AuthFailed) at once.
+    #[cfg(feature = "sasl")]
+    pub fn sasl(mut self, sasl: Sasl) -> ClientBuilder {
+        self.access.sasl = Some(sasl);
         self
     }
 
@@ -314,8 +389,11 @@ impl ClientBuilder {
     /// acquired, released and lost. For metrics, alerts, and a log of the program's own.
     ///
     /// The calls come one at a time, in the order of the events, on a thread of this library's, so
-    /// the function may block and call the library; while it blocks, later events wait. Not set by
-    /// default, and then events cost nothing.
+    /// the function may block and call the library; while it blocks, later events wait. After a
+    /// panic, which is caught and logged, it is called with the next event as before.
+    ///
+    /// Not set by default. Each event is also a line of the [log](crate#logging); without the
+    /// function, and if no logger wants that line, it costs nothing.
     ///
     /// ```no_run
     /// use zklock::{Client, Event};
@@ -404,17 +482,10 @@ impl ClientBuilder {
         if !(64 << 10..=1 << 30).contains(&self.max_reply) {
             return setting("the largest reply must be between 64 KiB and 1 GiB");
         }
-        for auth in &self.auth {
-            if auth.scheme.is_empty() || auth.scheme.contains('\0') {
-                return setting("the scheme of credentials must be a name such as \"digest\"");
-            }
-            if auth.scheme.len() + auth.credentials.len() > 64 * 1024 {
-                return setting("a scheme and its credentials must be at most 64 KiB together");
-            }
-        }
+        self.access.check()?;
         let servers = LinkEnsemble(LinkConfig {
             resolver: Resolver::new(hosts.hosts),
-            auth: self.auth,
+            access: self.access,
             session_timeout: self.session_timeout,
             connect_timeout: self.connect_timeout,
             max_reply: self.max_reply,
@@ -434,7 +505,7 @@ impl fmt::Debug for ClientBuilder {
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("retry", &self.retry)
-            .field("auth", &self.auth)
+            .field("access", &self.access)
             .finish_non_exhaustive()
     }
 }

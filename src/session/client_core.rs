@@ -6,19 +6,21 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::callbacks::{Callbacks, EventHook, InOrder, OnReport};
+use super::callbacks::{Callbacks, InOrder};
 use super::connection::Ensemble;
 use super::late_queue_items::LateItems;
 use super::notify::{Signals, Waiter};
 use super::reaper::Reaper;
+use super::reports::{OnReport, Reports};
 use super::retry::Retry;
-use super::session::{Session, ended};
+use super::session::Session;
 use super::status::{SessionPhase, SessionState};
 use crate::connect_string::{ConnectString, Host};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::Event;
+use crate::event::{Event, LogAs};
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex};
+use crate::session_id::SessionId;
 use crate::session_notice::{End, Notice};
 
 /// How long closing a client may wait for the server.
@@ -38,7 +40,7 @@ pub(crate) struct ClientCore {
     warned: Mutex<BTreeSet<String>>,
     pub(super) ensemble: Box<dyn Ensemble>,
     pub(super) events: Callbacks,
-    hook: OnceLock<Arc<EventHook>>,
+    reports: Arc<Reports>,
     pub(super) reaper: Reaper,
     late: Arc<LateItems>,
     pub(super) slot: Mutex<SessionSlot>,
@@ -81,6 +83,11 @@ fn shown<'a>(chroot: &str, whole: &'a str) -> &'a str {
     }
 }
 
+/// The id of a session, unless it is unknown, as on a handle without any node of the client's yet.
+pub(super) fn known(session: i64) -> Option<SessionId> {
+    (session != 0).then_some(SessionId::from(session))
+}
+
 /// Why a wait for a session ended without one.
 pub(crate) enum Interrupted {
     /// The deadline passed, or the caller's own condition came true.
@@ -103,6 +110,12 @@ impl ClientCore {
         chroot: String,
         retry: Retry,
     ) -> ClientCore {
+        let (reaper, reports) = (Reaper::default(), Arc::<Reports>::default());
+        let (prefix, pending) = (chroot.clone(), Arc::clone(&reports));
+        reaper.on_pending(move |path| {
+            let path = shown(&prefix, path).to_owned();
+            pending.report(LogAs::CLEANUP, || Event::CleanupPending { path });
+        });
         ClientCore {
             process: std::process::id(),
             hosts,
@@ -111,8 +124,8 @@ impl ClientCore {
             warned: Mutex::default(),
             ensemble,
             events: Callbacks::default(),
-            hook: OnceLock::new(),
-            reaper: Reaper::default(),
+            reports,
+            reaper,
             late: Arc::default(),
             slot: Mutex::default(),
             changed: Arc::default(),
@@ -155,29 +168,21 @@ impl ClientCore {
 
     /// Has events reported to the program, from here on.
     pub(super) fn report_to(&self, function: OnReport) {
-        let hook = Arc::new(EventHook::new(&self.events, function));
-        let (chroot, pending) = (self.chroot.clone(), Arc::clone(&hook));
-        self.reaper.on_pending(move |path| {
-            let path = shown(&chroot, path).to_owned();
-            pending.report(Event::CleanupPending { path });
-        });
-        let _ = self.hook.set(hook);
+        self.reports.tell_to(function, &self.events);
     }
 
-    /// Reports an event to the program, if it wants to know.
+    /// Reports what happened to a contender, if anybody wants to know.
     pub(crate) fn report(&self, event: impl FnOnce() -> Event) {
-        if let Some(hook) = self.hook.get() {
-            hook.report(event());
-        }
+        self.reports.report(LogAs::CONTENTION, event);
     }
 
-    /// The time, if something that takes time is to be reported to the program.
+    /// The time, if something that takes time is to be reported.
     pub(crate) fn time_for_report(&self) -> Option<Instant> {
-        self.hook.get().map(|_| rt::now())
+        self.reports.are_wanted(LogAs::CONTENTION).then(rt::now)
     }
 
-    pub(crate) fn hook(&self) -> Option<&Arc<EventHook>> {
-        self.hook.get()
+    pub(crate) fn reports(&self) -> &Arc<Reports> {
+        &self.reports
     }
 
     pub(crate) fn events(&self) -> &Callbacks {
@@ -322,7 +327,8 @@ impl ClientCore {
         loop {
             let mut slot = self.slot.lock();
             if slot.closed {
-                return Err(Interrupted::Failed(ended(End::Closed)));
+                let message = "the client is closed";
+                return Err(Interrupted::Failed(Error::new(ErrorKind::Closed, message)));
             }
             if let Some(session) = slot.live() {
                 return Ok(session);
@@ -377,15 +383,17 @@ impl ClientCore {
                 let info = session.info();
                 let before = slot.session.replace(Arc::new(session));
                 slot.suspended = None;
-                self.report(|| Event::Connected {
-                    session: info.session.into(),
-                    timeout: info.timeout,
+                let opened = Event::Connected {
+                    session: known(info.session),
+                    timeout: (!info.timeout.is_zero()).then_some(info.timeout),
                     server: info.server,
-                });
+                };
+                self.reports.tell(opened.clone());
                 // Listeners are told only of changes after the very first connection.
                 slot.told.get_or_insert(SessionState::Connected);
                 slot.retired.extend(before);
                 drop(slot);
+                self.log_as(false).write(&opened);
                 self.bury();
                 self.noticed_change();
             }
@@ -395,12 +403,16 @@ impl ClientCore {
 
     /// What keeps a call from being answered, as far as is known.
     pub(crate) fn why_unreachable(&self) -> String {
+        let because = |what: &str| match self.ensemble.why_no_server() {
+            Some(why) => format!("{what} ({why})"),
+            None => what.to_owned(),
+        };
         let slot = self.slot.lock();
         match (slot.state(), &slot.failure) {
             (SessionState::Connected, _) => "the server does not answer".to_owned(),
-            (SessionState::Suspended, _) => "the connection is lost".to_owned(),
+            (SessionState::Suspended, _) => because("the connection is lost"),
             (_, Some((_, error))) => error.to_string(),
-            (_, None) => "there is no session".to_owned(),
+            (_, None) => because("there is no session"),
         }
     }
 
@@ -417,8 +429,7 @@ impl ClientCore {
         match notice {
             Notice::Alive => {}
             Notice::Paused(gap) => {
-                logging::warning!(target: "zklock::client", "{}", Event::Paused { gap });
-                self.report(|| Event::Paused { gap });
+                self.reports.report(LogAs::PAUSE, || Event::Paused { gap });
             }
             Notice::Over => self.bury(),
             _ => self.noticed_change(),
@@ -443,8 +454,10 @@ impl ClientCore {
         let state = slot.state();
         if let Some(before) = slot.told.filter(|told| *told != state) {
             slot.told = Some(state);
-            changed = Some(state);
-            self.report_change(&mut slot, before, state);
+            changed = self.change(&mut slot, before, state);
+            if let Some(event) = &changed {
+                self.reports.tell(event.clone());
+            }
             // Under the lock, so that all listeners get changes in order.
             for listener in self.listeners.lock().iter() {
                 let told = Arc::clone(listener);
@@ -454,34 +467,50 @@ impl ClientCore {
         drop(slot);
         self.changed.tell();
         // Without the lock: a logger may ask for the state.
-        if let Some(state) = changed {
-            let level = match (state, self.handle()) {
-                // Of its own connections, the link logs more.
-                (_, None) => log::Level::Debug,
-                (SessionState::Suspended | SessionState::Lost, Some(_)) => log::Level::Warn,
-                (SessionState::Connected | SessionState::Closed, Some(_)) => log::Level::Info,
-            };
-            logging::line!(level, target: "zklock::client", "the session is {state}");
+        if let Some(event) = changed {
+            let is_trouble = matches!(event, Event::Suspended { .. } | Event::SessionLost { .. });
+            self.log_as(is_trouble).write(&event);
         }
     }
 
-    /// Reports a change of the state as an event; of a new session, the opening has.
-    fn report_change(&self, slot: &mut SessionSlot, before: SessionState, state: SessionState) {
+    /// How a change of the session is logged.
+    fn log_as(&self, is_trouble: bool) -> LogAs {
+        match self.handle() {
+            None => LogAs::SESSION_OF_LINK,
+            Some(_) if is_trouble => LogAs::SESSION_TROUBLE,
+            Some(_) => LogAs::SESSION,
+        }
+    }
+
+    /// The event that a change of the state is; of a new session, the opening was reported.
+    fn change(
+        &self,
+        slot: &mut SessionSlot,
+        before: SessionState,
+        state: SessionState,
+    ) -> Option<Event> {
         let now = rt::now();
-        match state {
+        let session = slot.session.clone();
+        let id = session.as_ref().and_then(|session| known(session.id()));
+        Some(match state {
             SessionState::Suspended => {
                 slot.suspended = Some(now);
-                let left = slot.session.as_ref().and_then(|session| session.trusted().ok());
-                self.report(|| Event::Suspended { lease_left: left.unwrap_or_default() });
+                let left = session.and_then(|session| session.trusted().ok());
+                let lease_left = left.filter(|_| self.handle().is_none());
+                Event::Suspended { session: id, lease_left }
             }
             SessionState::Connected if before == SessionState::Suspended => {
                 let since = slot.suspended.take().unwrap_or(now);
-                self.report(|| Event::Resumed { outage: now.saturating_duration_since(since) });
+                Event::Resumed { session: id, outage: now.saturating_duration_since(since) }
             }
-            SessionState::Connected => {}
-            SessionState::Lost => self.report(|| Event::SessionLost),
-            SessionState::Closed => self.report(|| Event::Closed),
-        }
+            SessionState::Connected => return None,
+            SessionState::Lost => {
+                // If its end was not reported yet, its lease is over.
+                let end = session.and_then(|session| session.status().now().ended);
+                Event::SessionLost { session: id, reason: end.unwrap_or(End::Lapsed).into() }
+            }
+            SessionState::Closed => Event::Closed,
+        })
     }
 
     pub(super) fn close(&self) {

@@ -10,7 +10,8 @@ use super::status::Status;
 use super::watches::Watches;
 use super::workers::Workers;
 use crate::acl::Acl;
-use crate::error::Result;
+use crate::connect_string::Host;
+use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
@@ -366,6 +367,24 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>>;
+
+    /// The servers, if they are known: those of a program's handle are not.
+    fn hosts(&self) -> Option<String> {
+        None
+    }
+
+    /// Why the last search found no server, in an outage, as far as is known.
+    fn why_no_server(&self) -> Option<String> {
+        None
+    }
+
+    /// From now on, looks for a server among these.
+    fn set_hosts(&self, _hosts: Vec<Host>) -> Result<()> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "the servers of a program's own ZooKeeper handle cannot be changed here",
+        ))
+    }
 
     /// The session timeout to request.
     fn session_timeout(&self) -> Duration;

@@ -10,6 +10,7 @@ use super::connection::{
 use super::notify::Waiter;
 use super::session::until_attached;
 use crate::acl::{Acl, Permissions};
+use crate::connect_string::Host;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::frame::{Fields, Frame, Malformed};
 use crate::link::handle::Link;
@@ -44,16 +45,35 @@ impl Ensemble for LinkEnsemble {
             Box::new(move |path| watches.tell(path)),
         )?;
         let deadline = Deadline::after(limit);
-        if until_attached(&status, waiter, deadline, stop)? {
-            return Ok(Box::new(LinkedConnection(link)));
-        }
+        let attached = until_attached(&status, waiter, deadline, stop);
         let trouble = link.info().trouble;
+        match (attached, trouble.clone()) {
+            (Ok(true), _) => return Ok(Box::new(LinkedConnection(link))),
+            (Err(error), Some(why)) if error.kind() == ErrorKind::AuthFailed => {
+                return Err(Error::new(ErrorKind::AuthFailed, why));
+            }
+            (Err(error), _) => return Err(error),
+            (Ok(false), _) => {}
+        }
         let hosts = &self.0.resolver;
         let trouble = trouble.unwrap_or_else(|| format!("no answer yet from {hosts}"));
         Err(Error::new(
             ErrorKind::Connect,
             format!("no ZooKeeper server could be reached within {limit:?}: {trouble}"),
         ))
+    }
+
+    fn hosts(&self) -> Option<String> {
+        Some(self.0.resolver.to_string())
+    }
+
+    fn why_no_server(&self) -> Option<String> {
+        self.0.resolver.why_no_server()
+    }
+
+    fn set_hosts(&self, hosts: Vec<Host>) -> Result<()> {
+        self.0.resolver.set_hosts(hosts);
+        Ok(())
     }
 
     fn session_timeout(&self) -> Duration {

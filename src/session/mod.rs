@@ -9,7 +9,7 @@
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same), [`watch_loop`] (looks again whenever something changes, over lost
 //!   connections and sessions), [`watched_changes`] (reports each change of a value).
-//! - In the background: [`reaper`] (deletes), [`callbacks`], and [`abandonable_call`] (calls on a
+//! - In the background: [`reaper`] (deletes), [`callbacks`], [`reports`] (of events), and [`abandonable_call`] (calls on a
 //!   program's handle, which cannot be interrupted), on [`workers`]. [`late_queue_items`]: items
 //!   that came too late for the calls that took them.
 //! - [`create_parents`]: creates nodes and their missing parents.
@@ -28,6 +28,7 @@ mod linked;
 pub(crate) mod notify;
 pub(crate) mod pending_reply;
 pub(crate) mod reaper;
+pub(crate) mod reports;
 pub(crate) mod retry;
 #[expect(clippy::module_inception, reason = "the one session among what serves sessions")]
 pub(crate) mod session;

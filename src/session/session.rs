@@ -261,9 +261,13 @@ pub(crate) fn ended(end: End) -> Error {
         ),
         End::AuthFailed => Error::new(
             ErrorKind::AuthFailed,
-            "the server rejected the client's credentials; check the scheme and the credentials",
+            "the server rejected the client's credentials, or demands others: check what the client has by \
+             `auth`, `sasl` and `tls`",
         ),
-        End::Closed => Error::new(ErrorKind::Closed, "the client is closed"),
+        End::Closed => Error::new(
+            ErrorKind::Closed,
+            "the client, or the program's ZooKeeper handle that it uses, is closed",
+        ),
     }
 }
 

@@ -12,10 +12,11 @@ use super::client::Client;
 use super::client_core::{Interrupted, Patience};
 use super::connection::{Answer, Fault, Names, Stat};
 use super::notify::{Signal, Subscription, Waiter};
-use super::session::Session;
+use super::session::{Session, ended};
 use super::status::Usable;
 use crate::error::Result;
 use crate::rt::{AtomicBool, Deadline};
+use crate::session_notice::End;
 
 /// A request may exceed a deadline by this much, so that even a very short time limit allows an
 /// attempt, and so that most of what an attempt leaves behind is deleted when it returns.
@@ -99,7 +100,13 @@ impl WatchLoop {
                 match session.status().until_usable(&self.waiter, until, is_cancelled) {
                     Usable::Now => return Ok(Some(Arc::clone(session))),
                     Usable::NotInTime => return Ok(None),
-                    Usable::Never(_) => (self.session, self.seen) = (None, None),
+                    Usable::Never(end) => {
+                        (self.session, self.seen) = (None, None);
+                        // Each further session would end in the same way.
+                        if end == End::AuthFailed {
+                            return Err(ended(end));
+                        }
+                    }
                 }
             }
             let core = self.client.core();

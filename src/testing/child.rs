@@ -38,7 +38,7 @@ impl Installation {
         let directory = env::var_os("ZKLOCK_ZOOKEEPER_JARS")
             .map_or_else(|| PathBuf::from("/usr/share/java"), PathBuf::from);
         // The manifest of the first names the others, except for a logger.
-        let jars: Vec<PathBuf> =
+        let mut jars: Vec<PathBuf> =
             ["zookeeper.jar", "slf4j-simple.jar"].map(|jar| directory.join(jar)).into();
         let java = env::var_os("PATH").and_then(|path| {
             env::split_paths(&path).map(|entry| entry.join("java")).find(|java| java.is_file())
@@ -50,7 +50,14 @@ impl Installation {
             missing.push("java on the PATH".to_owned());
         }
         match java {
-            Some(java) if missing.is_empty() => Ok(Installation { java, jars }),
+            Some(java) if missing.is_empty() => {
+                // For TLS; Debian's manifest does not name them.
+                let of_netty =
+                    ["netty-codec", "netty-resolver", "netty-transport-native-unix-common"];
+                let of_netty = of_netty.map(|jar| directory.join(format!("{jar}.jar")));
+                jars.extend(of_netty.into_iter().filter(|jar| jar.is_file()));
+                Ok(Installation { java, jars })
+            }
             _ => Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 format!(
@@ -61,6 +68,19 @@ impl Installation {
                 ),
             )),
         }
+    }
+
+    /// Which version of the server it is, if the name of its jar says so.
+    pub(crate) fn version(&self) -> Option<(u32, u32)> {
+        let folder = self.jars.first()?.parent()?;
+        let folders = [folder.to_owned(), folder.join("lib")];
+        let files =
+            folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let numbers = |name: &str| {
+            let mut parts = name.strip_prefix("zookeeper-")?.split('.');
+            Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+        };
+        files.filter_map(|file| numbers(file.file_name().to_str()?)).next()
     }
 
     /// Java with its options; properties, the main class and the configuration follow.

@@ -13,6 +13,7 @@ use super::{POLL, end_after, system};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::dial::read_frame;
 use crate::link::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
+use crate::link::server_stream::ServerStream;
 use crate::rt::bounded;
 use crate::wire_values::op;
 
@@ -75,6 +76,7 @@ fn attempt(hosts: &str, session: i64, end: Instant, was_asked: &mut bool) -> io:
     stream.write_all(&request)?;
     *was_asked = true;
 
+    let mut stream = ServerStream::plain(stream);
     // Nothing but the end of the time stops the reading.
     let (_stop, never_stopped) = bounded(1);
     let mut receive = || read_frame(&mut stream, end, &never_stopped);

@@ -130,7 +130,9 @@ fn lock(file: &File, path: &Path) -> Locked {
 fn remove(locked: File, path: &Path) {
     // A file that stays is removed later, by another process.
     let _ = fs::remove_file(path);
-    drop(locked);
+    // Closing it is not enough: a child that this process starts at this moment has it open, too, until it
+    // runs its program.
+    let _ = flock(&locked, FlockOperation::Unlock);
 }
 
 /// Removes the files of processes that have ended without releasing their ports.
@@ -192,6 +194,8 @@ mod tests {
         // It was opened before the first was removed.
         let late = File::open(&path).unwrap();
         assert_eq!(lock(&late, &path), Locked::ByAnother);
+        // As a child has it that another thread starts.
+        let _inherited = first.try_clone().unwrap();
         remove(first, &path);
         assert_eq!(lock(&late, &path), Locked::Removed);
         let _next = lock_file(&path).unwrap().expect("it is free");

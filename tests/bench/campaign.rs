@@ -13,8 +13,10 @@ use super::crew::{Trouble, Worker};
 use super::machine::{self, Load};
 use super::options::Options;
 use super::results::{Missing, Results, Run};
+use super::support::certificates::Files;
 use super::support::server::{Place, Server};
-use super::workload::{Work, Workload};
+use super::support::transport::{secure_hosts, with_tls};
+use super::workload::{ServerKind, Work, Workload};
 
 /// How often a run is tried if other load spoils it.
 const ATTEMPTS: usize = 3;
@@ -60,8 +62,7 @@ struct Campaign<'a> {
     logs: PathBuf,
     // Dropped before the servers.
     workers: BTreeMap<(Contestant, usize), Worker>,
-    /// By whether they force their logs to the disk.
-    servers: BTreeMap<bool, Server>,
+    servers: BTreeMap<ServerKind, Server>,
     /// How many runs of this workload may still be tried again.
     again: usize,
     results: Results,
@@ -70,7 +71,7 @@ struct Campaign<'a> {
 impl Campaign<'_> {
     fn measure(&mut self, workload: &Workload) -> Result<(), Box<dyn Error>> {
         println!("{}: {}", workload.name, workload.what);
-        let is_new_server = self.start_server(workload.fsync)?;
+        let is_new_server = self.start_server(workload.server)?;
         let mut present = Vec::new();
         for contestant in workload.contestants {
             if !self.options.contestants.contains(contestant) {
@@ -114,24 +115,28 @@ impl Campaign<'_> {
     }
 
     /// Starts a server if there is none yet, and returns whether it did.
-    fn start_server(&mut self, fsync: bool) -> Result<bool, Box<dyn Error>> {
-        if self.servers.contains_key(&fsync) {
+    fn start_server(&mut self, kind: ServerKind) -> Result<bool, Box<dyn Error>> {
+        if self.servers.contains_key(&kind) {
             return Ok(false);
         }
         // As in production. By default, tests start servers that start fast and stay small.
         let java = "_JAVA_OPTIONS=-XX:TieredStopAtLevel=4 -Xmx512m";
         let command = vec!["env".to_owned(), java.to_owned()];
-        let server = Server::builder()
+        let builder = match kind {
+            ServerKind::WithTls => with_tls(Server::builder(), Files::shared(), "need"),
+            _ => Server::builder(),
+        };
+        let server = builder
             .tick(2000)
             .min_session(4000)
-            .force_sync(fsync)
+            .force_sync(kind != ServerKind::WithoutFsync)
             .property("zookeeper.preAllocSize=65536")
             .place(Place { command, ..Place::default() })
             .start()?;
         let version = server.four_letter("srvr")?;
         let version = version.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
         self.results.server = version.and_then(|text| text.split('-').next()).unwrap_or("?").into();
-        self.servers.insert(fsync, server);
+        self.servers.insert(kind, server);
         Ok(true)
     }
 
@@ -152,7 +157,7 @@ impl Campaign<'_> {
                 .map_err(|error| Trouble::Ended(error.to_string()))?;
             worker.ready(START, self.stop)?;
             if contestant.is_compiled_at_work() {
-                let hosts = self.servers[&workload.fsync].hosts();
+                let hosts = self.servers[&workload.server].hosts();
                 for order in compiling(&hosts, &path, self.options.length) {
                     worker.order(&order);
                     worker.answer(START, self.stop)?;
@@ -160,7 +165,9 @@ impl Campaign<'_> {
             }
             self.workers.insert((contestant, index), worker);
         }
-        let hosts = self.servers[&workload.fsync].hosts();
+        let hosts = self.servers[&workload.server].hosts();
+        let is_by_tls = contestant == Contestant::ZklockTls;
+        let hosts = if is_by_tls { secure_hosts(&hosts) } else { hosts };
         let connect = format!("connect {hosts} {}", workload.clients());
         self.ask(contestant, workload.processes, &connect, START)?;
         // A new server gets faster for a while, too, as it is compiled while it runs.
@@ -216,14 +223,14 @@ impl Campaign<'_> {
             let _ = machine::forget_peak(*pid);
         }
         let order = workload.order(&path(workload, contestant), self.options.length);
-        let (server, ours) = (&self.servers[&workload.fsync], self.processes());
+        let (server, ours) = (&self.servers[&workload.server], self.processes());
         let counters = Counters::read(server);
         let own = Counters::read(server).less(&counters);
         let (before, load) = (used(), Load::now(&ours));
         let answers = self.ask(contestant, workload.processes, &order, self.limit(workload))?;
         let others = load.others(&Load::now(&ours));
         let processor = used() - before;
-        let server = &self.servers[&workload.fsync];
+        let server = &self.servers[&workload.server];
         // Less the requests of the second reading and of the third.
         let counted = Counters::read(server).less(&counters).less(&own).less(&own);
         let shares: Vec<u64> = answers.iter().map(|(operations, _)| *operations).collect();

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use Contestant::{
-    Curator, Kazoo, Raw, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZookeeperClient,
+    Curator, Kazoo, Raw, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockTls,
+    ZookeeperClient,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +16,7 @@ pub(crate) enum Contestant {
     ZklockOff,
     ZklockKept,
     ZklockCrate,
+    ZklockTls,
     Curator,
     Kazoo,
     ZookeeperClient,
@@ -23,11 +25,12 @@ pub(crate) enum Contestant {
 }
 
 impl Contestant {
-    pub(crate) const ALL: [Contestant; 9] = [
+    pub(crate) const ALL: [Contestant; 10] = [
         Zklock,
         ZklockOff,
         ZklockKept,
         ZklockCrate,
+        ZklockTls,
         Curator,
         Kazoo,
         ZookeeperClient,
@@ -41,6 +44,7 @@ impl Contestant {
             ZklockOff => "zklock-off",
             ZklockKept => "zklock-kept",
             ZklockCrate => "zklock-crate",
+            ZklockTls => "zklock-tls",
             Curator => "curator",
             Kazoo => "kazoo",
             ZookeeperClient => "zookeeper-client",
@@ -55,6 +59,7 @@ impl Contestant {
             ZklockOff => "this crate with a node for each acquisition: `HandOver::Off`",
             ZklockKept => "this crate, acquiring a kept lock again: `keep_for`",
             ZklockCrate => "this crate on a handle of the `zookeeper` crate",
+            ZklockTls => "this crate by TLS, with certificates of both sides",
             Curator => "Curator 5.4, `InterProcessMutex`, an instance for each thread",
             Kazoo => "kazoo 2.11, `Lock`, an object for each thread",
             ZookeeperClient => {
@@ -71,7 +76,7 @@ impl Contestant {
 
     /// Whether it is a variant of this crate.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Zklock | ZklockOff | ZklockKept | ZklockCrate)
+        matches!(self, Zklock | ZklockOff | ZklockKept | ZklockCrate | ZklockTls)
     }
 
     /// Whether its worker is this program.

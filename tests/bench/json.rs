@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::contestant::Contestant::Curator;
 use super::goals::Verdict;
 use super::results::{Results, Run, Spread};
-use super::workload::Workload;
+use super::workload::{ServerKind, Workload};
 
 pub(crate) fn json(results: &Results, verdicts: &[Verdict]) -> Value {
     json!({
@@ -48,7 +48,7 @@ fn workload(results: &Results, workload: &Workload) -> Value {
     json!({
         "name": workload.name,
         "what": workload.what,
-        "fsync": workload.fsync,
+        "fsync": workload.server != ServerKind::WithoutFsync,
         "processes": workload.processes,
         "clients": clients.collect::<Vec<_>>(),
     })

@@ -11,6 +11,7 @@ use zklock::{Client, DistributedLock, HandOver, LockGuard};
 use super::contestant::Contestant;
 use super::obey::{Done, Hand, Outcome};
 use super::support::raw::Raw;
+use super::support::transport::Transport;
 
 const SESSION: Duration = Duration::from_secs(30);
 /// All waiters are in the queue when each has called, and no node has come for this long. Nodes
@@ -43,7 +44,11 @@ impl Ours {
 
     fn client(&mut self, hosts: &str) -> Outcome<Client> {
         if self.variant != Contestant::ZklockCrate {
-            return Ok(Client::builder(hosts).session_timeout(SESSION).connect()?);
+            let transport = match self.variant {
+                Contestant::ZklockTls => Transport::MutualTls,
+                _ => Transport::Plain,
+            };
+            return Ok(transport.client(hosts).session_timeout(SESSION).connect()?);
         }
         let handle = Arc::new(ZooKeeper::connect(hosts, SESSION, |_: WatchedEvent| ())?);
         self.handles.push(Arc::clone(&handle));

@@ -3,20 +3,30 @@
 use std::time::Duration;
 
 use super::contestant::Contestant::{
-    self, Curator, Kazoo, Raw, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff,
+    self, Curator, Kazoo, Raw, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockTls,
     ZookeeperClient,
 };
+use ServerKind::{WithFsync, WithTls, WithoutFsync};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) group: Group,
-    /// Whether the server forces its log to the disk, as it does by default.
-    pub(crate) fsync: bool,
+    pub(crate) server: ServerKind,
     pub(crate) processes: usize,
     pub(crate) work: Work,
     pub(crate) contestants: &'static [Contestant],
+}
+
+/// The servers, of which each runs at most once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ServerKind {
+    /// It forces its log to the disk, as by default.
+    WithFsync,
+    WithoutFsync,
+    /// It speaks TLS on a second port, and so needs Netty for both.
+    WithTls,
 }
 
 /// Workloads that are shown in one picture.
@@ -43,12 +53,12 @@ const fn threads(threads: usize) -> Work {
 const CONTENDED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient];
 const QUEUED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient, Raw];
 
-pub(crate) const ALL: [Workload; 10] = [
+pub(crate) const ALL: [Workload; 11] = [
     Workload {
         name: "one",
         what: "1 thread, 1 lock",
         group: Group::Uncontended,
-        fsync: true,
+        server: WithFsync,
         processes: 1,
         work: threads(1),
         contestants: &[
@@ -66,16 +76,25 @@ pub(crate) const ALL: [Workload; 10] = [
         name: "one-nofsync",
         what: "1 thread, 1 lock, a server that does not wait for its disk",
         group: Group::Uncontended,
-        fsync: false,
+        server: WithoutFsync,
         processes: 1,
         work: threads(1),
         contestants: &[Zklock, ZklockCrate, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited],
     },
     Workload {
+        name: "one-netty",
+        what: "1 thread, 1 lock, a server with Netty, in plain text and by TLS",
+        group: Group::Uncontended,
+        server: WithTls,
+        processes: 1,
+        work: threads(1),
+        contestants: &[Zklock, ZklockTls],
+    },
+    Workload {
         name: "own",
         what: "8 threads of one client, each with a lock of its own",
         group: Group::Uncontended,
-        fsync: true,
+        server: WithFsync,
         processes: 1,
         work: Work::Loop { threads: 8, locks: 8 },
         contestants: &[Zklock, ZklockCrate, Curator, Kazoo, ZookeeperClient],
@@ -84,7 +103,7 @@ pub(crate) const ALL: [Workload; 10] = [
         name: "shared-8",
         what: "8 threads of one client, 1 lock",
         group: Group::Contended,
-        fsync: true,
+        server: WithFsync,
         processes: 1,
         work: threads(8),
         contestants: CONTENDED,
@@ -93,7 +112,7 @@ pub(crate) const ALL: [Workload; 10] = [
         name: "shared-8-nofsync",
         what: "8 threads of one client, 1 lock, a server that does not wait for its disk",
         group: Group::Contended,
-        fsync: false,
+        server: WithoutFsync,
         processes: 1,
         work: threads(8),
         contestants: CONTENDED,
@@ -102,7 +121,7 @@ pub(crate) const ALL: [Workload; 10] = [
         name: "shared-32",
         what: "32 threads of one client, 1 lock",
         group: Group::Contended,
-        fsync: true,
+        server: WithFsync,
         processes: 1,
         work: threads(32),
         contestants: CONTENDED,
@@ -111,7 +130,7 @@ pub(crate) const ALL: [Workload; 10] = [
         name: "processes-4",
         what: "4 processes of 1 thread, 1 lock",
         group: Group::Processes,
-        fsync: true,
+        server: WithFsync,
         processes: 4,
         work: threads(1),
         contestants: CONTENDED,
@@ -120,7 +139,7 @@ pub(crate) const ALL: [Workload; 10] = [
         name: "processes-4x8",
         what: "4 processes of 8 threads, 1 lock",
         group: Group::Processes,
-        fsync: true,
+        server: WithFsync,
         processes: 4,
         work: threads(8),
         contestants: CONTENDED,
@@ -129,7 +148,7 @@ pub(crate) const ALL: [Workload; 10] = [
         name: "queued-200",
         what: "200 waiters of 4 clients, from the gate's opening until each has held once",
         group: Group::Queued,
-        fsync: true,
+        server: WithFsync,
         processes: 1,
         work: Work::Queue { waiters: 200, clients: 4, repeats: 3 },
         contestants: QUEUED,
@@ -138,7 +157,7 @@ pub(crate) const ALL: [Workload; 10] = [
         name: "queued-1000",
         what: "1,000 waiters of 4 clients, from the gate's opening until each has held once",
         group: Group::Queued,
-        fsync: true,
+        server: WithFsync,
         processes: 1,
         work: Work::Queue { waiters: 1000, clients: 4, repeats: 1 },
         contestants: QUEUED,

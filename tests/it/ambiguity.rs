@@ -9,7 +9,7 @@ use crate::support::raw::{self, Acl, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::skip_without_server;
 use crate::support::stopwatch::Stopwatch;
-use crate::support::{QUIET, eventually, got_nothing, is_unanswered, mutex, strict};
+use crate::support::{QUIET, connecting, eventually, got_nothing, is_unanswered, mutex, strict};
 
 const T: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(15);
@@ -29,7 +29,7 @@ impl Rig {
     fn with_timeout(test: &str, timeout: Duration) -> Rig {
         let site = Site::own(test);
         let proxy = Proxy::start(site.server().addr());
-        let zk = Client::builder(&proxy.hosts()).session_timeout(timeout).connect().unwrap();
+        let zk = connecting(&proxy.hosts()).session_timeout(timeout).connect().unwrap();
         Rig { site, proxy, zk }
     }
 
@@ -41,7 +41,7 @@ impl Rig {
     /// it reconnects.
     fn renew(&mut self) {
         self.zk.close();
-        self.zk = Client::builder(&self.proxy.hosts()).session_timeout(T).connect().unwrap();
+        self.zk = connecting(&self.proxy.hosts()).session_timeout(T).connect().unwrap();
         self.proxy.reset_counts();
     }
 

@@ -18,9 +18,11 @@ use crate::support::raw::{Kind, Raw};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
+use crate::support::transport::secure_hosts;
 use crate::support::{
-    eventually, got_nothing, in_background, mutex, mutex_builder, nodes_of, processor_time,
-    skip_unless_alone, skip_without_server, skip_without_zookeeper, waiting,
+    connecting, eventually, got_nothing, in_background, mutex, mutex_builder, nodes_of,
+    processor_time, skip_before, skip_unless_alone, skip_without_server, skip_without_zookeeper,
+    waiting,
 };
 
 /// Ample time for steps whose duration a test does not check.
@@ -36,7 +38,7 @@ fn proxy(site: &Site) -> Proxy {
 }
 
 fn through(proxy: &Proxy, session: Duration) -> Client {
-    Client::builder(&proxy.hosts()).session_timeout(session).connect().expect("a client")
+    connecting(&proxy.hosts()).session_timeout(session).connect().expect("a client")
 }
 
 /// Receives what the guard's `on_lost` is called with; disconnected once the callback has run or
@@ -49,7 +51,7 @@ fn losses(guard: &LockGuard) -> Receiver<LossReason> {
 
 fn states(zk: &Client) -> Receiver<SessionState> {
     let (tell, told) = channel();
-    zk.on_state_change(move |state| tell.send(state).unwrap_or_default());
+    zk.on_state_change(move |state| tell.send(state).unwrap_or_default()).detach();
     told
 }
 
@@ -282,7 +284,7 @@ fn s26_the_server_says_that_the_session_has_expired() {
     let site = Site::own("s26-said");
     // A server that has never had the session answers like one that has expired it, provided
     // that its last transaction number is high enough.
-    let stranger = Server::start();
+    let stranger = Site::start(&Server::builder());
     let mut raw = Raw::connect(&stranger.hosts(), AMPLE).unwrap();
     for number in 0..50 {
         raw.create(&format!("/{number}"), b"", Kind::Persistent).unwrap();
@@ -394,7 +396,7 @@ fn s28_in_a_silent_partition_the_own_clock_is_first() {
 fn lose_by_own_clock(site: &Site, load: Load, name: &str) {
     let proxy = proxy(site);
     // A call that gets no answer ends soon.
-    let zk = Client::builder(&proxy.hosts())
+    let zk = connecting(&proxy.hosts())
         .session_timeout(SHORT)
         .connect_timeout(Duration::from_secs(2))
         .connect()
@@ -498,7 +500,7 @@ impl Helper {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(HELPER_BASE, base)
-            .env(HELPER_HOSTS, hosts)
+            .env(HELPER_HOSTS, secure_hosts(hosts))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -550,7 +552,7 @@ fn helper_that_is_told_of_its_loss() {
     let (Ok(hosts), Ok(base)) = (std::env::var(HELPER_HOSTS), std::env::var(HELPER_BASE)) else {
         return;
     };
-    let zk = Client::builder(&hosts).session_timeout(SHORT).connect().unwrap();
+    let zk = connecting(&hosts).session_timeout(SHORT).connect().unwrap();
     let mut orders = std::io::stdin().lines();
     let guard = mutex(&zk, &base, "a").lock().unwrap();
     let (told, lost) = (losses(&guard), guard.lost());
@@ -585,7 +587,7 @@ fn helper_that_holds_a_lock() {
             tell.send(*gap).unwrap();
         }
     };
-    let builder = Client::builder(&hosts).session_timeout(SHORT).on_event(report);
+    let builder = connecting(&hosts).session_timeout(SHORT).on_event(report);
     let zk = builder.connect().unwrap();
     let lock = mutex(&zk, &base, "a");
     let guard = lock.lock().unwrap();
@@ -843,7 +845,7 @@ fn s33_no_server_is_an_error_that_names_the_address_on_time() {
     for hosts in [&refused, &silent, &format!("{silent},{silent}")] {
         let limit = Duration::from_millis(700);
         let before = Stopwatch::start();
-        let error = Client::builder(hosts).connect_timeout(limit).connect().unwrap_err();
+        let error = connecting(hosts).connect_timeout(limit).connect().unwrap_err();
         let took = before.took();
         assert_eq!(error.kind(), ErrorKind::Connect);
         let address = hosts.split(',').next().unwrap();
@@ -858,6 +860,11 @@ fn s33_no_server_is_an_error_that_names_the_address_on_time() {
 #[test]
 fn s35_callbacks_may_call_the_library_and_block() {
     skip_without_server!();
+    skip_before!(
+        3,
+        5,
+        "close the connection of the first lock of a session, as they know no containers"
+    );
     let site = Site::own("s35");
     let (proxy, zk) = site.proxied(SHORT);
     let lock = mutex(&zk, &site.base, "a");
@@ -873,7 +880,8 @@ fn s35_callbacks_may_call_the_library_and_block() {
             guard.unlock().unwrap();
         }
         tell_state.send(state).unwrap();
-    });
+    })
+    .detach();
 
     let guard = lock.lock().unwrap();
     let (tell, told) = channel();
@@ -904,6 +912,11 @@ fn s35_callbacks_may_call_the_library_and_block() {
 
 #[test]
 fn s35_states_are_told_in_order() {
+    skip_before!(
+        3,
+        5,
+        "close the connection of the first lock of a session, as they know no containers"
+    );
     use SessionState::{Closed, Connected, Lost, Suspended};
     skip_without_server!();
     let site = Site::own("s35-order");
@@ -1046,7 +1059,7 @@ fn credentials_are_presented_again_after_a_cut() {
     skip_without_server!();
     let site = Site::own("auth-replay");
     let proxy = proxy(&site);
-    let zk = Client::builder(&proxy.hosts())
+    let zk = connecting(&proxy.hosts())
         .session_timeout(Duration::from_secs(4))
         .auth("digest", b"user:password")
         .connect()
@@ -1102,7 +1115,7 @@ fn h02_calls_come_back_from_a_black_hole() {
     skip_without_server!();
     let site = Site::own("h02");
     let proxy = proxy(&site);
-    let zk = Client::builder(&proxy.hosts())
+    let zk = connecting(&proxy.hosts())
         .session_timeout(ms(1200))
         .connect_timeout(ms(1500))
         .connect()
@@ -1179,6 +1192,11 @@ fn h03_h06_a_busy_client_goes_on_over_a_restart() {
 #[test]
 fn h04_events_put_off_no_heartbeat() {
     skip_without_server!();
+    skip_before!(
+        3,
+        5,
+        "close the connection of the first lock of a session, as they know no containers"
+    );
     let site = Site::own("h04");
     let mut raw = site.raw();
     let (proxy, zk) = site.proxied(ms(2400));
@@ -1187,7 +1205,8 @@ fn h04_events_put_off_no_heartbeat() {
     let counted = Arc::clone(&changes);
     zk.on_state_change(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
-    });
+    })
+    .detach();
     let guard = mutex(&zk, &site.base, "a").lock().unwrap();
     proxy.reset_counts();
     let start = Instant::now();
@@ -1265,7 +1284,7 @@ fn h08_a_host_that_hangs_is_given_up() {
     // The hosts come in random order.
     for _ in 0..4 {
         let start = Stopwatch::start();
-        drop(Client::builder(&hosts).session_timeout(ms(4000)).connect().unwrap());
+        drop(connecting(&hosts).session_timeout(ms(4000)).connect().unwrap());
         assert!(start.took().within(ms(5000)), "{:?}", start.took());
     }
     site.finish([]);
@@ -1279,10 +1298,10 @@ fn h09_one_bad_host_spoils_nothing() {
     // A TCP connection to a broadcast address fails at once.
     let unreachable = format!("255.255.255.255:2181,{}", site.hosts());
     for hosts in [&unknown, &unreachable] {
-        let zk = Client::builder(hosts).session_timeout(ms(4000)).connect().unwrap();
+        let zk = connecting(hosts).session_timeout(ms(4000)).connect().unwrap();
         drop(mutex(&zk, &site.base, "a").lock().unwrap());
     }
-    let error = Client::builder("255.255.255.255:2181")
+    let error = connecting("255.255.255.255:2181")
         .connect_timeout(ms(300))
         .connect()
         .expect_err("no server is there");
@@ -1295,7 +1314,7 @@ fn h10_credentials_mix_up_no_answers() {
     skip_without_server!();
     let site = Site::own("h10");
     let proxy = proxy(&site);
-    let zk = Client::builder(&proxy.hosts())
+    let zk = connecting(&proxy.hosts())
         .session_timeout(ms(10_000))
         .auth("digest", b"user:password")
         .connect()
@@ -1318,7 +1337,7 @@ fn h10_credentials_mix_up_no_answers() {
                     let contenders = lock.contenders().unwrap();
                     let [own] = &contenders[..] else { panic!("{contenders:?}") };
                     assert_eq!((own.path.as_str(), own.label()), (guard.path(), name.clone()));
-                    assert_eq!(Some(own.session), session);
+                    assert_eq!(own.session, session);
                     let token = Some(guard.fencing_token());
                     assert!(token > last, "{token:?} after {last:?}");
                     last = token;
@@ -1349,7 +1368,7 @@ fn h11_credentials_are_presented_on_every_connection() {
     skip_without_server!();
     let site = Site::own("h11");
     let proxy = proxy(&site);
-    let zk = Client::builder(&proxy.hosts())
+    let zk = connecting(&proxy.hosts())
         .session_timeout(ms(10_000))
         .auth("digest", b"user:password")
         .connect()
@@ -1387,6 +1406,7 @@ fn h15_the_first_state_is_not_missed() {
 #[test]
 fn h18_a_lock_node_is_a_container() {
     skip_without_server!();
+    skip_before!(3, 5, "know no containers");
     let server = Server::builder().property("znode.container.checkIntervalMs=100");
     let site = Site::with("h18", &server);
     let mut raw = site.raw();

@@ -177,20 +177,24 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     });
     let locks = clients.each_ref().map(|zk| strict(zk, &site.base, "a"));
     let guard = locks[0].lock().unwrap();
-    let (took, used, lines) = thread::scope(|scope| {
+    let (took, used, lines, warnings) = thread::scope(|scope| {
         let waiters = locks.each_ref().map(|lock| scope.spawn(|| lock.lock().unwrap().unlock()));
         eventually(SOON, "the waiters", || site.children("a").len() == 3);
         // Their last requests and the log lines about them must not be counted.
         eventually(SOON, "the waiters to wait", || logs.are_quiet());
+        logs.take();
         site.server().kill();
         for zk in &clients {
             eventually(SOON, "the outage", || zk.state() == SessionState::Suspended);
         }
+        let first_warnings = logs.warnings();
         logs.take();
         let (start, before) = (Instant::now(), processor_time());
         // Sleeps, since there is nothing to wait for: the outage should last this long.
         thread::sleep(outage);
-        let measured = (start.elapsed(), processor_time() - before, logs.take());
+        let used = processor_time() - before;
+        let warnings = [first_warnings, logs.warnings()].concat();
+        let measured = (start.elapsed(), used, logs.take(), warnings);
         site.server().start_again();
         for waiter in waiters {
             waiter.join().unwrap().unwrap();
@@ -207,6 +211,11 @@ fn s35a_while_the_server_is_down_the_processor_rests_and_the_log_stays_short() {
     );
     assert!(share < 0.02, "{share}");
     assert!(rate < 100.0, "{rate} lines a minute");
+    // Of each client: the connection, the servers, the session, and one more after a minute. Of the
+    // one hold: its loss.
+    let minutes = took.as_secs() as usize / 60;
+    let of_outage = warnings.iter().filter(|line| !line.contains("was not running")).count();
+    assert!(of_outage <= (3 + minutes) * clients.len() + 1, "{warnings:#?}");
     assert!(!guard.is_held());
     drop((guard, locks));
     site.finish(clients);

@@ -204,7 +204,7 @@ fn s76_one_more_than_there_may_be_is_an_error_and_has_no_effect() {
     let calls = [(); 2].map(|()| enter(&zk, &site, 2));
     let inside = calls.map(|call| call.recv_timeout(SOON).unwrap().unwrap());
     // The call's timeout applies if it is shorter than the connect timeout.
-    let (error, took) = timed(|| barrier(&zk, &site, 2).enter_within(BRIEF).unwrap_err());
+    let (error, took) = timed(|| barrier(&zk, &site, 2).enter_within(SOON / 3).unwrap_err());
     assert!(error.kind() == ErrorKind::Full && took.within(SOON), "{error} after {took:?}");
     for error in [
         two.enter().unwrap_err(),

@@ -1,12 +1,14 @@
 //! Whether a call that gets nothing tells an outage from other holders: see scenarios 17 and 18.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use zklock::election::ElectionPhase;
+use zklock::commit::{Coordinator, Decision, Participant};
+use zklock::election::{ElectionPhase, TermResult};
 use zklock::{
     Barrier, Cancel, Client, DistributedLock, DistributedQueue, DistributedRwLock,
-    DistributedSemaphore, DoubleBarrier, ErrorKind, HandOver, LeaderElection, MultiLock,
-    PriorityQueue, ReentrantLock, Result, SessionState, TwoPhaseCommit,
+    DistributedSemaphore, DoubleBarrier, Error, ErrorKind, Group, HandOver, LeaderElection,
+    MultiLock, Once, PriorityQueue, ReentrantLock, Result, SessionState, TwoPhaseCommit,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -25,8 +27,17 @@ fn call<T>(name: &'static str, call: impl Fn() -> Result<Option<T>> + 'static) -
     (name, Box::new(move || call().map(|got| got.is_none())))
 }
 
+/// A round of two participants, of which one is here and none has voted.
+type Begun = (Arc<Coordinator>, Arc<Participant>);
+
+fn begin(zk: &Client, base: &str) -> Begun {
+    let round = TwoPhaseCommit::new(zk, base, "begun");
+    let coordinator = round.begin(&["a", "b"]).unwrap();
+    (Arc::new(coordinator), Arc::new(round.join("a").unwrap()))
+}
+
 /// Every call of every recipe that may return nothing.
-fn calls(zk: &Client, base: &str) -> Vec<Call> {
+fn calls(zk: &Client, base: &str, (coordinator, participant): &Begun) -> Vec<Call> {
     let mutex = DistributedLock::new(zk, base, "a");
     let apart = DistributedLock::builder(zk, base, "a").hand_over(HandOver::Off).build();
     let reentrant = ReentrantLock::new(zk, base, "a");
@@ -39,6 +50,7 @@ fn calls(zk: &Client, base: &str) -> Vec<Call> {
     let barrier = Barrier::new(zk, base, "barrier");
     let double = DoubleBarrier::new(zk, base, "double", 2);
     let round = TwoPhaseCommit::new(zk, base, "round");
+    let once = Once::new(zk, base, "once");
     macro_rules! of {
         ($value:ident.$method:ident($($argument:expr),*)) => {{
             let value = $value.clone();
@@ -73,6 +85,15 @@ fn calls(zk: &Client, base: &str) -> Vec<Call> {
         of!(urgent.try_take()),
         of!(urgent.take_within(BRIEF)),
         of!(double.enter_within(BRIEF)),
+        of!(election.lead_within(BRIEF, |_| -> TermResult<()> { panic!("it leads") })),
+        of!(coordinator.decide_within(BRIEF)),
+        of!(participant.decision_within(BRIEF)),
+        (
+            "once.run",
+            Box::new(move || {
+                once.run("job", |_| -> Result<()> { panic!("it runs") }).map(|_| true)
+            }),
+        ),
         ("barrier.wait_for", Box::new(move || barrier.wait_within(BRIEF).map(|passed| !passed))),
         ("round.state", Box::new(move || round.state().map(|state| state.is_none()))),
     ]
@@ -88,17 +109,33 @@ fn assert_unknown(calls: &[Call], fault: &str) {
     }
 }
 
+/// Checks that a call that joins says that it had no answer, and not that its name is taken. Its
+/// request may have been sent, so that what came of it is unknown.
+fn assert_not_taken(zk: &Client, base: &str, fault: &str) {
+    let group = Group::new(zk, base, "group");
+    let round = TwoPhaseCommit::new(zk, base, "begun");
+    let errors = [group.join("me", "").err(), round.join("b").err()];
+    for error in errors {
+        let error: Error = error.unwrap_or_else(|| panic!("{fault}: it has joined"));
+        assert!(error.is_outage() && error.kind() != ErrorKind::SessionLost, "{fault}: {error}");
+    }
+}
+
 fn in_each_fault(site: &Site, proxy: &Proxy, zk: &Client, calls: &[Call]) {
+    let assert_unknown = |fault| {
+        assert_unknown(calls, fault);
+        assert_not_taken(zk, &site.base, fault);
+    };
     proxy.hold();
-    assert_unknown(calls, "silence");
+    assert_unknown("silence");
     proxy.pass();
     proxy.refuse();
-    assert_unknown(calls, "refused");
+    assert_unknown("refused");
     eventually(SOON, "the loss", || zk.state() == SessionState::Lost);
-    assert_unknown(calls, "refused, without a session");
+    assert_unknown("refused, without a session");
     proxy.pass();
     site.server().pause();
-    assert_unknown(calls, "a server that is stopped");
+    assert_unknown("a server that is stopped");
     site.server().resume();
 }
 
@@ -109,7 +146,8 @@ fn s17_s18_nothing_is_never_said_to_be_taken_in_an_outage() {
     let proxy = Proxy::start(site.server().addr());
     let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(4));
     let zk = builder.connect_timeout(BRIEF * 2).connect().unwrap();
-    let calls = calls(&zk, &site.base);
+    let begun = begin(&zk, &site.base);
+    let calls = calls(&zk, &site.base, &begun);
     in_each_fault(&site, &proxy, &zk, &calls);
     // Also if the nodes, and what this client knows of them, are there already.
     drop(DistributedLock::new(&zk, &site.base, "a").try_lock_for(SOON).unwrap().expect("a lock"));
@@ -118,6 +156,28 @@ fn s17_s18_nothing_is_never_said_to_be_taken_in_an_outage() {
     assert_eq!(queue.take_within(BRIEF * 5).unwrap(), None, "empty");
     in_each_fault(&site, &proxy, &zk, &calls);
     drop((queue, calls));
+    let (coordinator, participant) = begun;
+    assert_eq!(coordinator.abort().unwrap(), Decision::Abort);
+    assert_eq!(participant.decision_within(SOON).unwrap(), Some(Decision::Abort));
+    drop((coordinator, participant));
+    assert!(TwoPhaseCommit::new(&zk, &site.base, "begun").forget().unwrap());
+    eventually(SOON, "the last delete", || zk.stats().pending_deletes == 0);
+    site.finish([zk]);
+}
+
+/// One that has left does not know whether the others have.
+#[test]
+fn s17_a_participant_that_leaves_in_an_outage_does_not_say_that_others_are_inside() {
+    skip_without_server!();
+    let site = Site::own("leaves-in-outage");
+    let (proxy, zk) = site.proxied(QUIET);
+    let barrier = DoubleBarrier::new(&zk, &site.base, "alone", 1);
+    let entered = barrier.enter().unwrap();
+    proxy.hold();
+    let error = entered.leave_within(BRIEF).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
+    proxy.pass();
+    drop(barrier);
     eventually(SOON, "the last delete", || zk.stats().pending_deletes == 0);
     site.finish([zk]);
 }
@@ -225,8 +285,8 @@ fn a_holder_knows_how_long_it_is_certain_and_its_loss_ends_what_it_waits_in() {
     let (proxy, zk) = site.proxied(T);
     let guard = DistributedLock::new(&zk, &site.base, "a").lock().unwrap();
     let left = guard.lease_left();
-    assert!(left > Duration::ZERO && left <= zk.session_timeout(), "{left:?}");
-    assert_eq!(zk.requested_session_timeout(), T);
+    assert!(left > Duration::ZERO && Some(left) <= zk.session_timeout(), "{left:?}");
+    assert_eq!(zk.requested_session_timeout(), Some(T));
     let other = site.quiet_client();
     let theirs = DistributedLock::new(&other, &site.base, "b");
     let blocker = theirs.lock().unwrap();

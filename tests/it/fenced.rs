@@ -11,8 +11,8 @@ use zklock::{
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
 use crate::support::{
-    eventually, kind, last, mutex, mutex_builder, skip_without_server, skip_without_zookeeper,
-    waiting,
+    connecting, eventually, kind, last, mutex, mutex_builder, skip_without_server,
+    skip_without_zookeeper, waiting,
 };
 
 const T: Duration = Duration::from_secs(20);
@@ -34,7 +34,7 @@ fn read(zk: &Client, path: &str) -> String {
 fn impatient(test: &str) -> (Site, Proxy, Client, Client) {
     let site = Site::own(test);
     let proxy = Proxy::start(site.server().addr());
-    let builder = Client::builder(&proxy.hosts()).session_timeout(T);
+    let builder = connecting(&proxy.hosts()).session_timeout(T);
     let zk = builder.connect_timeout(LIMIT).connect().unwrap();
     let other = site.client();
     (site, proxy, zk, other)

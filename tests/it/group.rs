@@ -11,8 +11,8 @@ use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{self, ALL, Kind};
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, in_background, kind, mutex, skip_unless_alone, skip_without_server,
-    skip_without_zookeeper, threads_named,
+    QUIET, connecting, eventually, in_background, kind, mutex, skip_unless_alone,
+    skip_without_server, skip_without_zookeeper, threads_named,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -41,7 +41,7 @@ fn members_come_and_go_and_are_seen() {
     assert_eq!((first.id(), first.path()), ("first", &*format!("{}/a/first", site.base)));
     let members = changes.next_within(SOON).unwrap().changed().expect("a change");
     let data: Vec<_> = members.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
-    let [ours_id, theirs_id] = clients.each_ref().map(|zk| zk.session_id().unwrap());
+    let [ours_id, theirs_id] = clients.each_ref().map(Client::session_id);
     assert_eq!(data, [("first", &b"at 1"[..], ours_id), ("second", b"at 2", theirs_id)]);
     assert_eq!(changes.next_within(BRIEF).unwrap().changed(), None);
     second.leave().unwrap();
@@ -70,7 +70,7 @@ fn s80_a_membership_comes_back_in_a_new_session() {
         site.expire(&proxy);
         eventually(SOON, "a member of a new session", || {
             let members = theirs.members().unwrap();
-            members.iter().any(|one| Some(one.session) != before && one.data == b"still here")
+            members.iter().any(|one| one.session != before && one.data == b"still here")
         });
         eventually(SOON, "the membership to know", || membership.is_member());
         // It also comes back when another client deletes its node.
@@ -198,7 +198,7 @@ fn nobody_to_ask_ends_joining_in_time() {
     skip_without_server!();
     let site = Site::own("group-nobody");
     let proxy = Proxy::start(site.server().addr());
-    let zk = Client::builder(&proxy.hosts())
+    let zk = connecting(&proxy.hosts())
         .session_timeout(Duration::from_secs(30))
         .connect_timeout(Duration::from_millis(400))
         .connect()
@@ -363,10 +363,10 @@ fn a_member_that_may_not_be_read_is_there_without_its_data() {
     let hidden = private.join("private", "at 2").unwrap();
     let seen = changes.next_within(SOON).unwrap().changed().expect("a change");
     let data: Vec<_> = seen.iter().map(|one| (&*one.id, &*one.data, one.session)).collect();
-    let [ours, mut theirs] = [&zk, &owner].map(|zk| zk.session_id().unwrap());
+    let [ours, mut theirs] = [&zk, &owner].map(Client::session_id);
     if site.raw().exists(hidden.path()).is_err() {
         // These servers hide a node's session from clients that may not read its data.
-        theirs = (-1).into();
+        theirs = None;
     }
     assert_eq!(data, [("open", &b"at 1"[..], ours), ("private", b"", theirs)]);
     assert_eq!(group.members().unwrap(), seen);

@@ -20,8 +20,8 @@ use crate::support::raw::{self, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::{
-    QUIET, eventually, got_nothing, is_unanswered, kind, last, own_task, skip_without_server,
-    strict, timed, wait_until_asleep, waiting,
+    QUIET, connecting, eventually, got_nothing, is_unanswered, kind, last, own_task,
+    skip_without_server, strict, timed, wait_until_asleep, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -901,7 +901,7 @@ fn an_outage_that_is_too_long_ends_the_wait_for_a_sibling_too_on_time() {
     let site = Site::own("outage");
     let proxy = Proxy::start(site.server().addr());
     let outage = Duration::from_millis(800);
-    let builder = Client::builder(&proxy.hosts()).session_timeout(Duration::from_secs(30));
+    let builder = connecting(&proxy.hosts()).session_timeout(Duration::from_secs(30));
     let zk = builder.retry(Retry::unlimited().outage(outage)).connect().unwrap();
     let lock = DistributedLock::new(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();

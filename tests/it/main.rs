@@ -30,6 +30,7 @@ mod fenced; // transactions of guards
 mod group; // scenario 80: group membership
 mod handover; // threads of one client that share a node
 mod hostile_servers; // hostile bytes from servers
+mod hosts; // servers that are replaced, or have lost their data
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
 mod limits; // scenarios 14–22: trying, timeouts, cancelling
 mod logger; // a program's logger that panics
@@ -44,9 +45,13 @@ mod report; // what a client reports to the program, and how it starts
 mod retry; // limits on the retries of a call
 mod revocation; // scenario 68: asking holders to release, and forcing them
 mod rwlock; // scenarios 46–54
+#[cfg(feature = "sasl")]
+mod sasl; // users with passwords
 mod semaphore; // scenarios 55–63
 mod sequence; // scenarios 44 and 45
 mod shared_value; // scenario 80: shared values and counters
+#[cfg(feature = "tls")]
+mod tls; // certificates and keys, and what is wrong with them
 mod two_phase_commit; // all participants commit, or all abort
 mod versions; // older servers, and servers with smaller limits
 mod within; // calls bounded by a time, a token, or both

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Cancel, Class, DistributedRwLock, DistributedSemaphore, ErrorKind, HoldEnd, LossReason,
+    Cancel, ContenderKind, DistributedRwLock, DistributedSemaphore, ErrorKind, HoldEnd, LossReason,
     MultiGuard, MultiLock, NodeNaming, ReentrantGuard, ReentrantLock, SessionState,
 };
 
@@ -14,8 +14,8 @@ use crate::support::raw::{Acl, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, got_nothing, kind, last, mutex, mutex_builder, nodes_of, own_task,
-    reentrant, skip_without_server, skip_without_zookeeper, wait_until_asleep,
+    QUIET, connecting, eventually, got_nothing, kind, last, mutex, mutex_builder, nodes_of,
+    own_task, reentrant, skip_without_server, skip_without_zookeeper, wait_until_asleep, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -433,6 +433,12 @@ fn s67_when_one_release_fails_the_rest_are_released_and_the_errors_gathered() {
         let guard = all.lock().unwrap();
         let (tell, told) = mpsc::channel();
         guard.on_lost(move |why| tell.send(why).unwrap());
+        let (lost, token) = (guard.lost(), Cancel::from(guard.lost()));
+        assert_eq!((lost.reason(), lost.wait_within(Duration::ZERO)), (None, None));
+        let waits = {
+            let lost = lost.clone();
+            waiting(move || lost.wait())
+        };
         for name in broken {
             let child = site.children(name).remove(0);
             raw.delete(&format!("{}/{name}/{child}", site.base)).unwrap();
@@ -441,8 +447,12 @@ fn s67_when_one_release_fails_the_rest_are_released_and_the_errors_gathered() {
         assert_eq!(told.recv_timeout(SOON), Ok(LossReason::NodeDeleted));
         assert!(told.recv_timeout(SOON).is_err(), "on_lost was called twice, or not dropped");
         assert!(!guard.is_held());
+        assert_eq!(waits.join().unwrap(), HoldEnd::Lost(LossReason::NodeDeleted));
+        assert!(token.is_cancelled() && !lost.is_released());
         assert_eq!(kind(guard.ensure_held()), ErrorKind::Lost);
         let error = guard.unlock().unwrap_err();
+        assert!(lost.is_released());
+        assert_eq!(lost.reason(), Some(LossReason::NodeDeleted));
         let errors: Vec<_> = std::iter::once(&error).chain(error.others()).collect();
         assert!(errors.iter().all(|one| one.kind() == ErrorKind::Lost), "{error}");
         let mut nodes: Vec<_> = errors
@@ -481,7 +491,7 @@ fn what_is_named_twice_is_taken_once() {
         .with_reentrant(&entered.clone());
     let guard = all.lock().unwrap();
     assert_eq!(["a", "b", "c", "d"].map(|name| site.children(name).len()), [1; 4]);
-    assert_eq!(by_reader.contenders().unwrap()[0].class, Class::Write);
+    assert_eq!(by_reader.contenders().unwrap()[0].kind, ContenderKind::Write);
     assert_eq!(permits.contenders().unwrap()[0].weight, 3);
     assert_eq!(guard.fencing_tokens().len(), 3, "permits have none");
     guard.ensure_held().unwrap();
@@ -505,7 +515,7 @@ fn what_is_named_twice_is_taken_once() {
             .is_some()
     );
     // Two clients with the same connect string belong to one ensemble.
-    let twin = zklock::Client::connect(&proxy.hosts()).unwrap();
+    let twin = connecting(&proxy.hosts()).connect().unwrap();
     let twice = MultiLock::new().with(&lock).with(&mutex(&twin, &site.base, "a"));
     drop(twice.try_lock().unwrap().expect("it is one lock"));
 
@@ -680,9 +690,9 @@ fn one_host_is_one_host_however_it_is_written() {
     skip_without_server!();
     let site = Site::own("written");
     let address = site.server().addr();
-    let zk = zklock::Client::connect(&address.to_string()).unwrap();
+    let zk = connecting(&address.to_string()).connect().unwrap();
     for written in [format!("{address}/"), format!(" {address} ,{address}")] {
-        let other = zklock::Client::connect(&written).unwrap();
+        let other = connecting(&written).connect().unwrap();
         let lock = |zk| mutex(zk, &site.base, "a");
         let all = MultiLock::new().with(&lock(&zk)).with(&lock(&other));
         assert!(all.try_lock().unwrap().is_some(), "{written:?}");
@@ -748,11 +758,21 @@ fn a_multi_guard_that_was_released_tells_of_no_loss_though_a_thread_still_holds_
     let outer = lock.lock().unwrap();
     let (tell, told) = mpsc::channel();
     let all = MultiLock::new().with_reentrant(&lock);
+    let mut ends = Vec::new();
     for by_drop in [true, false] {
         let guard = all.lock().unwrap();
         let tell = tell.clone();
         guard.on_lost(move |why| tell.send(why).unwrap());
-        if by_drop { drop(guard) } else { guard.unlock().unwrap() }
+        ends.push((guard.lost(), Cancel::from(guard.lost())));
+        let lost = guard.lost();
+        let (end, ended) = mpsc::channel();
+        let _waits = waiting(move || end.send(lost.wait()));
+        if by_drop {
+            drop(guard)
+        } else {
+            guard.unlock().unwrap()
+        }
+        assert_eq!(ended.recv_timeout(SOON), Ok(HoldEnd::Released));
     }
     drop(tell);
     let (last, lost) = mpsc::channel();
@@ -762,6 +782,15 @@ fn a_multi_guard_that_was_released_tells_of_no_loss_though_a_thread_still_holds_
     drop(outer);
     // Ends once no callback is left that could report a loss.
     assert_eq!(told.iter().collect::<Vec<_>>(), []);
+    for (lost, token) in ends {
+        assert!(lost.is_released() && !token.is_cancelled());
+        assert_eq!((lost.reason(), lost.wait()), (None, HoldEnd::Released));
+    }
+    // Without any lock, there is only a release.
+    let none = MultiLock::new().lock().unwrap();
+    let lost = none.lost();
+    drop(none);
+    assert_eq!(lost.wait_within(SOON), Some(HoldEnd::Released));
     drop((all, lock));
     site.finish([zk]);
 }

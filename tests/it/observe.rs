@@ -3,7 +3,7 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{
-    Cancel, Changes, Class, Contender, DistributedRwLock, DistributedSemaphore, ErrorKind,
+    Cancel, Changes, Contender, ContenderKind, DistributedRwLock, DistributedSemaphore, ErrorKind,
     LockKind, SessionState,
 };
 
@@ -45,8 +45,8 @@ fn changes_of_the_holder_are_seen_in_order() {
         let holders = observer.next_within(SOON).unwrap().changed().expect("a holder");
         assert_eq!(holders.len(), 1, "{round}");
         assert_eq!(holders[0].path, guard.path());
-        assert_eq!(holders[0].class, Class::Mutex);
-        assert_eq!(Some(holders[0].session), clients[0].session_id());
+        assert_eq!(holders[0].kind, ContenderKind::Mutex);
+        assert_eq!(holders[0].session, clients[0].session_id());
         assert!(holders[0].label().contains("pid="), "{holders:?}");
         assert_unchanged(&mut observer);
         drop(guard);
@@ -433,9 +433,12 @@ fn the_locks_below_a_base_are_listed_with_their_kinds() {
     };
     site.wait_for_children("nightly", 2);
     let seen: Vec<_> = zk.locks(&site.base).unwrap();
+    let first = seen[2].first.as_ref().unwrap();
+    assert_eq!((first.path.as_str(), first.holds), (held.path(), true));
+    assert_eq!(first.process(), Some(std::process::id()));
     let seen: Vec<_> =
         seen.iter().map(|one| (&*one.name, one.kind, one.holders, one.waiters)).collect();
-    let semaphore = LockKind::Semaphore { permits: 3 };
+    let semaphore = LockKind::Semaphore { permits: 3, taken: 2 };
     assert_eq!(
         seen,
         [

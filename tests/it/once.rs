@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use zklock::once::OnceOutcome;
 use zklock::znode::CreateMode;
-use zklock::{Client, Error, ErrorKind, LockGuard, Once};
+use zklock::{Client, DistributedLock, Error, ErrorKind, LockGuard, Once};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::{eventually, kind, skip_without_server, skip_without_zookeeper};
+use crate::support::{connecting, eventually, kind, skip_without_server, skip_without_zookeeper};
 
 const T: Duration = Duration::from_secs(20);
 /// Less than what a link waits for an answer.
@@ -116,6 +116,40 @@ fn a_job_that_fails_leaves_no_mark() {
 }
 
 #[test]
+fn under_a_lock_of_the_callers_choice_a_job_is_done_once() {
+    skip_without_zookeeper!();
+    let site = Site::shared("once-holding");
+    let (zk, other) = (site.client(), site.client());
+    let (ours, theirs) = (once(&zk, &site), once(&other, &site));
+    let lock = |zk: &Client| DistributedLock::new(zk, &site.base, "any");
+    let nothing = || -> Result<u32, Error> { panic!("it was not to run") };
+    let guard = lock(&zk).lock().unwrap();
+    let failed = ours
+        .run_holding(&guard, "monday", || Err::<u32, _>(Box::<dyn std::error::Error>::from("no")));
+    assert_eq!(failed.unwrap_err().to_string(), "no");
+    assert_eq!(
+        ours.run_holding(&guard, "monday", || Ok::<_, Error>(7)).unwrap(),
+        OnceOutcome::Done(7)
+    );
+    assert!(matches!(ours.run_holding(&guard, "monday", nothing), Ok(OnceOutcome::DoneByOther(_))));
+    assert_eq!(kind(ours.run_holding(&guard, "a/b", nothing)), ErrorKind::InvalidName);
+    // A guard that no longer holds neither runs the job nor leaves a mark.
+    lock(&other).break_lock(&lock(&other).contenders().unwrap()[0]).unwrap();
+    guard.lost().wait();
+    assert_eq!(kind(ours.run_holding(&guard, "tuesday", nothing)), ErrorKind::Lost);
+    drop(guard);
+    let guard = lock(&other).lock().unwrap();
+    let deposed = theirs.run_holding(&guard, "tuesday", || {
+        lock(&zk).break_lock(&lock(&zk).contenders()?[0])?;
+        Ok::<_, Error>(())
+    });
+    assert_eq!(kind(deposed), ErrorKind::Lost);
+    assert_eq!(ours.mark("tuesday").unwrap(), None);
+    drop((guard, ours, theirs));
+    site.finish([zk, other]);
+}
+
+#[test]
 fn a_deposed_holder_leaves_no_mark() {
     skip_without_zookeeper!();
     let site = Site::shared("once-deposed");
@@ -143,7 +177,7 @@ fn an_outage_is_an_error() {
     skip_without_server!();
     let site = Site::own("once-outage");
     let proxy = Proxy::start(site.server().addr());
-    let builder = Client::builder(&proxy.hosts()).session_timeout(T);
+    let builder = connecting(&proxy.hosts()).session_timeout(T);
     let zk = builder.connect_timeout(LIMIT).connect().unwrap();
     let other = site.client();
     let ours = once(&zk, &site);
@@ -156,7 +190,7 @@ fn an_outage_is_an_error() {
         .znode(format!("{}/job/done/done", site.base))
         .create_with_parents(CreateMode::Persistent, "")
         .unwrap();
-    let held = zklock::DistributedLock::new(&other, format!("{}/job/locks", site.base), "held");
+    let held = DistributedLock::new(&other, format!("{}/job/locks", site.base), "held");
     let guard = held.lock().unwrap();
     outage();
     for key in ["free", "held", "done"] {

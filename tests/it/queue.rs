@@ -21,7 +21,7 @@ use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, got_nothing, in_background, kind, last, skip_unless_alone,
+    QUIET, connecting, eventually, got_nothing, in_background, kind, last, skip_unless_alone,
     skip_without_server, skip_without_zookeeper, waiting,
 };
 
@@ -591,7 +591,7 @@ fn an_offer_is_there_once_at_most_and_the_caller_knows_whether_it_is_in_doubt() 
     skip_without_server!();
     let site = Site::own("queue-offer-doubt");
     let proxy = Proxy::start(site.server().addr());
-    let builder = Client::builder(&proxy.hosts()).session_timeout(QUIET);
+    let builder = connecting(&proxy.hosts()).session_timeout(QUIET);
     let patient = builder.clone().connect_timeout(SOON * 2).connect().unwrap();
     let hasty = builder.connect_timeout(Duration::from_secs(2)).connect().unwrap();
     let other = site.quiet_client();
@@ -778,7 +778,7 @@ fn without_a_server_calls_with_a_limit_keep_to_it_and_the_others_say_so() {
     let site = Site::own("queue-cut-off");
     let proxy = Proxy::start(site.server().addr());
     let limit = Duration::from_millis(500);
-    let builder = Client::builder(&proxy.hosts()).session_timeout(T).connect_timeout(limit);
+    let builder = connecting(&proxy.hosts()).session_timeout(T).connect_timeout(limit);
     let zk = builder.connect().unwrap();
     let queue = queue(&zk, &site);
     queue.offer("a").unwrap();

@@ -3,11 +3,16 @@
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use log::LevelFilter;
 use zklock::{Cancel, Client, DistributedLock, ErrorKind, Event, LossReason, SessionState};
 
+use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::{is_unanswered, kind, skip_without_server, skip_without_zookeeper, waiting};
+use crate::support::{
+    is_unanswered, kind, skip_before, skip_unless_alone, skip_without_server,
+    skip_without_zookeeper, waiting,
+};
 
 const SOON: Duration = Duration::from_secs(15);
 const T: Duration = Duration::from_secs(4);
@@ -26,6 +31,11 @@ fn next(told: &Receiver<Event>) -> Event {
 #[test]
 fn the_life_of_a_lock_is_reported_in_order() {
     skip_without_zookeeper!();
+    skip_before!(
+        3,
+        5,
+        "close the connection of the first lock of a session, as they know no containers"
+    );
     let site = Site::shared("events");
     let (zk, told) = reporting(site.hosts());
     let path = format!("{}/a", site.base);
@@ -33,10 +43,14 @@ fn the_life_of_a_lock_is_reported_in_order() {
     let Event::Connected { session, timeout, server, .. } = connected else {
         panic!("{connected}")
     };
-    assert_eq!((Some(session), timeout), (zk.session_id(), zk.session_timeout()));
+    assert_eq!((session, timeout), (zk.session_id(), zk.session_timeout()));
+    let session = session.unwrap();
     assert_eq!(server.unwrap().to_string(), site.hosts());
-    let line =
-        format!("session {session} opened at {}, with a timeout of {timeout:?}", site.hosts());
+    let line = format!(
+        "session {session} opened at {}, with a timeout of {:?}",
+        site.hosts(),
+        timeout.unwrap()
+    );
     assert_eq!(connected.to_string(), line);
     let lock = DistributedLock::new(&zk, &site.base, "a");
     let guard = lock.lock().unwrap();
@@ -81,6 +95,11 @@ fn the_life_of_a_lock_is_reported_in_order() {
 #[test]
 fn an_outage_and_a_loss_are_reported() {
     skip_without_server!();
+    skip_before!(
+        3,
+        5,
+        "close the connection of the first lock of a session, as they know no containers"
+    );
     let site = Site::own("events-outage");
     let proxy = Proxy::start(site.server().addr());
     let (zk, told) = reporting(&proxy.hosts());
@@ -90,8 +109,11 @@ fn an_outage_and_a_loss_are_reported() {
     assert!(matches!(next(&told), Event::Acquired { .. }));
     proxy.cut();
     let suspended = next(&told);
-    let Event::Suspended { lease_left, .. } = suspended else { panic!("{suspended:?}") };
-    assert!(lease_left > Duration::ZERO && lease_left <= T, "{lease_left:?}");
+    let Event::Suspended { lease_left: Some(left), session, .. } = suspended else {
+        panic!("{suspended:?}")
+    };
+    assert!(left > Duration::ZERO && left <= T, "{left:?}");
+    assert!(session.is_some() && session == zk.session_id());
     assert!(matches!(next(&told), Event::Resumed { .. }));
     assert!(guard.is_held());
     proxy.refuse();
@@ -100,10 +122,17 @@ fn an_outage_and_a_loss_are_reported() {
     let mut lost = [next(&told), next(&told)];
     lost.sort_by_key(|event| matches!(event, Event::Lost { .. }));
     let [session_lost, lock_lost] = lost;
-    assert_eq!(session_lost, Event::SessionLost);
-    let Event::Lost { lock: name, reason, .. } = &lock_lost else { panic!("{lock_lost}") };
+    let Event::SessionLost { session: of, reason: LossReason::LeaseExpired, .. } = session_lost
+    else {
+        panic!("{session_lost:?}")
+    };
+    assert_eq!(of, session);
+    let Event::Lost { lock: name, node, what: "lock", reason, .. } = &lock_lost else {
+        panic!("{lock_lost:?}")
+    };
+    assert_eq!(node, guard.path());
     assert_eq!((name, *reason), (&format!("{}/a", site.base), LossReason::LeaseExpired));
-    assert_eq!(lock_lost.to_string(), format!("{name} is lost: {reason}"));
+    assert_eq!(lock_lost.to_string(), format!("lock lost: {reason} (node {node:?})"));
     drop(guard);
     proxy.pass();
     drop(lock.lock().unwrap());
@@ -117,6 +146,40 @@ fn an_outage_and_a_loss_are_reported() {
     assert!(matches!(next(&told), Event::Released { .. }), "the lost hold is not released");
     drop(lock);
     site.finish([zk]);
+}
+
+#[test]
+fn the_log_says_what_the_program_is_told() {
+    skip_without_server!();
+    skip_unless_alone!();
+    let logs = logs(LevelFilter::Debug);
+    let site = Site::own("events-log");
+    let proxy = Proxy::start(site.server().addr());
+    let (zk, told) = reporting(&proxy.hosts());
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    lock.lock().unwrap().unlock().unwrap();
+    let guard = lock.lock().unwrap();
+    proxy.cut();
+    let mut events = vec![];
+    while !matches!(events.last(), Some(Event::Resumed { .. })) {
+        events.push(next(&told));
+    }
+    site.raw().delete(guard.path()).unwrap();
+    while !matches!(events.last(), Some(Event::Lost { .. })) {
+        events.push(next(&told));
+    }
+    drop((guard, lock));
+    zk.close();
+    site.finish([zk]);
+    events.extend(told.iter());
+    let mut events: Vec<_> = events.iter().map(Event::to_string).collect();
+    let of_events = ["zklock::contend", "zklock::hold", "zklock::client", "zklock::reaper"];
+    let logged = logs.take().into_iter().filter(|entry| of_events.contains(&&*entry.target));
+    let mut lines: Vec<_> = logged.map(|entry| entry.text).collect();
+    // Two threads may log two events in either order.
+    events.sort();
+    lines.sort();
+    assert_eq!(lines, events);
 }
 
 #[test]
@@ -134,6 +197,10 @@ fn a_lazy_client_connects_with_its_first_call() {
     drop(lock.lock().unwrap());
     assert_eq!(zk.state(), SessionState::Connected);
     assert_eq!(kind(Client::builder("").lazy()), ErrorKind::InvalidName);
+    // A call whose time is over before an attempt has failed says what went wrong with it so far.
+    let refused = Client::builder("127.0.0.1:1").connect_within(Duration::from_secs(1));
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("there is no session (127.0.0.1:1: "), "{error}");
     let never = Duration::ZERO;
     let refused = Client::builder("localhost").session_timeout(never).lazy();
     assert_eq!(kind(refused), ErrorKind::InvalidArgument);

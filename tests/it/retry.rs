@@ -7,20 +7,25 @@ use zklock::{Client, ErrorKind, Retry, SessionState};
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
-use crate::support::{eventually, mutex, skip_without_server};
+use crate::support::{connecting, eventually, mutex, skip_before, skip_without_server};
 
 const SOON: Duration = Duration::from_secs(20);
 /// What the machine may add to a limit.
 const OVERSHOOT: Duration = Duration::from_millis(700);
 
 fn client(proxy: &Proxy, session_timeout: Duration, retry: Retry) -> Client {
-    let builder = Client::builder(&proxy.hosts()).session_timeout(session_timeout);
+    let builder = connecting(&proxy.hosts()).session_timeout(session_timeout);
     builder.retry(retry).connect().unwrap()
 }
 
 #[test]
 fn no_patience_with_outages_is_none_with_a_connection() {
     skip_without_server!();
+    skip_before!(
+        3,
+        5,
+        "close the connection of the first lock of a session, as they know no containers"
+    );
     let site = Site::own("retry-zero");
     let proxy = Proxy::start(site.server().addr());
     let zk = client(&proxy, Duration::from_secs(3), Retry::unlimited().outage(Duration::ZERO));
@@ -70,6 +75,11 @@ fn an_outage_goes_on_when_the_session_ends_in_it_and_the_call_ends_on_time() {
 #[test]
 fn losses_are_counted_and_leave_no_node() {
     skip_without_server!();
+    skip_before!(
+        3,
+        5,
+        "close the connection of the first lock of a session, as they know no containers"
+    );
     let site = Site::own("retry-losses");
     let proxy = Proxy::start(site.server().addr());
     for most in 0..3 {

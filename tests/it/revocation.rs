@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Class, Contender, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind, HoldEnd,
-    LeaderElection, LossReason, SessionState,
+    Contender, ContenderKind, DistributedLock, DistributedRwLock, DistributedSemaphore, ErrorKind,
+    HoldEnd, LeaderElection, LossReason, SessionState,
 };
 
 use crate::support::proxy::opcode;
@@ -14,8 +14,8 @@ use crate::support::raw::{Kind, Raw};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, kind, mutex, mutex_builder, skip_without_server, skip_without_zookeeper,
-    strict, waiting,
+    QUIET, connecting, eventually, kind, mutex, mutex_builder, skip_without_server,
+    skip_without_zookeeper, strict, waiting,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -308,7 +308,7 @@ fn to_ask_ends_with_the_connect_time_out() {
     skip_without_server!();
     let site = Site::own("ask-limit");
     let (proxy, _gone) = site.proxied(QUIET);
-    let zk = zklock::Client::builder(&proxy.hosts())
+    let zk = connecting(&proxy.hosts())
         .session_timeout(QUIET)
         .connect_timeout(Duration::from_millis(400))
         .connect()
@@ -506,7 +506,7 @@ fn s68_a_strangers_holder_is_asked_in_curators_words() {
     raw.create_all(&node).unwrap();
     let prefix = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
     let theirs = raw.create(&prefix, b"10.0.0.1", Kind::EphemeralSequential).unwrap();
-    assert_eq!(lock.contenders().unwrap()[0].class, Class::Mutex);
+    assert_eq!(lock.contenders().unwrap()[0].kind, ContenderKind::Mutex);
     assert_eq!(lock.request_release().unwrap(), 1);
     assert_eq!(raw.get_data(&theirs).unwrap().0, b"__REVOKE__");
     raw.close().unwrap();

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{
-    Cancel, Class, Client, DistributedRwLock, ErrorKind, FencingToken, LossReason, ReadGuard,
-    SessionState, WriteGuard,
+    Cancel, Client, ContenderKind, DistributedRwLock, ErrorKind, FencingToken, LossReason,
+    ReadGuard, SessionState, WriteGuard,
 };
 
 use crate::support::proxy::{Proxy, opcode};
@@ -16,7 +16,8 @@ use crate::support::raw::{ALL, Acl, Kind};
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, got_nothing, kind, last, skip_without_server, skip_without_zookeeper,
+    QUIET, connecting, eventually, got_nothing, kind, last, skip_without_server,
+    skip_without_zookeeper,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -26,8 +27,8 @@ fn sequence(path: &str) -> i32 {
     path[path.len() - 10..].parse().unwrap()
 }
 
-fn classes(lock: &DistributedRwLock) -> Vec<Class> {
-    lock.contenders().unwrap().iter().map(|one| one.class).collect()
+fn kinds(lock: &DistributedRwLock) -> Vec<ContenderKind> {
+    lock.contenders().unwrap().iter().map(|one| one.kind).collect()
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn s48_readers_that_come_after_a_waiting_writer_wait_behind_it() {
             drop(guard);
         });
         site.wait_for_children("a", 3);
-        assert_eq!(classes(lock), [Class::Read, Class::Write, Class::Read]);
+        assert_eq!(kinds(lock), [ContenderKind::Read, ContenderKind::Write, ContenderKind::Read]);
         assert!(told.try_recv().is_err());
         drop(first);
         assert_eq!(told.iter().collect::<Vec<_>>(), ["writer", "reader"]);
@@ -241,9 +242,9 @@ fn s50_a_downgraded_writer_keeps_its_place_and_a_queued_writer_waits() {
         assert!(last(reader.path()).contains("-__READ__"), "{reader:?}");
         reader.ensure_held().unwrap();
         // The reader's node, the waiter's, and no other.
-        assert_eq!(classes(&lock), [Class::Read, Class::Write]);
+        assert_eq!(kinds(&lock), [ContenderKind::Read, ContenderKind::Write]);
         assert_eq!(lock.contenders().unwrap()[0].path, reader.path());
-        assert_eq!(Some(lock.contenders().unwrap()[0].session), zk.session_id());
+        assert_eq!(lock.contenders().unwrap()[0].session, zk.session_id());
         // Even so, new readers do not overtake the writer.
         assert!(lock.try_read().unwrap().is_none());
         assert!(!next.is_finished());
@@ -272,7 +273,7 @@ fn s50_a_downgrade_lets_in_the_readers_that_wait_next() {
         let ours = writer.downgrade().unwrap();
         let theirs = readers.map(|reader| reader.join().unwrap());
         assert!(ours.is_held() && theirs.iter().all(|one| one.is_held()));
-        assert_eq!(classes(&lock), [Class::Read; 4]);
+        assert_eq!(kinds(&lock), [ContenderKind::Read; 4]);
         assert!(theirs.iter().all(|one| one.fencing_token() > ours.fencing_token()));
         // And other readers that come.
         assert!(lock.try_read().unwrap().is_some());
@@ -437,7 +438,7 @@ impl Downgrade {
             assert_eq!(sequence(reader.path()), sequence(&path), "{case}");
             reader.ensure_held().unwrap();
             // The reader and the waiter; neither the writer nor a second reader.
-            assert_eq!(classes(&self.lock()), [Class::Read, Class::Write], "{case}");
+            assert_eq!(kinds(&self.lock()), [ContenderKind::Read, ContenderKind::Write], "{case}");
             assert_eq!(self.lock().contenders().unwrap()[0].path, reader.path(), "{case}");
             assert!(!next.is_finished(), "{case}: the queued writer got in");
             reader.unlock().unwrap();
@@ -505,7 +506,7 @@ fn s50_a_cut_in_the_middle_of_a_downgrade_does_no_harm() {
             let reader = reader.join().unwrap();
             assert_eq!(reader.fencing_token(), token);
             reader.ensure_held().unwrap();
-            assert_eq!(classes(&lock), [Class::Read, Class::Write]);
+            assert_eq!(kinds(&lock), [ContenderKind::Read, ContenderKind::Write]);
             assert!(!next.is_finished(), "the queued writer got in");
             reader.unlock().unwrap();
             next.join().unwrap().unlock().unwrap();
@@ -801,7 +802,7 @@ impl Protected {
 fn be_stressed(hosts: &str) {
     let base = std::env::var("ZKLOCK_TEST_STRESS_BASE").expect("a base path");
     let file = std::env::var("ZKLOCK_TEST_STRESS_FILE").expect("a file");
-    let zk = Client::builder(hosts).session_timeout(Duration::from_secs(30)).connect().unwrap();
+    let zk = connecting(hosts).session_timeout(Duration::from_secs(30)).connect().unwrap();
     let lock = DistributedRwLock::new(&zk, &base, "a");
     let counts = [(); 3].map(|()| AtomicUsize::new(0));
     let (inside, end) = (AtomicUsize::new(0), Instant::now() + STRESS_FOR);

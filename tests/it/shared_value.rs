@@ -222,10 +222,12 @@ fn what_is_refused_changes_nothing() {
     let counter = SharedCounter::new(&zk, &site.base, "a");
     assert_eq!(kind(counter.get()), ErrorKind::InvalidArgument);
     assert_eq!(kind(counter.add(1)), ErrorKind::InvalidArgument);
-    counter.set(i64::MAX).unwrap();
+    let set = counter.set(i64::MAX).unwrap();
+    assert_eq!(counter.value().latest().unwrap().unwrap().version(), set);
     assert_eq!(kind(counter.add(1)), ErrorKind::InvalidArgument);
-    assert!(!counter.compare_and_set(7, 8).unwrap());
-    assert!(counter.compare_and_set(i64::MAX, -8).unwrap());
+    assert_eq!(counter.compare_and_set(7, 8).unwrap(), None);
+    let changed = counter.compare_and_set(i64::MAX, -8).unwrap().expect("the number expected");
+    assert_eq!(counter.value().latest().unwrap().unwrap().version(), changed);
     assert_eq!(counter.add(-1).unwrap(), -9);
 
     // A client that may not read gets an error, not an absent value.
@@ -265,8 +267,8 @@ fn a_counter_whose_node_is_empty_is_at_0() {
         raw.create_all(&format!("{}/{name}", site.base)).unwrap();
     }
     assert_eq!((added.get().unwrap(), added.add(3).unwrap(), added.get().unwrap()), (0, 3, 3));
-    assert!(!set.compare_and_set(1, 7).unwrap());
-    assert!(set.compare_and_set(0, 7).unwrap());
+    assert_eq!(set.compare_and_set(1, 7).unwrap(), None);
+    assert!(set.compare_and_set(0, 7).unwrap().is_some());
     assert_eq!(set.get().unwrap(), 7);
     raw.close().unwrap();
     drop((added, set));

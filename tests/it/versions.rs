@@ -7,7 +7,9 @@ use zklock::{DistributedQueue, ErrorKind, Group, LeaderElection, SharedValue};
 use crate::support::proxy::opcode;
 use crate::support::server::Server;
 use crate::support::site::Site;
-use crate::support::{QUIET, eventually, got_nothing, mutex, mutex_builder, skip_without_server};
+use crate::support::{
+    QUIET, eventually, got_nothing, mutex, mutex_builder, skip_before, skip_without_server,
+};
 
 const LONG: Duration = Duration::from_secs(30);
 const REMOVE_WATCHES: i32 = 18;
@@ -47,6 +49,11 @@ fn a_server_that_knows_no_containers_makes_plain_nodes_and_is_asked_for_one_only
 #[test]
 fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_says_so() {
     skip_without_server!();
+    skip_before!(
+        3,
+        5,
+        "close the connection of the first lock of a session, as they know no containers"
+    );
     let site = Site::with("small-buffer", &Server::builder().property("jute.maxbuffer=50000"));
     let (proxy, zk) = site.proxied(QUIET);
     let guard = mutex(&zk, &site.base, "other").lock().unwrap();
@@ -149,6 +156,7 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
 #[test]
 fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
     skip_without_server!();
+    skip_before!(3, 5, "cannot remove watches");
     let site = Site::own("watches");
     let (proxy, zk) = site.proxied(QUIET);
     let holder = site.quiet_client();
@@ -160,7 +168,7 @@ fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
     (0..300).for_each(waits);
     assert!(got_nothing(mutex(&zk, &site.base, "a").try_lock_for(Duration::from_millis(10))));
     let most = 80;
-    assert!(zk.stats().watches_at_server < most, "{:?}", zk.stats());
+    assert!(zk.stats().watches_at_server.unwrap() < most, "{:?}", zk.stats());
     eventually(LONG, "the server to forget", || {
         site.server().counter("zk_watch_count") < most as u64
     });

@@ -325,20 +325,3 @@ fn a_token_ends_a_wait_in_an_outage_though_its_time_is_long() {
     site.wait_for_children("group", 0);
     site.finish([zk]);
 }
-
-#[test]
-fn a_participant_s_node_fences_no_transaction() {
-    skip_without_server!();
-    let site = Site::own("participant-fence");
-    let zk = site.client();
-    let round = TwoPhaseCommit::new(&zk, &site.base, "round");
-    let coordinator = round.begin(&["a"]).unwrap();
-    let participant = round.join("a").unwrap();
-    let committed = participant.transaction().write(site.base.clone(), "x").commit();
-    assert_eq!(kind(committed), ErrorKind::Unsupported);
-    assert_eq!(coordinator.abort().unwrap(), Decision::Abort);
-    drop((participant, coordinator));
-    assert!(round.forget().unwrap());
-    drop(round);
-    site.finish([zk]);
-}

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 fn story() -> Result<bool> {
     let zookeeper = ZooKeeper::find()?;
     let zk = Client::builder(zookeeper.hosts()).session_timeout(SESSION_TIMEOUT).connect()?;
-    zk.on_state_change(|state| say(format!("         the session is {state}")));
+    zk.on_state_change(|state| say(format!("         the session is {state}"))).detach();
     let name = unique("lost-lock");
     let lock = DistributedLock::new(&zk, BASE, &name);
 

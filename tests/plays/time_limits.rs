@@ -61,7 +61,7 @@ fn story() -> Result<bool> {
         }
         say("the holder of the lock, and the waiters (contenders()):");
         for (place, contender) in lock.contenders()?.iter().enumerate() {
-            let (who, age) = (contender.label(), contender.age());
+            let (who, age) = (contender.label(), contender.age().unwrap_or_default());
             say(format!("  {}. {who}, for {age:.0?}, number {}", place + 1, contender.sequence));
         }
         cancel.cancel();

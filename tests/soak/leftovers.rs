@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zklock::Client;
 use zklock::queue::LeasedItem;
 
 use super::history::{Journal, Who};
@@ -17,6 +16,7 @@ use super::recipes::{
     text,
 };
 use super::run::children_left;
+use super::support::connecting;
 use super::support::raw::Raw;
 use super::worker::CONNECT;
 
@@ -34,7 +34,7 @@ pub(crate) fn collect(hosts: &str, out: &Path) -> Result<Vec<String>, Box<dyn Er
     let rounds = format!("{}/{COMMIT}", base());
     let rounds = raw.get_children(&rounds).unwrap_or_default();
     {
-        let zk = Client::builder(hosts).session_timeout(SESSION).connect()?;
+        let zk = connecting(hosts).session_timeout(SESSION).connect()?;
         take_out(&Recipes::new(&zk), &Scribe { who: FINISHER, journal }, &rounds);
     }
     let mut left = Vec::new();

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::support::transport::Transport;
+
 pub(crate) const USAGE: &str = "\
 usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
        soak --check DIR
@@ -21,6 +23,7 @@ usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
   --threads N         threads in each (4); the last one uses a second lock. One more thread
                       uses the recipes that are not locks
   --session SECONDS   session timeout (2; with --plan rolling 10)
+  --tls               clients and servers talk by TLS, with certificates of both sides
   --break-it          give each worker its own locks, to show that the checks find violations
   --check DIR         only check the histories of an earlier run
 
@@ -97,6 +100,8 @@ impl Options {
                     options.session =
                         Duration::from_secs(number::<u64>(&option, &value()?)?.max(1));
                 }
+                "--tls" if Transport::wanted().is_tls() => {}
+                "--tls" => return Err("--tls is an option of scripts/soak".to_owned()),
                 "--break-it" => options.break_it = true,
                 "--check" => options.check = Some(value()?.into()),
                 "--help" | "-h" => options.help = true,

@@ -18,6 +18,7 @@ use super::plan;
 use super::register;
 use super::support::proxy::Proxy;
 use super::support::raw::{self, Raw};
+use super::support::transport::Transport;
 use super::work::NODES;
 use super::worker::{BASE, SOCKET};
 use super::workers::Crew;
@@ -36,8 +37,11 @@ pub(crate) fn whole(options: &Options, stop: &Arc<AtomicBool>) -> Result<PathBuf
     println!("seed {}; histories in {}", options.seed, out.display());
     // Before any thread is started, because it may move the process into a namespace.
     let ground = Ground::start(options.nodes, options.namespaces)?;
-    println!("{} servers; network: {}", options.nodes, ground.describe());
-    fs::write(out.join(SETTINGS), settings(options, ground.describe()))?;
+    let tls =
+        if Transport::wanted().is_tls() { ", TLS with certificates of both sides" } else { "" };
+    let network = format!("{}{tls}", ground.describe());
+    println!("{} servers; network: {network}", options.nodes);
+    fs::write(out.join(SETTINGS), settings(options, &network))?;
     register::start(&out.join(SOCKET), &out.join(REGISTER))?;
     let journal = Journal::create(&out.join(NEMESIS))?;
     {

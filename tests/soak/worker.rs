@@ -19,7 +19,7 @@ use super::parse::worker_name;
 use super::recipes::Deeds;
 use super::register::Writer;
 use super::rng::Rng;
-use super::support::threads_named;
+use super::support::{connecting, threads_named};
 use super::work::{DOWNGRADE, Guard, How, Work, Works};
 
 pub(crate) const BASE: &str = "/zklock-soak";
@@ -151,15 +151,15 @@ fn connect(
     journal: &Arc<Journal>,
 ) -> Client {
     loop {
-        let builder = Client::builder(&worker.hosts)
-            .session_timeout(options.session)
-            .connect_timeout(CONNECT);
+        let builder =
+            connecting(&worker.hosts).session_timeout(options.session).connect_timeout(CONNECT);
         match builder.connect() {
             Ok(zk) => {
                 let journal = Arc::clone(journal);
                 zk.on_state_change(move |state| {
                     journal.note(process, format_args!("state {index} {state}"));
-                });
+                })
+                .detach();
                 return zk;
             }
             Err(error) => journal.note(process, format_args!("unconnected {:?}", error.kind())),

@@ -364,7 +364,7 @@ impl Entered {
     ///   [`Closed`](ErrorKind::Closed) if the participant was not inside any more; the call then
     ///   does not wait for the others.
     /// - [`NotAuthorized`](ErrorKind::NotAuthorized) without DELETE on the barrier's node.
-    /// - Other errors that waiting does not resolve.
+    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn leave(self) -> Result<()> {
         let Entered { target, hold, round } = self;
         hold.release()?;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::contend::hold::Hold;
 use crate::contend::rule::in_grant_order;
-use crate::contend::ticket::{Class, Ticket};
+use crate::contend::ticket::{ContenderKind, Ticket};
 use crate::path;
 use crate::rt::AtomicBool;
 use crate::session::connection::{Answer, Fault, Step};
@@ -51,7 +51,7 @@ pub(super) fn crowd(view: &mut View<'_>, whole: &str, count: usize) -> Answer<Ca
     let leaving = view.leaving(whole);
     let mut others = in_grant_order(&children);
     others.retain(|ticket| leaving.iter().all(|name| name != ticket.name()));
-    if others.iter().any(|ticket| ticket.class() != Class::Permits) {
+    if others.iter().any(|ticket| ticket.kind() != ContenderKind::Permits) {
         return Ok(Capacity::Locks);
     }
     let is_odd = |ticket: &&Ticket<'_>| ticket.permits() as usize != count;
@@ -179,7 +179,7 @@ fn members(session: &Session, whole: &str, children: &[String], count: usize) ->
     let ours = in_grant_order(children).into_iter().filter(|ticket| {
         let permits = usize::try_from(ticket.permits()).unwrap_or(usize::MAX);
         let stays = leaving.iter().all(|name| name != ticket.name());
-        ticket.class() == Class::Permits && permits == count && stays
+        ticket.kind() == ContenderKind::Permits && permits == count && stays
     });
     ours.map(|ticket| ticket.name().to_owned()).collect()
 }
@@ -209,7 +209,7 @@ const FORMAT: &str = "format 1";
 /// The participants of a round. Anything else in the data is ignored.
 fn names(data: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(data);
-    let is_ours = |ticket: &Ticket<'_>| ticket.class() == Class::Permits;
+    let is_ours = |ticket: &Ticket<'_>| ticket.kind() == ContenderKind::Permits;
     let ours = text.lines().filter(|name| Ticket::parse(name).as_ref().is_some_and(is_ours));
     ours.map(str::to_owned).collect()
 }

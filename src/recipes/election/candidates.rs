@@ -19,13 +19,12 @@ pub struct Candidate {
     /// resign stands in their place: a leader writes its data back as soon as it has noted the
     /// request (see [`request_release`](crate::DistributedLock::request_release)).
     pub data: Vec<u8>,
-    /// The id of the session it belongs to. 0
-    /// means that the node belongs to no session, so that no session's end deletes it. -1 means
-    /// unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data hides this, too.
-    pub session: SessionId,
-    /// When it began to campaign, by the ensemble's clock. If an ACL hides that: when it was seen,
-    /// by this machine's clock.
-    pub since: SystemTime,
+    /// The id of the session it belongs to; `None` if the node belongs to no session, so that no
+    /// session's end deletes it, or an ACL hides that, and then [`since`](Candidate::since), too.
+    pub session: Option<SessionId>,
+    /// When it began to campaign, by the ensemble's clock; `None` if an ACL hides that. Since
+    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.
+    pub since: Option<SystemTime>,
 }
 
 impl Candidate {
@@ -35,10 +34,10 @@ impl Candidate {
         String::from_utf8_lossy(&self.data).into_owned()
     }
 
-    /// How long ago it began to campaign; as exact as this machine's and the ensemble's clocks
-    /// agree, and never negative.
-    pub fn age(&self) -> Duration {
-        self.since.elapsed().unwrap_or_default()
+    /// How long ago it began to campaign; `None` if an ACL hides that. As exact as this machine's
+    /// and the ensemble's clocks agree, and never negative.
+    pub fn age(&self) -> Option<Duration> {
+        self.since.map(|since| since.elapsed().unwrap_or_default())
     }
 }
 

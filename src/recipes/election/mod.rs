@@ -16,7 +16,7 @@ use crate::acl::Acl;
 use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::observer::observe;
-use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
 use crate::session::client::Client;
@@ -106,7 +106,7 @@ impl LeaderElection {
     ///
     /// # Errors
     ///
-    /// Only what waiting does not resolve: as
+    /// Only what [ends every wait](crate::guide#what-ends-every-wait): as
     /// [`DistributedLock::lock`](crate::DistributedLock::lock). The call leaves no node behind in
     /// any case.
     pub fn campaign(&self) -> Result<Leadership> {
@@ -153,8 +153,8 @@ impl LeaderElection {
     /// # Errors
     ///
     /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting
-    /// does not resolve.
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
+    /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn leader(&self) -> Result<Option<Candidate>> {
         Ok(self.config.first_contender(false)?.map(Candidate::from))
     }
@@ -220,7 +220,7 @@ impl LeaderElection {
     }
 
     fn form(&self) -> Form {
-        self.config.form(Class::Mutex)
+        self.config.form(ContenderKind::Mutex)
     }
 }
 

@@ -97,7 +97,8 @@ impl Membership {
     ///
     /// At once if it is lost just now; never after the group was left. Callbacks registered here
     /// and with [`on_rejoined`](Membership::on_rejoined) run in the order of the events, one at a
-    /// time, on a thread of their own, and may call this library.
+    /// time, on a thread of their own, and may call this library. After a panic, which is caught and
+    /// logged, a callback is called the next time as before.
     pub fn on_lost(&self, callback: impl FnMut(LossReason) + Send + 'static) {
         let callback: LossCallback = Arc::new(Mutex::new(Box::new(callback)));
         let mut part = self.seat.part.lock();

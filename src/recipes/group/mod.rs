@@ -11,7 +11,7 @@ use self::member_node::{JOIN, JoinOutcome, MemberNode};
 use self::membership::Membership;
 use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
 use crate::contend::changes::Changes;
-use crate::contend::list_contenders::HIDDEN;
+use crate::contend::list_contenders::{HIDDEN, created_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
@@ -59,13 +59,12 @@ pub struct Member {
     pub id: String,
     /// What it says about itself. Empty if an ACL hides it.
     pub data: Vec<u8>,
-    /// The id of its session. 0 means that the node belongs to no session, so that no session's end
-    /// deletes it. -1 means unknown: since ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data
-    /// hides this, too.
-    pub session: SessionId,
-    /// When it joined in this session, by the ensemble's clock;
-    /// [`UNIX_EPOCH`](SystemTime::UNIX_EPOCH) if an ACL hides that.
-    pub since: SystemTime,
+    /// The id of its session; `None` if the node belongs to no session, so that no session's end
+    /// deletes it, or an ACL hides that, and then [`since`](Member::since), too.
+    pub session: Option<SessionId>,
+    /// When it joined in this session, by the ensemble's clock; `None` if an ACL hides that. Since
+    /// ZooKeeper 3.7.3, 3.8.4 and 3.9.2, an ACL that hides the data does.
+    pub since: Option<SystemTime>,
 }
 
 impl fmt::Debug for Member {
@@ -102,8 +101,8 @@ impl Group {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`TooLarge`](ErrorKind::TooLarge);
     /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the connect timeout,
     /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer by then;
-    /// [`System`](ErrorKind::System) if no thread can be started; otherwise only what waiting does
-    /// not resolve.
+    /// [`System`](ErrorKind::System) if no thread can be started; otherwise only what
+    /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn join(&self, id: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Result<Membership> {
         self.join_within(id, data, self.target.client.core().connect_timeout())
     }
@@ -169,8 +168,8 @@ impl Group {
     ///
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) without READ on the group's node;
     /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what waiting does
-    /// not resolve.
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise only what
+    /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn members(&self) -> Result<Vec<Member>> {
         self.look(false)
     }
@@ -236,12 +235,11 @@ fn members(
         };
         // A member that has gone meanwhile is not listed.
         if let Some((data, stat)) = read {
-            let since = Duration::from_millis(u64::try_from(stat.ctime).unwrap_or_default());
             found.push(Member {
                 id: id.clone(),
                 data,
-                session: stat.ephemeral_owner.into(),
-                since: SystemTime::UNIX_EPOCH + since,
+                session: SessionId::of_owner(stat.ephemeral_owner),
+                since: created_at(&stat),
             });
         }
     }

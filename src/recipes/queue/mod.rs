@@ -129,7 +129,7 @@ impl DistributedQueue {
     ///   smaller `jute.maxbuffer` have closed connections because of it).
     /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) if the queue has used up its
     ///   numbers and is not empty yet.
-    /// - Other errors that waiting does not resolve.
+    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn offer(&self, data: impl AsRef<[u8]>) -> Result<i32> {
         self.items.offer(0, data.as_ref())
     }
@@ -159,7 +159,7 @@ impl DistributedQueue {
     /// - [`NotAuthorized`](crate::ErrorKind::NotAuthorized) without READ and DELETE on the queue.
     /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item that was offered
     ///   after the queue had used up its numbers, so that its place in the order is unknown.
-    /// - Other errors that waiting does not resolve.
+    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn take(&self) -> Result<Vec<u8>> {
         insist(|| self.items.take(Search::FOREVER))
     }
@@ -201,7 +201,7 @@ impl DistributedQueue {
     ///   and DELETE on items.
     /// - [`SequenceExhausted`](crate::ErrorKind::SequenceExhausted) for an item that was offered
     ///   after the queue had used up its numbers, so that its place in the order is unknown.
-    /// - Other errors that waiting does not resolve.
+    /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn lease(&self) -> Result<LeasedItem> {
         insist(|| self.items.lease(Search::FOREVER))
     }
@@ -224,8 +224,8 @@ impl DistributedQueue {
     /// # Errors
     ///
     /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
-    /// [connect timeout](crate::ClientBuilder::connect_timeout); other errors that waiting does
-    /// not resolve.
+    /// [connect timeout](crate::ClientBuilder::connect_timeout); other errors that
+    /// [end every wait](crate::guide#what-ends-every-wait).
     pub fn peek(&self) -> Result<Option<Vec<u8>>> {
         self.items.peek()
     }

@@ -9,7 +9,7 @@ use super::item_names::Layout;
 use super::lease::LeasedItem;
 use crate::contend::acquire::{Contention, Limits, pursue};
 use crate::contend::others_ahead::OthersAhead;
-use crate::contend::ticket::{Class, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::lock_config::default_data;
@@ -540,7 +540,7 @@ impl Items {
             noun: "item's lease",
             data: default_data(),
             acl: self.target.acl.clone(),
-            form: Form::new(NodeNaming::Curator, Class::Mutex),
+            form: Form::new(NodeNaming::Curator, ContenderKind::Mutex),
             must_exist: true,
         };
         let WaitLimits { until: deadline, cancel, .. } = search.wait;

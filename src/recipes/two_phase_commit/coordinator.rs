@@ -62,8 +62,9 @@ impl Coordinator {
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if the round is forgotten;
-    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized); otherwise only what waiting does not
-    /// resolve. After an error the round may be decided or not.
+    /// [`NotAuthorized`](crate::ErrorKind::NotAuthorized); otherwise only what
+    /// [ends every wait](crate::guide#what-ends-every-wait). After an error the round may be decided
+    /// or not.
     pub fn decide(&self) -> Result<Decision> {
         insist(|| self.settle(Plan::AsVoted, WaitLimits::FOREVER))
     }

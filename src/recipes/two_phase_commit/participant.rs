@@ -1,13 +1,14 @@
 //! A participant of a two-phase commit.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::round::{Decision, Round, RoundState, Vote, find_round, here, no_round, read, vote};
 use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
 use crate::contend::hold::Hold;
+use crate::contend::lost::Lost;
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
@@ -24,6 +25,9 @@ use crate::session::watch_loop::{View, worth_asking};
 /// A participant of a [`TwoPhaseCommit`](crate::TwoPhaseCommit).
 ///
 /// Dropping it has the same effect as its death: keep it until the decision is known.
+///
+/// It is no [`Hold`](crate::Hold), and has no transactions of its own: another session may take its
+/// name, so its node can fence nothing.
 ///
 /// May change until 0.2: see [Versions](crate#versions).
 #[must_use = "if unused the participant is gone immediately"]
@@ -171,8 +175,8 @@ impl Participant {
     /// [`Conflict`](ErrorKind::Conflict) if it has voted the other way before;
     /// [`SessionLost`](ErrorKind::SessionLost) or [`Lost`](ErrorKind::Lost) if it is no longer
     /// here: join again to learn whether the vote counts; [`NotFound`](ErrorKind::NotFound) if the
-    /// round is forgotten; [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what waiting
-    /// does not resolve.
+    /// round is forgotten; [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what
+    /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn vote(&self, vote: Vote) -> Result<bool> {
         self.vote_within(vote, Wait::FOREVER)
     }
@@ -231,7 +235,8 @@ impl Participant {
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if the round is forgotten;
-    /// [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what waiting does not resolve.
+    /// [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what
+    /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn decision(&self) -> Result<Decision> {
         insist(|| self.decided(WaitLimits::FOREVER))
     }
@@ -270,6 +275,54 @@ impl Participant {
     /// The name by which it takes part.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The node that shows that it is here, as the client names it.
+    pub fn path(&self) -> &str {
+        self.hold.path()
+    }
+
+    /// Returns whether it is still here, as far as this process knows: see
+    /// [`Hold::is_held`](crate::Hold::is_held).
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held()
+    }
+
+    /// Returns how long it is certain to be here without another reply of the ensemble: see
+    /// [`Hold::lease_left`](crate::Hold::lease_left).
+    pub fn lease_left(&self) -> Duration {
+        self.hold.lease_left()
+    }
+
+    /// Asks the ensemble whether it is still here: see
+    /// [`Hold::ensure_held`](crate::Hold::ensure_held).
+    ///
+    /// # Errors
+    ///
+    /// As [`Hold::ensure_held`](crate::Hold::ensure_held).
+    pub fn ensure_held(&self) -> Result<()> {
+        self.hold.ensure_held()
+    }
+
+    /// Asks the ensemble whether it is still here, waiting at most `wait` for the answer: see
+    /// [`Hold::ensure_held_within`](crate::Hold::ensure_held_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`Hold::ensure_held_within`](crate::Hold::ensure_held_within).
+    pub fn ensure_held_within(&self, wait: impl Into<Wait>) -> Result<()> {
+        self.hold.ensure_held_within(wait)
+    }
+
+    /// Returns a handle to wait on any thread until it is no longer here.
+    pub fn lost(&self) -> Lost {
+        self.hold.lost()
+    }
+
+    /// Calls `callback`, once, when its place is lost. It runs, and may panic, like that of
+    /// [`Hold::on_lost`](crate::Hold::on_lost).
+    pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
+        self.hold.on_lost(callback);
     }
 }
 
@@ -354,14 +407,6 @@ fn cast(
             Err(Fault::NoNode) => return Ok(CastOutcome::NotHere),
             Err(fault) => return Err(fault),
         }
-    }
-}
-
-impl Deref for Participant {
-    type Target = Hold;
-
-    fn deref(&self) -> &Hold {
-        &self.hold
     }
 }
 

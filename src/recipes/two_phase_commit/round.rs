@@ -12,6 +12,8 @@ use crate::session::watch_loop::View;
 
 /// The decision of a two-phase commit.
 ///
+/// The protocol has these two: there will be no other.
+///
 /// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
@@ -42,6 +44,8 @@ impl fmt::Display for Decision {
 }
 
 /// The vote of a participant in a two-phase commit.
+///
+/// The protocol has these two: there will be no other.
 ///
 /// May change until 0.2: see [Versions](crate#versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

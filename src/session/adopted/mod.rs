@@ -89,7 +89,7 @@ use crate::rt::{self, Deadline};
 /// - **No transactions**: what the recipes other than locks do in one transaction (acknowledging a
 ///   leased item, deciding a double barrier's round, or a commit) is done step by step; a client
 ///   that dies in between leaves it half done.
-/// - **Not known**: the [session timeout](Client::session_timeout), reported as zero; the
+/// - **Not known**: the [session timeout](Client::session_timeout); the
 ///   [session's id](Client::session_id), until the first contender is created; and until the first
 ///   call, the [state](Client::state), reported as [`Lost`](crate::SessionState::Lost).
 /// - **The handle is the program's.** [`close`](Client::close) and dropping the client delete the

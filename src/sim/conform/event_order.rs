@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::servers::Rig;
-use crate::link::dial::Resolver;
+use crate::link::dial::{Access, Resolver};
 use crate::link::frame::Frame;
 use crate::link::handle::Link;
 use crate::link::messages::{LinkConfig, Outgoing};
@@ -29,7 +29,7 @@ impl Listener {
         let hosts: crate::connect_string::ConnectString = hosts.parse().expect("an address");
         let config = LinkConfig {
             resolver: Resolver::new(hosts.hosts),
-            auth: Vec::new(),
+            access: Access::default(),
             session_timeout: Duration::from_secs(20),
             connect_timeout: Duration::from_secs(20),
             max_reply: 1 << 20,

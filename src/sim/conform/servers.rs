@@ -23,6 +23,8 @@ use crate::sim::connection::SimulatedEnsemble;
 use crate::sim::world::{Habits, Operation, RequestStage, Trap, World};
 
 // Parts of the integration tests.
+#[path = "../../../tests/it/support/certificates.rs"]
+mod certificates;
 #[allow(dead_code, reason = "only parts are used here")]
 #[path = "../../../tests/it/support/proxy.rs"]
 mod proxy;
@@ -31,6 +33,8 @@ mod proxy;
 mod raw;
 #[path = "../../../tests/it/support/server.rs"]
 mod server;
+#[path = "../../../tests/it/support/wire.rs"]
+mod wire;
 
 /// A node that players change to find out whether all earlier events have arrived.
 const BEACON: &str = "/beacon";

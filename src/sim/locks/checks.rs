@@ -11,7 +11,7 @@ use super::State;
 use super::Trial;
 use super::Violation;
 use super::any_lock::{Guard, NODE};
-use super::reference_rule::{ContenderKind, Mark, entitled, may_share};
+use super::reference_rule::{Mark, ReferenceKind, entitled, may_share};
 use crate::FencingToken;
 use crate::LockGuard;
 use crate::loss_reason::LossReason;
@@ -350,11 +350,11 @@ impl Trial {
         let mut state = self.state.lock();
         let granted = state.granted.entry(node.to_owned()).or_default();
         let below = match mine.kind {
-            ContenderKind::Reader => granted.alone,
-            ContenderKind::Alone | ContenderKind::Permits { .. } => granted.token,
+            ReferenceKind::Reader => granted.alone,
+            ReferenceKind::Alone | ReferenceKind::Permits { .. } => granted.token,
         };
         granted.token = granted.token.max(Some(token));
-        if mine.kind == ContenderKind::Alone {
+        if mine.kind == ReferenceKind::Alone {
             granted.alone = Some(token);
             granted.writers += 1;
         }

@@ -12,7 +12,7 @@ use super::HELD;
 use super::Held;
 use super::Trial;
 use super::any_lock::{Guard, Locks, Patience, Wanted};
-use super::reference_rule::{ContenderKind, Mark};
+use super::reference_rule::{Mark, ReferenceKind};
 use crate::Cancel;
 use crate::Error;
 use crate::ErrorKind;
@@ -405,7 +405,7 @@ impl Trial {
             Ok(reader) => {
                 self.state.lock().tally.downgraded += 1;
                 let kind = Mark::read(path::last(reader.path())).map(|mark| mark.kind);
-                if kind != Some(ContenderKind::Reader) || number(reader.path()) != number(&path) {
+                if kind != Some(ReferenceKind::Reader) || number(reader.path()) != number(&path) {
                     self.accuse(format!("the writer {path} has become {}", reader.path()));
                 }
                 if reader.fencing_token() != token {

@@ -2,7 +2,7 @@
 //! checks. Names are parsed independently, too.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ContenderKind {
+pub(super) enum ReferenceKind {
     Alone,
     Reader,
     Permits { weight: u64, of: u64 },
@@ -13,7 +13,7 @@ pub(super) enum ContenderKind {
 pub(super) struct Mark {
     pub(super) name: String,
     pub(super) number: i64,
-    pub(super) kind: ContenderKind,
+    pub(super) kind: ReferenceKind,
 }
 
 impl Mark {
@@ -21,12 +21,12 @@ impl Mark {
         let at = name.len().checked_sub(10)?;
         let (head, number) = (name.get(..at)?, name.get(at..)?.parse().ok()?);
         let kind = if head.contains("READ") || head.contains("rlock") {
-            ContenderKind::Reader
+            ReferenceKind::Reader
         } else if let Some((front, of)) = head.rsplit_once("-of-") {
             let weight = front.rsplit('-').next()?.parse().ok()?;
-            ContenderKind::Permits { weight, of: of.trim_end_matches('-').parse().ok()? }
+            ReferenceKind::Permits { weight, of: of.trim_end_matches('-').parse().ok()? }
         } else {
-            ContenderKind::Alone
+            ReferenceKind::Alone
         };
         Some(Mark { name: name.to_owned(), number, kind })
     }
@@ -41,12 +41,12 @@ impl Mark {
     /// Returns whether this contender may hold with these ahead of it, which are in order.
     pub(super) fn may_hold(&self, before: &[&Mark]) -> bool {
         match self.kind {
-            ContenderKind::Alone => before.is_empty(),
-            ContenderKind::Reader => before.iter().all(|other| other.kind == ContenderKind::Reader),
-            ContenderKind::Permits { weight, of } => {
+            ReferenceKind::Alone => before.is_empty(),
+            ReferenceKind::Reader => before.iter().all(|other| other.kind == ReferenceKind::Reader),
+            ReferenceKind::Permits { weight, of } => {
                 let mut left = of;
                 let leaves = |other: &&Mark| match other.kind {
-                    ContenderKind::Permits { weight, of: theirs }
+                    ReferenceKind::Permits { weight, of: theirs }
                         if theirs == of && weight <= left =>
                     {
                         left -= weight;
@@ -72,11 +72,11 @@ pub(super) fn entitled(marks: &[Mark]) -> impl Iterator<Item = &Mark> {
 pub(super) fn may_share(holders: &[Mark]) -> bool {
     let Some(first) = holders.first() else { return true };
     match first.kind {
-        ContenderKind::Alone => holders.len() == 1,
-        ContenderKind::Reader => holders.iter().all(|one| one.kind == ContenderKind::Reader),
-        ContenderKind::Permits { of, .. } => {
+        ReferenceKind::Alone => holders.len() == 1,
+        ReferenceKind::Reader => holders.iter().all(|one| one.kind == ReferenceKind::Reader),
+        ReferenceKind::Permits { of, .. } => {
             let weight = |one: &Mark| match one.kind {
-                ContenderKind::Permits { weight, of: theirs } if theirs == of => Some(weight),
+                ReferenceKind::Permits { weight, of: theirs } if theirs == of => Some(weight),
                 _ => None,
             };
             let weights: Option<Vec<u64>> = holders.iter().map(weight).collect();

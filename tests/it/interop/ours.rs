@@ -12,6 +12,7 @@ use zklock::{
     ReadGuard, Result, WriteGuard,
 };
 
+use crate::support::connecting;
 use crate::support::mutex_builder;
 
 const TEST: &str = "interop::ours::the_program_of_our_own_locks";
@@ -28,7 +29,7 @@ pub(super) fn command(hosts: &str) -> Command {
 #[test]
 fn the_program_of_our_own_locks() {
     if let Ok(hosts) = env::var(HOSTS) {
-        Ours { zk: Client::connect(&hosts).unwrap(), held: None }.listen();
+        Ours { zk: connecting(&hosts).connect().unwrap(), held: None }.listen();
     }
 }
 

@@ -13,7 +13,7 @@ use crate::support::proxy::Proxy;
 use crate::support::raw::Raw;
 use crate::support::server;
 use crate::support::site::Site;
-use crate::support::{eventually, skip_without_server};
+use crate::support::{connecting, eventually, skip_without_server};
 
 /// Clients of each kind, with `THREADS` threads each.
 const CLIENTS: usize = 2;
@@ -60,7 +60,7 @@ impl Storm {
         let site = Site::own(test);
         let proxies = [(); 2].map(|()| Proxy::start(site.server().addr()));
         let connect = |number: usize| {
-            let builder = Client::builder(&proxies[number % 2].hosts()).session_timeout(T);
+            let builder = connecting(&proxies[number % 2].hosts()).session_timeout(T);
             builder.connect().expect("a client")
         };
         let [producers, consumers] = [(); 2].map(|()| (0..CLIENTS).map(connect).collect());

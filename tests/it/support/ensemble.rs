@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::proxy::Proxy;
 use super::server::{Builder, Place, Server, free_port};
+use super::transport::Transport;
 
 /// How long an election, or the start of all members, may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -29,11 +30,22 @@ pub(crate) struct Options {
     pub(crate) init_limit: u32,
     /// The shortest session timeout granted, in milliseconds.
     pub(crate) min_session: u32,
+    /// Whether the last member only observes: it follows the leader without a vote.
+    pub(crate) observer: bool,
+    /// Whether members that are cut off from the others go on, for readers that ask for that.
+    pub(crate) read_only: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { tick: 200, sync_limit: 10, init_limit: 50, min_session: 200 }
+        Options {
+            tick: 200,
+            sync_limit: 10,
+            init_limit: 50,
+            min_session: 200,
+            observer: false,
+            read_only: false,
+        }
     }
 }
 
@@ -80,9 +92,18 @@ impl Ensemble {
                     .get(&(node, other))
                     .map_or(quorum_ports[other], |proxy| proxy.addr().port());
                 let election = election_ports[other];
-                builder = builder.extra(format!("server.{other}=127.0.0.1:{port}:{election}"));
+                let is_observer = options.observer && other + 1 == count;
+                let kind = if is_observer { ":observer" } else { "" };
+                builder =
+                    builder.extra(format!("server.{other}=127.0.0.1:{port}:{election}{kind}"));
+                if is_observer && other == node {
+                    builder = builder.extra("peerType=observer");
+                }
             }
-            nodes.push(builder.launch()?);
+            if options.read_only {
+                builder = builder.property("readonlymode.enabled=true");
+            }
+            nodes.push(Transport::wanted().server(builder).launch()?);
         }
         Ensemble { nodes, quorum }.started()
     }
@@ -99,7 +120,7 @@ impl Ensemble {
             for (other, place) in places.iter().enumerate() {
                 builder = builder.extra(format!("server.{other}={}:2888:3888", place.address));
             }
-            nodes.push(builder.launch()?);
+            nodes.push(Transport::wanted().server(builder).launch()?);
         }
         Ensemble { nodes, quorum: BTreeMap::new() }.started()
     }
@@ -179,7 +200,7 @@ impl Ensemble {
             match node.mode().as_deref() {
                 // A server that is alone reports "standalone".
                 Some("leader" | "standalone") => modes.leaders.push(index),
-                Some("follower") => modes.followers.push(index),
+                Some("follower" | "observer") => modes.followers.push(index),
                 _ => {}
             }
         }

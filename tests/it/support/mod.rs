@@ -11,6 +11,7 @@
     reason = "test code; a build may use only a part of it"
 )]
 
+pub(crate) mod certificates;
 pub(crate) mod ensemble;
 pub(crate) mod logs;
 pub(crate) mod proxy;
@@ -18,6 +19,8 @@ pub(crate) mod raw;
 pub(crate) mod server;
 pub(crate) mod site;
 pub(crate) mod stopwatch;
+pub(crate) mod transport;
+pub(crate) mod wire;
 
 use std::env;
 use std::fs;
@@ -28,21 +31,31 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use zklock::{Client, DistributedLock, DistributedLockBuilder, HandOver, ReentrantLock};
+use zklock::{
+    Client, ClientBuilder, DistributedLock, DistributedLockBuilder, HandOver, ReentrantLock,
+};
 
 use server::Server;
+use site::Site;
 use stopwatch::{Stopwatch, Took};
+use transport::Transport;
 
 /// The connect string of a server that tests share and do not disturb: the one in `ZKLOCK_HOSTS`,
 /// or one that this process starts once and that ends with it.
 pub(crate) fn shared_hosts() -> &'static str {
     static SERVER: OnceLock<Server> = OnceLock::new();
     static HOSTS: OnceLock<String> = OnceLock::new();
-    HOSTS.get_or_init(|| given_hosts().unwrap_or_else(|| SERVER.get_or_init(Server::start).hosts()))
+    let start = || Site::start(&Server::builder());
+    HOSTS.get_or_init(|| given_hosts().unwrap_or_else(|| SERVER.get_or_init(start).hosts()))
 }
 
 fn given_hosts() -> Option<String> {
     env::var("ZKLOCK_HOSTS").ok().filter(|hosts| !hosts.is_empty())
+}
+
+/// The settings of a client of these hosts, over the transport that the environment asks for.
+pub(crate) fn connecting(hosts: &str) -> ClientBuilder {
+    Transport::wanted().client(hosts)
 }
 
 /// A path that no other test, run or process uses.
@@ -73,7 +86,10 @@ pub(crate) fn mutex_builder(
     base: impl AsRef<str>,
     name: impl AsRef<str>,
 ) -> DistributedLockBuilder {
-    let builder = DistributedLock::builder(zk, base, name);
+    let mut builder = DistributedLock::builder(zk, base, name);
+    if let Some(acl) = Transport::wanted().acl() {
+        builder = builder.acl(acl);
+    }
     if hands_over() { builder } else { builder.hand_over(HandOver::Off) }
 }
 
@@ -83,7 +99,7 @@ pub(crate) fn strict(
     base: impl AsRef<str>,
     name: impl AsRef<str>,
 ) -> DistributedLock {
-    DistributedLock::builder(zk, base, name).hand_over(HandOver::Off).build()
+    mutex_builder(zk, base, name).hand_over(HandOver::Off).build()
 }
 
 /// Like [`mutex`], but reentrant.
@@ -270,7 +286,18 @@ macro_rules! skip_without_server {
     };
 }
 
-pub(crate) use {skip_unless_alone, skip_without_server, skip_without_zookeeper};
+/// Returns from the test, and prints why, if the servers are older than version 3 and this number,
+/// and so lack something.
+macro_rules! skip_before {
+    (3, $minor:literal, $lacks:literal) => {
+        if $crate::support::server::is_before((3, $minor)) {
+            eprintln!("SKIPPED: servers before 3.{} {}", $minor, $lacks);
+            return;
+        }
+    };
+}
+
+pub(crate) use {skip_before, skip_unless_alone, skip_without_server, skip_without_zookeeper};
 
 /// Whether a test has no ZooKeeper to run on; prints why. The macros call it.
 pub(crate) fn skips(given_hosts_will_do: bool) -> bool {

@@ -14,7 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::server::free_port;
+use super::server::{free_port, secure_addr};
+use super::wire::Wire;
 
 /// The opcodes of requests.
 pub(crate) mod opcode {
@@ -591,7 +592,7 @@ impl Shared {
     }
 
     fn serve(self: &Arc<Self>, client: TcpStream) {
-        let (Ok(reading), Ok(writing)) = (client.try_clone(), client.try_clone()) else { return };
+        let Ok(wire) = client.try_clone().map(Wire::plain) else { return };
         // A failure only costs time.
         let _ = client.set_nodelay(true);
         let connection = Connection {
@@ -611,16 +612,19 @@ impl Shared {
         });
         let Some(id) = id else { return };
         let (sender, receiver) = mpsc::channel();
+        let reading = wire.clone();
         self.spawn("proxy-client", move |shared| {
+            // A handshake that fails ends the connection at the first read.
+            let _ = shared.framed && reading.accept().unwrap_or_default();
             shared.read(id, Direction::Requests, reading, &sender);
         });
         self.spawn("proxy-to-server", move |shared| {
-            shared.write_requests(id, &receiver, writing);
+            shared.write_requests(id, &receiver, wire);
         });
     }
 
     /// Reads one direction of a connection until it ends.
-    fn read(&self, id: usize, direction: Direction, mut from: TcpStream, to: &Sender<Piece>) {
+    fn read(&self, id: usize, direction: Direction, mut from: Wire, to: &Sender<Piece>) {
         let mut handshake = true;
         loop {
             let bytes = if self.framed { read_frame(&mut from) } else { read_some(&mut from) }.ok();
@@ -645,7 +649,7 @@ impl Shared {
         }
     }
 
-    fn write_requests(self: &Arc<Self>, id: usize, pieces: &Receiver<Piece>, client: TcpStream) {
+    fn write_requests(self: &Arc<Self>, id: usize, pieces: &Receiver<Piece>, client: Wire) {
         let mut server = None;
         let mut client = Some(client);
         self.write(id, Direction::Requests, pieces, |bytes| {
@@ -657,11 +661,13 @@ impl Shared {
     }
 
     /// Connects to the server, and starts to forward what it sends.
-    fn dial(self: &Arc<Self>, id: usize, mut client: TcpStream) -> io::Result<TcpStream> {
-        let server = self.connect()?;
+    fn dial(self: &Arc<Self>, id: usize, mut client: Wire) -> io::Result<Wire> {
+        let target = self.lock().target;
+        let target = if client.is_encrypted() { secure_addr(target) } else { target };
+        let server = self.connect(target)?;
         server.set_nodelay(true)?;
-        let reading = server.try_clone()?;
         let kept = server.try_clone()?;
+        let server = Wire::plain(server);
         let alive = self.update(|state| {
             let connection = state.live.get_mut(&id);
             connection.map(|connection| connection.server = Some(kept)).is_some()
@@ -669,6 +675,10 @@ impl Shared {
         if !alive {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
+        if client.is_encrypted() {
+            server.encrypt(target)?;
+        }
+        let reading = server.clone();
         let (sender, receiver) = mpsc::channel();
         self.spawn("proxy-server", move |shared| {
             shared.read(id, Direction::Replies, reading, &sender);
@@ -679,8 +689,7 @@ impl Shared {
         Ok(server)
     }
 
-    fn connect(&self) -> io::Result<TcpStream> {
-        let target = self.lock().target;
+    fn connect(&self, target: SocketAddr) -> io::Result<TcpStream> {
         let start = Instant::now();
         loop {
             match TcpStream::connect_timeout(&target, LIMIT) {
@@ -823,7 +832,7 @@ fn parse_session(frame: &[u8]) -> Option<(i64, Vec<u8>)> {
 }
 
 /// Reads a whole frame, with its length field.
-fn read_frame(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 4];
     from.read_exact(&mut frame)?;
     let length = int_at(&frame, 0).and_then(|length| usize::try_from(length).ok());
@@ -836,7 +845,7 @@ fn read_frame(from: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// Reads whatever has arrived.
-fn read_some(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn read_some(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 16 << 10];
     let length = from.read(&mut bytes)?;
     if length == 0 {

@@ -11,7 +11,7 @@
     reason = "shared by tests and examples: each uses a part, and panics if its server fails"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -43,6 +43,15 @@ const POLL: Duration = Duration::from_millis(10);
 /// The processes of all servers that were started here.
 static PROCESSES: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
+/// Where the servers of this process that speak TLS do so, by their other address.
+static SECURE: Mutex<BTreeMap<SocketAddr, SocketAddr>> = Mutex::new(BTreeMap::new());
+
+/// Where the server at this address speaks TLS; the address itself if that is not known.
+pub(crate) fn secure_addr(address: SocketAddr) -> SocketAddr {
+    let all = SECURE.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get(&address).copied().unwrap_or(address)
+}
+
 /// Whether servers can be started.
 ///
 /// # Errors
@@ -50,6 +59,12 @@ static PROCESSES: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 pub(crate) fn can_start() -> io::Result<()> {
     Installation::find()?;
     slow_log::check()
+}
+
+/// Whether the servers that can be started are older than this version.
+pub(crate) fn is_before(version: (u32, u32)) -> bool {
+    let found = Installation::find().ok().and_then(|installation| installation.version());
+    found.is_some_and(|found| found < version)
 }
 
 /// Whether servers take long to write their transaction logs.
@@ -140,6 +155,12 @@ impl Server {
         self.start_again();
     }
 
+    /// Removes all data of a killed server.
+    pub(crate) fn wipe(&self) {
+        let data = self.log.with_file_name("data").join("version-2");
+        fs::remove_dir_all(&data).and_then(|()| fs::create_dir(&data)).expect("a folder of data");
+    }
+
     /// Starts a killed server without waiting for it.
     pub(crate) fn launch(&self) {
         launch(&mut self.keeper()).unwrap_or_else(|error| panic!("{error}"));
@@ -200,6 +221,15 @@ impl Server {
         let text = all.get(name).unwrap_or_else(|| panic!("mntr does not know {name}"));
         // Some are printed as floating point.
         text.parse::<f64>().unwrap_or_else(|_| panic!("{name} is {text:?}")) as u64
+    }
+
+    /// How many sessions the server has. Its statistics do not say that before 3.6.
+    pub(crate) fn sessions(&self) -> u64 {
+        let dump = self.four_letter("dump").expect("dump is answered");
+        let sessions = dump.split("ephemeral nodes dump").next().unwrap_or_default();
+        let ids: BTreeSet<&str> =
+            sessions.split_whitespace().filter(|word| word.starts_with("0x")).collect();
+        ids.len() as u64
     }
 
     /// Sets the request statistics of the server to zero (`srst`).
@@ -364,6 +394,11 @@ impl Builder {
         let mut keeper = Keeper::spawn(&log, &directory, &java)?;
         launch(&mut keeper)?;
         let address = SocketAddr::from((self.place.address, port));
+        let secure = self.extra.iter().find_map(|line| line.strip_prefix("secureClientPort="));
+        if let Some(port) = secure.and_then(|port| port.parse().ok()) {
+            let secure = SocketAddr::from((self.place.address, port));
+            SECURE.lock().unwrap_or_else(PoisonError::into_inner).insert(address, secure);
+        }
         Ok(Server { address, log, paused: AtomicBool::new(false), keeper: Mutex::new(keeper) })
     }
 

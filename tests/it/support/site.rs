@@ -7,7 +7,8 @@ use zklock::{Client, ClientBuilder};
 use super::proxy::Proxy;
 use super::raw::{Raw, SESSION_EXPIRED};
 use super::server::{Builder, Server};
-use super::{QUIET, alone, eventually, last, shared_hosts, threads_named, unique_base};
+use super::transport::Transport;
+use super::{QUIET, alone, connecting, eventually, last, shared_hosts, threads_named, unique_base};
 
 const SOON: Duration = Duration::from_secs(15);
 
@@ -31,8 +32,13 @@ impl Site {
 
     /// On a server of its own, with the builder's settings.
     pub(crate) fn with(test: &str, builder: &Builder) -> Site {
-        let server = builder.clone().start().expect("a server");
+        let server = Site::start(builder);
         Site { hosts: server.hosts(), server: Some(server), base: unique_base(test) }
+    }
+
+    /// A server that speaks what the environment asks for.
+    pub(crate) fn start(builder: &Builder) -> Server {
+        Transport::wanted().server(builder.clone()).start().expect("a server")
     }
 
     pub(crate) fn hosts(&self) -> &str {
@@ -52,7 +58,7 @@ impl Site {
     /// A client of the test's own server, behind a proxy that can misbehave.
     pub(crate) fn proxied(&self, session_timeout: Duration) -> (Proxy, Client) {
         let proxy = Proxy::start(self.server().addr());
-        let builder = Client::builder(&proxy.hosts()).session_timeout(session_timeout);
+        let builder = connecting(&proxy.hosts()).session_timeout(session_timeout);
         let client = builder.connect().expect("a client");
         (proxy, client)
     }
@@ -76,7 +82,7 @@ impl Site {
     /// A builder whose session survives the stalls of a busy machine, and still has frequent
     /// heartbeats.
     pub(crate) fn builder(&self) -> ClientBuilder {
-        Client::builder(&self.hosts).session_timeout(Duration::from_secs(10))
+        connecting(&self.hosts).session_timeout(Duration::from_secs(10))
     }
 
     /// A connection of an independent client, to inspect and change nodes.

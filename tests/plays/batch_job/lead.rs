@@ -41,12 +41,17 @@ pub(crate) fn lead(options: Options) -> Result<bool> {
     } else {
         println!("under the lock {BASE}/{}; the file refuses old tokens", options.lock);
     }
+    let watch = format!(
+        "cargo run -q -p zklock-cli -- --hosts {} watch {BASE}/{}",
+        options.hosts, options.lock
+    );
+    println!("who holds it, live, in another terminal: {watch}");
 
     let story = Director::new(&options, &zk, &path)?.play()?;
 
     let mut found = audit(&fs::read_to_string(&path)?);
     compare(&story, &mut found);
-    report::summarize(&options, &found, &story, zk.session_timeout());
+    report::summarize(&options, &found, &story, zk.session_timeout().unwrap_or_default());
     let mut fine = report::faults(&found);
     if found.rounds < options.rounds {
         println!("FAILED: all workers ended after {} rounds", found.rounds);
@@ -57,6 +62,7 @@ pub(crate) fn lead(options: Options) -> Result<bool> {
     } else {
         println!("the ledger is in {}", path.display());
     }
+    println!("live         while such a run lasts: {watch}");
     Ok(fine)
 }
 

@@ -188,7 +188,7 @@ impl<'a> Director<'a> {
                 "waiting for the session of worker {} to end: {:.1} s of {:.1} s",
                 torn.writer.worker,
                 seconds(since, now()),
-                self.zk.session_timeout().as_secs_f64()
+                self.zk.session_timeout().unwrap_or_default().as_secs_f64()
             )),
             None => self.display.progress(self.options.rounds, &self.progress),
         }

@@ -1,0 +1,346 @@
+//! Authentication by SASL: DIGEST-MD5, as RFC 2831 describes it, in ZooKeeper's requests.
+
+use std::collections::HashMap;
+use std::{fmt, io};
+
+use md5::{Digest, Md5};
+
+use super::frame::{Fields, Malformed, ReplyHeader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::wire_values::{code, xid};
+
+/// Who a client says it is by SASL: see [`ClientBuilder::sasl`](crate::ClientBuilder::sasl).
+///
+/// The password never appears in `Debug`, errors or logs. Kerberos (GSSAPI) is not supported yet; it would
+/// be another constructor.
+#[derive(Clone)]
+pub struct Sasl {
+    user: String,
+    password: String,
+}
+
+impl Sasl {
+    /// Authenticates with a name and a password by the mechanism DIGEST-MD5.
+    ///
+    /// These are what the servers' JAAS configuration, in its section `Server`, has in a line
+    /// `user_NAME="PASSWORD"`. The password itself is not sent, and the server has to prove that it knows
+    /// it, too. But the mechanism is old and weak (RFC 6331): without TLS, whoever can read the connection
+    /// can try out passwords, so take a long random one.
+    pub fn digest_md5(user: impl Into<String>, password: impl Into<String>) -> Sasl {
+        Sasl { user: user.into(), password: password.into() }
+    }
+
+    /// # Errors
+    ///
+    /// Fails with `InvalidArgument` if no server can accept the name or the password.
+    pub(crate) fn check(&self) -> Result<()> {
+        let all = [&self.user, &self.password];
+        let why = if all.iter().any(|part| part.is_empty()) {
+            "the name and the password for SASL must not be empty"
+        } else if all.iter().any(|part| part.len() > 1024) {
+            "the name and the password for SASL must be at most 1 KiB each"
+        } else if all.iter().any(|part| part.chars().any(char::is_control)) {
+            "the name and the password for SASL must not have control characters"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, why))
+    }
+
+    /// Authenticates; `ask` sends a token and returns the server's reply. The inner error says why the
+    /// server does not accept the client, or the client not the server.
+    pub(super) fn authenticate(
+        &self,
+        ask: &mut dyn FnMut(&[u8]) -> io::Result<Vec<u8>>,
+    ) -> io::Result<Result<(), String>> {
+        let invalid = |malformed: Malformed| io::Error::new(io::ErrorKind::InvalidData, malformed);
+        let mut token = |sent: &[u8]| -> io::Result<Result<Vec<u8>, String>> {
+            let reply = ask(sent)?;
+            let mut fields = Fields(&reply);
+            let header = ReplyHeader::read(&mut fields).map_err(invalid)?;
+            match (header.xid, header.error) {
+                (xid::SASL, code::OK) => Ok(Ok(fields.buffer().map_err(invalid)?.to_vec())),
+                (xid::SASL, code::AUTH_FAILED | code::SASL_REQUIRED) => Ok(Err(format!(
+                    "the server rejected SASL's user {:?} or the password",
+                    self.user
+                ))),
+                (xid::SASL, error) => {
+                    Err(io::Error::other(format!("SASL failed with error {error}")))
+                }
+                _ => Err(io::Error::other("the server answered SASL with another reply")),
+            }
+        };
+        let challenge = match token(&[])? {
+            Ok(challenge) if challenge.is_empty() => {
+                return Ok(Err("the server is not configured for SASL".to_owned()));
+            }
+            Ok(challenge) => challenge,
+            Err(why) => return Ok(Err(why)),
+        };
+        let answer = Answer::to(&challenge).map_err(io::Error::other)?;
+        let proof = match token(&answer.token(self))? {
+            Ok(proof) => proof,
+            Err(why) => return Ok(Err(why)),
+        };
+        let proven = directives(&proof).ok().and_then(|mut all| all.remove("rspauth"));
+        Ok(if proven.is_some_and(|proven| proven == answer.digest(self, "").as_bytes()) {
+            Ok(())
+        } else {
+            Err("the server does not prove that it knows SASL's password".to_owned())
+        })
+    }
+}
+
+impl fmt::Debug for Sasl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sasl").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// The service and the server's name in it, as all of ZooKeeper's clients and servers write them.
+const URI: &str = "zookeeper/zk-sasl-md5";
+
+/// What the answer to a server's challenge is made of.
+struct Answer {
+    realm: Vec<u8>,
+    nonce: Vec<u8>,
+    /// Whether the server reads UTF-8 instead of ISO 8859-1.
+    is_utf8: bool,
+    own_nonce: String,
+    uri: &'static str,
+}
+
+impl Answer {
+    fn to(challenge: &[u8]) -> Result<Answer, &'static str> {
+        let mut said = directives(challenge)?;
+        if said.get("algorithm").is_none_or(|name| !name.eq_ignore_ascii_case(b"md5-sess")) {
+            return Err("the server's SASL challenge is not one of DIGEST-MD5");
+        }
+        let offers_auth = |kinds: &Vec<u8>| {
+            kinds.split(|byte| *byte == b',').any(|one| one.trim_ascii() == b"auth")
+        };
+        if !said.get("qop").is_none_or(offers_auth) {
+            return Err(
+                "the server's SASL demands to encrypt or sign the connection, which ZooKeeper cannot",
+            );
+        }
+        Ok(Answer {
+            nonce: said.remove("nonce").ok_or("the server's SASL challenge has no nonce")?,
+            realm: said.remove("realm").unwrap_or_default(),
+            is_utf8: said.get("charset").is_some_and(|name| name.eq_ignore_ascii_case(b"utf-8")),
+            own_nonce: uuid::Uuid::new_v4().simple().to_string(),
+            uri: URI,
+        })
+    }
+
+    fn token(&self, who: &Sasl) -> Vec<u8> {
+        let mut token = Vec::new();
+        if self.is_utf8 {
+            token.extend(b"charset=utf-8,");
+        }
+        let encoded =
+            |text: &str| if self.is_utf8 { text.as_bytes().to_vec() } else { latin(text) };
+        for (name, value) in [("username", encoded(&who.user)), ("realm", self.realm.clone())] {
+            token.extend(format!("{name}=").bytes());
+            token.extend(quoted(&value));
+            token.push(b',');
+        }
+        token.extend(b"nonce=");
+        token.extend(quoted(&self.nonce));
+        let rest = format!(
+            ",nc=00000001,cnonce=\"{}\",digest-uri=\"{}\",maxbuf=65536,response={},qop=auth",
+            self.own_nonce,
+            self.uri,
+            self.digest(who, "AUTHENTICATE")
+        );
+        token.extend(rest.bytes());
+        token
+    }
+
+    /// The proof of the client, for the word `AUTHENTICATE`, or that of the server, for no word.
+    fn digest(&self, who: &Sasl, word: &str) -> String {
+        // What can be written in ISO 8859-1 is hashed as that, even if UTF-8 is sent.
+        let secret =
+            [&latin(&who.user), b":" as &[u8], &self.realm_to_hash(), b":", &latin(&who.password)];
+        let own = self.own_nonce.as_bytes();
+        let first = hashed(&[&hashed(&secret), b":", &self.nonce, b":", own]);
+        let second = hashed(&[word.as_bytes(), b":", self.uri.as_bytes()]);
+        let (first, second) = (hex(&first), hex(&second));
+        let all: [&[u8]; 7] =
+            [first.as_bytes(), b":", &self.nonce, b":00000001:", own, b":auth:", second.as_bytes()];
+        hex(&hashed(&all))
+    }
+
+    fn realm_to_hash(&self) -> Vec<u8> {
+        match std::str::from_utf8(&self.realm) {
+            Ok(realm) if self.is_utf8 => latin(realm),
+            _ => self.realm.clone(),
+        }
+    }
+}
+
+fn hashed(parts: &[&[u8]]) -> [u8; 16] {
+    parts.iter().fold(Md5::new(), |hash, part| hash.chain_update(part)).finalize().into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The text in ISO 8859-1; in UTF-8 if it has other letters.
+fn latin(text: &str) -> Vec<u8> {
+    let letters: Option<Vec<u8>> = text.chars().map(|letter| u8::try_from(letter).ok()).collect();
+    letters.unwrap_or_else(|| text.as_bytes().to_vec())
+}
+
+fn quoted(value: &[u8]) -> Vec<u8> {
+    let escaped = value.iter().flat_map(|byte| {
+        let is_special = matches!(byte, b'"' | b'\\');
+        is_special.then_some(b'\\').into_iter().chain([*byte])
+    });
+    [b'"'].into_iter().chain(escaped).chain([b'"']).collect()
+}
+
+/// Reads `name=value,name="value"`; of several with one name, the first.
+fn directives(text: &[u8]) -> Result<HashMap<String, Vec<u8>>, &'static str> {
+    const MALFORMED: &str = "the server's SASL challenge cannot be read";
+    let (mut all, mut rest) = (HashMap::new(), text);
+    loop {
+        rest = rest.trim_ascii_start();
+        if let Some(after) = rest.strip_prefix(b",") {
+            rest = after;
+            continue;
+        }
+        if rest.is_empty() {
+            return Ok(all);
+        }
+        let at = rest.iter().position(|byte| *byte == b'=').ok_or(MALFORMED)?;
+        let name = rest[..at].trim_ascii().to_ascii_lowercase();
+        let name = String::from_utf8(name).map_err(|_| MALFORMED)?;
+        rest = rest[at + 1..].trim_ascii_start();
+        let mut value = Vec::new();
+        if let Some(mut inner) = rest.strip_prefix(b"\"") {
+            loop {
+                match inner {
+                    [b'"', after @ ..] => break rest = after,
+                    [b'\\', byte, after @ ..] | [byte, after @ ..] => {
+                        value.push(*byte);
+                        inner = after;
+                    }
+                    [] => return Err(MALFORMED),
+                }
+            }
+        } else {
+            let end = rest.iter().position(|byte| *byte == b',').unwrap_or(rest.len());
+            value.extend(rest[..end].trim_ascii_end());
+            rest = &rest[end..];
+        }
+        all.entry(name).or_insert(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::frame::Frame;
+    use proptest::prelude::*;
+
+    /// The example of RFC 2831, section 4.
+    fn example() -> Answer {
+        let challenge = b"realm=\"elwood.innosoft.com\",nonce=\"OA6MG9tEQGm2hh\",qop=\"auth\",\
+                          algorithm=md5-sess,charset=utf-8";
+        let mut answer = Answer::to(challenge).unwrap();
+        answer.own_nonce = "OA6MHXh6VqTrRk".to_owned();
+        answer.uri = "imap/elwood.innosoft.com";
+        answer
+    }
+
+    #[test]
+    fn the_standard_s_example_is_computed() {
+        let (answer, chris) = (example(), Sasl::digest_md5("chris", "secret"));
+        assert_eq!(answer.digest(&chris, "AUTHENTICATE"), "d388dad90d4bbd760a152321f2143af7");
+        assert_eq!(answer.digest(&chris, ""), "ea40f60335c427b5527b84dbabcdfffd");
+        let token = String::from_utf8(answer.token(&chris)).unwrap();
+        let start = "charset=utf-8,username=\"chris\",realm=\"elwood.innosoft.com\",nonce=\"OA6MG9tEQGm2hh\"";
+        assert!(token.starts_with(start), "{token}");
+    }
+
+    #[test]
+    fn letters_beyond_ascii_and_quotes_are_sent_as_the_server_reads_them() {
+        let mut answer = example();
+        let who = Sasl::digest_md5("zoë\"\\", "ü");
+        let token = answer.token(&who);
+        assert!(token.starts_with("charset=utf-8,username=\"zoë\\\"\\\\\"".as_bytes()));
+        answer.is_utf8 = false;
+        assert!(answer.token(&who).starts_with(b"username=\"zo\xeb\\\"\\\\\""));
+        assert_eq!(latin("ü"), [0xfc]);
+        assert_eq!(latin("ü€"), "ü€".as_bytes());
+    }
+
+    #[test]
+    fn other_challenges_are_refused() {
+        for (challenge, why) in [
+            ("", "not one of DIGEST-MD5"),
+            ("nonce=\"x\"", "not one of DIGEST-MD5"),
+            ("algorithm=md5-sess", "no nonce"),
+            ("algorithm=md5-sess,nonce=\"x\",qop=\"auth-conf, auth-int\"", "sign"),
+            ("algorithm=md5-sess,nonce=\"x", "cannot be read"),
+            ("x", "cannot be read"),
+        ] {
+            let error = Answer::to(challenge.as_bytes()).err().unwrap();
+            assert!(error.contains(why), "{challenge}: {error}");
+        }
+        assert!(Answer::to(b" , algorithm = MD5-sess , nonce=x,qop=\"auth-int, auth\"").is_ok());
+    }
+
+    fn reply(error: i32, token: &[u8]) -> Vec<u8> {
+        let frame = Frame::new().int(xid::SASL).long(0).int(error);
+        if error == 0 { frame.buffer(token).body() } else { frame.body() }
+    }
+
+    #[test]
+    fn whoever_does_not_know_the_password_is_told_from_whoever_does() {
+        let who = Sasl::digest_md5("ann", "secret");
+        let challenge = b"realm=\"zk-sasl-md5\",nonce=\"abc\",algorithm=md5-sess";
+        // As a server: it computes the proof from what the client sent.
+        let serve = |password: &str, last: Option<i32>| {
+            let known = Sasl::digest_md5("ann", password);
+            let mut ask = |token: &[u8]| {
+                if token.is_empty() {
+                    return Ok(reply(0, challenge));
+                }
+                let said = directives(token).unwrap();
+                let mut answer = Answer::to(challenge).unwrap();
+                answer.own_nonce = String::from_utf8(said["cnonce"].clone()).unwrap();
+                assert_eq!(said["digest-uri"], URI.as_bytes());
+                let proof = format!("rspauth={}", answer.digest(&known, ""));
+                Ok(reply(last.unwrap_or(0), proof.as_bytes()))
+            };
+            who.authenticate(&mut ask).unwrap()
+        };
+        assert_eq!(serve("secret", None), Ok(()));
+        assert!(serve("other", None).unwrap_err().contains("does not prove"));
+        let rejected = serve("other", Some(code::AUTH_FAILED)).unwrap_err();
+        assert!(rejected.contains("\"ann\"") && !rejected.contains("secret"), "{rejected}");
+        let unknown = who.authenticate(&mut |_| Ok(reply(0, b""))).unwrap().unwrap_err();
+        assert!(unknown.contains("not configured"), "{unknown}");
+        assert!(who.authenticate(&mut |_| Ok(reply(-6, b""))).is_err());
+        assert_eq!(format!("{who:?}"), "Sasl { user: \"ann\", .. }");
+    }
+
+    proptest! {
+        #[test]
+        fn no_challenge_makes_it_panic(bytes: Vec<u8>, text in "[a-z=\",\\\\ ]{0,40}") {
+            let _ = Answer::to(&bytes);
+            let _ = Answer::to(&[b"algorithm=md5-sess,nonce=a," as &[u8], text.as_bytes()].concat());
+        }
+
+        #[test]
+        fn what_is_quoted_reads_the_same(value: Vec<u8>) {
+            let text = [b"a=" as &[u8], &quoted(&value), b", b=c"].concat();
+            let all = directives(&text).unwrap();
+            prop_assert_eq!(&all["a"], &value);
+            prop_assert_eq!(&all["b"], b"c");
+        }
+    }
+}

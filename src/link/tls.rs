@@ -1,0 +1,325 @@
+//! TLS to the servers: which certificates are trusted and shown, and what an error means.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Error as TlsError,
+    RootCertStore,
+};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::logging;
+
+/// How a client speaks TLS with its servers: see [`ClientBuilder::tls`](crate::ClientBuilder::tls).
+///
+/// The client accepts a server only if its certificate is valid, is from an authority that the client
+/// trusts, and is for the host's name (or address) as the connect string writes it. TLS 1.2 and 1.3 are
+/// spoken. All servers of the connect string speak TLS, on the port that their `secureClientPort` sets.
+///
+/// All files are in PEM format, and are read again for each connection, so they can be replaced while the
+/// program runs. A Java key store is converted by `keytool -importkeystore -deststoretype PKCS12` and
+/// `openssl pkcs12`.
+///
+/// ```no_run
+/// use zklock::{Client, Tls};
+///
+/// let tls = Tls::new()
+///     .authorities("/etc/zk/ca.pem")
+///     .client_certificate("/etc/zk/client.pem", "/etc/zk/client.key");
+/// let zk = Client::builder("zk1.example.org:2281,zk2.example.org:2281").tls(tls).connect()?;
+/// # Ok::<(), zklock::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "settings do nothing until they are given to `ClientBuilder::tls`"]
+pub struct Tls {
+    authorities: Option<PathBuf>,
+    certificate: Option<(PathBuf, PathBuf)>,
+}
+
+impl Tls {
+    /// Returns settings that trust the authorities that the operating system trusts, and show no
+    /// certificate of the client.
+    ///
+    /// As with OpenSSL, the environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace the
+    /// operating system's authorities.
+    pub fn new() -> Tls {
+        Tls::default()
+    }
+
+    /// Trusts the authorities whose certificates are in `file`, and no others.
+    pub fn authorities(mut self, file: impl Into<PathBuf>) -> Tls {
+        self.authorities = Some(file.into());
+        self
+    }
+
+    /// Shows the servers a certificate of this client: for servers that demand one, and for ACLs of the
+    /// scheme [`x509`](crate::Acl::x509).
+    ///
+    /// `chain` has the certificate first and then those of the authorities between it and the one that
+    /// the servers trust; `key` has its private key, not encrypted. If every user of the machine may read
+    /// that file, the log has a warning.
+    pub fn client_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
+        self.certificate = Some((chain.into(), key.into()));
+        self
+    }
+
+    /// # Errors
+    ///
+    /// Fails with `InvalidArgument`, and the name of the file, if the settings cannot be used.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.config().map_err(|why| Error::new(ErrorKind::InvalidArgument, why))?;
+        let key = self.certificate.as_ref().map(|(_, key)| key);
+        let mode = key.and_then(|key| Some((key, key.metadata().ok()?.mode())));
+        if let Some((key, mode)) = mode.filter(|(_, mode)| mode & 0o004 != 0) {
+            logging::warning!(
+                target: "zklock::link",
+                "every user of this machine may read the private key {} (mode {:o})",
+                key.display(), mode & 0o777
+            );
+        }
+        Ok(())
+    }
+
+    /// The start of a connection to `host`; otherwise why there is none.
+    pub(super) fn encrypt(&self, host: &str) -> Result<Encryption, String> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| format!("no certificate can be for the name {host:?}"))?;
+        let mut connection =
+            ClientConnection::new(self.config()?, name).map_err(|error| error.to_string())?;
+        // What may be queued is limited elsewhere.
+        connection.set_buffer_limit(None);
+        Ok(Encryption { connection, encrypted: 0 })
+    }
+
+    fn config(&self) -> Result<Arc<ClientConfig>, String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(self.roots()?);
+        let mut config = match &self.certificate {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                let private =
+                    PrivateKeyDer::from_pem_file(key).map_err(|why| unreadable(key, why))?;
+                builder.with_client_auth_cert(certificates(chain)?, private).map_err(|why| {
+                    format!("{} and {} do not fit: {why}", chain.display(), key.display())
+                })?
+            }
+        };
+        // Each connection uses the certificates as they are now.
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
+    fn roots(&self) -> Result<RootCertStore, String> {
+        let found = match &self.authorities {
+            Some(file) => certificates(file)?,
+            None => rustls_native_certs::load_native_certs().certs,
+        };
+        let mut roots = RootCertStore::empty();
+        // The operating system may have some in an old format that nobody needs.
+        roots.add_parsable_certificates(found);
+        if roots.is_empty() {
+            return Err(format!("{}: no certificate in it can be used", self.source()));
+        }
+        Ok(roots)
+    }
+
+    /// Where the trusted authorities come from.
+    fn source(&self) -> String {
+        match &self.authorities {
+            Some(file) => file.display().to_string(),
+            None => "the operating system's trusted authorities".to_owned(),
+        }
+    }
+
+    /// What an error of a connection means, if it is one of TLS, and whether only other certificates, of
+    /// one side or the other, can help.
+    pub(super) fn explain(&self, error: &io::Error) -> Option<(String, bool)> {
+        let error = error.get_ref()?.downcast_ref::<TlsError>()?;
+        Some(match error {
+            TlsError::InvalidCertificate(why) => (self.distrust(why), true),
+            TlsError::AlertReceived(alert) if is_about_certificates(*alert) => {
+                let what = match self.certificate {
+                    None => "the server demands a certificate of the client",
+                    Some(_) => "the server refuses the client's certificate",
+                };
+                (format!("{what} (TLS alert {alert:?})"), true)
+            }
+            TlsError::AlertReceived(alert) => {
+                (format!("the server ended the TLS handshake (alert {alert:?})"), false)
+            }
+            TlsError::InvalidMessage(_) => {
+                (format!("the server does not speak TLS on this port ({error})"), false)
+            }
+            other => (format!("TLS failed: {other}"), false),
+        })
+    }
+
+    fn distrust(&self, why: &CertificateError) -> String {
+        use CertificateError::{
+            Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
+            NotValidYetContext, UnknownIssuer,
+        };
+        match why {
+            UnknownIssuer => {
+                let source = self.source();
+                format!(
+                    "no authority that is trusted has issued the server's certificate ({source})"
+                )
+            }
+            NotValidForNameContext { expected, presented } => format!(
+                "the server's certificate is not for {}, but for {}",
+                expected.to_str(),
+                presented.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", ")
+            ),
+            NotValidForName => "the server's certificate is for another name".to_owned(),
+            Expired | ExpiredContext { .. } => "the server's certificate has expired".to_owned(),
+            NotValidYet | NotValidYetContext { .. } => {
+                "the server's certificate is not valid yet, by this machine's clock".to_owned()
+            }
+            other => format!("the server's certificate is refused: {other}"),
+        }
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Vec<_> = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect)
+        .map_err(|why| unreadable(file, why))?;
+    if all.is_empty() {
+        return Err(format!("{} has no certificate in PEM format", file.display()));
+    }
+    Ok(all)
+}
+
+fn unreadable(file: &Path, why: rustls::pki_types::pem::Error) -> String {
+    format!("{} cannot be used: {why}", file.display())
+}
+
+/// The name in `DnsName("name")`.
+fn bare(presented: &str) -> &str {
+    let inner = presented.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(presented).trim_matches('"')
+}
+
+fn is_about_certificates(alert: AlertDescription) -> bool {
+    use AlertDescription as Alert;
+    matches!(
+        alert,
+        Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::CertificateRequired
+    )
+}
+
+/// The state of TLS on a connection.
+#[derive(Debug)]
+pub(super) struct Encryption {
+    connection: ClientConnection,
+    /// How many bytes, of those to be sent, are encrypted, but not all written.
+    encrypted: usize,
+}
+
+impl Encryption {
+    pub(super) fn shake_hands(&mut self, mut tcp: &TcpStream) -> io::Result<bool> {
+        self.flush(tcp).1?;
+        if !self.connection.is_handshaking() {
+            return Ok(!self.connection.wants_write());
+        }
+        if self.connection.read_tls(&mut tcp)? == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the server closed the connection in the TLS handshake; it may speak no TLS on this port",
+            ));
+        }
+        self.decrypt(tcp)?;
+        Ok(false)
+    }
+
+    /// Encrypts and writes; returns how many of the bytes are written.
+    pub(super) fn send(&mut self, tcp: &TcpStream, bytes: &[u8]) -> (usize, io::Result<()>) {
+        let mut sent = 0;
+        loop {
+            let (is_flushed, result) = self.flush(tcp);
+            if is_flushed {
+                sent += std::mem::take(&mut self.encrypted);
+            }
+            if !is_flushed || result.is_err() || sent >= bytes.len() {
+                return (sent, result);
+            }
+            let end = bytes.len().min(sent + 64 * 1024);
+            match self.connection.writer().write(&bytes[sent..end]) {
+                Ok(0) => return (sent, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => self.encrypted = count,
+                Err(error) => return (sent, Err(error)),
+            }
+        }
+    }
+
+    /// Writes what is encrypted, and says whether that is all written.
+    fn flush(&mut self, mut tcp: &TcpStream) -> (bool, io::Result<()>) {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut tcp) {
+                Ok(0) => return (false, Err(io::ErrorKind::WriteZero.into())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (false, Ok(())),
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    return (false, Err(error));
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        (true, Ok(()))
+    }
+
+    pub(super) fn wants_to_send(&self) -> bool {
+        self.connection.wants_write()
+    }
+
+    /// `buffer` has room for all that one call of `read_tls` can complete: less than two records.
+    pub(super) fn receive(&mut self, tcp: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.read(tcp, buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, mut tcp: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.connection.reader().read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return result,
+        }
+        let is_over = self.connection.read_tls(&mut tcp)? == 0;
+        self.decrypt(tcp)?;
+        match self.connection.reader().read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !is_over => {
+                Err(io::ErrorKind::Interrupted.into())
+            }
+            result => result,
+        }
+    }
+
+    fn decrypt(&mut self, tcp: &TcpStream) -> io::Result<()> {
+        self.connection.process_new_packets().map(drop).map_err(|error| {
+            // An alert tells the server why.
+            let _ = self.flush(tcp);
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        })
+    }
+}
