@@ -78,10 +78,13 @@ check_rust_version() {
     fi
 
     say "cargo check --lib with Rust $version (${toolchain:-/usr/bin/rustc})"
-    for features in "" --no-default-features; do
+    for features in "" --no-default-features --features=tls,sasl; do
         CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/rust-$version \
             "${as_cargo[@]}" check --lib --locked ${features:+"$features"}
     done
+    say "cargo check of the command with Rust $version"
+    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/rust-$version \
+        "${as_cargo[@]}" check --package zklock-cli --bins --locked
 }
 
 # Whether Debian's compiler is installed in this version.

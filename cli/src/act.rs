@@ -1,0 +1,95 @@
+//! What asks holders to release, and what takes a lock away.
+
+use std::io::{IsTerminal, Write, stderr, stdin};
+
+use serde_json::json;
+use zklock::{Change, Contender, Wait};
+
+use crate::exit::{Exit, Failure};
+use crate::look::{as_json, lock_at};
+use crate::options::{Ask, Break, Global};
+use crate::words::{held_by, lasting, node, print_raw, say, visible, who};
+
+pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
+    let lock = global.path(&options.lock)?;
+    let lock = lock_at(global, &lock)?;
+    let asked: Vec<Contender> =
+        lock.latest_contenders()?.into_iter().filter(|one| one.holds).collect();
+    let mut count = 0;
+    for holder in &asked {
+        count += usize::from(lock.request_release_of(holder)?);
+    }
+    if global.json {
+        let all: Vec<_> = asked.iter().map(as_json).collect();
+        let _ = print_raw(&json!({ "asked": all }).to_string());
+    }
+    if count == 0 {
+        say(&options.lock, "nobody holds it");
+        return Ok(Exit::No);
+    }
+    say(&options.lock, &format!("asked for its release; {}", held_by(&asked)));
+    let Some(limit) = options.wait else { return Ok(Exit::Success) };
+    let until = Wait::from(limit);
+    let mut changes = lock.observe();
+    loop {
+        match changes.next_within(&until)? {
+            Change::To(now)
+                if now.iter().all(|one| asked.iter().all(|old| old.path != one.path)) =>
+            {
+                return Ok(Exit::Success);
+            }
+            Change::To(_) => {}
+            Change::NotInTime => {
+                let message = format!("not released within {}", lasting(limit));
+                return Err(Failure::new(Exit::Conflict(124), message));
+            }
+        }
+    }
+}
+
+pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failure> {
+    let place = global.path(&options.lock)?;
+    let lock = lock_at(global, &place)?;
+    let all = lock.latest_contenders()?;
+    let is_meant = |one: &&Contender| match (&options.session, &options.node) {
+        (Some(id), _) => one.session.is_some_and(|session| session.to_string() == *id),
+        (None, Some(name)) => one.path == *name || node(one) == name,
+        (None, None) => false,
+    };
+    let found: Vec<&Contender> = all.iter().filter(is_meant).collect();
+    let [contender] = found[..] else {
+        let message = match found.len() {
+            0 => "no contender is like that; see zklock show".to_owned(),
+            more => format!("{more} contenders are of this session; name one by --node"),
+        };
+        return Err(Failure::new(Exit::No, message));
+    };
+    if !options.yes {
+        confirm(&options.lock, contender)?;
+    }
+    let was_there = lock.break_lock(contender)?;
+    let what = if was_there { "was removed" } else { "had gone by itself" };
+    say(&options.lock, &format!("{} {what}", who(contender)));
+    Ok(Exit::Success)
+}
+
+/// Has the name of the lock typed by a person.
+fn confirm(name: &str, contender: &Contender) -> Result<(), Failure> {
+    if !stdin().is_terminal() {
+        return Err(Failure::usage("nobody can confirm this at a terminal; in a script: --yes"));
+    }
+    let what = if contender.holds { "holds it" } else { "waits for it" };
+    let since = contender.age().map(|age| format!(" for {}", lasting(age))).unwrap_or_default();
+    let text = format!(
+        "{} {what}{since}, and may still be at work when the next one gets it.\nType {} to remove it: ",
+        who(contender),
+        visible(name)
+    );
+    stderr().write_all(text.as_bytes())?;
+    let mut line = String::new();
+    stdin().read_line(&mut line)?;
+    match line.trim() == name {
+        true => Ok(()),
+        false => Err(Failure::new(Exit::No, "nothing was removed")),
+    }
+}

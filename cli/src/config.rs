@@ -1,0 +1,107 @@
+//! Settings in files: below the environment, which is below the command line.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+use clap::{Command, CommandFactory};
+
+use crate::exit::Failure;
+use crate::options::Options;
+
+/// What a file may set: the names of the options.
+const KEYS: [&str; 11] = [
+    "hosts",
+    "base",
+    "session-timeout",
+    "connect-timeout",
+    "auth-file",
+    "creator-only",
+    "tls",
+    "tls-ca",
+    "tls-cert",
+    "tls-key",
+    "sasl-user",
+];
+
+/// Where secrets are, which clap requires along with their user.
+const PASSWORD_FILE: &str = "sasl-password-file";
+
+/// The command line's definition, with defaults from the files.
+pub(crate) fn definition() -> Result<Command, Failure> {
+    let user = env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".config")));
+    let files =
+        [Some(PathBuf::from("/etc/zklock.toml")), user.map(|folder| folder.join("zklock.toml"))];
+    let mut definition = Options::command();
+    for file in files.into_iter().flatten() {
+        match fs::read_to_string(&file) {
+            Ok(text) => definition = with_defaults(definition, &file, &text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(unusable(&file, &error.to_string())),
+        }
+    }
+    Ok(definition)
+}
+
+fn with_defaults(mut definition: Command, file: &Path, text: &str) -> Result<Command, Failure> {
+    let table: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| unusable(file, error.message()))?;
+    for (key, value) in table {
+        if !KEYS.contains(&key.as_str()) && key != PASSWORD_FILE {
+            let known = KEYS.join(", ");
+            return Err(unusable(
+                file,
+                &format!("{key:?} is no setting; these are: {known}, {PASSWORD_FILE}"),
+            ));
+        }
+        let value = match value {
+            toml::Value::String(text) => text,
+            toml::Value::Boolean(value) => value.to_string(),
+            other => {
+                let message = format!("{key} is {}, and not a text in quotes", other.type_str());
+                return Err(unusable(file, &message));
+            }
+        };
+        definition = definition
+            .mut_arg(key.replace('-', "_"), |one| one.default_value(OsString::from(value)));
+    }
+    Ok(definition)
+}
+
+fn unusable(file: &Path, why: &str) -> Failure {
+    Failure::usage(format!("{}: {why}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::FromArgMatches;
+
+    fn parsed(text: &str, arguments: &[&str]) -> Options {
+        let definition = with_defaults(Options::command(), Path::new("f"), text).unwrap();
+        let matches = definition.get_matches_from([&["zklock"], arguments].concat());
+        Options::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn a_file_sets_what_the_command_line_does_not() {
+        let text = "hosts = \"zk9:1\"\nsession-timeout = \"7s\"\ntls = true\n";
+        let options = parsed(text, &["ls"]);
+        assert_eq!(options.global.session_timeout.as_secs(), 7);
+        assert!(options.global.tls);
+        assert_eq!(
+            parsed(text, &["ls", "--session-timeout", "9s"]).global.session_timeout.as_secs(),
+            9
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_named() {
+        for (text, named) in [("hots = \"x\"", "hots"), ("hosts = 3", "hosts"), ("=", "f: ")] {
+            let failure = with_defaults(Options::command(), Path::new("f"), text).unwrap_err();
+            assert!(failure.message.contains(named), "{}", failure.message);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A client with the settings of the command line.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use zklock::{Acl, Client, ClientBuilder, Sasl, Tls};
+
+use crate::exit::Failure;
+use crate::options::Global;
+use crate::words::say;
+
+impl Global {
+    /// The path of a lock: below the base, unless it is absolute.
+    pub(crate) fn path(&self, lock: &str) -> Result<Lock, Failure> {
+        let path = match lock.starts_with('/') {
+            true => lock.to_owned(),
+            false => format!("{}/{lock}", self.base.trim_end_matches('/')),
+        };
+        match path.rsplit_once('/') {
+            Some((base, name)) if !name.is_empty() => {
+                let base = if base.is_empty() { "/" } else { base };
+                Ok(Lock { base: base.to_owned(), name: name.to_owned(), path: path.clone() })
+            }
+            _ => Err(Failure::usage(format!("{lock:?} is no name of a lock"))),
+        }
+    }
+
+    /// The ACL of the nodes that are created.
+    pub(crate) fn acl(&self) -> Vec<Acl> {
+        vec![if self.creator_only { Acl::creator_only() } else { Acl::open() }]
+    }
+
+    /// A client's settings, with its credentials.
+    pub(crate) fn builder(&self) -> Result<ClientBuilder, Failure> {
+        self.builder_for(&self.hosts)
+    }
+
+    /// The same for other hosts.
+    pub(crate) fn builder_for(&self, hosts: &str) -> Result<ClientBuilder, Failure> {
+        let mut builder = Client::builder(hosts)
+            .session_timeout(self.session_timeout)
+            .connect_timeout(self.connect_timeout);
+        if let Some(file) = &self.auth_file {
+            for (scheme, credentials) in credentials(&read_secret(file)?) {
+                builder = builder.auth(scheme, credentials);
+            }
+        }
+        if self.speaks_tls() {
+            let mut tls = Tls::new();
+            if let Some(file) = &self.tls_ca {
+                tls = tls.authorities(file);
+            }
+            if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
+                tls = tls.client_certificate(certificate, key);
+            }
+            builder = builder.tls(tls);
+        }
+        if let (Some(user), Some(file)) = (&self.sasl_user, &self.sasl_password_file) {
+            let password = read_secret(file)?;
+            builder = builder.sasl(Sasl::digest_md5(user, password.trim_end_matches(['\r', '\n'])));
+        }
+        Ok(builder)
+    }
+
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.tls || self.tls_ca.is_some() || self.tls_cert.is_some()
+    }
+
+    /// A connected client.
+    pub(crate) fn connect(&self) -> Result<Client, Failure> {
+        Ok(self.builder()?.connect()?)
+    }
+}
+
+/// A lock's path, and the two parts of it that the library takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Lock {
+    pub(crate) base: String,
+    pub(crate) name: String,
+    pub(crate) path: String,
+}
+
+/// Reads a file of secrets; others than its owner should not be able to.
+fn read_secret(file: &Path) -> Result<String, Failure> {
+    let text = fs::read_to_string(file)
+        .map_err(|why| Failure::usage(format!("{} cannot be read: {why}", file.display())))?;
+    let mode = file.metadata().map_or(0, |one| one.mode() & 0o777);
+    if mode & 0o004 != 0 {
+        say("", &format!("every user of this machine may read {} (mode {mode:o})", file.display()));
+    }
+    Ok(text)
+}
+
+fn credentials(text: &str) -> Vec<(String, Vec<u8>)> {
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (scheme, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            (scheme.to_owned(), rest.trim_start().as_bytes().to_vec())
+        })
+        .collect()
+}

@@ -1,0 +1,119 @@
+//! What the command exits with, and why.
+
+use std::fmt;
+
+use zklock::ErrorKind;
+
+/// The exit codes of zklock's own; a command that ran to its end has its own code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Success,
+    /// What was asked for is not so: `test` found the lock free, `leader` no leader.
+    No,
+    Usage,
+    Unavailable,
+    NotPermitted,
+    LockLost,
+    Conflict(u8),
+    Failed,
+    CannotRun,
+    NotFound,
+    Signal(i32),
+    /// That of the command.
+    Command(u8),
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Success => 0,
+            Exit::No => 1,
+            Exit::Usage => 64,
+            Exit::Unavailable => 69,
+            Exit::NotPermitted => 77,
+            Exit::LockLost => 123,
+            Exit::Conflict(code) | Exit::Command(code) => code,
+            Exit::Failed => 125,
+            Exit::CannotRun => 126,
+            Exit::NotFound => 127,
+            Exit::Signal(number) => 128_u8.saturating_add(u8::try_from(number).unwrap_or(127)),
+        }
+    }
+}
+
+/// Why zklock ends without having done what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    /// What is said on standard error; nothing if it is empty.
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure { exit, message: message.into() }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, message)
+    }
+
+    /// It ends without a word.
+    pub(crate) fn silent(exit: Exit) -> Failure {
+        Failure::new(exit, "")
+    }
+
+    /// The same, with what was tried in front of the message.
+    pub(crate) fn during(self, what: &str) -> Failure {
+        Failure { message: format!("{what}: {}", self.message), ..self }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<zklock::Error> for Failure {
+    fn from(error: zklock::Error) -> Failure {
+        let exit = match error.kind() {
+            _ if error.is_outage() => Exit::Unavailable,
+            ErrorKind::AuthFailed | ErrorKind::NotAuthorized => Exit::NotPermitted,
+            ErrorKind::InvalidName | ErrorKind::InvalidArgument => Exit::Usage,
+            _ => Exit::Failed,
+        };
+        Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::new(Exit::Failed, error.to_string())
+    }
+}
+
+impl From<nix::Error> for Failure {
+    fn from(error: nix::Error) -> Failure {
+        Failure::new(Exit::Failed, error.desc())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_table() {
+        let all = [
+            (Exit::Unavailable, 69),
+            (Exit::Conflict(124), 124),
+            (Exit::Signal(15), 143),
+            (Exit::Signal(1000), 255),
+            (Exit::Command(7), 7),
+        ];
+        for (exit, code) in all {
+            assert_eq!(exit.code(), code, "{exit:?}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `zklock watch` and `wait`: a lock for as long as it takes.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use zklock::{Change, Wait};
+
+use super::{as_json, lock_at};
+use crate::exit::{Exit, Failure};
+use crate::options::{Global, OneLock, WaitFor};
+use crate::words::{held_by, lasting, print, print_raw, say};
+
+/// How often it is checked whether the connection is there.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
+    let lock = global.path(&options.lock)?;
+    let mut changes = lock_at(global, &lock)?.observe();
+    let mut is_known = true;
+    loop {
+        let change = changes.next_within(LOOK)?;
+        let is_current = changes.is_current() || matches!(change, Change::To(_));
+        if is_known != is_current {
+            is_known = is_current;
+            say(
+                &options.lock,
+                if is_known {
+                    "connected again"
+                } else {
+                    "no server answers: what follows may be late"
+                },
+            );
+        }
+        let Change::To(holders) = change else { continue };
+        let time = humantime::format_rfc3339_seconds(SystemTime::now());
+        let is_read = match global.json {
+            true => {
+                let all: Vec<_> = holders.iter().map(as_json).collect();
+                let line = json!({ "time": time.to_string(), "lock": lock.path, "holders": all });
+                print_raw(&line.to_string())
+            }
+            false if holders.is_empty() => print(&format!("{time}  free")),
+            false => print(&format!("{time}  {}", held_by(&holders))),
+        };
+        if !is_read {
+            return Ok(Exit::Success);
+        }
+    }
+}
+
+pub(crate) fn wait(global: &Global, options: &WaitFor) -> Result<Exit, Failure> {
+    let lock = global.path(&options.lock)?;
+    let lock = lock_at(global, &lock)?;
+    let mut changes = lock.observe();
+    let until = options.wait.map(Wait::from);
+    let never = Wait::from(Duration::MAX);
+    loop {
+        match changes.next_within(until.as_ref().unwrap_or(&never))? {
+            // A server may lag behind; a lock that is free is asked about once more.
+            Change::To(holders) if holders.is_empty() => {
+                if lock.latest_contenders()?.is_empty() {
+                    return Ok(Exit::Success);
+                }
+            }
+            Change::To(_) => {}
+            Change::NotInTime => {
+                let limit = lasting(options.wait.unwrap_or_default());
+                if !changes.is_current() {
+                    return Err(Failure::new(
+                        Exit::Unavailable,
+                        format!("no server has answered within {limit}"),
+                    ));
+                }
+                let holders = changes.latest()?;
+                return Err(Failure::new(
+                    Exit::Conflict(124),
+                    format!("not free within {limit}: {}", held_by(holders)),
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `zklock`: runs commands under ZooKeeper locks, and shows who holds and who waits.
+//!
+//! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
+//! locks, `act` asks holders to release and breaks locks, `token` compares fencing tokens. `exit` has the exit
+//! codes, `connect` a client with the settings given, `words`, `table` and `log_lines` what people read.
+
+#![forbid(unsafe_code)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the command needs Linux: its guard process adopts orphans and reads signals from a descriptor"
+);
+
+mod act;
+mod config;
+mod connect;
+mod exit;
+mod log_lines;
+mod look;
+mod options;
+mod run;
+mod table;
+mod token;
+mod words;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::exit::{Exit, Failure};
+use crate::options::{Action, Options, Token};
+
+fn main() -> ExitCode {
+    let definition = match config::definition() {
+        Ok(definition) => definition,
+        Err(failure) => {
+            words::complain("", &failure.message);
+            return ExitCode::from(failure.exit.code());
+        }
+    };
+    let parsed = definition.try_get_matches().and_then(|found| Options::from_arg_matches(&found));
+    let options = match parsed {
+        Ok(options) => options,
+        Err(error) => {
+            // Help and the version go to standard output. Nobody is left to tell of an error.
+            let _ = error.print();
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Success };
+            return ExitCode::from(exit.code());
+        }
+    };
+    log_lines::show(options.global.verbose);
+    if options.global.quiet {
+        words::be_quiet();
+    }
+    let (subject, result) = act(options);
+    let exit = result.unwrap_or_else(|failure| {
+        if !failure.message.is_empty() {
+            words::complain(&subject, &failure.message);
+        }
+        failure.exit
+    });
+    ExitCode::from(exit.code())
+}
+
+/// What it is about, for messages, and how it ended.
+fn act(options: Options) -> (String, Result<Exit, Failure>) {
+    let global = options.global;
+    match options.action {
+        Action::Run(run) => (run.lock.clone(), run::run(&global, run)),
+        Action::Lead(lead) => (lead.lock.clone(), run::lead(&global, lead)),
+        Action::Ls(ls) => (String::new(), look::ls(&global, &ls)),
+        Action::Show(one) => (one.lock.clone(), look::show(&global, &one)),
+        Action::Top(top) => (String::new(), look::top(&global, &top)),
+        Action::Watch(one) => (one.lock.clone(), look::watch(&global, &one)),
+        Action::Test(one) => (one.lock.clone(), look::test(&global, &one)),
+        Action::Wait(one) => (one.lock.clone(), look::wait(&global, &one)),
+        Action::Ask(ask) => (ask.lock.clone(), act::ask(&global, &ask)),
+        Action::Break(one) => (one.lock.clone(), act::break_lock(&global, &one)),
+        Action::Doctor(doctor) => (String::new(), look::doctor(&global, &doctor)),
+        Action::Token(Token::Check(check)) => (String::new(), token::check(&check)),
+        Action::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Options::command(), "zklock", &mut text);
+            (String::new(), print_text(&text))
+        }
+        Action::Man { subcommand } => (String::new(), manual(subcommand)),
+        Action::Leader(one) => (one.lock.clone(), look::leader(&global, &one)),
+    }
+}
+
+fn manual(subcommand: Option<String>) -> Result<Exit, Failure> {
+    let mut definition = Options::command();
+    definition.build();
+    let page = match &subcommand {
+        None => definition,
+        Some(name) => definition
+            .find_subcommand(name)
+            .cloned()
+            .ok_or_else(|| Failure::usage(format!("{name:?} is no subcommand")))?,
+    };
+    let mut text = Vec::new();
+    clap_mangen::Man::new(page).render(&mut text)?;
+    print_text(&text)
+}
+
+fn print_text(text: &[u8]) -> Result<Exit, Failure> {
+    use std::io::Write;
+    std::io::stdout().lock().write_all(text)?;
+    Ok(Exit::Success)
+}

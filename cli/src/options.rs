@@ -1,0 +1,383 @@
+//! The command line, from which the help, completions and the man page come, too.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0-122  that of the command (run, lead)
+  0, 1   yes, no (test: held, free; leader: there is one, none)
+  64     wrong usage            69   ZooKeeper cannot be reached; nothing was run
+  77     credentials or ACL     123  the lock was lost while the command ran
+  124    others hold the lock   125  zklock failed
+  126    the command cannot be run, 127 it was not found
+  128+n  ended by signal n
+
+More options, for TLS, SASL and credentials, and the variables that set them: zklock help";
+
+/// Runs commands under ZooKeeper locks, and shows who holds and who waits.
+#[derive(Debug, Parser)]
+#[command(name = "zklock", version, disable_help_flag = true, args_override_self = true, after_help = EXIT_CODES, infer_subcommands = false)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) action: Action,
+}
+
+/// What all subcommands need: where the ensemble is, and how to talk about it.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Options of all commands")]
+pub(crate) struct Global {
+    /// Servers, as host:port,host:port/chroot
+    #[arg(
+        short = 'z',
+        long,
+        global = true,
+        env = "ZKLOCK_HOSTS",
+        default_value = "localhost:2181"
+    )]
+    pub(crate) hosts: String,
+    /// Path that a LOCK without a leading slash is below
+    #[arg(long, global = true, env = "ZKLOCK_BASE", default_value = "/locks", value_name = "PATH")]
+    pub(crate) base: String,
+    /// How long a crashed holder blocks the others
+    #[arg(long, global = true, env = "ZKLOCK_SESSION_TIMEOUT", default_value = "30s")]
+    #[arg(value_name = "DURATION", value_parser = duration, hide_short_help = true)]
+    pub(crate) session_timeout: Duration,
+    /// How long to look for a server
+    #[arg(long, global = true, env = "ZKLOCK_CONNECT_TIMEOUT", default_value = "15s")]
+    #[arg(value_name = "DURATION", value_parser = duration, hide_short_help = true)]
+    pub(crate) connect_timeout: Duration,
+    /// File with a line "scheme credentials" for each of ZooKeeper's addauth, as "digest ann:secret"
+    #[arg(
+        long,
+        global = true,
+        env = "ZKLOCK_AUTH_FILE",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
+    pub(crate) auth_file: Option<PathBuf>,
+    /// Create nodes that only clients with the same credentials may use
+    #[arg(long, global = true, env = "ZKLOCK_CREATOR_ONLY", hide_short_help = true)]
+    #[arg(value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    pub(crate) creator_only: bool,
+    /// Connect by TLS, and trust the authorities that the operating system trusts
+    #[arg(long, global = true, env = "ZKLOCK_TLS", hide_short_help = true)]
+    #[arg(value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    pub(crate) tls: bool,
+    /// Connect by TLS, and trust the authorities in this file (PEM)
+    #[arg(long, global = true, env = "ZKLOCK_TLS_CA", value_name = "FILE", hide_short_help = true)]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Certificate to show the servers, with its chain (PEM)
+    #[arg(
+        long,
+        global = true,
+        env = "ZKLOCK_TLS_CERT",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
+    #[arg(requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of that certificate (PEM)
+    #[arg(
+        long,
+        global = true,
+        env = "ZKLOCK_TLS_KEY",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
+    #[arg(requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Authenticate by SASL DIGEST-MD5 as this user
+    #[arg(
+        long,
+        global = true,
+        env = "ZKLOCK_SASL_USER",
+        value_name = "USER",
+        hide_short_help = true
+    )]
+    #[arg(requires = "sasl_password_file")]
+    pub(crate) sasl_user: Option<String>,
+    /// File with that user's password
+    #[arg(long, global = true, env = "ZKLOCK_SASL_PASSWORD_FILE", value_name = "FILE")]
+    #[arg(requires = "sasl_user", hide_short_help = true)]
+    pub(crate) sasl_password_file: Option<PathBuf>,
+    /// Print help
+    #[arg(short, long, global = true, action = clap::ArgAction::HelpShort)]
+    pub(crate) help: Option<bool>,
+    /// Print results as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say only what went wrong
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say what happens; twice: all that the library logs
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Run a command while holding a lock
+    Run(Run),
+    /// List the locks below a path: their holders, and how many wait
+    Ls(Ls),
+    /// Show who holds a lock and who waits for it
+    Show(OneLock),
+    /// Print each change of a lock's holders, until interrupted
+    Watch(OneLock),
+    /// Exit with 0 if a lock is held, 1 if it is free, 69 if that is not known
+    Test(OneLock),
+    /// Wait until a lock is free, without taking it
+    Wait(WaitFor),
+    /// Show the locks below a path, live
+    Top(Top),
+    /// Ask the holders of a lock to release it
+    Ask(Ask),
+    /// Take a lock away from a holder, by force
+    Break(Break),
+    /// Check the servers, the session timeout, and a lock's contenders
+    Doctor(Doctor),
+    /// Run a command while leading an election
+    Lead(Lead),
+    /// Print the id of an election's leader
+    Leader(OneLock),
+    /// Check fencing tokens in shell scripts
+    #[command(subcommand)]
+    Token(Token),
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page, or that of a subcommand
+    Man { subcommand: Option<String> },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Token {
+    /// Exit with 1 if a later holder has been here, by the file; otherwise store the token in it
+    Check(TokenCheck),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TokenCheck {
+    /// File with the greatest token so far, on the storage that is to be protected
+    pub(crate) file: PathBuf,
+    /// The token
+    #[arg(long, env = "ZKLOCK_TOKEN")]
+    pub(crate) token: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct OneLock {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ls {
+    /// Path to list [default: that of --base]
+    pub(crate) path: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// Path to show [default: that of --base]
+    pub(crate) path: Option<String>,
+    /// How often to look
+    #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = duration)]
+    pub(crate) every: Duration,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WaitFor {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    /// Wait at most this long, then exit with 124
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ask {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    /// Wait at most this long until those who were asked have released, then exit with 124
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Break {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    /// The contender whose session this is, as `show` prints it
+    #[arg(long, value_name = "ID", conflicts_with = "node", required_unless_present = "node")]
+    pub(crate) session: Option<String>,
+    /// The contender with this node, as `show` prints it
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+    /// Do not ask for the lock's name on the terminal
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// Name below --base, or absolute path, of a lock to look at, too
+    pub(crate) lock: Option<String>,
+}
+
+/// How a command is run under a lock.
+#[derive(Args, Debug)]
+pub(crate) struct Supervision {
+    /// When the lock is about to be lost: TERM and then KILL; KILL; this signal and then KILL; or only a warning
+    #[arg(long, default_value = "term", value_name = "term|kill|SIGNAL|warn")]
+    pub(crate) on_loss: crate::run::OnLoss,
+    /// How long the command has between that signal and KILL, which is sent before the lock ends
+    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
+    pub(crate) grace: Duration,
+    /// What to do with processes that the command leaves running
+    #[arg(long, value_enum, default_value_t = Linger::Kill)]
+    pub(crate) linger: Linger,
+    /// If ZooKeeper cannot be reached: exit with 69, exit with 0, or run without the lock
+    #[arg(long, value_enum, default_value_t = IfUnavailable::Fail, value_name = "fail|skip|run")]
+    pub(crate) if_unavailable: IfUnavailable,
+    /// Tell systemd when the command runs, as a unit of Type=notify does
+    #[arg(long)]
+    pub(crate) notify: bool,
+    /// Write events as lines of JSON to a file, or to an open descriptor by its number
+    #[arg(long, value_name = "FILE|FD")]
+    pub(crate) events: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// How long to wait for a lock.
+#[derive(Args, Debug)]
+pub(crate) struct Patience {
+    /// Do not wait
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+    /// Wait at most this long (30, 1.5s, 10m)
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Exit code if others hold it; with 0 nothing is said
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 124)]
+    pub(crate) conflict_exit_code: u8,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Name below --base, or absolute path
+    pub(crate) lock: String,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
+    /// Share the lock with others that use -s
+    #[arg(short, long, conflicts_with_all = ["exclusive", "permits", "lead", "once"])]
+    pub(crate) shared: bool,
+    /// Share it with nobody: the default, but for clients that use read/write locks
+    #[arg(short = 'x', long, conflicts_with_all = ["permits", "lead", "once"])]
+    pub(crate) exclusive: bool,
+    /// Let this many run at once; all who use the lock have to agree
+    #[arg(long, value_name = "N", conflicts_with_all = ["lead", "once"])]
+    pub(crate) permits: Option<u32>,
+    /// Take this many of the permits
+    #[arg(long, value_name = "K", requires = "permits", default_value_t = 1)]
+    pub(crate) take: u32,
+    /// Hold this lock, too: all or none
+    #[arg(long, value_name = "LOCK", conflicts_with_all = ["lead", "once"])]
+    pub(crate) also: Vec<String>,
+    /// Hold it as the leader of an election, for programs that look for one
+    #[arg(long, conflicts_with = "once")]
+    pub(crate) lead: bool,
+    /// Run once for this key on all hosts: if it has succeeded before, exit with 0
+    #[arg(long, value_name = "KEY")]
+    pub(crate) once: Option<String>,
+    /// After success, forget keys of --once that are older than this
+    #[arg(long, value_name = "AGE", requires = "once", value_parser = duration)]
+    pub(crate) forget_after: Option<Duration>,
+    /// What `show` says of this holder, beside its host, process and command
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    #[command(flatten)]
+    pub(crate) supervision: Supervision,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Lead {
+    /// The election: name below --base, or absolute path
+    #[arg(value_name = "ELECTION")]
+    pub(crate) lock: String,
+    /// What others find as the leader's id, such as an address [default: host and process]
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<String>,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
+    #[command(flatten)]
+    pub(crate) supervision: Supervision,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Linger {
+    /// End them: TERM, and KILL after --grace
+    Kill,
+    /// Hold the lock until they have ended
+    Wait,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IfUnavailable {
+    Fail,
+    Skip,
+    Run,
+}
+
+/// Reads a duration: a number of seconds, or with one of the units ms, s, m, h, d.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        other => return Err(format!("{other:?} is no unit; these are: ms, s, m, h, d")),
+    };
+    let number: f64 = match digits.bytes().all(|one| one.is_ascii_digit() || one == b'.') {
+        true => digits.parse().map_err(|_| "not a number".to_owned())?,
+        false => return Err("not a number".to_owned()),
+    };
+    Duration::try_from_secs_f64(number * unit).map_err(|_| "too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_has_no_contradiction() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_units() {
+        let all =
+            [("30", 30_000), ("1.5s", 1_500), ("10m", 600_000), ("250ms", 250), ("2h", 7_200_000)];
+        for (text, milliseconds) in all {
+            assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for wrong in ["", "s", "-1", "1w", "1.2.3", "inf", "1e9", "99999999999999999999d"] {
+            assert!(duration(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

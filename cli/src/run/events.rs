@@ -1,0 +1,89 @@
+//! The events of a run, as lines of JSON for programs: `--events`.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use zklock::Event;
+
+use crate::exit::Failure;
+
+/// Where the events go; nowhere by default.
+#[derive(Clone)]
+pub(super) struct Events {
+    file: Option<Arc<Mutex<File>>>,
+    lock: Arc<str>,
+}
+
+impl Events {
+    pub(super) fn to(target: Option<&Path>, lock: &str) -> Result<Events, Failure> {
+        let file = target.map(open).transpose()?;
+        Ok(Events { file: file.map(|file| Arc::new(Mutex::new(file))), lock: lock.into() })
+    }
+
+    /// Writes an event with these fields.
+    pub(super) fn write(&self, event: &str, fields: &Value) {
+        let Some(file) = &self.file else { return };
+        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let mut line = json!({ "time": time, "event": event, "lock": &*self.lock });
+        if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object()) {
+            line.extend(fields.clone());
+        }
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        // A full disk, or a reader that has gone, must not disturb the command.
+        let _ = file.write_all(format!("{line}\n").as_bytes());
+    }
+
+    /// Writes what the library reports, as far as it is about the session and this wait.
+    pub(super) fn library(&self, event: &Event) {
+        let milliseconds =
+            |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        match event {
+            Event::Connected { session, timeout, server, .. } => self.write(
+                "connected",
+                &json!({
+                    "session": session.map(|id| id.to_string()),
+                    "session_timeout_ms": timeout.map(milliseconds),
+                    "server": server.map(|server| server.to_string()),
+                }),
+            ),
+            Event::Suspended { lease_left, .. } => {
+                self.write("suspended", &json!({ "lease_left_ms": lease_left.map(milliseconds) }));
+            }
+            Event::Resumed { outage, .. } => {
+                self.write("resumed", &json!({ "outage_ms": milliseconds(*outage) }));
+            }
+            Event::Waiting { ahead, holder, .. } => {
+                self.write("waiting", &json!({ "ahead": ahead, "holder": holder }));
+            }
+            Event::Acquired { waited, token, .. } => self.write(
+                "acquired",
+                &json!({ "waited_ms": milliseconds(*waited), "token": token.to_string() }),
+            ),
+            Event::Lost { reason, .. } => {
+                self.write("lost", &json!({ "reason": reason.to_string() }));
+            }
+            Event::Released { held, .. } => {
+                self.write("released", &json!({ "held_ms": milliseconds(*held) }));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A file, or a descriptor that zklock was given.
+fn open(target: &Path) -> Result<File, Failure> {
+    let is_number = target.to_str().is_some_and(|text| text.parse::<u16>().is_ok());
+    let path = match is_number {
+        true => PathBuf::from("/dev/fd").join(target),
+        false => target.to_owned(),
+    };
+    OpenOptions::new()
+        .append(true)
+        .create(!is_number)
+        .open(path)
+        .map_err(|why| Failure::usage(format!("--events {}: {why}", target.display())))
+}

@@ -1,0 +1,368 @@
+//! The guard process, which stands between zklock and the command.
+//!
+//! It is a fork of zklock, made before there are threads. It starts the command in a group of its own, and ends
+//! it with all that it has started when the lock ends, by what zklock has told it last, or when zklock itself
+//! ends: also if zklock is stopped or killed. It is stopped or killed itself? Then zklock does the same (see
+//! `supervise`), and the kernel kills the command's first process.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{self, Command};
+
+use fork::Fork;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::prctl::{set_name, set_pdeathsig};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signalfd::SignalFd;
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, getpid, getppid, pipe2, setpgid, tcsetpgrp};
+use std::time::Duration;
+
+use super::messages::{Ended, Instant, Lines, Order, Report, send};
+use super::processes::{adopt_descendants, children, end_all, nanoseconds, now, readable, reap};
+use super::signals::{self, ASKING_TO_END, ENDING};
+use super::{KILL_BEFORE_END, OnLoss};
+use crate::options::Linger;
+
+/// What the guard has to know before it is told to start the command.
+pub(super) struct Plan {
+    pub(super) command: Vec<OsString>,
+    pub(super) on_loss: OnLoss,
+    pub(super) grace: Duration,
+    pub(super) linger: Linger,
+    pub(super) signals: SigSet,
+    /// Whether the command becomes the terminal's foreground group.
+    pub(super) takes_terminal: bool,
+}
+
+/// zklock's side of the guard process.
+pub(super) struct GuardProcess {
+    pub(super) process: Pid,
+    pub(super) orders: File,
+    pub(super) reports: File,
+}
+
+impl GuardProcess {
+    /// Forks. This process must have one thread.
+    pub(super) fn fork(plan: Plan) -> io::Result<GuardProcess> {
+        let (read_orders, write_orders) = pipe2(OFlag::O_CLOEXEC)?;
+        let (read_reports, write_reports) = pipe2(OFlag::O_CLOEXEC)?;
+        match fork()? {
+            Fork::Parent(process) => Ok(GuardProcess {
+                process: Pid::from_raw(process),
+                orders: write_orders.into(),
+                reports: read_reports.into(),
+            }),
+            Fork::Child => {
+                drop((write_orders, read_reports));
+                let result = Guard::new(plan, read_orders.into(), write_reports.into())
+                    .and_then(|mut guard| guard.serve());
+                // zklock sees the end of the pipe, and says that the guard has failed.
+                process::exit(i32::from(result.is_err()));
+            }
+        }
+    }
+}
+
+struct Guard {
+    plan: Plan,
+    orders: File,
+    lines: Lines,
+    reports: File,
+    signals: SignalFd,
+    timer: TimerFd,
+    command: Option<Pid>,
+    /// Until when the lock is certain to be held; `None` if there is no such time.
+    lock_ends: Option<Instant>,
+    is_warned: bool,
+    /// It is to be killed, whatever the time.
+    must_end: bool,
+    /// It was sent a signal that asks programs to end.
+    is_told_to_end: bool,
+    /// When to kill what the command has left running.
+    leftovers_end: Option<Instant>,
+    /// Its end tells the command that the lock is lost.
+    lost_pipe: Option<OwnedFd>,
+}
+
+impl Guard {
+    fn new(plan: Plan, orders: File, reports: File) -> io::Result<Guard> {
+        // Only for those who list processes.
+        let _ = set_name(c"zklock-guard");
+        // What is sent to zklock's group is zklock's to pass on.
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        adopt_descendants();
+        let signals = signals::source(&plan.signals)?;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
+        let (lines, lock_ends) = (Lines::default(), None);
+        let (command, is_warned, must_end, lost_pipe) = (None, false, false, None);
+        Ok(Guard {
+            plan,
+            orders,
+            lines,
+            reports,
+            signals,
+            timer,
+            command,
+            lock_ends,
+            is_warned,
+            must_end,
+            is_told_to_end: false,
+            leftovers_end: None,
+            lost_pipe,
+        })
+    }
+
+    /// Serves until the command has ended, or zklock has.
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            self.set_timer()?;
+            let [order, signal, timer] = readable([&self.orders, &self.signals, &self.timer])?;
+            if timer {
+                self.timer.wait()?;
+            }
+            if order && !self.read_orders()? {
+                // zklock has ended, and with it the heartbeats of its session.
+                self.kill_all()?;
+                return Ok(());
+            }
+            if signal {
+                self.take_signal()?;
+            }
+            // Also without a timer: after a stop of this process, everything is ready at once.
+            if self.look_at_time()? || self.look_at_command()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// False when zklock has ended.
+    fn read_orders(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; 4096];
+        let count = match self.orders.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            count => count?,
+        };
+        self.lines.add(&bytes[..count]);
+        while let Some(order) = self.lines.next() {
+            match order {
+                Order::Start { variables, lock_ends } => {
+                    self.lock_ends = lock_ends;
+                    self.start(&variables)?;
+                }
+                Order::Held { until } => self.lock_ends = until,
+                Order::Signal { number } => {
+                    if let Ok(signal) = Signal::try_from(number) {
+                        self.is_told_to_end |= ASKING_TO_END.contains(&signal);
+                        self.pass_on(signal);
+                    }
+                }
+                Order::Kill => self.must_end = true,
+            }
+        }
+        Ok(count > 0)
+    }
+
+    fn start(&mut self, variables: &[(String, String)]) -> io::Result<()> {
+        let (read_lost, write_lost) = pipe2(OFlag::O_CLOEXEC)?;
+        let (mut read_error, write_error) =
+            pipe2(OFlag::O_CLOEXEC).map(|(read, write)| (File::from(read), File::from(write)))?;
+        let guard = getpid();
+        let process = match fork()? {
+            Fork::Parent(process) => Pid::from_raw(process),
+            Fork::Child => {
+                let error = self.become_command(variables, &read_lost, guard);
+                let number = error.raw_os_error().unwrap_or(Errno::EINVAL as i32);
+                // If that fails, too, the exit code tells.
+                let _ = send(&mut &write_error, &number);
+                process::exit(126);
+            }
+        };
+        drop((read_lost, write_error));
+        let mut text = String::new();
+        read_error.read_to_string(&mut text)?;
+        if let Ok(error) = text.trim().parse() {
+            end_all(None, None, &[], None);
+            let process = process.as_raw();
+            return send(&mut self.reports, &Report::NotStarted { process, error });
+        }
+        (self.command, self.lost_pipe) = (Some(process), Some(write_lost));
+        send(&mut self.reports, &Report::Started { process: process.as_raw() })
+    }
+
+    /// In the forked child: runs the command, or returns why that failed.
+    fn become_command(
+        &self,
+        variables: &[(String, String)],
+        lost: &OwnedFd,
+        guard: Pid,
+    ) -> io::Error {
+        let prepare = || -> nix::Result<()> {
+            setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+            set_pdeathsig(Signal::SIGKILL)?;
+            if getppid() != guard {
+                return Err(Errno::ECHILD);
+            }
+            if self.plan.takes_terminal {
+                tcsetpgrp(io::stdin(), getpid())?;
+            }
+            fcntl(lost, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            SigSet::empty().thread_set_mask()
+        };
+        if let Err(error) = prepare() {
+            return error.into();
+        }
+        let Some((program, arguments)) = self.plan.command.split_first() else {
+            return Errno::ENOENT.into();
+        };
+        Command::new(program)
+            .args(arguments)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .env("ZKLOCK_LOST_FD", lost.as_raw_fd().to_string())
+            .exec()
+    }
+
+    fn take_signal(&mut self) -> io::Result<()> {
+        if let Some(signal) = signals::next(&self.signals)? {
+            if ENDING.contains(&signal) {
+                self.pass_on(signal);
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_on(&self, signal: Signal) {
+        if let Some(group) = self.command {
+            let _ = killpg(group, signal);
+        }
+    }
+
+    /// When the signal that is to end the command is due, and when KILL is.
+    fn due(&self) -> Option<(Instant, Instant)> {
+        let end = self.lock_ends.filter(|_| self.plan.on_loss != OnLoss::Warn)?;
+        let kill = end.saturating_sub(nanoseconds(KILL_BEFORE_END));
+        Some((kill.saturating_sub(nanoseconds(self.plan.grace)), kill))
+    }
+
+    fn set_timer(&self) -> io::Result<()> {
+        let due = self.due().filter(|_| self.command.is_some());
+        let next = due.map(|(signal, kill)| match self.plan.on_loss {
+            OnLoss::Signal(_) if !self.is_warned => signal,
+            _ => kill,
+        });
+        match next.into_iter().chain(self.leftovers_end).min() {
+            None => self.timer.unset()?,
+            Some(at) => {
+                // Zero would be no timer.
+                let at = TimeSpec::from_duration(Duration::from_nanos(at.max(1)));
+                let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
+                self.timer.set(Expiration::OneShot(at), flags)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the time was over, and the command was killed.
+    fn look_at_time(&mut self) -> io::Result<bool> {
+        if self.command.is_none() {
+            return Ok(false);
+        }
+        let (signal, kill) = self.due().unwrap_or((Instant::MAX, Instant::MAX));
+        let now = now();
+        if now >= kill || self.must_end {
+            self.kill_all()?;
+            return Ok(true);
+        }
+        if let OnLoss::Signal(ending) = self.plan.on_loss {
+            if now >= signal && !self.is_warned {
+                self.is_warned = true;
+                self.lost_pipe = None;
+                self.is_told_to_end = true;
+                self.pass_on(ending);
+                // If it is stopped, it could not act on the signal.
+                self.pass_on(Signal::SIGCONT);
+                send(&mut self.reports, &Report::Warned)?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Kills the command and all that it has started, and reports its end.
+    fn kill_all(&mut self) -> io::Result<()> {
+        self.lost_pipe = None;
+        let Some(command) = self.command else { return Ok(()) };
+        let status = end_all(Some(command), Some(command), &[], None);
+        let ended = Ended { by_guard: true, ..ending(status) };
+        self.report_end(ended);
+        Ok(())
+    }
+
+    /// zklock may have ended.
+    fn report_end(&mut self, ended: Ended) {
+        let _ = send(&mut self.reports, &Report::Ended(ended));
+    }
+
+    /// Whether the command has ended, and nothing of it is left.
+    fn look_at_command(&mut self) -> io::Result<bool> {
+        let Some(command) = self.command else { return Ok(false) };
+        reap(&[command]);
+        let look = |flags: WaitPidFlag| waitid(Id::Pid(command), flags | WaitPidFlag::WNOHANG);
+        let status = match look(WaitPidFlag::WSTOPPED) {
+            Ok(WaitStatus::Stopped(_, signal)) => {
+                send(&mut self.reports, &Report::Stopped { signal: signal as i32 })?;
+                look(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
+            }
+            _ => look(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT),
+        };
+        if matches!(status, Ok(WaitStatus::StillAlive)) {
+            return Ok(false);
+        }
+        // It is not reaped yet, so nobody else can have the number of its group.
+        let left: Vec<Pid> = children().into_iter().filter(|child| *child != command).collect();
+        if !left.is_empty() && !self.leftovers_are_late(command, &left) {
+            return Ok(false);
+        }
+        end_all(Some(command), Some(command), &[], None);
+        let had_left_some = self.leftovers_end.is_some();
+        self.report_end(Ended { had_left_some, ..ending(status.ok()) });
+        Ok(true)
+    }
+
+    /// Whether what the command has left running has had its time; tells it to end, once.
+    fn leftovers_are_late(&mut self, command: Pid, left: &[Pid]) -> bool {
+        // Those that were told to end take their time, as the command itself might have done.
+        if self.plan.linger == Linger::Wait || self.is_told_to_end {
+            return false;
+        }
+        let end = *self.leftovers_end.get_or_insert_with(|| {
+            let _ = killpg(command, Signal::SIGTERM);
+            for child in left {
+                let _ = kill(*child, Signal::SIGTERM);
+            }
+            now().saturating_add(nanoseconds(self.plan.grace))
+        });
+        now() >= end
+    }
+}
+
+/// Forks this process, which has one thread.
+fn fork() -> io::Result<Fork> {
+    fork::fork().map_err(|_| io::Error::last_os_error())
+}
+
+fn ending(status: Option<WaitStatus>) -> Ended {
+    match status {
+        Some(WaitStatus::Exited(_, code)) => Ended { code: Some(code), ..Ended::default() },
+        Some(WaitStatus::Signaled(_, signal, _)) => {
+            Ended { signal: Some(signal as i32), ..Ended::default() }
+        }
+        // A real-time signal, which has no name.
+        _ => Ended { signal: Some(127), ..Ended::default() },
+    }
+}

@@ -1,0 +1,105 @@
+//! What zklock and its guard process tell each other: lines of JSON through two pipes.
+
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds of the clock that also counts while the machine sleeps.
+pub(super) type Instant = u64;
+
+/// What the guard is told.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Run the command, with these environment variables added.
+    Start { variables: Vec<(String, String)>, lock_ends: Option<Instant> },
+    /// The lock is certain to be held until then. `None`: for as long as this process lives.
+    Held { until: Option<Instant> },
+    /// Pass this signal on to the command's group.
+    Signal { number: i32 },
+    /// End the command and all that it has started, now.
+    Kill,
+}
+
+/// What the guard reports.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(super) enum Report {
+    Started {
+        process: i32,
+    },
+    /// The command could not be run, for this reason of the operating system's.
+    NotStarted {
+        process: i32,
+        error: i32,
+    },
+    /// The command was stopped by this signal.
+    Stopped {
+        signal: i32,
+    },
+    /// The end of the lock is near, and the command was sent the signal that is to end it.
+    Warned,
+    Ended(Ended),
+}
+
+/// How the command has ended, after which nothing of it is left.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct Ended {
+    pub(super) code: Option<i32>,
+    pub(super) signal: Option<i32>,
+    /// It had left processes running, and they were told to end, or killed.
+    pub(super) had_left_some: bool,
+    /// It was killed because the lock was at its end.
+    pub(super) by_guard: bool,
+}
+
+/// Writes a message in one piece: short ones are never mixed with others, nor written by half.
+pub(super) fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}
+
+/// Finds whole lines in what was read so far.
+#[derive(Debug, Default)]
+pub(super) struct Lines(Vec<u8>);
+
+impl Lines {
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    pub(super) fn next<T: for<'a> Deserialize<'a>>(&mut self) -> Option<T> {
+        loop {
+            let end = self.0.iter().position(|byte| *byte == b'\n')?;
+            let line: Vec<u8> = self.0.drain(..=end).collect();
+            // Both ends are the same program: another line can only be a part of one.
+            if let Ok(message) = serde_json::from_slice(&line) {
+                return Some(message);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_in_pieces() {
+        let (mut bytes, mut lines) = (Vec::new(), Lines::default());
+        let start = Order::Start {
+            variables: vec![("A".into(), "b\nc".into())],
+            lock_ends: Some(u64::MAX),
+        };
+        send(&mut bytes, &start).unwrap();
+        send(&mut bytes, &Order::Kill).unwrap();
+        let (first, second) = bytes.split_at(20);
+        lines.add(first);
+        assert_eq!(lines.next::<Order>(), None);
+        lines.add(second);
+        assert_eq!(lines.next(), Some(start));
+        assert_eq!(lines.next(), Some(Order::Kill));
+        assert_eq!(lines.next::<Order>(), None);
+    }
+}

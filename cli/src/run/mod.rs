@@ -1,0 +1,358 @@
+//! `zklock run` and `zklock lead`: a command that lives only while a lock is held.
+//!
+//! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
+//! command; and the command, in a group of its own. `supervise` is what zklock does meanwhile, `waiting` what
+//! it does before, `held` the locks.
+
+mod events;
+mod guard;
+mod held;
+mod messages;
+mod notify;
+mod processes;
+mod signals;
+mod supervise;
+mod waiting;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use zklock::once::OnceOutcome;
+use zklock::{Acl, Client, ErrorKind, Once};
+
+use self::events::Events;
+use self::guard::{GuardProcess, Plan};
+use self::held::Held;
+use self::supervise::{Supervisor, Terminal};
+use self::waiting::Waiting;
+use crate::connect::Lock;
+use crate::exit::{Exit, Failure};
+use crate::options::{Global, IfUnavailable, Lead, Patience, Run, Supervision};
+use crate::words::{complain, lasting, say};
+
+/// The guard kills the command this long before the lock ends.
+const KILL_BEFORE_END: Duration = Duration::from_millis(150);
+
+/// If the guard has not done it by then, because it is stopped, zklock does.
+const FORCE_BEFORE_END: Duration = Duration::from_millis(50);
+
+/// What is done to the command when the lock is about to be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnLoss {
+    /// This signal, and then KILL.
+    Signal(Signal),
+    Kill,
+    /// Nothing: it works on while others may hold the lock.
+    Warn,
+}
+
+impl FromStr for OnLoss {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<OnLoss, String> {
+        let name = text.to_ascii_uppercase();
+        let name = name.strip_prefix("SIG").unwrap_or(&name);
+        match name {
+            "WARN" => Ok(OnLoss::Warn),
+            "KILL" => Ok(OnLoss::Kill),
+            "STOP" => Err("a stopped command could work on later".to_owned()),
+            _ => Signal::from_str(&format!("SIG{name}"))
+                .map(OnLoss::Signal)
+                .map_err(|_| "neither term, kill, warn nor the name of a signal".to_owned()),
+        }
+    }
+}
+
+/// How it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Mutex,
+    Shared,
+    Exclusive,
+    Permits { of: u32, take: u32 },
+    Leader,
+}
+
+/// What `run` and `lead` have in common.
+struct Job {
+    lock: Lock,
+    also: Vec<Lock>,
+    mode: Mode,
+    patience: Patience,
+    /// What the contender's node says.
+    data: String,
+    acl: Vec<Acl>,
+    once: Option<String>,
+    forget_after: Option<Duration>,
+    supervision: Supervision,
+}
+
+pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
+    let mode = match run.permits {
+        Some(of) => Mode::Permits { of, take: run.take },
+        None if run.lead => Mode::Leader,
+        None if run.shared => Mode::Shared,
+        None if run.exclusive => Mode::Exclusive,
+        None => Mode::Mutex,
+    };
+    let also = run.also.iter().map(|lock| global.path(lock)).collect::<Result<_, _>>()?;
+    let job = Job {
+        lock: global.path(&run.lock)?,
+        also,
+        mode,
+        data: description(&run.supervision.command, run.label.as_deref())?,
+        acl: global.acl(),
+        once: run.once,
+        forget_after: run.forget_after,
+        patience: run.patience,
+        supervision: run.supervision,
+    };
+    carry_out(global, job, &run.lock)
+}
+
+pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
+    let data = match lead.id {
+        Some(id) => id,
+        None => description(&lead.supervision.command, None)?,
+    };
+    let job = Job {
+        lock: global.path(&lead.lock)?,
+        also: Vec::new(),
+        mode: Mode::Leader,
+        data,
+        acl: global.acl(),
+        once: None,
+        forget_after: None,
+        patience: lead.patience,
+        supervision: lead.supervision,
+    };
+    carry_out(global, job, &lead.lock)
+}
+
+/// What a contender says about itself: as the library does, with the command as the program.
+fn description(command: &[OsString], label: Option<&str>) -> Result<String, Failure> {
+    let host = nix::unistd::gethostname()?;
+    let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join("_");
+    let mut text = format!(
+        "host={} pid={} program={} thread=zklock",
+        one_line(&host.to_string_lossy()),
+        std::process::id(),
+        one_line(&program.to_string_lossy()),
+    );
+    if let Some(label) = label {
+        if label.contains('\n') {
+            return Err(Failure::usage("a label is one line"));
+        }
+        text.push_str(&format!("\nlabel={label}"));
+    }
+    Ok(text)
+}
+
+fn carry_out(global: &Global, job: Job, subject: &str) -> Result<Exit, Failure> {
+    let events = Events::to(job.supervision.events.as_deref(), &job.lock.path)?;
+    let builder = global.builder()?;
+    // Up to here, and until the guard process is forked, there is one thread.
+    let set = signals::block()?;
+    let terminal = Terminal::of_standard_input();
+    let guard = GuardProcess::fork(Plan {
+        command: job.supervision.command.clone(),
+        on_loss: job.supervision.on_loss,
+        grace: job.supervision.grace,
+        linger: job.supervision.linger,
+        signals: set,
+        takes_terminal: terminal.is_ours(),
+    })?;
+    let (sender, happenings) = mpsc::channel();
+    let waiting = Waiting::begin(&set, sender.clone())?;
+    let supervisor =
+        Supervisor::new(subject, guard, terminal, &job, events.clone(), sender, happenings)?;
+
+    supervisor.tell_of_wait(&job.lock.path);
+    let begun = Instant::now();
+    let reported = builder.on_event({
+        let events = events.clone();
+        move |event| events.library(event)
+    });
+    let found =
+        reported.connect_within(waiting.cancel()).map_err(Failure::from).and_then(|client| {
+            waiting.has_client(&client);
+            check_grace(&client, &job)?;
+            waiting.tell_of_others(&client, subject, &job);
+            Ok((Held::acquire(&client, &job, waiting.cancel())?, client))
+        });
+    if let Some(signal) = waiting.end() {
+        // Nothing was started, and nothing will be.
+        return Ok(Exit::Signal(signal as i32));
+    }
+    let (held, client) = match found {
+        Ok((Some(held), client)) => (held, client),
+        Ok((None, client)) => {
+            let failure = conflict(&client, &job);
+            client.close();
+            return Err(failure);
+        }
+        Err(failure) if failure.exit == Exit::Unavailable => {
+            return unavailable(failure, &job, supervisor, subject);
+        }
+        Err(failure) => return Err(failure),
+    };
+    if global.verbose > 0 {
+        say(subject, &format!("held, after {}", lasting(begun.elapsed())));
+    }
+    let exit = match &job.once {
+        None => supervisor.supervise(&client, &held, &job.lock)?,
+        Some(key) => once(&client, &held, &job, key, supervisor, subject)?,
+    };
+    let exit = match held.release() {
+        Ok(true) => exit,
+        Ok(false) => {
+            say(subject, "the release was not confirmed: it goes with the session, at its timeout");
+            exit
+        }
+        Err(_) if exit == Exit::LockLost => exit,
+        // The news of it may come after the end of the command.
+        Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::SessionLost) => {
+            complain(subject, &format!("LOCK LOST before the end of the command: {error}"));
+            Exit::LockLost
+        }
+        Err(error) => {
+            say(subject, &format!("could not be released: {error}"));
+            exit
+        }
+    };
+    client.close();
+    Ok(exit)
+}
+
+/// Others hold it.
+fn conflict(client: &Client, job: &Job) -> Failure {
+    let exit = Exit::Conflict(job.patience.conflict_exit_code);
+    if job.patience.conflict_exit_code == 0 {
+        return Failure::silent(exit);
+    }
+    let others = held::others(client, &job.lock);
+    let why = match job.patience.wait {
+        Some(limit) => format!("not free within {}", lasting(limit)),
+        None => "not waiting (-n)".to_owned(),
+    };
+    Failure::new(exit, format!("{others}; {why}"))
+}
+
+/// ZooKeeper cannot be reached, and nothing was run.
+fn unavailable(
+    failure: Failure,
+    job: &Job,
+    supervisor: Supervisor<'_>,
+    subject: &str,
+) -> Result<Exit, Failure> {
+    let what = failure.during("ZooKeeper cannot be reached");
+    match job.supervision.if_unavailable {
+        IfUnavailable::Fail => {
+            Err(Failure::new(what.exit, format!("{}. The command was NOT run", what.message)))
+        }
+        IfUnavailable::Skip => {
+            say(subject, &format!("{}. The command was not run", what.message));
+            Ok(Exit::Success)
+        }
+        IfUnavailable::Run => {
+            say(subject, &format!("{}. The command runs WITHOUT the lock", what.message));
+            supervisor.supervise_without_lock(&job.lock)
+        }
+    }
+}
+
+/// A command that is told of a loss in time needs that time also when all is well.
+fn check_grace(client: &Client, job: &Job) -> Result<(), Failure> {
+    let Some(timeout) = client.session_timeout() else { return Ok(()) };
+    let needed = match job.supervision.on_loss {
+        OnLoss::Warn => return Ok(()),
+        OnLoss::Kill => KILL_BEFORE_END,
+        OnLoss::Signal(_) => KILL_BEFORE_END + job.supervision.grace,
+    };
+    if needed < timeout / 3 {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "the grace of {} is too long for a session timeout of {}: it has to be well below a third of that, or the \
+         command would be ended without an outage",
+        lasting(job.supervision.grace),
+        lasting(timeout)
+    )))
+}
+
+/// Runs the command unless this key has its mark, and leaves the mark.
+fn once(
+    client: &Client,
+    held: &Held,
+    job: &Job,
+    key: &str,
+    supervisor: Supervisor<'_>,
+    subject: &str,
+) -> Result<Exit, Failure> {
+    let Some(guard) = held.mutex() else { return Err(Failure::usage("--once needs a plain lock")) };
+    // Beside the lock's node: its children are the contenders.
+    let marks = Once::builder(client, &job.lock.base, format!("{}.once", job.lock.name))
+        .acl(job.acl.clone())
+        .build();
+    let mut exit = None;
+    let outcome = marks.run_holding(guard, key, || {
+        let ended = supervisor.supervise(client, held, &job.lock)?;
+        exit = Some(ended);
+        match ended {
+            Exit::Command(0) => Ok(()),
+            _ => Err(Failure::silent(ended)),
+        }
+    });
+    match outcome {
+        Ok(OnceOutcome::Done(())) => {}
+        // A call that holds the lock is told of no other holder.
+        Ok(_) => return Ok(Exit::Success),
+        Err(failure) if exit == Some(Exit::Command(0)) => {
+            let lost = !held.is_held();
+            let exit = if lost { Exit::LockLost } else { Exit::Failed };
+            return Err(Failure::new(exit, failure.message));
+        }
+        Err(failure) => return exit.ok_or(failure),
+    }
+    if let Some(age) = job.forget_after {
+        if let Err(error) = marks.prune(age) {
+            say(subject, &format!("old keys of --once could not be forgotten: {error}"));
+        }
+    }
+    Ok(Exit::Command(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_loss_is_a_signal_or_a_word() {
+        let all = [
+            ("term", OnLoss::Signal(Signal::SIGTERM)),
+            ("SIGUSR1", OnLoss::Signal(Signal::SIGUSR1)),
+            ("int", OnLoss::Signal(Signal::SIGINT)),
+            ("kill", OnLoss::Kill),
+            ("warn", OnLoss::Warn),
+        ];
+        for (text, on_loss) in all {
+            assert_eq!(text.parse(), Ok(on_loss), "{text}");
+        }
+        for wrong in ["", "stop", "9", "nothing"] {
+            assert!(wrong.parse::<OnLoss>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_contender_is_described_in_one_line_and_a_label() {
+        let command = ["/opt/my backup.sh".into(), "-x".into()];
+        let text = description(&command, Some("of web1")).unwrap();
+        assert!(text.contains(" program=my_backup.sh thread=zklock\nlabel=of web1"), "{text}");
+        assert!(description(&command, Some("two\nlines")).is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! Children, groups and the clock, as the kernel shows them.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+
+use super::messages::Instant;
+
+/// The present, by the clock that also counts while the machine sleeps.
+pub(super) fn now() -> Instant {
+    // It cannot fail with a clock that Linux has had since 2.6.39.
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+    nanoseconds(time)
+}
+
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Descendants that lose their parent become this process's children, wherever they have gone.
+pub(super) fn adopt_descendants() {
+    // Without it, those that left the command's group are not found.
+    let _ = set_child_subreaper(true);
+}
+
+/// The children of this process, which must have one thread that has any.
+pub(super) fn children() -> Vec<Pid> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let text: String = texts.collect();
+    text.split_whitespace().filter_map(|one| one.parse().ok()).map(Pid::from_raw).collect()
+}
+
+/// Kills the group and all children of this process except for `spared`, and their descendants, until none is
+/// left or `limit` has passed. Returns how `command` ended, if it was reaped here.
+pub(super) fn end_all(
+    group: Option<Pid>,
+    command: Option<Pid>,
+    spared: &[Pid],
+    limit: Option<Duration>,
+) -> Option<WaitStatus> {
+    let (mut group, mut ended) = (group, None);
+    let until = limit.map(|limit| now().saturating_add(nanoseconds(limit)));
+    loop {
+        if let Some(group) = group {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        let mut some_left = false;
+        for child in children() {
+            if spared.contains(&child) {
+                continue;
+            }
+            let _ = kill(child, Signal::SIGKILL);
+            match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => some_left = true,
+                other if Some(child) == command => {
+                    // From now on, others may get the number of its group.
+                    group = None;
+                    ended = other.ok();
+                }
+                _ => {}
+            }
+        }
+        let is_late = until.is_some_and(|until| now() >= until);
+        if is_late || (!some_left && !children().iter().any(|child| !spared.contains(child))) {
+            return ended;
+        }
+        pause(Duration::from_millis(2));
+    }
+}
+
+/// Reaps children that have ended, except for `spared`.
+pub(super) fn reap(spared: &[Pid]) {
+    for child in children() {
+        if !spared.contains(&child) {
+            let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
+        }
+    }
+}
+
+/// Waits a little: for processes that were killed, whose end there is no descriptor to wait for.
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Waits until one of these can be read, and says which. Without a time limit.
+pub(super) fn readable<const N: usize>(of: [&dyn AsFd; N]) -> nix::Result<[bool; N]> {
+    let mut asked = of.map(|one| PollFd::new(one.as_fd(), PollFlags::POLLIN));
+    loop {
+        match poll(&mut asked, PollTimeout::NONE) {
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Ok(asked.map(|one| one.any().unwrap_or(false))),
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! What zklock does while the command runs: it passes on signals and the lock's time, and judges the end.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
+use serde_json::json;
+use zklock::{Client, LossReason};
+
+use super::events::Events;
+use super::guard::GuardProcess;
+use super::held::Held;
+use super::messages::{Ended, Lines, Order, Report, send};
+use super::notify::Manager;
+use super::processes::{adopt_descendants, children, end_all, nanoseconds, now, reap};
+use super::signals::ASKING_TO_END;
+use super::{FORCE_BEFORE_END, Job, OnLoss};
+use crate::connect::Lock;
+use crate::exit::{Exit, Failure};
+use crate::words::{complain, lasting, say};
+
+/// How long the guard may take to kill the command after a loss that came without warning.
+const GUARD_TAKES: Duration = Duration::from_millis(200);
+
+/// How long processes may take to end after KILL; those in an uninterruptible sleep take longer.
+const KILL_TAKES: Duration = Duration::from_secs(10);
+
+/// What happens while the command runs.
+#[derive(Debug)]
+pub(super) enum Happening {
+    Signal(Signal),
+    Reported(Report),
+    /// The guard process has ended.
+    GuardEnded,
+    Lost(LossReason),
+    ReleaseRequested,
+}
+
+/// The terminal that standard input is, if it is the one of this session.
+#[derive(Clone, Copy)]
+pub(super) struct Terminal {
+    is_there: bool,
+}
+
+impl Terminal {
+    pub(super) fn of_standard_input() -> Terminal {
+        let input = io::stdin();
+        Terminal { is_there: input.is_terminal() && tcgetpgrp(&input).is_ok() }
+    }
+
+    /// Whether zklock is in its foreground, so that the command is to be.
+    pub(super) fn is_ours(self) -> bool {
+        self.is_there && tcgetpgrp(io::stdin()) == Ok(getpgrp())
+    }
+
+    /// Takes it back from the command.
+    fn take_from(self, group: Option<Pid>) {
+        if self.is_there && group.is_some() && tcgetpgrp(io::stdin()).ok() == group {
+            let _ = tcsetpgrp(io::stdin(), getpgrp());
+        }
+    }
+
+    /// Gives it to the command, if zklock was put into the foreground.
+    fn give_to(self, group: Pid) {
+        if self.is_ours() {
+            let _ = tcsetpgrp(io::stdin(), group);
+        }
+    }
+}
+
+/// Watches over the guard process and the command.
+pub(super) struct Supervisor<'a> {
+    subject: &'a str,
+    program: String,
+    guard: Pid,
+    orders: File,
+    terminal: Terminal,
+    on_loss: OnLoss,
+    grace: Duration,
+    events: Events,
+    manager: Manager,
+    to_self: Sender<Happening>,
+    happenings: Receiver<Happening>,
+    /// Children that this process had before: it may have been another program.
+    not_ours: Vec<Pid>,
+}
+
+/// What is known of the command.
+#[derive(Default)]
+struct Progress {
+    command: Option<Pid>,
+    lost: Option<Loss>,
+    /// When the command has to be gone, whatever the guard does.
+    force_at: Option<u64>,
+    ending_signals: u32,
+    /// After a second signal that was to end it.
+    kill_at: Option<u64>,
+    is_kill_wanted: bool,
+}
+
+/// Why the lock counts as lost.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Reason(LossReason),
+    /// The command was told to end, or killed, since the lock was about to end.
+    Near,
+}
+
+impl<'a> Supervisor<'a> {
+    pub(super) fn new(
+        subject: &'a str,
+        guard: GuardProcess,
+        terminal: Terminal,
+        job: &Job,
+        events: Events,
+        to_self: Sender<Happening>,
+        happenings: Receiver<Happening>,
+    ) -> Result<Supervisor<'a>, Failure> {
+        adopt_descendants();
+        let not_ours = children().into_iter().filter(|one| *one != guard.process).collect();
+        let (mut reports, to) = (guard.reports, to_self.clone());
+        thread::Builder::new().name("zklock-reports".to_owned()).spawn(move || {
+            let (mut lines, mut bytes) = (Lines::default(), [0; 512]);
+            while let Ok(count @ 1..) = reports.read(&mut bytes) {
+                lines.add(&bytes[..count]);
+                while let Some(report) = lines.next() {
+                    let _ = to.send(Happening::Reported(report));
+                }
+            }
+            let _ = to.send(Happening::GuardEnded);
+        })?;
+        let program = job.supervision.command.first().map(|one| one.to_string_lossy().into_owned());
+        Ok(Supervisor {
+            subject,
+            program: program.unwrap_or_default(),
+            guard: guard.process,
+            orders: guard.orders,
+            terminal,
+            on_loss: job.supervision.on_loss,
+            grace: job.supervision.grace,
+            events,
+            manager: Manager::new(job.supervision.notify),
+            to_self,
+            happenings,
+            not_ours,
+        })
+    }
+
+    /// Tells the service manager what this process waits for.
+    pub(super) fn tell_of_wait(&self, what: &str) {
+        self.manager.waits(what);
+    }
+
+    /// Runs the command while the lock is held.
+    pub(super) fn supervise(
+        self,
+        client: &Client,
+        held: &Held,
+        lock: &Lock,
+    ) -> Result<Exit, Failure> {
+        let to = self.to_self.clone();
+        held.on_lost(move |reason| {
+            let _ = to.send(Happening::Lost(reason));
+        });
+        let to = self.to_self.clone();
+        held.on_release_requested(move || {
+            let _ = to.send(Happening::ReleaseRequested);
+        });
+        let timeout = client.session_timeout().unwrap_or(Duration::from_secs(10));
+        let tick = (timeout / 20).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        self.watch(Some(held), held.variables(client, lock), tick)
+    }
+
+    /// Runs it although nothing is held.
+    pub(super) fn supervise_without_lock(self, lock: &Lock) -> Result<Exit, Failure> {
+        let variables = vec![("ZKLOCK_LOCK".to_owned(), lock.path.clone())];
+        self.watch(None, variables, Duration::from_secs(3600))
+    }
+
+    fn watch(
+        mut self,
+        held: Option<&Held>,
+        variables: Vec<(String, String)>,
+        tick: Duration,
+    ) -> Result<Exit, Failure> {
+        let begun = Instant::now();
+        let lock_ends = self.lock_ends(held);
+        if held.is_some_and(|held| !held.is_held()) {
+            return Err(Failure::new(
+                Exit::LockLost,
+                "the lock was lost before the command could start",
+            ));
+        }
+        send(&mut self.orders, &Order::Start { variables, lock_ends }).map_err(|_| {
+            let message = "the guard process was killed before the command could start";
+            Failure::new(Exit::Failed, message)
+        })?;
+        // If the guard is stopped, the pipe fills up; this process must go on.
+        fcntl(&self.orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let mut progress = Progress { force_at: self.force_at(lock_ends), ..Progress::default() };
+        loop {
+            let wake_at = [progress.force_at, progress.kill_at].into_iter().flatten().min();
+            let until = wake_at.map(|at| Duration::from_nanos(at.saturating_sub(now())));
+            let happening = self.happenings.recv_timeout(until.unwrap_or(tick).min(tick)).ok();
+            let step = match happening {
+                Some(Happening::Reported(Report::NotStarted { process, error })) => {
+                    // It may have got that far.
+                    self.terminal.take_from(Some(Pid::from_raw(process)));
+                    return Ok(self.not_started(error));
+                }
+                Some(Happening::Reported(Report::Ended(ended))) => Some(ended),
+                Some(Happening::GuardEnded) => {
+                    complain(self.subject, "the guard process was killed, so the command is, too");
+                    self.end_by_force(&progress);
+                    return Ok(self.end(progress.lost, Exit::Failed, begun));
+                }
+                Some(other) => {
+                    self.take(other, &mut progress, held);
+                    None
+                }
+                None => None,
+            };
+            if let Some(ended) = step {
+                self.terminal.take_from(progress.command);
+                let _ = waitpid(self.guard, None);
+                return Ok(self.judge(held, &progress, ended, begun));
+            }
+            self.look_at_lock(held, &mut progress);
+            if progress.force_at.is_some_and(|at| now() >= at) {
+                if self.guard_has_ended() {
+                    // This process was stopped meanwhile: the news is on its way. By now, others may have the
+                    // number of the command's group.
+                    progress.force_at = None;
+                    continue;
+                }
+                self.end_by_force(&progress);
+                let loss = progress.lost.unwrap_or(Loss::Near);
+                return Ok(self.end(Some(loss), Exit::LockLost, begun));
+            }
+            if progress.kill_at.is_some_and(|at| now() >= at) {
+                (progress.kill_at, progress.is_kill_wanted) = (None, true);
+                self.order(&Order::Kill);
+            }
+        }
+    }
+
+    fn guard_has_ended(&self) -> bool {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        !matches!(waitid(Id::Pid(self.guard), look), Ok(WaitStatus::StillAlive))
+    }
+
+    /// Until when the lock is certain to be held.
+    fn lock_ends(&self, held: Option<&Held>) -> Option<u64> {
+        // The clock first: otherwise a pause in between would make it longer.
+        let now = now();
+        held.map(|held| now.saturating_add(nanoseconds(held.lease_left())))
+    }
+
+    fn force_at(&self, lock_ends: Option<u64>) -> Option<u64> {
+        let end = lock_ends.filter(|_| self.on_loss != OnLoss::Warn)?;
+        Some(end.saturating_sub(nanoseconds(FORCE_BEFORE_END)))
+    }
+
+    /// Tells the guard how long the lock is held now.
+    fn look_at_lock(&mut self, held: Option<&Held>, progress: &mut Progress) {
+        let Some(held) = held.filter(|_| progress.lost.is_none()) else { return };
+        if held.is_held() {
+            let until = self.lock_ends(Some(held));
+            progress.force_at = self.force_at(until);
+            self.order(&Order::Held { until });
+        }
+    }
+
+    fn take(&mut self, happening: Happening, progress: &mut Progress, held: Option<&Held>) {
+        match happening {
+            Happening::Signal(Signal::SIGCHLD) => {
+                let mut spared = self.not_ours.clone();
+                spared.push(self.guard);
+                reap(&spared);
+            }
+            Happening::Signal(Signal::SIGTSTP) => {
+                self.order(&Order::Signal { number: Signal::SIGSTOP as i32 });
+                self.stop(progress, held);
+            }
+            Happening::Signal(Signal::SIGCONT) => self.go_on(progress, held),
+            Happening::Signal(signal) => {
+                self.order(&Order::Signal { number: signal as i32 });
+                if ASKING_TO_END.contains(&signal) {
+                    progress.ending_signals += 1;
+                    if progress.ending_signals == 2 {
+                        let at = now().saturating_add(nanoseconds(self.grace));
+                        progress.kill_at = Some(at);
+                    }
+                }
+            }
+            Happening::Reported(Report::Started { process }) => {
+                progress.command = Some(Pid::from_raw(process));
+                self.manager.ready();
+                self.events.write("started", &json!({ "pid": process }));
+            }
+            Happening::Reported(Report::Stopped { signal }) => {
+                let by_terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+                if self.terminal.is_there && by_terminal.iter().any(|one| *one as i32 == signal) {
+                    self.stop(progress, held);
+                }
+            }
+            Happening::Reported(Report::Warned) => {
+                self.manager.stopping();
+                progress.lost.get_or_insert(Loss::Near);
+                let group = progress.command.map(|group| format!(" (group {group})"));
+                complain(
+                    self.subject,
+                    &format!(
+                        "the lock is about to be LOST: no server has confirmed the session in time; {} to {}{}, \
+                         KILL within {}",
+                        self.signal_name(),
+                        self.program,
+                        group.unwrap_or_default(),
+                        lasting(self.grace)
+                    ),
+                );
+            }
+            Happening::Lost(reason) => {
+                progress.lost = Some(Loss::Reason(reason));
+                if self.on_loss == OnLoss::Warn {
+                    complain(
+                        self.subject,
+                        &format!("LOCK LOST: {reason}; the command goes on (--on-loss warn)"),
+                    );
+                } else {
+                    self.order(&Order::Kill);
+                    let at = now().saturating_add(nanoseconds(GUARD_TAKES));
+                    progress.force_at = Some(progress.force_at.map_or(at, |before| before.min(at)));
+                }
+            }
+            Happening::ReleaseRequested => {
+                self.events.write("release_requested", &json!({}));
+                say(self.subject, "another client asks for its release; the command goes on");
+            }
+            Happening::Reported(Report::NotStarted { .. } | Report::Ended(_))
+            | Happening::GuardEnded => {}
+        }
+    }
+
+    fn signal_name(&self) -> String {
+        match self.on_loss {
+            OnLoss::Signal(signal) => signal.as_str().trim_start_matches("SIG").to_owned(),
+            OnLoss::Kill | OnLoss::Warn => "KILL".to_owned(),
+        }
+    }
+
+    /// Stops this process, as a shell's job; the guard process goes on, and with it the lock's time.
+    fn stop(&mut self, progress: &mut Progress, held: Option<&Held>) {
+        self.terminal.take_from(progress.command);
+        let _ = kill(getpid(), Signal::SIGSTOP);
+        self.go_on(progress, held);
+    }
+
+    /// Lets the command go on after a stop, if the lock is still held.
+    fn go_on(&mut self, progress: &mut Progress, held: Option<&Held>) {
+        if held.is_some_and(|held| !held.is_held()) && self.on_loss != OnLoss::Warn {
+            progress.lost.get_or_insert(Loss::Near);
+            self.order(&Order::Kill);
+            return;
+        }
+        self.look_at_lock(held, progress);
+        if let Some(group) = progress.command {
+            self.terminal.give_to(group);
+        }
+        self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
+    }
+
+    /// Tells the guard something. If it is stopped, or has ended, `force_at` and its last report count.
+    fn order(&mut self, order: &Order) {
+        let _ = send(&mut self.orders, order);
+    }
+
+    /// Ends the guard, the command, and all that the command has started.
+    fn end_by_force(&self, progress: &Progress) {
+        // It is not reaped: the guard that would have done it, and reported it, is stopped or has ended.
+        if let Some(group) = progress.command {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        let _ = kill(self.guard, Signal::SIGKILL);
+        end_all(progress.command, progress.command, &self.not_ours, Some(KILL_TAKES));
+        self.terminal.take_from(progress.command);
+        if children().iter().any(|one| !self.not_ours.contains(one)) {
+            complain(
+                self.subject,
+                &format!(
+                    "{} was killed, and has not ended within {}: it may be in an uninterruptible sleep, and work \
+                     on afterwards",
+                    self.program,
+                    lasting(KILL_TAKES)
+                ),
+            );
+        }
+    }
+
+    fn not_started(&self, error: i32) -> Exit {
+        let error = Errno::from_raw(error);
+        complain(self.subject, &format!("cannot run {}: {}", self.program, error.desc()));
+        match error {
+            Errno::ENOENT => Exit::NotFound,
+            _ => Exit::CannotRun,
+        }
+    }
+
+    /// What the end of the command means: 123 if the lock did not last until then.
+    fn judge(
+        &self,
+        held: Option<&Held>,
+        progress: &Progress,
+        ended: Ended,
+        begun: Instant,
+    ) -> Exit {
+        if ended.had_left_some {
+            let left = format!("{} had left processes running; they were ended", self.program);
+            say(self.subject, &left);
+        }
+        let own = match ended {
+            Ended { code: Some(code), .. } => Exit::Command(u8::try_from(code).unwrap_or(255)),
+            Ended { signal, .. } => Exit::Signal(signal.unwrap_or(127)),
+        };
+        let is_lost = held.is_some_and(|held| !held.is_held());
+        // The guard may know the end of the lock's time before this process, which was stopped.
+        let loss = match progress.lost {
+            None if is_lost || (ended.by_guard && !progress.is_kill_wanted) => Some(Loss::Near),
+            known => known,
+        };
+        self.end(loss, own, begun)
+    }
+
+    /// The exit code, which a loss determines.
+    fn end(&self, loss: Option<Loss>, own: Exit, begun: Instant) -> Exit {
+        let exit = match loss {
+            None => own,
+            Some(loss) => {
+                let why = match loss {
+                    Loss::Reason(reason) => reason.to_string(),
+                    Loss::Near => "no server has confirmed the session in time".to_owned(),
+                };
+                complain(
+                    self.subject,
+                    &format!("LOCK LOST after {}: {why}", lasting(begun.elapsed())),
+                );
+                Exit::LockLost
+            }
+        };
+        self.events.write(
+            "ended",
+            &json!({ "exit": exit.code(), "ran_ms": begun.elapsed().as_millis() as u64 }),
+        );
+        exit
+    }
+}

@@ -1,0 +1,116 @@
+//! The time before the command: a signal ends it, and then the command never starts.
+
+use std::io::IsTerminal;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::getpid;
+use zklock::{Cancel, Client, DistributedLock};
+
+use super::supervise::Happening;
+use super::{Job, signals};
+use crate::words::{held_by, say};
+
+/// After this long, a person at a terminal is told who has the lock.
+const UNTIL_TOLD: Duration = Duration::from_secs(1);
+
+/// The wait for the lock.
+pub(super) struct Waiting {
+    cancel: Cancel,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    is_over: bool,
+    interrupted_by: Option<Signal>,
+    client: Option<Client>,
+}
+
+impl Waiting {
+    /// Begins to take signals: during the wait they end it, afterwards they are passed on.
+    pub(super) fn begin(set: &SigSet, to: Sender<Happening>) -> nix::Result<Waiting> {
+        let source = signals::source(set)?;
+        let state = State { is_over: false, interrupted_by: None, client: None };
+        let waiting = Waiting { cancel: Cancel::new(), state: Arc::new(Mutex::new(state)) };
+        let (cancel, state) = (waiting.cancel.clone(), Arc::clone(&waiting.state));
+        let thread = thread::Builder::new().name("zklock-signals".to_owned());
+        thread
+            .spawn(move || take_signals(&source, &cancel, &state, &to))
+            .map_err(|_| nix::Error::EAGAIN)?;
+        Ok(waiting)
+    }
+
+    pub(super) fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    /// From now on, a signal also closes this client: calls that cannot be cancelled end by that.
+    pub(super) fn has_client(&self, client: &Client) {
+        let mut state = lock(&self.state);
+        match state.interrupted_by {
+            None => state.client = Some(client.clone()),
+            Some(_) => client.close(),
+        }
+    }
+
+    /// Says who has the lock, on a terminal, if that takes some time.
+    pub(super) fn tell_of_others(&self, client: &Client, subject: &str, job: &Job) {
+        if job.patience.nonblock || !std::io::stderr().is_terminal() {
+            return;
+        }
+        let (client, subject) = (client.clone(), subject.to_owned());
+        let (base, name) = (job.lock.base.clone(), job.lock.name.clone());
+        let state = Arc::clone(&self.state);
+        // Without a thread, it is not said.
+        let _ = thread::Builder::new().name("zklock-tell".to_owned()).spawn(move || {
+            thread::sleep(UNTIL_TOLD);
+            if lock(&state).is_over {
+                return;
+            }
+            let contenders = DistributedLock::new(&client, base, name).contenders();
+            drop(client);
+            if let Ok(all) = contenders {
+                if all.iter().any(|one| one.holds) && !lock(&state).is_over {
+                    say(&subject, &format!("{}; waiting", held_by(&all)));
+                }
+            }
+        });
+    }
+
+    /// Ends the wait. The signal that has interrupted it, if one has; later ones are passed on.
+    pub(super) fn end(&self) -> Option<Signal> {
+        let mut state = lock(&self.state);
+        state.is_over = true;
+        state.client = None;
+        state.interrupted_by
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take_signals(source: &SignalFd, cancel: &Cancel, state: &Mutex<State>, to: &Sender<Happening>) {
+    while let Ok(signal) = signals::next(source) {
+        let Some(signal) = signal else { continue };
+        let mut state = lock(state);
+        if state.is_over {
+            // The channel ends with the process.
+            let _ = to.send(Happening::Signal(signal));
+        } else if signals::ENDING.contains(&signal) {
+            state.interrupted_by = Some(signal);
+            cancel.cancel();
+            // At most a second; the nodes of this process's contenders go with it.
+            if let Some(client) = state.client.take() {
+                client.close();
+            }
+        } else if signal == Signal::SIGTSTP {
+            drop(state);
+            let _ = kill(getpid(), Signal::SIGSTOP);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Tables: aligned on a terminal, lines with tabs for programs.
+
+use std::io::IsTerminal;
+
+use crate::words::{print, visible};
+
+/// The least width that a column is cut to.
+const LEAST: usize = 12;
+
+/// Prints rows below their headings. False if nobody reads any more.
+///
+/// If they are too wide for the terminal, the column `gives_way` is cut first.
+#[must_use]
+pub(crate) fn print_table(headings: &[&str], rows: &[Vec<String>], gives_way: usize) -> bool {
+    if std::io::stdout().is_terminal() {
+        let (width, _) = terminal_size();
+        return aligned(headings, rows, width, gives_way).iter().all(|line| print(line));
+    }
+    rows.iter().all(|row| {
+        let cells: Vec<String> = row.iter().map(|cell| visible(cell)).collect();
+        print(&cells.join("\t"))
+    })
+}
+
+/// The terminal's width and height.
+pub(crate) fn terminal_size() -> (usize, usize) {
+    let told = terminal_size::terminal_size();
+    told.map_or((80, 24), |(width, height)| (usize::from(width.0).max(40), usize::from(height.0)))
+}
+
+/// The lines of a table of this width.
+pub(crate) fn aligned(
+    headings: &[&str],
+    rows: &[Vec<String>],
+    width: usize,
+    gives_way: usize,
+) -> Vec<String> {
+    let heading = headings.iter().map(|one| (*one).to_owned()).collect();
+    let visible_row = |row: &Vec<String>| row.iter().map(|cell| visible(cell)).collect();
+    let all: Vec<Vec<String>> =
+        std::iter::once(heading).chain(rows.iter().map(visible_row)).collect();
+    let widest = |column: usize| {
+        let cells = all.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let mut widths: Vec<usize> = (0..headings.len()).map(widest).collect();
+    let mut excess =
+        (widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)).saturating_sub(width);
+    if let Some(first) = widths.get_mut(gives_way) {
+        let less = excess.min(first.saturating_sub(LEAST));
+        (*first, excess) = (*first - less, excess - less);
+    }
+    while excess > 0 {
+        let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > LEAST) else { break };
+        *widest -= 1;
+        excess -= 1;
+    }
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths);
+        let cells = cells.map(|(cell, width)| format!("{:<width$}", cut(cell, *width)));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    all.iter().map(line).collect()
+}
+
+fn cut(cell: &str, width: usize) -> String {
+    if cell.chars().count() <= width {
+        return cell.to_owned();
+    }
+    cell.chars().take(width.saturating_sub(1)).chain(['\u{2026}']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_is_cut() {
+        let row = ["/locks/nightly", "web1 (pid 4711, a-very-long-name-of-a-program)", "2"];
+        let rows = [row.map(str::to_owned).to_vec()];
+        let wide = aligned(&["LOCK", "HELD BY", "WAITING"], &rows, 200, 1);
+        assert_eq!(
+            wide[0],
+            "LOCK            HELD BY                                         WAITING"
+        );
+        assert_eq!(wide[1], "/locks/nightly  web1 (pid 4711, a-very-long-name-of-a-program)  2");
+        let narrow = aligned(&["LOCK", "HELD BY", "WAITING"], &rows, 50, 1);
+        let first = aligned(&["LOCK", "HELD BY", "WAITING"], &rows, 60, 0);
+        assert_eq!(
+            first[1],
+            "/locks/nigh\u{2026}  web1 (pid 4711, a-very-long-name-of-\u{2026}  2"
+        );
+        assert_eq!(narrow[1], "/locks/nightly  web1 (pid 4711, a-very-l\u{2026}  2");
+    }
+}

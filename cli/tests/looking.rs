@@ -1,0 +1,259 @@
+//! The subcommands that look at locks, ask for them and break them, on a real server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use zklock::testing::ZooKeeperServer;
+use zklock::znode::CreateMode;
+use zklock::{Client, DistributedLock, DistributedRwLock, DistributedSemaphore, LeaderElection};
+
+struct Site {
+    server: ZooKeeperServer,
+    zk: Client,
+}
+
+/// Exit code, standard output, standard error.
+type Said = (i32, String, String);
+
+impl Site {
+    fn new() -> Site {
+        let server = ZooKeeperServer::builder().local().start().expect("a ZooKeeper server");
+        let zk = server.client().unwrap();
+        Site { server, zk }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
+        command.args(["--hosts", self.server.hosts()]).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn zklock(&self, arguments: &[&str]) -> Said {
+        said(self.command(arguments).output().unwrap())
+    }
+
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let (code, out, err) = self.zklock(&[&["--json"], arguments].concat());
+        assert_eq!((code, err.as_str()), (0, ""));
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn lock(&self, name: &str) -> DistributedLock {
+        DistributedLock::builder(&self.zk, "/locks", name)
+            .data("host=web1 pid=7 program=job thread=t")
+            .build()
+    }
+}
+
+fn said(output: Output) -> Said {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_free_lock() {
+    let site = Site::new();
+    assert_eq!(site.zklock(&["test", "a"]), (1, String::new(), String::new()));
+    assert_eq!(site.zklock(&["show", "a"]), (0, "/locks/a  free\n".to_owned(), String::new()));
+    assert_eq!(site.zklock(&["wait", "a"]), (0, String::new(), String::new()));
+    assert_eq!(site.zklock(&["leader", "a"]), (1, String::new(), String::new()));
+    assert_eq!(
+        site.zklock(&["ask", "a"]),
+        (1, String::new(), "zklock: a: nobody holds it\n".to_owned())
+    );
+    let (code, out, err) = site.zklock(&["ls"]);
+    assert_eq!((code, out.as_str()), (0, ""));
+    assert_eq!(err, "zklock: nobody holds or waits for a lock below /locks\n");
+    assert!(site.json(&["ls"]).is_empty());
+    let (code, _, err) = site.zklock(&["break", "a", "--session", "0x1", "--yes"]);
+    assert_eq!(
+        (code, err.as_str()),
+        (1, "zklock: a: no contender is like that; see zklock show\n")
+    );
+}
+
+#[test]
+fn a_held_lock_and_its_waiter() {
+    let site = Site::new();
+    let guard = site.lock("a").lock().unwrap();
+    assert_eq!(site.zklock(&["test", "a"]).0, 0);
+    assert_eq!(site.zklock(&["test", "/locks/a"]).0, 0);
+    let (code, _, err) = site.zklock(&["wait", "-w", "0.1", "a"]);
+    assert_eq!(code, 124);
+    assert!(
+        err.starts_with("zklock: a: not free within 0.1 s: held by web1 (pid 7, job) for "),
+        "{err}"
+    );
+    let (code, out, err) = site.zklock(&["show", "a"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "/locks/a  held by 1, waited for by 0");
+    let cells: Vec<&str> = lines[1].split('\t').collect();
+    assert_eq!(cells[..4], ["1", "holds", "mutex", "web1 (pid 7, job)"]);
+    assert_eq!(cells[5], site.zk.session_id().unwrap().to_string());
+    assert!(guard.path().ends_with(cells[6]));
+    let shown = &site.json(&["show", "a"])[0];
+    assert_eq!(shown["contenders"][0]["host"], "web1");
+    assert_eq!(shown["contenders"][0]["holds"], true);
+    // `wait` ends with the release.
+    let mut waiter = site.command(&["wait", "a"]).spawn().unwrap();
+    guard.unlock().unwrap();
+    assert!(waiter.wait().unwrap().success());
+}
+
+#[test]
+fn all_kinds_are_listed() {
+    let site = Site::new();
+    let mutex = site.lock("a").lock().unwrap();
+    let rw = DistributedRwLock::new(&site.zk, "/locks", "b");
+    let readers = [rw.read().unwrap(), rw.read().unwrap()];
+    let permit = DistributedSemaphore::new(&site.zk, "/locks", "c", 5).acquire_many(3).unwrap();
+    let leader = LeaderElection::builder(&site.zk, "/locks", "d").id("web1:80\nmore").build();
+    let leader = leader.campaign().unwrap();
+    let (code, out, err) = site.zklock(&["ls"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split('\t').collect()).collect();
+    let without_since = |row: &Vec<&str>| [row[0], row[1], row[2], row[4]].join(" ");
+    assert_eq!(
+        rows.iter().map(without_since).collect::<Vec<_>>(),
+        [
+            "/locks/a mutex web1 (pid 7, job) 0",
+            "/locks/b read/write 2 readers 0",
+            "/locks/c semaphore 3 of 5 0",
+            "/locks/d mutex web1:80 0",
+        ]
+    );
+    let listed = site.json(&["ls", "/locks"]);
+    assert_eq!(listed.len(), 4);
+    assert_eq!((&listed[2]["permits"], &listed[2]["taken"]), (&5.into(), &3.into()));
+    assert_eq!(site.zklock(&["leader", "d"]).1, "web1:80\n");
+    assert_eq!(site.json(&["leader", "d"])[0]["leader"], "web1:80\nmore");
+    drop((mutex, readers, permit, leader));
+}
+
+#[test]
+fn a_holder_is_asked() {
+    let site = Site::new();
+    let guard = site.lock("a").lock().unwrap();
+    let (code, _, err) = site.zklock(&["ask", "-w", "0.1", "a"]);
+    assert_eq!(code, 124);
+    assert!(err.ends_with("zklock: a: not released within 0.1 s\n"), "{err}");
+    assert!(guard.release_requested());
+    guard.unlock().unwrap();
+    let guard = site.lock("a").lock().unwrap();
+    let (sender, asked) = std::sync::mpsc::channel();
+    guard.on_release_requested(move || sender.send(()).unwrap());
+    let mut ask = site.command(&["ask", "-w", "60", "a"]).spawn().unwrap();
+    asked.recv().unwrap();
+    guard.unlock().unwrap();
+    assert!(ask.wait().unwrap().success());
+    assert_eq!(site.zklock(&["test", "a"]).0, 1);
+}
+
+#[test]
+fn a_lock_is_broken_by_node_or_session_and_not_by_mistake() {
+    let site = Site::new();
+    let guard = site.lock("a").lock().unwrap();
+    let node = guard.path().rsplit('/').next().unwrap().to_owned();
+    let (code, out, err) = site.zklock(&["break", "a", "--node", &node]);
+    assert_eq!((code, out.as_str()), (64, ""));
+    assert!(err.contains("--yes"), "{err}");
+    assert!(guard.is_held());
+    assert_eq!(site.zklock(&["break", "a", "--yes"]).0, 64);
+    assert_eq!(site.zklock(&["break", "a", "--node", "other", "--yes"]).0, 1);
+    let (code, _, err) = site.zklock(&["break", "a", "--node", &node, "--yes"]);
+    assert_eq!((code, err.as_str()), (0, "zklock: a: web1 (pid 7, job) was removed\n"));
+    guard.lost().wait();
+    let guard = site.lock("a").lock().unwrap();
+    let session = site.zk.session_id().unwrap().to_string();
+    assert_eq!(site.zklock(&["break", "a", "--session", &session, "--yes"]).0, 0);
+    guard.lost().wait();
+}
+
+#[test]
+fn changes_are_watched() {
+    let site = Site::new();
+    let mut watch = site.command(&["--json", "watch", "a"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut holders = || -> usize {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        line["holders"].as_array().unwrap().len()
+    };
+    assert_eq!(holders(), 0);
+    let guard = site.lock("a").lock().unwrap();
+    assert_eq!(holders(), 1);
+    guard.unlock().unwrap();
+    assert_eq!(holders(), 0);
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+#[test]
+fn what_others_have_written_does_not_control_the_terminal() {
+    let site = Site::new();
+    let evil = DistributedLock::builder(&site.zk, "/locks", "a").data("\u{1b}[2Jgone\ttab").build();
+    let guard = evil.lock().unwrap();
+    for arguments in [&["ls"][..], &["show", "a"], &["ask", "a"]] {
+        let (_, out, err) = site.zklock(arguments);
+        assert!(!out.contains('\u{1b}') && !err.contains('\u{1b}'), "{out}{err}");
+    }
+    drop(guard);
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong() {
+    let site = Site::new();
+    let (code, out, _) = site.zklock(&["doctor", "a"]);
+    assert_eq!(code, 0, "{out}");
+    assert!(out.contains("ok       /locks/a: its node does not exist"), "{out}");
+    let guard = site.lock("a").lock().unwrap();
+    // An orphan, and something else.
+    let orphan = "/locks/a/_c_aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa-lock-0000000007";
+    let _ = site.zk.znode(orphan).create(CreateMode::Persistent, "").unwrap();
+    let _ = site.zk.znode("/locks/a/readme").create(CreateMode::Persistent, "").unwrap();
+    let (code, out, _) = site.zklock(&["doctor", "a"]);
+    assert_eq!(code, 1, "{out}");
+    for found in [
+        "version ",
+        "standalone; a read takes ",
+        "ok       session: a session timeout of ",
+        "ok       /locks/a: ACL world:anyone cdrwa",
+        "error    /locks/a: _c_aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa-lock-0000000007 ",
+        "warning  /locks/a: 1 children are no contenders, such as \"readme\"",
+    ] {
+        assert!(out.contains(found), "{found}: {out}");
+    }
+    let (_, _, err) = site.zklock(&["show", "a"]);
+    assert!(
+        err.contains("belongs to no session, so nothing will remove it: zklock break a --node _c_"),
+        "{err}"
+    );
+    drop(guard);
+}
+
+#[test]
+fn without_a_server_the_answer_is_unknown() {
+    let site = Site::new();
+    site.server.stop().unwrap();
+    let subcommands: [&[&str]; 8] = [
+        &["ls"],
+        &["show", "a"],
+        &["test", "a"],
+        &["wait", "a"],
+        &["ask", "a"],
+        &["leader", "a"],
+        &["watch", "a"],
+        &["break", "a", "--node", "n", "--yes"],
+    ];
+    for arguments in subcommands {
+        let (code, out, err) = site.zklock(&[&["--connect-timeout", "200ms"], arguments].concat());
+        assert_eq!((code, out.as_str()), (69, ""), "{arguments:?}");
+        assert!(err.contains("no ZooKeeper server could be reached"), "{err}");
+    }
+    let (code, out, _) = site.zklock(&["--connect-timeout", "200ms", "doctor"]);
+    assert_eq!(code, 69);
+    assert!(out.starts_with("error    127.0.0.1:"), "{out}");
+}

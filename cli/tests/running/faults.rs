@@ -1,0 +1,287 @@
+//! Faults of each party: killed, stopped, sessions lost, servers silent. After each, another zklock takes the
+//! lock, and the file lock tells whether the first command still works.
+
+use nix::sys::signal::{Signal, kill};
+use zklock::{DistributedLock, SessionId};
+
+use super::support::{Running, Site, children};
+
+/// A command with descendants in its group, and outside of it; it does not end by TERM.
+const STUBBORN: &str = "trap '' TERM; sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); \
+                        while :; do sleep 1; done";
+
+#[test]
+fn zklock_is_killed() {
+    let site = Site::new("killed");
+    let running = site.start(&[], "a", STUBBORN);
+    running.signal(Signal::SIGKILL);
+    // Long before the session ends.
+    let ended = running.end();
+    assert_eq!(ended.signal, Some(9));
+    assert!(site.nothing_is_left());
+    let next = site.run_judged("a", "echo mine");
+    assert_eq!((next.code, next.out.as_str()), (Some(0), "mine\n"));
+}
+
+#[test]
+fn zklock_is_stopped_for_longer_than_its_session() {
+    let site = Site::new("stopped");
+    let running = site.start(&[], "a", STUBBORN);
+    running.signal(Signal::SIGSTOP);
+    let next = site.run_judged("a", "echo mine");
+    assert_eq!((next.code, next.out.as_str()), (Some(0), "mine\n"), "{}", next.err);
+    running.signal(Signal::SIGCONT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(123));
+    assert!(ended.err.contains("LOCK LOST after "), "{}", ended.err);
+}
+
+#[test]
+fn zklock_is_stopped_for_a_moment() {
+    let site = Site::new("moment");
+    let running = site.start(&[], "a", "sleep 0.3; echo done");
+    running.signal(Signal::SIGSTOP);
+    running.until_stopped();
+    running.signal(Signal::SIGCONT);
+    let ended = running.end();
+    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "done\n", ""));
+}
+
+#[test]
+fn the_guard_process_is_killed() {
+    let site = Site::new("guard-killed");
+    let running = site.start(&[], "a", STUBBORN);
+    kill(running.guard(), Signal::SIGKILL).unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(125));
+    assert_eq!(ended.err, "zklock: a: the guard process was killed, so the command is, too\n");
+    assert!(site.nothing_is_left());
+    assert_eq!(site.run(["-n", "a", "true"]).code, Some(0));
+}
+
+#[test]
+fn the_guard_process_is_killed_during_the_wait() {
+    let site = Site::new("guard-killed-early");
+    let holder = site.start(&[], "a", "sleep 1000");
+    let file = site.file("events");
+    let mut command = site.zklock();
+    command.args([
+        "run",
+        "--grace",
+        "200ms",
+        "--events",
+        file.to_str().unwrap(),
+        "a",
+        "echo",
+        "ran",
+    ]);
+    let waiter = Running::of(&mut command);
+    site.until_it_says("waiting", &file);
+    kill(waiter.guard(), Signal::SIGKILL).unwrap();
+    holder.signal(Signal::SIGTERM);
+    let ended = waiter.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(125), ""));
+    assert!(ended.err.contains("the guard process was killed"), "{}", ended.err);
+    assert_eq!(site.run(["-n", "a", "true"]).code, Some(0));
+}
+
+#[test]
+fn the_guard_process_is_stopped_and_the_server_silent() {
+    let site = Site::new("guard-stopped");
+    let running = site.start(&[], "a", STUBBORN);
+    kill(running.guard(), Signal::SIGSTOP).unwrap();
+    site.server.pause().unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(123), "{}", ended.err);
+    assert!(ended.err.contains("LOCK LOST after "), "{}", ended.err);
+    assert!(site.nothing_is_left());
+    site.server.resume().unwrap();
+    assert_eq!(site.run_judged("a", "true").code, Some(0));
+}
+
+#[test]
+fn the_guard_process_is_stopped_and_the_session_expires() {
+    let site = Site::new("guard-expired");
+    let running = site.start(&[], "a", STUBBORN);
+    kill(running.guard(), Signal::SIGSTOP).unwrap();
+    site.server.expire_session(session_of_holder(&site)).unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(123), "{}", ended.err);
+    assert!(site.nothing_is_left());
+}
+
+/// The session of the process that holds the lock.
+fn session_of_holder(site: &Site) -> SessionId {
+    let zk = site.server.client().unwrap();
+    let all = DistributedLock::new(&zk, "/locks", "a").latest_contenders().unwrap();
+    all[0].session.unwrap()
+}
+
+#[test]
+fn the_command_is_killed() {
+    let site = Site::new("command-killed");
+    let running = site.start(&[], "a", "sleep 1000");
+    kill(running.command(), Signal::SIGKILL).unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(137), "{}", ended.err);
+    assert!(site.nothing_is_left());
+    assert_eq!(site.run(["-n", "a", "true"]).code, Some(0));
+}
+
+#[test]
+fn the_command_is_stopped_and_the_lock_stays() {
+    let site = Site::new("command-stopped");
+    let running = site.start(&[], "a", "sleep 0.2; echo done");
+    kill(running.command(), Signal::SIGSTOP).unwrap();
+    assert_eq!(site.run(["-w", "5", "a", "true"]).code, Some(124));
+    kill(running.command(), Signal::SIGCONT).unwrap();
+    let ended = running.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "done\n"));
+}
+
+#[test]
+fn a_stopped_command_is_ended_with_its_lock() {
+    let site = Site::new("stopped-lost");
+    let running = site.start(&[], "a", "sleep 1000");
+    for process in children(running.command()) {
+        kill(process, Signal::SIGSTOP).unwrap();
+    }
+    kill(running.command(), Signal::SIGSTOP).unwrap();
+    site.server.pause().unwrap();
+    assert_eq!(running.end().code, Some(123));
+    assert!(site.nothing_is_left());
+    site.server.resume().unwrap();
+}
+
+#[test]
+fn the_server_is_silent() {
+    let site = Site::new("silent");
+    let script = "trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
+    let mut command = site.zklock();
+    command.args(["run", "--grace", "300ms", "a", "--", "sh", "-c", script]);
+    let mut running = Running::of(&mut command);
+    assert_eq!(running.line(), "ready");
+    site.server.pause().unwrap();
+    let ended = running.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(123), "told\n"), "{}", ended.err);
+    assert!(ended.err.contains("the lock is about to be LOST"), "{}", ended.err);
+    assert!(ended.err.contains("TERM to sh (group "), "{}", ended.err);
+    site.server.resume().unwrap();
+}
+
+#[test]
+fn the_server_is_silent_and_the_command_does_not_listen() {
+    let site = Site::new("silent-stubborn");
+    for on_loss in ["term", "kill", "usr1"] {
+        let running = site.start(&["--on-loss", on_loss], "a", STUBBORN);
+        site.server.pause().unwrap();
+        let ended = running.end();
+        assert_eq!(ended.code, Some(123), "{on_loss}: {}", ended.err);
+        assert!(site.nothing_is_left(), "{on_loss}");
+        site.server.resume().unwrap();
+    }
+}
+
+#[test]
+fn the_server_is_gone_for_a_moment() {
+    let site = Site::new("moment-gone");
+    let fifo = site.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut command = site.zklock();
+    command.args(["--session-timeout", "20s", "run", "a", "--", "sh", "-c"]);
+    command.arg(format!("echo started; cat {}; echo done", fifo.display()));
+    let mut running = Running::of(&mut command);
+    assert_eq!(running.line(), "started");
+    site.server.stop().unwrap();
+    site.server.start_again().unwrap();
+    std::fs::write(&fifo, "").unwrap();
+    let ended = running.end();
+    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "done\n", ""));
+}
+
+#[test]
+fn the_session_expires() {
+    let site = Site::new("expired");
+    let running = site.start(&[], "a", STUBBORN);
+    site.server.expire_session(session_of_holder(&site)).unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(123), "{}", ended.err);
+    assert!(ended.err.contains("LOCK LOST after "), "{}", ended.err);
+    assert!(site.nothing_is_left());
+}
+
+#[test]
+fn a_warning_is_all_if_that_is_asked_for() {
+    let site = Site::new("warn");
+    let fifo = site.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script = format!("cat {}; echo done", fifo.display());
+    let file = site.file("events");
+    let options = ["--on-loss", "warn", "--events", file.to_str().unwrap()];
+    let running = site.start(&options, "a", &script);
+    site.server.expire_session(session_of_holder(&site)).unwrap();
+    site.until_it_says("lost", &file);
+    // Another one gets the lock, while the first still works.
+    assert_eq!(site.run(["a", "true"]).code, Some(0));
+    std::fs::write(&fifo, "").unwrap();
+    let ended = running.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(123), "done\n"));
+    assert!(ended.err.contains("the command goes on (--on-loss warn)"), "{}", ended.err);
+}
+
+#[test]
+fn a_loss_counts_though_the_command_ends_before_the_news() {
+    let site = Site::new("late-news");
+    let fifo = site.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut command = site.zklock();
+    let script = format!("echo started; cat {}", fifo.display());
+    command.args(["run", "--grace", "200ms", "--on-loss", "warn", "a", "--", "sh", "-c", &script]);
+    let mut running = Running::of(&mut command);
+    assert_eq!(running.line(), "started");
+    // It hears nothing from now on.
+    running.signal(Signal::SIGSTOP);
+    running.until_stopped();
+    let zk = site.server.client().unwrap();
+    let lock = DistributedLock::new(&zk, "/locks", "a");
+    assert!(lock.break_lock(&lock.latest_contenders().unwrap()[0]).unwrap());
+    std::fs::write(&fifo, "").unwrap();
+    running.signal(Signal::SIGCONT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(123), "{}", ended.err);
+    assert!(ended.err.contains("LOCK LOST"), "{}", ended.err);
+}
+
+#[test]
+fn the_command_can_watch_a_descriptor() {
+    let site = Site::new("lost-fd");
+    // Reads until the end of the file, which is the loss.
+    let script =
+        "trap '' TERM; echo started; eval \"cat <&$ZKLOCK_LOST_FD\"; echo lost; sleep 1000";
+    let mut command = site.zklock();
+    command.args(["run", "--grace", "300ms", "a", "--", "sh", "-c", script]);
+    let mut running = Running::of(&mut command);
+    assert_eq!(running.line(), "started");
+    site.server.pause().unwrap();
+    let ended = running.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(123), "lost\n"), "{}", ended.err);
+    site.server.resume().unwrap();
+}
+
+#[test]
+fn the_server_is_down_at_the_end() {
+    let site = Site::new("down-at-end");
+    let fifo = site.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script = format!("cat {}; exit 6", fifo.display());
+    let mut command = site.zklock();
+    command.args(["--session-timeout", "10s", "run", "a", "--", "sh", "-c"]);
+    let mut running = Running::of(command.arg(format!("echo started; {script}")));
+    assert_eq!(running.line(), "started");
+    site.server.stop().unwrap();
+    std::fs::write(&fifo, "").unwrap();
+    // It was held to the end, and goes with the session.
+    let ended = running.end();
+    assert_eq!(ended.code, Some(6), "{}", ended.err);
+    assert!(ended.err.contains("the release was not confirmed"), "{}", ended.err);
+}

@@ -1,0 +1,288 @@
+//! Without faults: exit codes, messages, the command's surroundings, the kinds of locks.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+use zklock::{DistributedLock, LeaderElection};
+
+use super::support::{Running, Site};
+
+#[test]
+fn the_exit_code_is_that_of_the_command() {
+    let site = Site::new("code");
+    for (script, code) in [("true", 0), ("exit 7", 7), ("exit 123", 123), ("kill -TERM $$", 143)] {
+        let ended = site.run(["a", "--", "sh", "-c", script]);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(code), ""), "{script}");
+    }
+    let missing = site.run(["a", "--", "/no/such/program"]);
+    assert_eq!(missing.code, Some(127));
+    assert_eq!(missing.err, "zklock: a: cannot run /no/such/program: No such file or directory\n");
+    let file = site.file("plain");
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(site.run(["a".as_ref(), "--".as_ref(), file.as_os_str()]).code, Some(126));
+    // Nothing stays: the next one need not wait for a session's end.
+    assert_eq!(site.run(["-n", "a", "true"]).code, Some(0));
+}
+
+#[test]
+fn wrong_usage_is_64_and_runs_nothing() {
+    let site = Site::new("usage");
+    let cases: [&[&str]; 7] = [
+        &["a"],
+        &["--on-loss", "nothing", "a", "echo", "ran"],
+        &["-w", "1x", "a", "echo", "ran"],
+        &["-s", "--once", "k", "a", "echo", "ran"],
+        &["--label", "two\nlines", "a", "echo", "ran"],
+        &["../a", "echo", "ran"],
+        &["--grace", "2s", "a", "echo", "ran"],
+    ];
+    for arguments in cases {
+        let ended = site.run(arguments);
+        assert_eq!(
+            (ended.code, ended.out.as_str()),
+            (Some(64), ""),
+            "{arguments:?}: {}",
+            ended.err
+        );
+        assert_ne!(ended.err, "");
+    }
+}
+
+#[test]
+fn others_hold_it() {
+    let site = Site::new("conflict");
+    let holder = site.start(&["--label", "the first"], "a", "sleep 1000");
+    let refused = site.run(["-n", "a", "echo", "ran"]);
+    assert_eq!((refused.code, refused.out.as_str()), (Some(124), ""));
+    assert!(refused.err.starts_with("zklock: a: held by "), "{}", refused.err);
+    let holder_in_words = format!("(pid {}, flock, \"the first\") for ", holder.process());
+    assert!(refused.err.contains(&holder_in_words), "{}", refused.err);
+    assert!(refused.err.ends_with(" s; not waiting (-n)\n"), "{}", refused.err);
+    let late = site.run(["-w", "0.2", "a", "echo", "ran"]);
+    assert_eq!((late.code, late.out.as_str()), (Some(124), ""));
+    assert!(late.err.ends_with("; not free within 0.2 s\n"), "{}", late.err);
+    for arguments in [["-n", "-E", "0"], ["-n", "-E", "75"]] {
+        let ended = site.run([&arguments[..], &["a", "echo", "ran"]].concat());
+        let code = arguments[2].parse().unwrap();
+        assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""));
+        assert_eq!(ended.err.is_empty(), code == 0, "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_waiter_gets_it_afterwards() {
+    let site = Site::new("waiter");
+    let release = site.file("release");
+    let script = format!("cat {}", release.display());
+    nix::unistd::mkfifo(&release, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let holder = site.start(&[], "a", &script);
+    let zk = site.server.client().unwrap();
+    let lock = DistributedLock::new(&zk, "/locks", "a");
+    let mut changes = lock.observe();
+    let first = changes.latest().unwrap()[0].path.clone();
+    let mut waiter = site.zklock();
+    waiter.args(["run", "--grace", "200ms", "a", "--"]).args(site.judged("echo ran"));
+    let waiter = Running::of(&mut waiter);
+    fs::write(&release, "").unwrap();
+    assert_eq!(holder.end().code, Some(0));
+    let ended = waiter.end();
+    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "ran\n", ""));
+    assert!(lock.latest_contenders().unwrap().iter().all(|one| one.path != first));
+}
+
+#[test]
+fn the_command_is_told_what_it_runs_under() {
+    let site = Site::new("variables");
+    let ended = site.run(["a", "--", "env"]);
+    let value = |name: &str| {
+        let found = ended.out.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        found.unwrap_or_else(|| panic!("no {name} in {}", ended.out)).to_owned()
+    };
+    assert_eq!(value("ZKLOCK_LOCK"), "/locks/a");
+    assert!(value("ZKLOCK_NODE").starts_with("/locks/a/_c_"));
+    let token: zklock::FencingToken = value("ZKLOCK_TOKEN").parse().unwrap();
+    assert_eq!(value("ZKLOCK_ZXID"), token.zxid().to_string());
+    assert!(value("ZKLOCK_SESSION").starts_with("0x"));
+    assert_ne!(value("ZKLOCK_LOST_FD"), "");
+    // Its input, and the rest of its surroundings, are zklock's.
+    let mut cat = site.zklock();
+    let file = site.file("input");
+    fs::write(&file, "input\n").unwrap();
+    let cat = cat
+        .args(["run", "--grace", "200ms", "a", "cat"])
+        .stdin(fs::File::open(file).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(cat.stdout, b"input\n");
+}
+
+#[test]
+fn what_it_leaves_running_is_ended_or_waited_for() {
+    let site = Site::new("linger");
+    for leave in [
+        "trap '' TERM; sleep 1000 & exit 3",
+        "sleep 1000 & exit 3",
+        "setsid sleep 1000 & exit 3",
+        "(setsid sleep 1000 &) & exit 3",
+    ] {
+        let ended = site.run_judged("a", leave);
+        assert_eq!(ended.code, Some(3), "{leave}: {}", ended.err);
+        assert_eq!(ended.err, "zklock: a: flock had left processes running; they were ended\n");
+        assert!(site.nothing_is_left(), "{leave}");
+    }
+    let fifo = site.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script = format!("echo first; cat {} & exit 3", fifo.display());
+    let holder = site.start(&["--linger", "wait"], "a", &script);
+    assert_eq!(site.run(["-n", "a", "true"]).code, Some(124));
+    fs::write(&fifo, "last\n").unwrap();
+    let ended = holder.end();
+    assert_eq!(
+        (ended.code, ended.out.as_str(), ended.err.as_str()),
+        (Some(3), "first\nlast\n", "")
+    );
+}
+
+#[test]
+fn readers_share_and_permits_are_counted() {
+    let site = Site::new("kinds");
+    let nested = |outer: &[&str], inner: &[&str]| {
+        let zklock = env!("CARGO_BIN_EXE_zklock");
+        let hosts = site.server.hosts();
+        let inner_run = [&[zklock, "--hosts", hosts, "run", "-n"], inner, &["true"]].concat();
+        site.run([outer, &["--"], &inner_run].concat()).code
+    };
+    assert_eq!(nested(&["-s", "rw"], &["-s", "rw"]), Some(0));
+    for exclusive in [&["-x", "rw"][..], &["rw"]] {
+        assert_eq!(nested(&["-s", "rw"], exclusive), Some(124));
+        assert_eq!(nested(exclusive, &["-s", "rw"]), Some(124));
+    }
+    assert_eq!(nested(&["--permits", "2", "p"], &["--permits", "2", "p"]), Some(0));
+    assert_eq!(
+        nested(&["--permits", "2", "--take", "2", "p"], &["--permits", "2", "p"]),
+        Some(124)
+    );
+    assert_eq!(nested(&["--permits", "2", "p"], &["--permits", "3", "p"]), Some(125));
+    assert_eq!(nested(&["a", "--also", "b"], &["b"]), Some(124));
+    assert_eq!(nested(&["b"], &["a", "--also", "b"]), Some(124));
+    assert_eq!(nested(&["--lead", "e"], &["e"]), Some(124));
+}
+
+#[test]
+fn a_leader_has_its_id() {
+    let site = Site::new("lead");
+    let mut command = site.zklock();
+    command.args([
+        "lead",
+        "--grace",
+        "200ms",
+        "service",
+        "--id",
+        "web1:80",
+        "--",
+        "sh",
+        "-c",
+        "echo leads; exec sleep 1000",
+    ]);
+    let mut leader = Running::of(&mut command);
+    assert_eq!(leader.line(), "leads");
+    let zk = site.server.client().unwrap();
+    let found = LeaderElection::new(&zk, "/locks", "service").latest_leader().unwrap().unwrap();
+    assert_eq!(found.id(), "web1:80");
+    leader.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(leader.end().code, Some(143));
+}
+
+#[test]
+fn once_is_once_for_each_key() {
+    let site = Site::new("once");
+    let once = |key: &str, script: &str| site.run(["--once", key, "job", "--", "sh", "-c", script]);
+    let first = once("monday", "echo ran");
+    assert_eq!((first.code, first.out.as_str()), (Some(0), "ran\n"));
+    let second = once("monday", "echo ran");
+    assert_eq!((second.code, second.out.as_str(), second.err.as_str()), (Some(0), "", ""));
+    // What has failed, runs again.
+    assert_eq!(once("tuesday", "exit 5").code, Some(5));
+    assert_eq!(once("tuesday", "echo again").out, "again\n");
+    assert_eq!(once("bad/key", "echo ran").code, Some(64));
+    // It holds the lock of the same name meanwhile.
+    let zklock = env!("CARGO_BIN_EXE_zklock");
+    let script = format!("{zklock} --hosts {} run -n job true", site.server.hosts());
+    assert_eq!(once("wednesday", &script).code, Some(124));
+    let forget = ["--once", "thursday", "--forget-after", "0", "job", "true"];
+    assert_eq!(site.run(forget).code, Some(0));
+    assert_eq!(once("monday", "echo forgotten").out, "forgotten\n");
+}
+
+#[test]
+fn without_a_server_nothing_runs_unless_it_is_told_to() {
+    let site = Site::new("down");
+    site.server.stop().unwrap();
+    let short = ["--connect-timeout", "300ms"];
+    let run =
+        |more: &[&str]| site.run([&short, more, &["a", "sh", "-c", "echo ran; exit 4"]].concat());
+    let failed = run(&[]);
+    assert_eq!((failed.code, failed.out.as_str()), (Some(69), ""));
+    assert!(failed.err.starts_with("zklock: a: ZooKeeper cannot be reached: "), "{}", failed.err);
+    assert!(failed.err.ends_with(". The command was NOT run\n"), "{}", failed.err);
+    let skipped = run(&["--if-unavailable", "skip"]);
+    assert_eq!((skipped.code, skipped.out.as_str()), (Some(0), ""));
+    assert!(skipped.err.ends_with(". The command was not run\n"), "{}", skipped.err);
+    let ran = run(&["--if-unavailable", "run"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(4), "ran\n"));
+    assert!(ran.err.ends_with(". The command runs WITHOUT the lock\n"), "{}", ran.err);
+}
+
+#[test]
+fn events_are_lines_of_json() {
+    let site = Site::new("events");
+    let file = site.file("events");
+    let path = file.to_str().unwrap();
+    assert_eq!(site.run(["--events", path, "a", "sh", "-c", "exit 2"]).code, Some(2));
+    let text = fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let named = |name: &str| {
+        lines
+            .iter()
+            .find(|line| line["event"] == name)
+            .unwrap_or_else(|| panic!("no {name}: {text}"))
+    };
+    assert_eq!(named("connected")["session_timeout_ms"], 4000);
+    assert!(named("acquired")["token"].is_string());
+    assert!(named("started")["pid"].is_u64());
+    assert_eq!(named("ended")["exit"], 2);
+    assert!(lines.iter().all(|line| line["lock"] == "/locks/a" && line["time"].is_string()));
+}
+
+#[test]
+fn credentials_come_from_a_file() {
+    let site = Site::new("auth");
+    let file = site.file("auth");
+    fs::write(&file, "# of the nightly job\ndigest ann:secret\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let file = file.to_str().unwrap();
+    let own = ["--auth-file", file, "--creator-only", "--base", "/private", "a", "true"];
+    let ended = site.run(own);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    let stranger = site.run(["--base", "/private", "a", "echo", "ran"]);
+    assert_eq!((stranger.code, stranger.out.as_str()), (Some(77), ""), "{}", stranger.err);
+}
+
+#[test]
+fn systemd_is_told() {
+    let site = Site::new("notify");
+    let path = site.file("socket");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let mut command = site.zklock();
+    command.args(["run", "--notify", "--grace", "200ms", "a", "true"]).env("NOTIFY_SOCKET", &path);
+    assert!(command.status().unwrap().success());
+    let next = || {
+        let mut bytes = [0; 256];
+        let count = socket.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    };
+    assert_eq!(next(), "STATUS=waiting: /locks/a");
+    assert_eq!(next(), "READY=1\nSTATUS=holds the lock");
+}

@@ -1,0 +1,190 @@
+//! In a terminal: job control, as a shell's user has it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::openpty;
+
+use super::support::Site;
+
+/// What Ctrl-C and Ctrl-Z send.
+const CTRL_C: &str = "\u{3}";
+const CTRL_Z: &str = "\u{1a}";
+
+/// A shell with a terminal of its own.
+struct Shell {
+    terminal: File,
+    shown: String,
+    shell: Child,
+}
+
+impl Shell {
+    fn new() -> Shell {
+        let pair = openpty(None, None).unwrap();
+        let slave = || Stdio::from(pair.slave.try_clone().unwrap());
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "bash", "--norc", "--noprofile", "-i"]).env("PS1", "ready$ ");
+        let shell = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
+        let mut shell = Shell { terminal: pair.master.into(), shown: String::new(), shell };
+        shell.until("ready$ ");
+        // Then what is typed is not taken for what is printed.
+        shell.types("stty -echo\n");
+        shell.until("ready$ ");
+        shell
+    }
+
+    fn types(&mut self, text: &str) {
+        self.terminal.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Waits until this is shown; returns what was shown before it.
+    fn until(&mut self, text: &str) -> String {
+        loop {
+            if let Some(at) = self.shown.find(text) {
+                let before = self.shown[..at].to_owned();
+                self.shown.drain(..at + text.len());
+                return before;
+            }
+            let mut asked = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
+            let found = poll(&mut asked, PollTimeout::from(60_000_u16)).unwrap();
+            assert_eq!(found, 1, "{text:?} was not shown within a minute, but {:?}", self.shown);
+            let mut bytes = [0; 4096];
+            let count = self.terminal.read(&mut bytes).unwrap();
+            self.shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+fn run(site: &Site, timeout: &str, script: &str) -> String {
+    let zklock = env!("CARGO_BIN_EXE_zklock");
+    let hosts = site.server.hosts();
+    let judge = site.file("judge");
+    format!(
+        "{zklock} --hosts {hosts} --session-timeout {timeout} run --grace 200ms a -- \
+         flock -n -E 99 {} sh -c '{script}'; echo exit=$?.\n",
+        judge.display()
+    )
+}
+
+#[test]
+fn the_command_reads_from_the_terminal_and_ctrl_c_ends_it() {
+    let site = Site::new("terminal");
+    let mut shell = Shell::new();
+    shell.types(&run(&site, "10s", "echo ask; read answer; echo got-$answer; sleep 1000"));
+    shell.until("ask");
+    shell.types("yes\n");
+    shell.until("got-yes");
+    shell.types(CTRL_C);
+    shell.until("exit=130.");
+    // The terminal is the shell's again.
+    shell.types("echo back\n");
+    shell.until("back");
+    assert!(site.nothing_is_left());
+}
+
+#[test]
+fn ctrl_z_stops_the_job_and_fg_lets_it_go_on() {
+    let site = Site::new("ctrl-z");
+    let mut shell = Shell::new();
+    let line = run(&site, "20s", "echo ask; read answer; echo got-$answer");
+    shell.types(&line);
+    shell.until("ask");
+    shell.types(CTRL_Z);
+    shell.until("Stopped");
+    // A stopped job still holds the lock, and does not read.
+    assert_eq!(site.run(["-n", "a", "true"]).code, Some(124));
+    shell.types("echo still-here\n");
+    shell.until("still-here");
+    shell.types("fg; echo fg=$?.\n");
+    shell.until("run --grace");
+    shell.types("yes\n");
+    shell.until("got-yes");
+    shell.until("fg=0.");
+}
+
+#[test]
+fn a_job_that_is_stopped_for_too_long_ends_with_its_lock() {
+    let site = Site::new("ctrl-z-lost");
+    let mut shell = Shell::new();
+    shell.types(&run(&site, "4s", "echo ask; read answer; echo got-$answer"));
+    shell.until("ask");
+    shell.types(CTRL_Z);
+    shell.until("Stopped");
+    let next = site.run_judged("a", "echo mine");
+    assert_eq!((next.code, next.out.as_str()), (Some(0), "mine\n"), "{}", next.err);
+    shell.types("fg; echo fg=$?.\n");
+    let shown = shell.until("fg=123.");
+    assert!(shown.contains("LOCK LOST"), "{shown}");
+    assert!(!shown.contains("got-\r"), "{shown}");
+}
+
+#[test]
+fn a_job_in_the_background_keeps_off_the_terminal() {
+    let site = Site::new("background");
+    let mut shell = Shell::new();
+    let line = run(&site, "10s", "echo works; read answer < /dev/tty; echo got-$answer");
+    // The shell says at once what becomes of its jobs.
+    shell.types("set -b\n");
+    shell.types(&line.replace("; echo exit", " & : "));
+    shell.until("works");
+    // It reads from a terminal that it does not have.
+    shell.until("Stopped");
+    shell.types("fg; echo fg=$?.\n");
+    shell.until("run --grace");
+    shell.types("yes\n");
+    shell.until("got-yes");
+    shell.until("fg=0.");
+}
+
+#[test]
+fn a_command_that_cannot_be_run_gives_the_terminal_back() {
+    let site = Site::new("not-run");
+    let mut shell = Shell::new();
+    shell.types(&run(&site, "10s", "").replace("flock -n", "/no/such/program"));
+    shell.until("exit=127.");
+    shell.types("echo back\n");
+    shell.until("back");
+}
+
+#[test]
+fn top_shows_the_locks_until_q() {
+    let site = Site::new("top");
+    let holder = site.start(&["--label", "shown"], "a", "sleep 1000");
+    let mut shell = Shell::new();
+    let zklock = env!("CARGO_BIN_EXE_zklock");
+    let hosts = site.server.hosts();
+    shell.types(&format!("{zklock} --hosts {hosts} top --every 100ms; echo exit=$?.\n"));
+    shell.until("/locks: 1 locks, 0 contenders wait; by waiting");
+    shell.until("\"shown\"");
+    shell.types("n");
+    shell.until("by name");
+    drop(holder);
+    let next = site.start(&[], "b", "sleep 1000");
+    shell.until("/locks/b");
+    shell.types("q");
+    shell.until("exit=0.");
+    // The terminal is as it was.
+    shell.types("echo back\n");
+    shell.until("back");
+    // So it is after a signal.
+    shell.types(&format!(
+        "sh -c 'echo pid=$$.; exec {zklock} --hosts {hosts} top'; echo exit=$?.\n"
+    ));
+    shell.until("pid=");
+    let number = shell.until(".");
+    shell.until("by waiting");
+    let process = nix::unistd::Pid::from_raw(number.parse().unwrap());
+    nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM).unwrap();
+    shell.until("exit=143.");
+    drop(next);
+}

@@ -1,0 +1,107 @@
+//! What needs no server: tokens, settings in files, the manual, completions.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::{env, fs};
+
+fn zklock(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    said(zklock(arguments).output().unwrap())
+}
+
+fn said(output: Output) -> (i32, String, String) {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn folder(test: &str) -> PathBuf {
+    let folder = env::temp_dir().join(format!("zklock-cli-{test}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn a_token_that_is_older_is_refused() {
+    let folder = folder("token");
+    let file = folder.join("greatest");
+    let check = |token: &str| run(&["token", "check", file.to_str().unwrap(), "--token", token]);
+    let [first, second, third] =
+        ["00000001000000a7-00000000", "00000001000000a7-00000001", "0000000200000000-00000000"];
+    assert_eq!(check(second).0, 0);
+    assert_eq!(check(second).0, 0);
+    let (code, _, err) = check(first);
+    assert_eq!(code, 1);
+    assert!(err.contains("a later holder has been here"), "{err}");
+    assert_eq!(check(third).0, 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), format!("{third}\n"));
+    assert_eq!(check(second).0, 1);
+    assert_eq!(check("nonsense").0, 64);
+    fs::write(&file, "nonsense").unwrap();
+    assert_eq!(check(third).0, 64);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn settings_come_from_files_below_the_environment() {
+    let folder = folder("settings");
+    fs::write(folder.join("zklock.toml"), "hosts = \"127.0.0.1:1\"\nconnect-timeout = \"10ms\"\n")
+        .unwrap();
+    let test = |name: &str, value: &str| {
+        let mut command = zklock(&["test", "a"]);
+        command.env("XDG_CONFIG_HOME", &folder).env_remove("ZKLOCK_HOSTS").env(name, value);
+        said(command.output().unwrap())
+    };
+    let (code, _, err) = test("UNUSED", "");
+    assert!(code == 69 && err.contains("127.0.0.1:1: "), "{code} {err}");
+    let (code, _, err) = test("ZKLOCK_HOSTS", "127.0.0.1:2");
+    assert!(code == 69 && err.contains("127.0.0.1:2: "), "{code} {err}");
+    fs::write(folder.join("zklock.toml"), "hots = \"x\"").unwrap();
+    let (code, _, err) = test("UNUSED", "");
+    assert!(code == 64 && err.contains("zklock.toml: \"hots\" is no setting"), "{code} {err}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    for arguments in [
+        &["--tls-ca", "/no/ca.pem"][..],
+        &["--auth-file", "/no/auth"],
+        &["--sasl-user", "ann", "--sasl-password-file", "/no/password"],
+        &["--tls-cert", "/no/cert.pem", "--tls-key", "/no/key.pem"],
+    ] {
+        let (code, out, err) = run(&[arguments, &["run", "a", "echo", "ran"]].concat());
+        assert_eq!((code, out.as_str()), (64, ""), "{err}");
+        assert!(err.contains("/no/"), "{err}");
+    }
+    // One without the other.
+    for arguments in [["--tls-cert", "c"], ["--sasl-user", "ann"], ["--hosts", "a:b:c"]] {
+        assert_eq!(run(&[&arguments[..], &["test", "a"]].concat()).0, 64);
+    }
+}
+
+#[test]
+fn the_manual_and_completions_are_printed() {
+    assert!(run(&["man"]).1.contains(".TH zklock"));
+    assert!(run(&["man", "run"]).1.contains("on\\-loss"));
+    assert_eq!(run(&["man", "walk"]).0, 64);
+    assert!(run(&["completions", "bash"]).1.contains("_zklock"));
+}
+
+#[test]
+fn help_fits_a_screen() {
+    let (code, out, err) = run(&["--help"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.lines().count() <= 46, "{out}");
+    assert!(out.contains("123  the lock was lost"), "{out}");
+    assert!(run(&["help", "run"]).1.contains("--sasl-password-file"));
+    assert_eq!(run(&["walk"]).0, 64);
+    assert_eq!(run(&[]).0, 64);
+    assert_eq!(run(&["--version"]).1, format!("zklock {}\n", env!("CARGO_PKG_VERSION")));
+}
