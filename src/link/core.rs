@@ -81,6 +81,8 @@ pub(crate) struct LinkCore {
     granted: Option<Granted>,
     attached: bool,
     ended: Option<End>,
+    /// Whether no server accepts the credentials.
+    rejected: bool,
     over: bool,
     last_zxid: i64,
     next_xid: i32,
@@ -108,6 +110,7 @@ impl LinkCore {
             granted: None,
             attached: false,
             ended: None,
+            rejected: false,
             over: false,
             last_zxid: 0,
             next_xid: 1,
@@ -241,6 +244,7 @@ impl LinkCore {
 
     /// No server accepts the credentials. A session that already exists must still be closed.
     pub(crate) fn credentials_rejected(&mut self) {
+        self.rejected = true;
         self.end(End::AuthFailed);
         if self.granted.is_none() {
             self.finish();
@@ -248,7 +252,7 @@ impl LinkCore {
     }
 
     pub(crate) fn is_rejected(&self) -> bool {
-        self.ended == Some(End::AuthFailed)
+        self.rejected
     }
 
     /// The client wants the session closed.

@@ -29,3 +29,7 @@ pub(crate) mod tls;
 #[cfg(test)]
 #[cfg(not(shuttle))]
 mod panic_and_fork_tests;
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod runner_tests;

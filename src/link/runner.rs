@@ -61,6 +61,7 @@ pub(super) struct Runner {
     /// Until when callers that were just told something may defer a request without a wake-up.
     nap_until: Moment,
     dropped: bool,
+    buffer: Vec<u8>,
 }
 
 impl Runner {
@@ -94,6 +95,7 @@ impl Runner {
             give_up_at: Moment::NEVER,
             nap_until: Moment::ZERO,
             dropped: false,
+            buffer: vec![0; 64 * 1024],
         }
     }
 
@@ -138,7 +140,6 @@ impl Runner {
     }
 
     fn serve(&mut self) {
-        let mut buffer = vec![0; 64 * 1024];
         let shared = Arc::clone(&self.shared);
         let mut line = shared.line.lock();
         loop {
@@ -156,17 +157,9 @@ impl Runner {
                 self.obey(&mut line);
             }
             if from_server {
-                self.read_server(&mut line, &mut buffer);
-                let zxid = line.core.last_zxid();
-                if zxid > self.noted_zxid {
-                    self.config.resolver.note_zxid(zxid, self.noted_zxid == 0);
-                    self.noted_zxid = zxid;
-                }
+                self.read_server(&mut line);
             }
-            if let Some(why) = line.broken.take() {
-                line.core.server_has_closed(Moment::now());
-                self.lose_server(&mut line, &why);
-            }
+            self.check_writes(&mut line);
             let now = Moment::now();
             if let Err(broken) = line.core.tick(now) {
                 self.lose_server(&mut line, &broken.0);
@@ -486,13 +479,22 @@ impl Runner {
         line.core.detach(now);
     }
 
-    fn read_server(&mut self, line: &mut LockedConnection, buffer: &mut [u8]) {
-        let Some(server) = &mut line.server else { return };
-        let broken = match server.receive(buffer) {
+    /// Reads once, and says whether there may be more to read.
+    fn read_server(&mut self, line: &mut LockedConnection) -> bool {
+        let Some(server) = &mut line.server else { return false };
+        let broken = match server.receive(&mut self.buffer) {
             Ok(0) => Some(("the server closed it".to_owned(), true)),
             Ok(read) => {
-                let result = line.core.heard_server(&buffer[..read], Moment::now());
-                result.err().map(|broken| (broken.0, false))
+                let result = line.core.heard_server(&self.buffer[..read], Moment::now());
+                let zxid = line.core.last_zxid();
+                if zxid > self.noted_zxid {
+                    self.config.resolver.note_zxid(zxid, self.noted_zxid == 0);
+                    self.noted_zxid = zxid;
+                }
+                match result {
+                    Ok(()) => return true,
+                    Err(broken) => Some((broken.0, false)),
+                }
             }
             Err(error) => (!is_passing(&error)).then(|| (error.to_string(), true)),
         };
@@ -502,11 +504,21 @@ impl Runner {
             }
             self.lose_server(line, &why);
         }
+        false
     }
 
     fn write(&mut self, line: &mut LockedConnection) {
         line.write();
-        if let Some(why) = line.broken.take() {
+        self.check_writes(line);
+    }
+
+    /// Gives up the connection if a write has failed. What the server said before it closed the
+    /// connection counts: no request that it answered is in doubt.
+    fn check_writes(&mut self, line: &mut LockedConnection) {
+        let Some(why) = line.broken.take() else { return };
+        // Bounded, as nothing else is done meanwhile.
+        let _ = (0..16).all(|_| self.read_server(line));
+        if self.server.is_some() {
             line.core.server_has_closed(Moment::now());
             self.lose_server(line, &why);
         }

@@ -1,0 +1,149 @@
+//! A link with servers that are scripted here.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use super::dial::{Access, Auth, Resolver};
+use super::frame::{ConnectResponse, Frame};
+use super::handle::Link;
+use super::messages::{LinkConfig, OnEvent, OnNotice, Outgoing};
+use crate::connect_string::Host;
+use crate::session_notice::{End, Notice};
+use crate::wire_values::{RawReply, code, op, xid};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn listen() -> (TcpListener, Host) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, Host { name: "127.0.0.1".to_owned(), port })
+}
+
+fn link(host: Host, auth: Vec<Auth>, (on_notice, on_event): (OnNotice, OnEvent)) -> Link {
+    let config = LinkConfig {
+        resolver: Resolver::new(vec![host]),
+        access: Access { auth, ..Access::default() },
+        session_timeout: LONG,
+        connect_timeout: LONG,
+        max_reply: 1 << 20,
+    };
+    Link::open(config, on_notice, on_event).unwrap()
+}
+
+fn read_frame(mut stream: &TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut frame = vec![0; usize::try_from(i32::from_be_bytes(length)).unwrap()];
+    stream.read_exact(&mut frame)?;
+    Ok(frame)
+}
+
+/// Grants the session of which it is asked, or a new one.
+fn grant(mut stream: &TcpStream) -> std::io::Result<()> {
+    read_frame(stream)?;
+    let timeout = i32::try_from(LONG.as_millis()).unwrap();
+    let response =
+        ConnectResponse { timeout, session: 0x77, password: vec![3; 16], read_only: false };
+    stream.write_all(&response.encode())
+}
+
+fn number_of(request: &[u8]) -> i32 {
+    i32::from_be_bytes(request[..4].try_into().unwrap())
+}
+
+/// A request for a node's data, and a receiver of the code that answers it.
+fn asked() -> (Outgoing, mpsc::Receiver<i32>) {
+    let (tell, told) = mpsc::channel();
+    let on_answer = Box::new(move |answer: RawReply| {
+        let _ = tell.send(answer.error);
+    });
+    let body = Frame::new().buffer(b"/a").flag(false).body();
+    (Outgoing { operation: op::EXISTS, body, on_answer }, told)
+}
+
+/// A caller's failed write may be noticed before what came before it is read.
+#[test]
+fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
+    let (listener, host) = listen();
+    let (attached, is_attached) = mpsc::channel();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let (busy, is_busy) = mpsc::channel();
+    let on_notice = move |notice| {
+        if notice == Notice::Attached {
+            let _ = attached.send(());
+        }
+    };
+    // Until then, the link's thread reads nothing more.
+    let on_event = move |_: &str| {
+        busy.send(()).unwrap();
+        let _ = stopped.recv();
+    };
+    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(on_event)));
+    let (mut stream, _) = listener.accept().unwrap();
+    // Or the operating system would keep the reply back.
+    stream.set_nodelay(true).unwrap();
+    grant(&stream).unwrap();
+    is_attached.recv_timeout(LONG).unwrap();
+    let [(first, answered), (second, unanswered)] = [asked(), asked()];
+    link.send([Some(first), Some(second)]);
+    let request = read_frame(&stream).unwrap();
+    let event = Frame::reply(xid::WATCH, -1, code::OK).int(3).int(3).buffer(b"/a").finish();
+    stream.write_all(&event).unwrap();
+    is_busy.recv_timeout(LONG).unwrap();
+    let reply = Frame::reply(number_of(&request), 5, code::NO_NODE).finish();
+    stream.write_all(&reply).unwrap();
+    // The second request is not read, so this resets the connection.
+    drop(stream);
+    while link.shared.line.lock().broken.is_none() {
+        link.send([Some(asked().0), None]);
+        thread::yield_now();
+    }
+    drop(stop);
+    assert_eq!(answered.recv_timeout(LONG), Ok(code::NO_NODE));
+    assert_eq!(unanswered.recv_timeout(LONG), Ok(code::CONNECTION_LOSS));
+}
+
+/// A session whose credentials are no longer accepted is closed without them, and not asked for again
+/// and again if that fails.
+#[test]
+fn a_session_that_no_server_lets_in_is_not_asked_for_without_a_pause() {
+    let (listener, host) = listen();
+    let (tell, notices) = mpsc::channel();
+    let on_notice = move |notice| {
+        let _ = tell.send(notice);
+    };
+    let secret = Auth { scheme: "digest".to_owned(), credentials: b"user:secret".to_vec() };
+    let link = link(host, vec![secret], (Box::new(on_notice), Box::new(|_| ())));
+    let (stream, _) = listener.accept().unwrap();
+    let auth_reply = |error| Frame::reply(xid::AUTH, 0, error).finish();
+    grant(&stream).unwrap();
+    read_frame(&stream).unwrap();
+    (&stream).write_all(&auth_reply(code::OK)).unwrap();
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Attached));
+    link.close(LONG);
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Closed)));
+    // From now on, it accepts no credentials, and answers nothing without them.
+    let dialled = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&dialled);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            let _ = grant(&stream).and_then(|()| {
+                if number_of(&read_frame(&stream)?) != xid::AUTH {
+                    return read_frame(&stream).map(drop);
+                }
+                (&stream).write_all(&auth_reply(code::AUTH_FAILED))?;
+                read_frame(&stream).map(drop)
+            });
+        }
+    });
+    drop(stream);
+    let _ = notices.recv_timeout(Duration::from_secs(2));
+    let dialled = dialled.load(Ordering::SeqCst);
+    assert!(dialled < 30, "{dialled} connections");
+}
