@@ -29,7 +29,7 @@ use crate::session::connection::{Answer, Created, Enqueued, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
 use crate::session::notify::{Signal, Subscription, Waiter};
 use crate::session::retry::Retry;
-use crate::session::session::{Session, ended};
+use crate::session::session::{Session, rejected};
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{GRACE, worth_asking};
 use crate::session_notice::End;
@@ -272,7 +272,7 @@ impl Attempt<'_> {
                     if let Some((before, _)) = self.session.take() {
                         // Each further session would end in the same way.
                         if before.status().now().ended == Some(End::AuthFailed) {
-                            return Err(Stop::Failed(ended(End::AuthFailed)));
+                            return Err(Stop::Failed(rejected(before.info().trouble)));
                         }
                         self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
                     }

@@ -65,6 +65,14 @@ impl Access {
             None => Ok(()),
         }
     }
+
+    /// # Errors
+    ///
+    /// Fails with `InvalidArgument` if no certificate can be for one of the hosts, and there has to be one.
+    pub(crate) fn check_hosts(&self, hosts: &[Host]) -> error::Result<()> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        hosts.iter().try_for_each(|host| tls.check_host(&host.name))
+    }
 }
 
 /// Resolves host names anew each time, and uses the last known addresses as long as that fails.
@@ -172,7 +180,8 @@ impl Resolver {
 
     fn learn(&self, host: &Host, answer: io::Result<Vec<SocketAddr>>) {
         let mut known = self.known.lock();
-        let entry = known.entry(host.clone()).or_default();
+        // It may no longer be one of the hosts.
+        let Some(entry) = known.get_mut(host) else { return };
         entry.asking = false;
         match answer {
             Ok(addresses) => {
@@ -233,11 +242,13 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// How long the first attempt at each address may take: long enough for a handshake, short
+    /// How long the first attempt at each address may take: long enough for the handshakes, short
     /// enough to try all `addresses` in time.
     fn first_attempt(&self, timeout: Duration, addresses: u32) -> Duration {
+        let handshakes =
+            1 + u32::from(self.access.tls.is_some()) + u32::from(self.access.sasl.is_some());
         let share = (timeout / 6 / addresses)
-            .clamp(Duration::from_millis(150), Duration::from_secs(1))
+            .clamp(Duration::from_millis(150) * handshakes, Duration::from_secs(1))
             .max(self.round_trip * 4);
         match self.session {
             Some(_) => share,
@@ -264,6 +275,8 @@ pub(crate) enum Dialed {
 enum Failure {
     /// One side does not trust the other's certificate.
     Distrust(String),
+    /// Of the kind [`PermissionDenied`](io::ErrorKind::PermissionDenied) if the server may have rejected
+    /// the client.
     Other(io::Error),
 }
 
@@ -331,6 +344,8 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
     // Counts only rounds in which a server was too slow: more time helps with nothing else.
     let mut slow_rounds = 0u32;
+    // Since when each round has met a server that may have rejected the client.
+    let mut rejected_since = None;
     // Later rounds leave the reasons of the one before to be reported.
     let mut is_first = true;
     let unknown = format!("no address is known yet for {}", wanted.resolver);
@@ -351,8 +366,9 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         let attempt = wanted.first_attempt(timeout, count);
         let attempt = (attempt * 2u32.pow(slow_rounds.min(8))).min(longest_attempt);
-        let (mut slow, mut rejected, mut distrusted) = (false, 0, 0);
+        let (mut slow, mut rejected, mut distrusted, mut unsure) = (false, 0, 0, 0);
         let mut causes = wanted.resolver.failures();
+        let all_are_asked = causes.is_empty();
         for (address, name) in addresses {
             if is_stopped(stopped) {
                 return None;
@@ -388,14 +404,22 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
                 }
                 Err(Failure::Other(cause)) => {
                     slow |= cause.kind() == io::ErrorKind::TimedOut;
+                    unsure += u32::from(cause.kind() == io::ErrorKind::PermissionDenied);
                     causes.push(format!("{address}: {cause}"));
                 }
             }
         }
         // An existing session is given up only if all servers reject the credentials; certificates may be
-        // replaced before it ends.
-        let nobody_is_trusted = rejected + distrusted == count && wanted.session.is_none();
-        if rejected == count || rejected > 0 && wanted.session.is_none() || nobody_is_trusted {
+        // replaced before it ends. For a new one, a server that lets nobody in stands for those that do
+        // not answer if they do not for long: others may be about to start.
+        let refused = rejected + distrusted;
+        rejected_since = rejected_since.or(Some(Moment::now())).filter(|_| refused + unsure > 0);
+        let lasts = |since| Moment::now().since(since) >= wanted.patience / 2;
+        let is_refused = match wanted.session {
+            Some(_) => rejected == count && all_are_asked,
+            None => refused == count && all_are_asked || rejected_since.is_some_and(lasts),
+        };
+        if is_refused {
             return Some(Dialed::AuthFailed(causes.join("; ")));
         }
         slow_rounds += u32::from(slow);
@@ -424,14 +448,15 @@ fn try_address(
     limit: Duration,
     stopped: &Receiver<()>,
 ) -> Result<Dialed, Failure> {
+    let tls = wanted.access.tls.as_ref();
+    let encryption = tls.map(|tls| tls.encrypt(name)).transpose().map_err(io::Error::other)?;
     let deadline = rt::now() + limit;
     let tcp = TcpStream::connect_timeout(&address, limit)?;
     tcp.set_nodelay(true)?;
     tcp.set_write_timeout(Some(limit))?;
-    let tls = wanted.access.tls.as_ref();
-    let stream = match tls {
+    let stream = match encryption {
         None => ServerStream::plain(tcp),
-        Some(tls) => ServerStream::encrypted(tcp, tls.encrypt(name).map_err(io::Error::other)?),
+        Some(encryption) => ServerStream::encrypted(tcp, encryption),
     };
     let found = greet(wanted, (stream, address), deadline, stopped);
     found.map_err(|cause| match tls.and_then(|tls| tls.explain(&cause)) {
@@ -474,46 +499,17 @@ fn greet(
     if response.read_only {
         return Err(io::Error::other("the server is read-only"));
     }
-    for auth in &wanted.access.auth {
-        let frame = Frame::request(xid::AUTH, op::AUTH)
-            .int(0)
-            .buffer(auth.scheme.as_bytes())
-            .buffer(&auth.credentials)
-            .finish();
-        stream.send_all(&frame)?;
-        let reply = read_frame(&mut stream, deadline, stopped)?;
-        let header = ReplyHeader::read(&mut Fields(&reply)).map_err(invalid)?;
-        if header.xid != xid::AUTH {
-            return Err(io::Error::other("the server answered auth with another reply"));
-        }
-        if header.error == code::AUTH_FAILED {
-            let why = format!("the server rejected the credentials of the scheme {}", auth.scheme);
-            return Ok(Dialed::AuthFailed(why));
-        }
-        if header.error != code::OK {
-            return Err(io::Error::other(format!("auth failed with error {}", header.error)));
-        }
+    let mut ask = |request: Vec<u8>| {
+        stream.send_all(&request)?;
+        read_frame(&mut stream, deadline, stopped)
+    };
+    let shown = show(&wanted.access, &mut ask);
+    if !matches!(shown, Ok(Ok(()))) && wanted.session.is_none() {
+        // Servers that reject credentials may leave the session open.
+        let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
     }
-    if let Some(sasl) = &wanted.access.sasl {
-        let mut ask = |token: &[u8]| {
-            let request = Frame::request(xid::SASL, op::SASL).buffer(token).finish();
-            stream.send_all(&request)?;
-            read_frame(&mut stream, deadline, stopped).map_err(|cause| match cause.kind() {
-                // As servers before 3.5 do.
-                io::ErrorKind::UnexpectedEof => io::Error::other(
-                    "the server closed the connection instead of an answer to SASL: it may have rejected \
-                     the user or the password",
-                ),
-                _ => cause,
-            })
-        };
-        if let Err(why) = sasl.authenticate(&mut ask)? {
-            if wanted.session.is_none() {
-                // A server without SASL has opened a session.
-                let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
-            }
-            return Ok(Dialed::AuthFailed(why));
-        }
+    if let Err(why) = shown? {
+        return Ok(Dialed::AuthFailed(why));
     }
     // A node with the owner 0 belongs to no session.
     if response.session == 0 {
@@ -527,6 +523,41 @@ fn greet(
         sent,
     };
     Ok(Dialed::Server { stream, address, granted })
+}
+
+/// Shows the server who the client is; `ask` sends a request and returns the reply. The inner error says
+/// why the server does not accept the client.
+fn show(
+    access: &Access,
+    ask: &mut dyn FnMut(Vec<u8>) -> io::Result<Vec<u8>>,
+) -> io::Result<Result<(), String>> {
+    // First, as the server proves who it is by it.
+    if let Some(sasl) = &access.sasl {
+        let mut ask =
+            |token: &[u8]| ask(Frame::request(xid::SASL, op::SASL).buffer(token).finish());
+        if let Err(why) = sasl.authenticate(&mut ask)? {
+            return Ok(Err(why));
+        }
+    }
+    for auth in &access.auth {
+        let request = Frame::request(xid::AUTH, op::AUTH)
+            .int(0)
+            .buffer(auth.scheme.as_bytes())
+            .buffer(&auth.credentials);
+        let reply = ask(request.finish())?;
+        let header = ReplyHeader::read(&mut Fields(&reply)).map_err(invalid)?;
+        if header.xid != xid::AUTH {
+            return Err(io::Error::other("the server answered auth with another reply"));
+        }
+        if header.error == code::AUTH_FAILED {
+            let scheme = &auth.scheme;
+            return Ok(Err(format!("the server rejected the credentials of the scheme {scheme}")));
+        }
+        if header.error != code::OK {
+            return Err(io::Error::other(format!("auth failed with error {}", header.error)));
+        }
+    }
+    Ok(Ok(()))
 }
 
 fn invalid(malformed: impl std::error::Error + Send + Sync + 'static) -> io::Error {

@@ -221,3 +221,71 @@ fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
         assert!(matches!(search(&[&bad, &rejecting()]), Some(Dialed::AuthFailed(_))));
     }
 }
+
+/// A port at which nothing listens.
+fn absent() -> Host {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    Host { name: "127.0.0.1".to_owned(), port }
+}
+
+/// A name that no name server is asked for.
+fn unknown() -> Host {
+    Host { name: "no..name".to_owned(), port: 1 }
+}
+
+/// What becomes of a search if this server is there from its second round on, too.
+fn searched(known: bool, hosts: [Host; 2], late: Host) -> Option<Dialed> {
+    let (_stop, stopped) = bounded(0);
+    let resolver = Resolver::new(hosts.to_vec());
+    let add = |why: &str| {
+        // The reasons of a whole round.
+        if why.contains("rejected") {
+            resolver.set_hosts(vec![hosts[0].clone(), late.clone()]);
+        }
+    };
+    let patience = Duration::from_secs(600);
+    let wanted = Wanted { resolver: Arc::clone(&resolver), patience, ..wanted(known) };
+    search(&wanted, &stopped, &add)
+}
+
+#[test]
+fn servers_that_do_not_answer_yet_may_accept_what_another_rejects() {
+    for known in [true, false] {
+        for other in [absent(), unknown()] {
+            let found = searched(known, [rejecting(), other], accepting());
+            assert!(matches!(found, Some(Dialed::Server { .. })), "{known}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_new_session_is_not_asked_for_for_ever_where_one_server_rejects_the_client() {
+    let (_stop, stopped) = bounded(0);
+    let resolver = Resolver::new(vec![absent(), rejecting()]);
+    let patience = Duration::from_millis(300);
+    let found = search(&Wanted { resolver, patience, ..wanted(false) }, &stopped, &|_| ());
+    let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
+    assert!(why.contains("rejected the credentials") && why.contains("refused"), "{why}");
+}
+
+#[test]
+fn a_new_session_that_is_of_no_use_is_closed() {
+    let close = Frame::request(1, op::CLOSE_SESSION).finish();
+    let garbage = Frame::reply(7, 0, 0).finish();
+    for known in [true, false] {
+        for reply in [auth_reply(xid::AUTH, code::AUTH_FAILED), garbage.clone()] {
+            let (_, told) = dialled(known, &[response(4000, SESSION, false), reply].concat(), 100);
+            assert_eq!(told.ends_with(&close), !known);
+        }
+    }
+}
+
+#[test]
+fn a_late_answer_about_a_former_host_is_not_kept() {
+    let host = unknown();
+    let resolver = Resolver::new(vec![host.clone()]);
+    resolver.known.lock().entry(host.clone()).or_default().asking = true;
+    resolver.set_hosts(vec![absent()]);
+    resolver.learn(&host, Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 1))]));
+    assert!(resolver.known.lock().is_empty());
+}

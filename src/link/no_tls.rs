@@ -11,6 +11,10 @@ impl Tls {
         match *self {}
     }
 
+    pub(crate) fn check_host(&self, _host: &str) -> crate::error::Result<()> {
+        match *self {}
+    }
+
     pub(super) fn encrypt(&self, _host: &str) -> Result<Encryption, String> {
         match *self {}
     }

@@ -448,6 +448,8 @@ impl Runner {
                 if let Some(warning) = lease::warning(timeout).filter(warn_once) {
                     logging::warning!(target: "zklock::link", "{warning}");
                 }
+                // Of what TLS has decrypted in the handshakes, the socket does not tell.
+                self.read_server(line);
             }
             Dialed::Expired => line.core.expired(),
             Dialed::AuthFailed(why) => {

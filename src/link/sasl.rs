@@ -72,15 +72,30 @@ impl Sasl {
         };
         let challenge = match token(&[])? {
             Ok(challenge) if challenge.is_empty() => {
-                return Ok(Err("the server is not configured for SASL".to_owned()));
+                let why = "the server is not configured for SASL, or lets clients in whose SASL fails \
+                           (allowSaslFailedClients)";
+                return Ok(Err(why.to_owned()));
             }
             Ok(challenge) => challenge,
             Err(why) => return Ok(Err(why)),
         };
-        let answer = Answer::to(&challenge).map_err(io::Error::other)?;
-        let proof = match token(&answer.token(self))? {
-            Ok(proof) => proof,
-            Err(why) => return Ok(Err(why)),
+        let answer = match Answer::to(&challenge) {
+            Ok(answer) => answer,
+            Err(why) => return Ok(Err(why.to_owned())),
+        };
+        let proof = match token(&answer.token(self)) {
+            Ok(Ok(proof)) => proof,
+            Ok(Err(why)) => return Ok(Err(why)),
+            // As servers before 3.5 do when they reject a client.
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
+                let why = format!(
+                    "the server closed the connection instead of an answer to SASL: it may have rejected \
+                     the user {:?} or the password",
+                    self.user
+                );
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+            }
+            Err(cause) => return Err(cause),
         };
         let proven = directives(&proof).ok().and_then(|mut all| all.remove("rspauth"));
         Ok(if proven.is_some_and(|proven| proven == answer.digest(self, "").as_bytes()) {
@@ -325,6 +340,14 @@ mod tests {
         let unknown = who.authenticate(&mut |_| Ok(reply(0, b""))).unwrap().unwrap_err();
         assert!(unknown.contains("not configured"), "{unknown}");
         assert!(who.authenticate(&mut |_| Ok(reply(-6, b""))).is_err());
+        let other = who.authenticate(&mut |_| Ok(reply(0, b"algorithm=other"))).unwrap();
+        assert!(other.unwrap_err().contains("not one of DIGEST-MD5"));
+        // As servers before 3.5 do.
+        let mut answers = vec![Ok(reply(0, challenge))];
+        let closed = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let rejected = who.authenticate(&mut |_| answers.pop().unwrap_or_else(|| Err(closed())));
+        assert_eq!(rejected.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(who.authenticate(&mut |_| Err(closed())).unwrap_err().kind(), closed().kind());
         assert_eq!(format!("{who:?}"), "Sasl { user: \"ann\", .. }");
     }
 

@@ -74,7 +74,17 @@ impl Tls {
     ///
     /// Fails with `InvalidArgument`, and the name of the file, if the settings cannot be used.
     pub(crate) fn check(&self) -> Result<()> {
-        self.config().map_err(|why| Error::new(ErrorKind::InvalidArgument, why))?;
+        let unusable = |why| Error::new(ErrorKind::InvalidArgument, why);
+        self.config().map_err(unusable)?;
+        let (_, ignored) = self.roots().map_err(unusable)?;
+        // The operating system may have some in an old format that nobody needs.
+        if ignored > 0 && self.authorities.is_some() {
+            logging::warning!(
+                target: "zklock::link",
+                "{ignored} of the certificates in {} cannot be used and are ignored",
+                self.source()
+            );
+        }
         let key = self.certificate.as_ref().map(|(_, key)| key);
         let mode = key.and_then(|key| Some((key, key.metadata().ok()?.mode())));
         if let Some((key, mode)) = mode.filter(|(_, mode)| mode & 0o004 != 0) {
@@ -87,10 +97,16 @@ impl Tls {
         Ok(())
     }
 
+    /// # Errors
+    ///
+    /// Fails with `InvalidArgument` if no certificate can be for this host.
+    pub(crate) fn check_host(&self, host: &str) -> Result<()> {
+        certified(host).map(drop).map_err(|why| Error::new(ErrorKind::InvalidArgument, why))
+    }
+
     /// The start of a connection to `host`; otherwise why there is none.
     pub(super) fn encrypt(&self, host: &str) -> Result<Encryption, String> {
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| format!("no certificate can be for the name {host:?}"))?;
+        let name = certified(host)?;
         let mut connection =
             ClientConnection::new(self.config()?, name).map_err(|error| error.to_string())?;
         // What may be queued is limited elsewhere.
@@ -103,7 +119,7 @@ impl Tls {
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
-            .with_root_certificates(self.roots()?);
+            .with_root_certificates(self.roots()?.0);
         let mut config = match &self.certificate {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
@@ -119,18 +135,18 @@ impl Tls {
         Ok(Arc::new(config))
     }
 
-    fn roots(&self) -> Result<RootCertStore, String> {
+    /// The authorities, and how many certificates are not usable as such.
+    fn roots(&self) -> Result<(RootCertStore, usize), String> {
         let found = match &self.authorities {
             Some(file) => certificates(file)?,
             None => rustls_native_certs::load_native_certs().certs,
         };
         let mut roots = RootCertStore::empty();
-        // The operating system may have some in an old format that nobody needs.
-        roots.add_parsable_certificates(found);
+        let (_, ignored) = roots.add_parsable_certificates(found);
         if roots.is_empty() {
             return Err(format!("{}: no certificate in it can be used", self.source()));
         }
-        Ok(roots)
+        Ok((roots, ignored))
     }
 
     /// Where the trusted authorities come from.
@@ -176,6 +192,10 @@ impl Tls {
                     "no authority that is trusted has issued the server's certificate ({source})"
                 )
             }
+            NotValidForNameContext { expected, presented } if presented.is_empty() => format!(
+                "the server's certificate is not for {}: it names no host (subjectAltName)",
+                expected.to_str()
+            ),
             NotValidForNameContext { expected, presented } => format!(
                 "the server's certificate is not for {}, but for {}",
                 expected.to_str(),
@@ -189,6 +209,12 @@ impl Tls {
             other => format!("the server's certificate is refused: {other}"),
         }
     }
+}
+
+/// The host as a certificate names it.
+fn certified(host: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|_| format!("no certificate can be for the host name {host:?}"))
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -292,12 +318,14 @@ impl Encryption {
 
     /// `buffer` has room for all that one call of `read_tls` can complete: less than two records.
     pub(super) fn receive(&mut self, tcp: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
+        // Bounded, as callers wait meanwhile; records may be empty.
+        for _ in 0..32 {
             match self.read(tcp, buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
         }
+        Err(io::ErrorKind::Interrupted.into())
     }
 
     pub(super) fn read(&mut self, mut tcp: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {

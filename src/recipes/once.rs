@@ -1,6 +1,7 @@
 //! Jobs that run once for each key, on any of several hosts.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
@@ -239,7 +240,8 @@ impl Once {
     /// # Errors
     ///
     /// As [`run`](Once::run); before the job also [`Lost`](ErrorKind::Lost) or
-    /// [`SessionLost`](ErrorKind::SessionLost) if the guard does not hold.
+    /// [`SessionLost`](ErrorKind::SessionLost) if the guard does not hold, and
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) if its lock has another client than this.
     pub fn run_holding<T, E: From<Error>>(
         &self,
         guard: &LockGuard,
@@ -248,6 +250,11 @@ impl Once {
     ) -> Result<OnceOutcome<T>, E> {
         let key = key.as_ref();
         let mark = self.mark_node(key)?;
+        if !Arc::ptr_eq(guard.client().core(), self.target.client.core()) {
+            let message = "the guard is of another client than the marks: the guard's transaction would write \
+                           the mark where others do not look for it";
+            return Err(Error::new(ErrorKind::InvalidArgument, message).on(mark.path()).into());
+        }
         guard.check()?;
         if let Some(mark) = self.mark(key)? {
             return Ok(OnceOutcome::DoneByOther(mark));

@@ -483,6 +483,7 @@ impl ClientBuilder {
             return setting("the largest reply must be between 64 KiB and 1 GiB");
         }
         self.access.check()?;
+        self.access.check_hosts(&hosts.hosts)?;
         let servers = LinkEnsemble(LinkConfig {
             resolver: Resolver::new(hosts.hosts),
             access: self.access,

@@ -8,7 +8,7 @@ use super::connection::{
     ReadRaw, Reply, Reports, Request, Step, StepReply, Submission, Transacted,
 };
 use super::notify::Waiter;
-use super::session::until_attached;
+use super::session::{rejected, until_attached};
 use crate::acl::{Acl, Permissions};
 use crate::connect_string::Host;
 use crate::error::{Error, ErrorKind, Result};
@@ -49,8 +49,8 @@ impl Ensemble for LinkEnsemble {
         let trouble = link.info().trouble;
         match (attached, trouble.clone()) {
             (Ok(true), _) => return Ok(Box::new(LinkedConnection(link))),
-            (Err(error), Some(why)) if error.kind() == ErrorKind::AuthFailed => {
-                return Err(Error::new(ErrorKind::AuthFailed, why));
+            (Err(error), why) if error.kind() == ErrorKind::AuthFailed => {
+                return Err(rejected(why));
             }
             (Err(error), _) => return Err(error),
             (Ok(false), _) => {}
@@ -72,6 +72,7 @@ impl Ensemble for LinkEnsemble {
     }
 
     fn set_hosts(&self, hosts: Vec<Host>) -> Result<()> {
+        self.0.access.check_hosts(&hosts)?;
         self.0.resolver.set_hosts(hosts);
         Ok(())
     }

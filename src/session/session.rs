@@ -259,16 +259,20 @@ pub(crate) fn ended(end: End) -> Error {
             ErrorKind::SessionLost,
             "the session's lease ran out before the ensemble could be reached again",
         ),
-        End::AuthFailed => Error::new(
-            ErrorKind::AuthFailed,
-            "the server rejected the client's credentials, or demands others: check what the client has by \
-             `auth`, `sasl` and `tls`",
-        ),
+        End::AuthFailed => rejected(None),
         End::Closed => Error::new(
             ErrorKind::Closed,
             "the client, or the program's ZooKeeper handle that it uses, is closed",
         ),
     }
+}
+
+/// The error of a call that no server serves, as none accepts the client's credentials; perhaps with the
+/// servers' reasons.
+pub(crate) fn rejected(why: Option<String>) -> Error {
+    let usual = "the server rejected the client's credentials, or demands others: check what the client has \
+                 by `auth`, `sasl` and `tls`";
+    Error::new(ErrorKind::AuthFailed, why.unwrap_or_else(|| usual.to_owned()))
 }
 
 #[cfg(test)]

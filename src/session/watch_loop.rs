@@ -12,7 +12,7 @@ use super::client::Client;
 use super::client_core::{Interrupted, Patience};
 use super::connection::{Answer, Fault, Names, Stat};
 use super::notify::{Signal, Subscription, Waiter};
-use super::session::{Session, ended};
+use super::session::{Session, rejected};
 use super::status::Usable;
 use crate::error::Result;
 use crate::rt::{AtomicBool, Deadline};
@@ -101,10 +101,12 @@ impl WatchLoop {
                     Usable::Now => return Ok(Some(Arc::clone(session))),
                     Usable::NotInTime => return Ok(None),
                     Usable::Never(end) => {
-                        (self.session, self.seen) = (None, None);
                         // Each further session would end in the same way.
-                        if end == End::AuthFailed {
-                            return Err(ended(end));
+                        let rejection =
+                            (end == End::AuthFailed).then(|| rejected(session.info().trouble));
+                        (self.session, self.seen) = (None, None);
+                        if let Some(rejection) = rejection {
+                            return Err(rejection);
                         }
                     }
                 }

@@ -133,6 +133,7 @@ fn under_a_lock_of_the_callers_choice_a_job_is_done_once() {
     );
     assert!(matches!(ours.run_holding(&guard, "monday", nothing), Ok(OnceOutcome::DoneByOther(_))));
     assert_eq!(kind(ours.run_holding(&guard, "a/b", nothing)), ErrorKind::InvalidName);
+    assert_eq!(kind(theirs.run_holding(&guard, "tuesday", nothing)), ErrorKind::InvalidArgument);
     // A guard that no longer holds neither runs the job nor leaves a mark.
     lock(&other).break_lock(&lock(&other).contenders().unwrap()[0]).unwrap();
     guard.lost().wait();

@@ -44,6 +44,11 @@ fn who_is_not_known_is_refused_at_once() {
         assert!(text.contains("rejected SASL's user") && text.contains(user), "{text}");
         assert!(!text.contains(password), "{text}");
     }
+    // A wait without a limit ends with the server's reason, too.
+    let stranger = builder(&server, USER, "wrong").lazy().unwrap();
+    let error = DistributedLock::new(&stranger, "/locks", "a").lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
+    assert!(error.to_string().contains(&server.addr().to_string()), "{error}");
     let unconfigured = Server::start();
     let lasting = builder(&unconfigured, USER, PASSWORD).session_timeout(LIMIT * 2);
     let error = refused(lasting);

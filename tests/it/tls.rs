@@ -202,6 +202,11 @@ fn files_that_cannot_be_used_are_named_before_anything_is_sent() {
             assert_says(&error, ErrorKind::InvalidArgument, &[&file, why]);
         }
     }
+    let error = builder("zk-:1", trusting(&files)).lazy().unwrap_err();
+    assert_says(&error, ErrorKind::InvalidArgument, &["no certificate", "\"zk-\""]);
+    let zk = builder(address, trusting(&files)).lazy().unwrap();
+    let error = zk.set_hosts("zk-:1").unwrap_err();
+    assert_says(&error, ErrorKind::InvalidArgument, &["no certificate", "\"zk-\""]);
     assert!(listener.accept().is_err(), "something was sent");
 }
 
