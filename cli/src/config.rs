@@ -29,20 +29,30 @@ const PASSWORD_FILE: &str = "sasl-password-file";
 
 /// The command line's definition, with defaults from the files.
 pub(crate) fn definition() -> Result<Command, Failure> {
-    let user = env::var_os("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".config")));
-    let files =
-        [Some(PathBuf::from("/etc/zklock.toml")), user.map(|folder| folder.join("zklock.toml"))];
+    let of_machine = PathBuf::from("/etc/zklock.toml");
+    let folder = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|one| one.is_absolute());
+    let folder = folder.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".config")));
     let mut definition = Options::command();
-    for file in files.into_iter().flatten() {
+    for file in [Some(of_machine), folder.map(|folder| folder.join("zklock.toml"))] {
+        let Some(file) = file.filter(|file| file.is_absolute()) else { continue };
         match fs::read_to_string(&file) {
             Ok(text) => definition = with_defaults(definition, &file, &text)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_out_of_reach(&error, &file) => {}
             Err(error) => return Err(unusable(&file, &error.to_string())),
         }
     }
     Ok(definition)
+}
+
+/// Whether that is no file of this user's: daemons often have the home of another one, or none.
+fn is_out_of_reach(error: &io::Error, file: &Path) -> bool {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => true,
+        io::ErrorKind::PermissionDenied => {
+            file.parent().is_some_and(|one| fs::read_dir(one).is_err())
+        }
+        _ => false,
+    }
 }
 
 fn with_defaults(mut definition: Command, file: &Path, text: &str) -> Result<Command, Failure> {

@@ -1,7 +1,9 @@
 //! What the command exits with, and why.
 
 use std::fmt;
+use std::process::ExitCode;
 
+use nix::sys::signal::Signal;
 use zklock::ErrorKind;
 
 /// The exit codes of zklock's own; a command that ran to its end has its own code.
@@ -38,6 +40,17 @@ impl Exit {
             Exit::NotFound => 127,
             Exit::Signal(number) => 128_u8.saturating_add(u8::try_from(number).unwrap_or(127)),
         }
+    }
+
+    /// The end of this process. After Ctrl-C it ends as all programs do, by the signal: otherwise a shell's loop
+    /// around it would go on.
+    pub(crate) fn end(self) -> ExitCode {
+        let interrupt = Signal::SIGINT as i32;
+        // The first process of a container cannot end by a signal.
+        if self == Exit::Signal(interrupt) && std::process::id() != 1 {
+            let _ = signal_hook::low_level::emulate_default_handler(interrupt);
+        }
+        ExitCode::from(self.code())
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
 //! locks, `act` asks holders to release and breaks locks, `token` compares fencing tokens. `exit` has the exit
-//! codes, `connect` a client with the settings given, `words`, `table` and `log_lines` what people read.
+//! codes, `connect` a client with the settings given, `words`, `table` and `log_lines` what people read,
+//! `background_writer` how they read it without holding anybody up.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ compile_error!(
 );
 
 mod act;
+mod background_writer;
 mod config;
 mod connect;
 mod exit;
@@ -59,7 +61,8 @@ fn main() -> ExitCode {
         }
         failure.exit
     });
-    ExitCode::from(exit.code())
+    words::flush();
+    exit.end()
 }
 
 /// What it is about, for messages, and how it ended.

@@ -1,12 +1,31 @@
 //! How results and errors read: durations, contenders, lines on standard error.
 
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use zklock::Contender;
 
+use crate::background_writer::BackgroundWriter;
+
 static QUIET: AtomicBool = AtomicBool::new(false);
+
+static BACKGROUND: OnceLock<BackgroundWriter> = OnceLock::new();
+
+/// From now on, nobody waits for a reader of standard error.
+pub(crate) fn write_in_background() -> std::io::Result<()> {
+    let writer = BackgroundWriter::start("zklock-words", std::io::stderr())?;
+    let _ = BACKGROUND.set(writer);
+    Ok(())
+}
+
+/// Waits until everything is written, if somebody reads it.
+pub(crate) fn flush() {
+    if let Some(writer) = BACKGROUND.get() {
+        writer.flush();
+    }
+}
 
 /// From now on, only failures are said.
 pub(crate) fn be_quiet() {
@@ -26,8 +45,11 @@ pub(crate) fn complain(subject: &str, message: &str) {
         "" => format!("zklock: {message}\n"),
         _ => format!("zklock: {subject}: {message}\n"),
     };
-    // One write, so that lines of several processes do not mix. Nobody is left to tell of an error.
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    match BACKGROUND.get() {
+        Some(writer) => writer.write(line),
+        // One write, so that lines of several processes do not mix. Nobody is left to tell of an error.
+        None => drop(std::io::stderr().lock().write_all(line.as_bytes())),
+    }
 }
 
 /// Prints a result. False if nobody reads any more, as in `zklock watch x | head`.

@@ -105,3 +105,21 @@ fn help_fits_a_screen() {
     assert_eq!(run(&[]).0, 64);
     assert_eq!(run(&["--version"]).1, format!("zklock {}\n", env!("CARGO_PKG_VERSION")));
 }
+
+#[test]
+fn settings_of_nobody_are_no_settings() {
+    let folder = folder("nobody");
+    fs::write(folder.join("zklock.toml"), "nonsense").unwrap();
+    let run = |variable: &str, value: &str| {
+        let mut command = zklock(&["completions", "bash"]);
+        command.env_remove("XDG_CONFIG_HOME").env(variable, value).current_dir(&folder);
+        said(command.output().unwrap())
+    };
+    assert_eq!(run("HOME", "/dev/null").0, 0);
+    // As the specification of that variable says, only an absolute path counts.
+    assert_eq!(run("XDG_CONFIG_HOME", "").0, 0);
+    assert_eq!(run("XDG_CONFIG_HOME", ".").0, 0);
+    let (code, _, err) = run("XDG_CONFIG_HOME", folder.to_str().unwrap());
+    assert!(code == 64 && err.contains("zklock.toml"), "{err}");
+    fs::remove_dir_all(folder).unwrap();
+}

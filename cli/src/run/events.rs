@@ -1,40 +1,47 @@
 //! The events of a run, as lines of JSON for programs: `--events`.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use zklock::Event;
 
+use crate::background_writer::BackgroundWriter;
 use crate::exit::Failure;
 
 /// Where the events go; nowhere by default.
 #[derive(Clone)]
 pub(super) struct Events {
-    file: Option<Arc<Mutex<File>>>,
+    writer: Option<BackgroundWriter>,
     lock: Arc<str>,
 }
 
 impl Events {
-    pub(super) fn to(target: Option<&Path>, lock: &str) -> Result<Events, Failure> {
-        let file = target.map(open).transpose()?;
-        Ok(Events { file: file.map(|file| Arc::new(Mutex::new(file))), lock: lock.into() })
+    pub(super) fn to(target: Option<File>, lock: &str) -> io::Result<Events> {
+        let writer =
+            target.map(|file| BackgroundWriter::start("zklock-events", file)).transpose()?;
+        Ok(Events { writer, lock: lock.into() })
     }
 
     /// Writes an event with these fields.
     pub(super) fn write(&self, event: &str, fields: &Value) {
-        let Some(file) = &self.file else { return };
+        let Some(writer) = &self.writer else { return };
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let mut line = json!({ "time": time, "event": event, "lock": &*self.lock });
         if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object()) {
             line.extend(fields.clone());
         }
-        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-        // A full disk, or a reader that has gone, must not disturb the command.
-        let _ = file.write_all(format!("{line}\n").as_bytes());
+        writer.write(format!("{line}\n"));
+    }
+
+    /// Waits until everything is written, if somebody reads it.
+    pub(super) fn flush(&self) {
+        if let Some(writer) = &self.writer {
+            writer.flush();
+        }
     }
 
     /// Writes what the library reports, as far as it is about the session and this wait.
@@ -75,7 +82,7 @@ impl Events {
 }
 
 /// A file, or a descriptor that zklock was given.
-fn open(target: &Path) -> Result<File, Failure> {
+pub(super) fn open(target: &Path) -> Result<File, Failure> {
     let is_number = target.to_str().is_some_and(|text| text.parse::<u16>().is_ok());
     let path = match is_number {
         true => PathBuf::from("/dev/fd").join(target),

@@ -21,14 +21,25 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, getpid, getppid, pipe2, setpgid, tcsetpgrp};
+use nix::unistd::{Pid, getpgid, getpid, getppid, pipe2, setpgid};
 use std::time::Duration;
 
 use super::messages::{Ended, Instant, Lines, Order, Report, send};
 use super::processes::{adopt_descendants, children, end_all, nanoseconds, now, readable, reap};
 use super::signals::{self, ASKING_TO_END, ENDING};
+use super::terminal::Terminal;
 use super::{KILL_BEFORE_END, OnLoss};
 use crate::options::Linger;
+
+/// What the command is told of its lock by; those of another zklock around it are not its own.
+const VARIABLES: [&str; 6] = [
+    "ZKLOCK_LOCK",
+    "ZKLOCK_NODE",
+    "ZKLOCK_SESSION",
+    "ZKLOCK_TOKEN",
+    "ZKLOCK_ZXID",
+    "ZKLOCK_LOST_FD",
+];
 
 /// What the guard has to know before it is told to start the command.
 pub(super) struct Plan {
@@ -37,8 +48,7 @@ pub(super) struct Plan {
     pub(super) grace: Duration,
     pub(super) linger: Linger,
     pub(super) signals: SigSet,
-    /// Whether the command becomes the terminal's foreground group.
-    pub(super) takes_terminal: bool,
+    pub(super) terminal: Terminal,
 }
 
 /// zklock's side of the guard process.
@@ -87,17 +97,21 @@ struct Guard {
     is_told_to_end: bool,
     /// When to kill what the command has left running.
     leftovers_end: Option<Instant>,
+    /// It has left processes running that were told to end.
+    had_left_some: bool,
     /// Its end tells the command that the lock is lost.
     lost_pipe: Option<OwnedFd>,
 }
 
 impl Guard {
     fn new(plan: Plan, orders: File, reports: File) -> io::Result<Guard> {
-        // Only for those who list processes.
-        let _ = set_name(c"zklock-guard");
+        // Only for those who list processes; whoever stops or kills all that is called zklock spares it.
+        let _ = set_name(c"zk-guard");
         // What is sent to zklock's group is zklock's to pass on.
         setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-        adopt_descendants();
+        adopt_descendants()?;
+        // All orders count before the time is looked at: this process may have been stopped.
+        fcntl(&orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let signals = signals::source(&plan.signals)?;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
         let (lines, lock_ends) = (Lines::default(), None);
@@ -115,6 +129,7 @@ impl Guard {
             must_end,
             is_told_to_end: false,
             leftovers_end: None,
+            had_left_some: false,
             lost_pipe,
         })
     }
@@ -127,9 +142,7 @@ impl Guard {
             if timer {
                 self.timer.wait()?;
             }
-            if order && !self.read_orders()? {
-                // zklock has ended, and with it the heartbeats of its session.
-                self.kill_all()?;
+            if order && self.read_orders()? {
                 return Ok(());
             }
             if signal {
@@ -142,34 +155,85 @@ impl Guard {
         }
     }
 
-    /// False when zklock has ended.
+    /// Obeys all orders that have come. True when there is nothing more to do.
     fn read_orders(&mut self) -> io::Result<bool> {
         let mut bytes = [0; 4096];
-        let count = match self.orders.read(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
-            count => count?,
+        let has_zklock_ended = loop {
+            match self.orders.read(&mut bytes) {
+                Ok(0) => break true,
+                Ok(count) => self.lines.add(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         };
-        self.lines.add(&bytes[..count]);
-        while let Some(order) = self.lines.next() {
+        let orders: Vec<Order> = std::iter::from_fn(|| self.lines.next()).collect();
+        for order in &orders {
             match order {
-                Order::Start { variables, lock_ends } => {
-                    self.lock_ends = lock_ends;
-                    self.start(&variables)?;
-                }
-                Order::Held { until } => self.lock_ends = until,
-                Order::Signal { number } => {
-                    if let Ok(signal) = Signal::try_from(number) {
-                        self.is_told_to_end |= ASKING_TO_END.contains(&signal);
-                        self.pass_on(signal);
-                    }
-                }
-                Order::Kill => self.must_end = true,
+                Order::Start { lock_ends, .. } => self.lock_ends = *lock_ends,
+                Order::Held { until } => self.lock_ends = Some(*until),
+                _ => {}
             }
         }
-        Ok(count > 0)
+        if has_zklock_ended {
+            // With it, the heartbeats of its session have ended.
+            self.kill_all();
+            return Ok(true);
+        }
+        for order in orders {
+            if self.obey(order)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
-    fn start(&mut self, variables: &[(String, String)]) -> io::Result<()> {
+    /// True when there is nothing more to do.
+    fn obey(&mut self, order: Order) -> io::Result<bool> {
+        match order {
+            Order::Start { variables, takes_terminal, .. } => {
+                // This process may have been stopped since.
+                if self.due().is_some_and(|(_, kill)| now() >= kill) {
+                    self.report_end(Ended { by_guard: true, ..ending(None) });
+                    return Ok(true);
+                }
+                return self.start(&variables, takes_terminal).map(|is_started| !is_started);
+            }
+            Order::Held { .. } => {}
+            Order::Lost => self.lost_pipe = None,
+            Order::Signal { number } => {
+                if let Ok(signal) = Signal::try_from(number) {
+                    self.is_told_to_end |= ASKING_TO_END.contains(&signal);
+                    self.pass_on(signal);
+                }
+            }
+            Order::Kill => self.must_end = true,
+        }
+        Ok(false)
+    }
+
+    /// False if that is not possible.
+    fn start(&mut self, variables: &[(String, String)], takes_terminal: bool) -> io::Result<bool> {
+        let (process, error) = match self.run_command(variables, takes_terminal) {
+            Ok((process, None)) => {
+                self.command = Some(process);
+                send(&mut self.reports, &Report::Started { process: process.as_raw() })?;
+                return Ok(true);
+            }
+            Ok((process, Some(error))) => (process.as_raw(), error),
+            Err(error) => (0, number_of(&error)),
+        };
+        end_all(None, &[], None);
+        send(&mut self.reports, &Report::NotStarted { process, error })?;
+        Ok(false)
+    }
+
+    /// Starts a process, and says why it could not become the command, if so.
+    fn run_command(
+        &mut self,
+        variables: &[(String, String)],
+        takes_terminal: bool,
+    ) -> io::Result<(Pid, Option<i32>)> {
         let (read_lost, write_lost) = pipe2(OFlag::O_CLOEXEC)?;
         let (mut read_error, write_error) =
             pipe2(OFlag::O_CLOEXEC).map(|(read, write)| (File::from(read), File::from(write)))?;
@@ -177,29 +241,24 @@ impl Guard {
         let process = match fork()? {
             Fork::Parent(process) => Pid::from_raw(process),
             Fork::Child => {
-                let error = self.become_command(variables, &read_lost, guard);
-                let number = error.raw_os_error().unwrap_or(Errno::EINVAL as i32);
+                let error = self.become_command(variables, takes_terminal, &read_lost, guard);
                 // If that fails, too, the exit code tells.
-                let _ = send(&mut &write_error, &number);
+                let _ = send(&mut &write_error, &number_of(&error));
                 process::exit(126);
             }
         };
         drop((read_lost, write_error));
         let mut text = String::new();
         read_error.read_to_string(&mut text)?;
-        if let Ok(error) = text.trim().parse() {
-            end_all(None, None, &[], None);
-            let process = process.as_raw();
-            return send(&mut self.reports, &Report::NotStarted { process, error });
-        }
-        (self.command, self.lost_pipe) = (Some(process), Some(write_lost));
-        send(&mut self.reports, &Report::Started { process: process.as_raw() })
+        self.lost_pipe = Some(write_lost);
+        Ok((process, text.trim().parse().ok()))
     }
 
     /// In the forked child: runs the command, or returns why that failed.
     fn become_command(
         &self,
         variables: &[(String, String)],
+        takes_terminal: bool,
         lost: &OwnedFd,
         guard: Pid,
     ) -> io::Error {
@@ -209,8 +268,8 @@ impl Guard {
             if getppid() != guard {
                 return Err(Errno::ECHILD);
             }
-            if self.plan.takes_terminal {
-                tcsetpgrp(io::stdin(), getpid())?;
+            if takes_terminal {
+                self.plan.terminal.give_to(getpid());
             }
             fcntl(lost, FcntlArg::F_SETFD(FdFlag::empty()))?;
             SigSet::empty().thread_set_mask()
@@ -221,7 +280,12 @@ impl Guard {
         let Some((program, arguments)) = self.plan.command.split_first() else {
             return Errno::ENOENT.into();
         };
-        Command::new(program)
+        let mut command = Command::new(program);
+        // zklock may run under a zklock itself.
+        for name in VARIABLES {
+            command.env_remove(name);
+        }
+        command
             .args(arguments)
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .env("ZKLOCK_LOST_FD", lost.as_raw_fd().to_string())
@@ -243,21 +307,22 @@ impl Guard {
         }
     }
 
-    /// When the signal that is to end the command is due, and when KILL is.
+    /// When the command is to be told that the lock ends, and when KILL is due.
     fn due(&self) -> Option<(Instant, Instant)> {
-        let end = self.lock_ends.filter(|_| self.plan.on_loss != OnLoss::Warn)?;
-        let kill = end.saturating_sub(nanoseconds(KILL_BEFORE_END));
-        Some((kill.saturating_sub(nanoseconds(self.plan.grace)), kill))
+        let kill = self.lock_ends?.saturating_sub(nanoseconds(KILL_BEFORE_END));
+        let told = kill.saturating_sub(nanoseconds(self.plan.grace));
+        Some(match self.plan.on_loss {
+            OnLoss::Signal(_) => (told, kill),
+            OnLoss::Kill => (kill, kill),
+            OnLoss::Warn => (told, Instant::MAX),
+        })
     }
 
     fn set_timer(&self) -> io::Result<()> {
         let due = self.due().filter(|_| self.command.is_some());
-        let next = due.map(|(signal, kill)| match self.plan.on_loss {
-            OnLoss::Signal(_) if !self.is_warned => signal,
-            _ => kill,
-        });
+        let next = due.map(|(told, kill)| if self.is_warned { kill } else { told });
         match next.into_iter().chain(self.leftovers_end).min() {
-            None => self.timer.unset()?,
+            None | Some(Instant::MAX) => self.timer.unset()?,
             Some(at) => {
                 // Zero would be no timer.
                 let at = TimeSpec::from_duration(Duration::from_nanos(at.max(1)));
@@ -273,16 +338,15 @@ impl Guard {
         if self.command.is_none() {
             return Ok(false);
         }
-        let (signal, kill) = self.due().unwrap_or((Instant::MAX, Instant::MAX));
+        let (told, kill) = self.due().unwrap_or((Instant::MAX, Instant::MAX));
         let now = now();
         if now >= kill || self.must_end {
-            self.kill_all()?;
+            self.kill_all();
             return Ok(true);
         }
-        if let OnLoss::Signal(ending) = self.plan.on_loss {
-            if now >= signal && !self.is_warned {
-                self.is_warned = true;
-                self.lost_pipe = None;
+        if now >= told && !self.is_warned {
+            (self.is_warned, self.lost_pipe) = (true, None);
+            if let OnLoss::Signal(ending) = self.plan.on_loss {
                 self.is_told_to_end = true;
                 self.pass_on(ending);
                 // If it is stopped, it could not act on the signal.
@@ -294,13 +358,12 @@ impl Guard {
     }
 
     /// Kills the command and all that it has started, and reports its end.
-    fn kill_all(&mut self) -> io::Result<()> {
+    fn kill_all(&mut self) {
         self.lost_pipe = None;
-        let Some(command) = self.command else { return Ok(()) };
-        let status = end_all(Some(command), Some(command), &[], None);
-        let ended = Ended { by_guard: true, ..ending(status) };
-        self.report_end(ended);
-        Ok(())
+        if self.command.is_some() {
+            let status = end_all(self.command, &[], None);
+            self.report_end(Ended { by_guard: true, ..ending(status) });
+        }
     }
 
     /// zklock may have ended.
@@ -328,27 +391,47 @@ impl Guard {
         if !left.is_empty() && !self.leftovers_are_late(command, &left) {
             return Ok(false);
         }
-        end_all(Some(command), Some(command), &[], None);
-        let had_left_some = self.leftovers_end.is_some();
-        self.report_end(Ended { had_left_some, ..ending(status.ok()) });
+        end_all(Some(command), &[], None);
+        self.report_end(Ended { had_left_some: self.had_left_some, ..ending(status.ok()) });
         Ok(true)
     }
 
-    /// Whether what the command has left running has had its time; tells it to end, once.
+    /// Whether everything that the command has left running has had its time; tells it to end before.
     fn leftovers_are_late(&mut self, command: Pid, left: &[Pid]) -> bool {
-        // Those that were told to end take their time, as the command itself might have done.
-        if self.plan.linger == Linger::Wait || self.is_told_to_end {
+        // Those that were told to end with the command take their time, as it might have done itself.
+        let is_told = |child: &Pid| self.is_told_to_end && getpgid(Some(*child)) == Ok(command);
+        let others: Vec<Pid> = left.iter().copied().filter(|child| !is_told(child)).collect();
+        if self.plan.linger == Linger::Wait || others.is_empty() {
+            self.leftovers_end = None;
             return false;
         }
-        let end = *self.leftovers_end.get_or_insert_with(|| {
-            let _ = killpg(command, Signal::SIGTERM);
-            for child in left {
-                let _ = kill(*child, Signal::SIGTERM);
+        let signal = match self.leftovers_end {
+            None => {
+                let grace = nanoseconds(self.plan.grace);
+                (self.leftovers_end, self.had_left_some) =
+                    (Some(now().saturating_add(grace)), true);
+                if !self.is_told_to_end {
+                    self.pass_on(Signal::SIGTERM);
+                }
+                Signal::SIGTERM
             }
-            now().saturating_add(nanoseconds(self.plan.grace))
-        });
-        now() >= end
+            Some(end) if now() < end => return false,
+            Some(_) if others.len() == left.len() => return true,
+            Some(_) => {
+                self.leftovers_end = None;
+                Signal::SIGKILL
+            }
+        };
+        for child in others {
+            let _ = kill(child, signal);
+        }
+        false
     }
+}
+
+/// The number of an error, which it has if it is the operating system's.
+fn number_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::EINVAL as i32)
 }
 
 /// Forks this process, which has one thread.

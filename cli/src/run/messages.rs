@@ -12,9 +12,17 @@ pub(super) type Instant = u64;
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(super) enum Order {
     /// Run the command, with these environment variables added.
-    Start { variables: Vec<(String, String)>, lock_ends: Option<Instant> },
-    /// The lock is certain to be held until then. `None`: for as long as this process lives.
-    Held { until: Option<Instant> },
+    Start {
+        variables: Vec<(String, String)>,
+        /// Until when the lock is certain to be held; `None` if there is no lock.
+        lock_ends: Option<Instant>,
+        /// Whether the command becomes the terminal's foreground group.
+        takes_terminal: bool,
+    },
+    /// The lock is certain to be held until then.
+    Held { until: Instant },
+    /// The lock is lost, and the command goes on: only its descriptor tells it.
+    Lost,
     /// Pass this signal on to the command's group.
     Signal { number: i32 },
     /// End the command and all that it has started, now.
@@ -91,6 +99,7 @@ mod tests {
         let start = Order::Start {
             variables: vec![("A".into(), "b\nc".into())],
             lock_ends: Some(u64::MAX),
+            takes_terminal: false,
         };
         send(&mut bytes, &start).unwrap();
         send(&mut bytes, &Order::Kill).unwrap();

@@ -12,9 +12,11 @@ mod notify;
 mod processes;
 mod signals;
 mod supervise;
+mod terminal;
 mod waiting;
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::mpsc;
@@ -27,12 +29,13 @@ use zklock::{Acl, Client, ErrorKind, Once};
 use self::events::Events;
 use self::guard::{GuardProcess, Plan};
 use self::held::Held;
-use self::supervise::{Supervisor, Terminal};
+use self::supervise::Supervisor;
+use self::terminal::Terminal;
 use self::waiting::Waiting;
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, IfUnavailable, Lead, Patience, Run, Supervision};
-use crate::words::{complain, lasting, say};
+use crate::words::{self, complain, lasting, say};
 
 /// The guard kills the command this long before the lock ends.
 const KILL_BEFORE_END: Duration = Duration::from_millis(150);
@@ -154,79 +157,113 @@ fn description(command: &[OsString], label: Option<&str>) -> Result<String, Fail
 }
 
 fn carry_out(global: &Global, job: Job, subject: &str) -> Result<Exit, Failure> {
-    let events = Events::to(job.supervision.events.as_deref(), &job.lock.path)?;
+    let event_file = job.supervision.events.as_deref().map(events::open).transpose()?;
     let builder = global.builder()?;
     // Up to here, and until the guard process is forked, there is one thread.
-    let set = signals::block()?;
-    let terminal = Terminal::of_standard_input();
+    let cannot = |what: &'static str| {
+        move |why: io::Error| Failure::new(Exit::Failed, format!("cannot {what}: {why}"))
+    };
+    let set = signals::block().map_err(cannot("take signals"))?;
+    let terminal = Terminal::new();
     let guard = GuardProcess::fork(Plan {
         command: job.supervision.command.clone(),
         on_loss: job.supervision.on_loss,
         grace: job.supervision.grace,
         linger: job.supervision.linger,
         signals: set,
-        takes_terminal: terminal.is_ours(),
-    })?;
+        terminal: terminal.clone(),
+    })
+    .map_err(cannot("start the guard process"))?;
+    words::write_in_background().map_err(cannot("start a thread"))?;
+    let events = Events::to(event_file, &job.lock.path).map_err(cannot("start a thread"))?;
     let (sender, happenings) = mpsc::channel();
-    let waiting = Waiting::begin(&set, sender.clone())?;
+    let waiting = Waiting::begin(&set, terminal.is_there(), sender.clone())
+        .map_err(cannot("start a thread"))?;
     let supervisor =
-        Supervisor::new(subject, guard, terminal, &job, events.clone(), sender, happenings)?;
-
-    supervisor.tell_of_wait(&job.lock.path);
-    let begun = Instant::now();
-    let reported = builder.on_event({
-        let events = events.clone();
-        move |event| events.library(event)
-    });
-    let found =
-        reported.connect_within(waiting.cancel()).map_err(Failure::from).and_then(|client| {
-            waiting.has_client(&client);
-            check_grace(&client, &job)?;
-            waiting.tell_of_others(&client, subject, &job);
-            Ok((Held::acquire(&client, &job, waiting.cancel())?, client))
-        });
-    if let Some(signal) = waiting.end() {
-        // Nothing was started, and nothing will be.
-        return Ok(Exit::Signal(signal as i32));
-    }
-    let (held, client) = match found {
-        Ok((Some(held), client)) => (held, client),
-        Ok((None, client)) => {
-            let failure = conflict(&client, &job);
+        Supervisor::new(subject, guard, terminal, &job, events.clone(), sender, happenings)
+            .map_err(cannot("watch over processes"))?;
+    supervisor.manager().waits(&job.lock.path);
+    let found = builder
+        .on_event({
+            let events = events.clone();
+            move |event| events.library(event)
+        })
+        .connect_within(waiting.cancel())
+        .map_err(Failure::from);
+    let exit = match found {
+        Ok(client) => {
+            let exit = hold(&client, &job, &waiting, supervisor, (subject, global.verbose));
             client.close();
-            return Err(failure);
+            exit
         }
-        Err(failure) if failure.exit == Exit::Unavailable => {
-            return unavailable(failure, &job, supervisor, subject);
-        }
-        Err(failure) => return Err(failure),
+        Err(failure) => not_run(failure, &job, &waiting, supervisor, subject),
     };
-    if global.verbose > 0 {
+    events.flush();
+    exit
+}
+
+/// Waits for the lock, and runs the command while it is held.
+fn hold(
+    client: &Client,
+    job: &Job,
+    waiting: &Waiting,
+    supervisor: Supervisor<'_>,
+    (subject, verbosity): (&str, u8),
+) -> Result<Exit, Failure> {
+    let begun = Instant::now();
+    waiting.has_client(client);
+    check_grace(client, job)?;
+    waiting.tell_of_others(client, subject, job);
+    let held = match Held::acquire(client, job, waiting.cancel()) {
+        Ok(Some(held)) => held,
+        Ok(None) => {
+            let failure = conflict(client, job);
+            return waiting.end().map_or(Err(failure), |signal| Ok(Exit::Signal(signal as i32)));
+        }
+        Err(error) => return not_run(error.into(), job, waiting, supervisor, subject),
+    };
+    if verbosity > 0 {
         say(subject, &format!("held, after {}", lasting(begun.elapsed())));
     }
     let exit = match &job.once {
-        None => supervisor.supervise(&client, &held, &job.lock)?,
-        Some(key) => once(&client, &held, &job, key, supervisor, subject)?,
+        None => supervise(client, &held, job, waiting, supervisor)?,
+        Some(key) => once(client, &held, job, key, waiting, supervisor, subject)?,
     };
-    let exit = match held.release() {
-        Ok(true) => exit,
+    match held.release() {
+        Ok(true) => Ok(exit),
         Ok(false) => {
             say(subject, "the release was not confirmed: it goes with the session, at its timeout");
-            exit
+            Ok(exit)
         }
-        Err(_) if exit == Exit::LockLost => exit,
+        // A signal has closed the client, and thereby released it.
+        Err(error) if error.kind() == ErrorKind::Closed => Ok(exit),
+        Err(_) if exit == Exit::LockLost => Ok(exit),
         // The news of it may come after the end of the command.
         Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::SessionLost) => {
             complain(subject, &format!("LOCK LOST before the end of the command: {error}"));
-            Exit::LockLost
+            Ok(Exit::LockLost)
         }
         Err(error) => {
             say(subject, &format!("could not be released: {error}"));
-            exit
+            Ok(exit)
         }
-    };
-    client.close();
-    Ok(exit)
+    }
+}
+
+/// Runs the command, unless a signal has come before it.
+fn supervise(
+    client: &Client,
+    held: &Held,
+    job: &Job,
+    waiting: &Waiting,
+    supervisor: Supervisor<'_>,
+) -> Result<Exit, Failure> {
+    if let Some(signal) = waiting.end() {
+        return Ok(Exit::Signal(signal as i32));
+    }
+    let exit = supervisor.supervise(client, held, &job.lock);
+    waiting.command_has_ended(client);
+    exit
 }
 
 /// Others hold it.
@@ -243,13 +280,20 @@ fn conflict(client: &Client, job: &Job) -> Failure {
     Failure::new(exit, format!("{others}; {why}"))
 }
 
-/// ZooKeeper cannot be reached, and nothing was run.
-fn unavailable(
+/// There is no lock, for this reason, and nothing was run.
+fn not_run(
     failure: Failure,
     job: &Job,
+    waiting: &Waiting,
     supervisor: Supervisor<'_>,
     subject: &str,
 ) -> Result<Exit, Failure> {
+    if let Some(signal) = waiting.end() {
+        return Ok(Exit::Signal(signal as i32));
+    }
+    if failure.exit != Exit::Unavailable {
+        return Err(failure);
+    }
     let what = failure.during("ZooKeeper cannot be reached");
     match job.supervision.if_unavailable {
         IfUnavailable::Fail => {
@@ -257,6 +301,7 @@ fn unavailable(
         }
         IfUnavailable::Skip => {
             say(subject, &format!("{}. The command was not run", what.message));
+            supervisor.manager().ready();
             Ok(Exit::Success)
         }
         IfUnavailable::Run => {
@@ -266,23 +311,34 @@ fn unavailable(
     }
 }
 
+/// How often the guard is told for how long the lock is held.
+fn tick(session_timeout: Duration) -> Duration {
+    (session_timeout / 20).clamp(Duration::from_millis(50), Duration::from_secs(1))
+}
+
 /// A command that is told of a loss in time needs that time also when all is well.
 fn check_grace(client: &Client, job: &Job) -> Result<(), Failure> {
     let Some(timeout) = client.session_timeout() else { return Ok(()) };
-    let needed = match job.supervision.on_loss {
+    let grace = match job.supervision.on_loss {
         OnLoss::Warn => return Ok(()),
-        OnLoss::Kill => KILL_BEFORE_END,
-        OnLoss::Signal(_) => KILL_BEFORE_END + job.supervision.grace,
+        OnLoss::Kill => Duration::ZERO,
+        OnLoss::Signal(_) => job.supervision.grace,
     };
-    if needed < timeout / 3 {
+    // The library promises that a fifth is left whatever happens, as long as servers answer.
+    let most = (timeout / 5).checked_sub(KILL_BEFORE_END + tick(timeout));
+    if most.is_some_and(|most| grace <= most) {
         return Ok(());
     }
-    Err(Failure::usage(format!(
-        "the grace of {} is too long for a session timeout of {}: it has to be well below a third of that, or the \
-         command would be ended without an outage",
-        lasting(job.supervision.grace),
-        lasting(timeout)
-    )))
+    let timeout = lasting(timeout);
+    Err(Failure::usage(match most {
+        Some(most) => format!(
+            "with a session timeout of {timeout}, the grace can be at most {}, and is {}: the command would be \
+             ended without an outage",
+            lasting(most),
+            lasting(grace)
+        ),
+        None => format!("a session timeout of {timeout} is too short to end a command in time"),
+    }))
 }
 
 /// Runs the command unless this key has its mark, and leaves the mark.
@@ -291,6 +347,7 @@ fn once(
     held: &Held,
     job: &Job,
     key: &str,
+    waiting: &Waiting,
     supervisor: Supervisor<'_>,
     subject: &str,
 ) -> Result<Exit, Failure> {
@@ -299,25 +356,35 @@ fn once(
     let marks = Once::builder(client, &job.lock.base, format!("{}.once", job.lock.name))
         .acl(job.acl.clone())
         .build();
-    let mut exit = None;
+    let (mut exit, mut supervisor) = (None, Some(supervisor));
     let outcome = marks.run_holding(guard, key, || {
-        let ended = supervisor.supervise(client, held, &job.lock)?;
+        let Some(supervisor) = supervisor.take() else { return Ok(()) };
+        let ended = supervise(client, held, job, waiting, supervisor)?;
         exit = Some(ended);
         match ended {
             Exit::Command(0) => Ok(()),
             _ => Err(Failure::silent(ended)),
         }
     });
-    match outcome {
-        Ok(OnceOutcome::Done(())) => {}
+    match (outcome, supervisor) {
+        (Ok(OnceOutcome::Done(())), _) => {}
         // A call that holds the lock is told of no other holder.
-        Ok(_) => return Ok(Exit::Success),
-        Err(failure) if exit == Some(Exit::Command(0)) => {
-            let lost = !held.is_held();
+        (Ok(_), supervisor) => {
+            if let Some(supervisor) = supervisor {
+                supervisor.manager().ready();
+            }
+            return Ok(Exit::Success);
+        }
+        (Err(failure), Some(supervisor)) => {
+            return not_run(failure, job, waiting, supervisor, subject);
+        }
+        (Err(failure), None) if exit == Some(Exit::Command(0)) => {
+            // After a signal, the client is closed: that is no loss.
+            let lost = !held.is_held() && !waiting.is_interrupted();
             let exit = if lost { Exit::LockLost } else { Exit::Failed };
             return Err(Failure::new(exit, failure.message));
         }
-        Err(failure) => return exit.ok_or(failure),
+        (Err(failure), None) => return exit.ok_or(failure),
     }
     if let Some(age) = job.forget_after {
         if let Err(error) = marks.prune(age) {

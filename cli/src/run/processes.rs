@@ -1,6 +1,7 @@
 //! Children, groups and the clock, as the kernel shows them.
 
 use std::fs;
+use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, gettid};
 
 use super::messages::Instant;
 
@@ -25,10 +26,12 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Descendants that lose their parent become this process's children, wherever they have gone.
-pub(super) fn adopt_descendants() {
-    // Without it, those that left the command's group are not found.
-    let _ = set_child_subreaper(true);
+/// Descendants that lose their parent become this process's children, wherever they have gone. Fails if it
+/// could not find them.
+pub(super) fn adopt_descendants() -> io::Result<()> {
+    set_child_subreaper(true)?;
+    let list = format!("/proc/self/task/{}/children", gettid());
+    fs::read(&list).map(drop).map_err(|why| io::Error::new(why.kind(), format!("{list}: {why}")))
 }
 
 /// The children of this process, which must have one thread that has any.
@@ -39,15 +42,14 @@ pub(super) fn children() -> Vec<Pid> {
     text.split_whitespace().filter_map(|one| one.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Kills the group and all children of this process except for `spared`, and their descendants, until none is
-/// left or `limit` has passed. Returns how `command` ended, if it was reaped here.
+/// Kills the command, its group and all children of this process except for `spared`, and their descendants,
+/// until none is left or `limit` has passed. Returns how the command ended, if it was reaped here.
 pub(super) fn end_all(
-    group: Option<Pid>,
     command: Option<Pid>,
     spared: &[Pid],
     limit: Option<Duration>,
 ) -> Option<WaitStatus> {
-    let (mut group, mut ended) = (group, None);
+    let (mut group, mut ended) = (command, None);
     let until = limit.map(|limit| now().saturating_add(nanoseconds(limit)));
     loop {
         if let Some(group) = group {
@@ -70,10 +72,19 @@ pub(super) fn end_all(
             }
         }
         let is_late = until.is_some_and(|until| now() >= until);
-        if is_late || (!some_left && !children().iter().any(|child| !spared.contains(child))) {
+        if is_late || (!some_left && !some_are_left(spared)) {
             return ended;
         }
         pause(Duration::from_millis(2));
+    }
+}
+
+/// Whether this process has children except for `spared`.
+pub(super) fn some_are_left(spared: &[Pid]) -> bool {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    match spared {
+        [] => waitid(Id::All, look) != Err(Errno::ECHILD),
+        _ => children().iter().any(|child| !spared.contains(child)),
     }
 }
 

@@ -1,9 +1,13 @@
 //! The signals that zklock takes care of, blocked in all its threads and read from a descriptor.
 
 use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Pid, getpgid, getpgrp, getpid};
 
 /// These end a program, and are passed on to the command.
 pub(super) const ENDING: [Signal; 4] =
@@ -18,8 +22,10 @@ const OTHERS: [Signal; 3] = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH]
 /// Blocks the signals in this thread and in all that it starts, and those that a terminal sends to a process
 /// in the background.
 ///
-/// A signal that zklock was started to ignore, as by `nohup`, it ignores.
-pub(super) fn block() -> nix::Result<SigSet> {
+/// A signal that zklock was started to ignore, as by `nohup`, it ignores; but not those of children, which would
+/// end without telling how.
+pub(super) fn block() -> io::Result<SigSet> {
+    signal_hook::flag::register(Signal::SIGCHLD as i32, Arc::new(AtomicBool::new(false)))?;
     let ignored = ignored();
     let mut set = SigSet::empty();
     let own = [Signal::SIGCONT, Signal::SIGTSTP, Signal::SIGCHLD];
@@ -33,6 +39,31 @@ pub(super) fn block() -> nix::Result<SigSet> {
     blocked.add(Signal::SIGTTIN);
     blocked.thread_block()?;
     Ok(set)
+}
+
+/// Stops this process as Ctrl-Z does: with its whole job, if that has a terminal. Without a shell that could let
+/// it go on, nothing happens.
+pub(super) fn stop_job(has_terminal: bool) {
+    let mut stop = SigSet::empty();
+    stop.add(Signal::SIGTSTP);
+    if has_terminal {
+        // Not to the group as a whole: this process would read its own signal, and stop once more.
+        for other in group_without_this() {
+            let _ = kill(other, Signal::SIGTSTP);
+        }
+    }
+    if stop.thread_unblock().is_ok() {
+        // To this thread only, which nobody reads from a descriptor.
+        let _ = raise(Signal::SIGTSTP);
+        let _ = stop.thread_block();
+    }
+}
+
+/// The other processes of this one's group, as the other commands of a pipeline are.
+fn group_without_this() -> Vec<Pid> {
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten().map(|one| one.file_name());
+    let all = names.filter_map(|name| name.to_str()?.parse().ok()).map(Pid::from_raw);
+    all.filter(|one| *one != getpid() && getpgid(Some(*one)) == Ok(getpgrp())).collect()
 }
 
 /// The signals to read.

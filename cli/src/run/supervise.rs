@@ -1,7 +1,7 @@
 //! What zklock does while the command runs: it passes on signals and the lock's time, and judges the end.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
+use nix::unistd::Pid;
 use serde_json::json;
 use zklock::{Client, LossReason};
 
@@ -19,9 +19,12 @@ use super::guard::GuardProcess;
 use super::held::Held;
 use super::messages::{Ended, Lines, Order, Report, send};
 use super::notify::Manager;
-use super::processes::{adopt_descendants, children, end_all, nanoseconds, now, reap};
-use super::signals::ASKING_TO_END;
-use super::{FORCE_BEFORE_END, Job, OnLoss};
+use super::processes::{
+    adopt_descendants, children, end_all, nanoseconds, now, reap, some_are_left,
+};
+use super::signals::{ASKING_TO_END, stop_job};
+use super::terminal::Terminal;
+use super::{FORCE_BEFORE_END, Job, OnLoss, tick};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::words::{complain, lasting, say};
@@ -41,38 +44,6 @@ pub(super) enum Happening {
     GuardEnded,
     Lost(LossReason),
     ReleaseRequested,
-}
-
-/// The terminal that standard input is, if it is the one of this session.
-#[derive(Clone, Copy)]
-pub(super) struct Terminal {
-    is_there: bool,
-}
-
-impl Terminal {
-    pub(super) fn of_standard_input() -> Terminal {
-        let input = io::stdin();
-        Terminal { is_there: input.is_terminal() && tcgetpgrp(&input).is_ok() }
-    }
-
-    /// Whether zklock is in its foreground, so that the command is to be.
-    pub(super) fn is_ours(self) -> bool {
-        self.is_there && tcgetpgrp(io::stdin()) == Ok(getpgrp())
-    }
-
-    /// Takes it back from the command.
-    fn take_from(self, group: Option<Pid>) {
-        if self.is_there && group.is_some() && tcgetpgrp(io::stdin()).ok() == group {
-            let _ = tcsetpgrp(io::stdin(), getpgrp());
-        }
-    }
-
-    /// Gives it to the command, if zklock was put into the foreground.
-    fn give_to(self, group: Pid) {
-        if self.is_ours() {
-            let _ = tcsetpgrp(io::stdin(), group);
-        }
-    }
 }
 
 /// Watches over the guard process and the command.
@@ -102,7 +73,8 @@ struct Progress {
     ending_signals: u32,
     /// After a second signal that was to end it.
     kill_at: Option<u64>,
-    is_kill_wanted: bool,
+    /// When the guard, which was told to kill it, has to have done that.
+    killed_by: Option<u64>,
 }
 
 /// Why the lock counts as lost.
@@ -122,8 +94,8 @@ impl<'a> Supervisor<'a> {
         events: Events,
         to_self: Sender<Happening>,
         happenings: Receiver<Happening>,
-    ) -> Result<Supervisor<'a>, Failure> {
-        adopt_descendants();
+    ) -> io::Result<Supervisor<'a>> {
+        adopt_descendants()?;
         let not_ours = children().into_iter().filter(|one| *one != guard.process).collect();
         let (mut reports, to) = (guard.reports, to_self.clone());
         thread::Builder::new().name("zklock-reports".to_owned()).spawn(move || {
@@ -153,9 +125,9 @@ impl<'a> Supervisor<'a> {
         })
     }
 
-    /// Tells the service manager what this process waits for.
-    pub(super) fn tell_of_wait(&self, what: &str) {
-        self.manager.waits(what);
+    /// For the service manager, which is told what happens.
+    pub(super) fn manager(&self) -> &Manager {
+        &self.manager
     }
 
     /// Runs the command while the lock is held.
@@ -173,8 +145,7 @@ impl<'a> Supervisor<'a> {
         held.on_release_requested(move || {
             let _ = to.send(Happening::ReleaseRequested);
         });
-        let timeout = client.session_timeout().unwrap_or(Duration::from_secs(10));
-        let tick = (timeout / 20).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        let tick = tick(client.session_timeout().unwrap_or(Duration::from_secs(10)));
         self.watch(Some(held), held.variables(client, lock), tick)
     }
 
@@ -198,7 +169,9 @@ impl<'a> Supervisor<'a> {
                 "the lock was lost before the command could start",
             ));
         }
-        send(&mut self.orders, &Order::Start { variables, lock_ends }).map_err(|_| {
+        let takes_terminal = self.terminal.is_for_the_command();
+        let start = Order::Start { variables, lock_ends, takes_terminal };
+        send(&mut self.orders, &start).map_err(|_| {
             let message = "the guard process was killed before the command could start";
             Failure::new(Exit::Failed, message)
         })?;
@@ -206,7 +179,8 @@ impl<'a> Supervisor<'a> {
         fcntl(&self.orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let mut progress = Progress { force_at: self.force_at(lock_ends), ..Progress::default() };
         loop {
-            let wake_at = [progress.force_at, progress.kill_at].into_iter().flatten().min();
+            let times = [progress.force_at, progress.kill_at, progress.killed_by];
+            let wake_at = times.into_iter().flatten().min();
             let until = wake_at.map(|at| Duration::from_nanos(at.saturating_sub(now())));
             let happening = self.happenings.recv_timeout(until.unwrap_or(tick).min(tick)).ok();
             let step = match happening {
@@ -218,7 +192,7 @@ impl<'a> Supervisor<'a> {
                 Some(Happening::Reported(Report::Ended(ended))) => Some(ended),
                 Some(Happening::GuardEnded) => {
                     complain(self.subject, "the guard process was killed, so the command is, too");
-                    self.end_by_force(&progress);
+                    self.end_by_force(&progress, held);
                     return Ok(self.end(progress.lost, Exit::Failed, begun));
                 }
                 Some(other) => {
@@ -240,13 +214,19 @@ impl<'a> Supervisor<'a> {
                     progress.force_at = None;
                     continue;
                 }
-                self.end_by_force(&progress);
+                self.end_by_force(&progress, None);
                 let loss = progress.lost.unwrap_or(Loss::Near);
                 return Ok(self.end(Some(loss), Exit::LockLost, begun));
             }
             if progress.kill_at.is_some_and(|at| now() >= at) {
-                (progress.kill_at, progress.is_kill_wanted) = (None, true);
+                let by = now().saturating_add(nanoseconds(GUARD_TAKES));
+                (progress.kill_at, progress.killed_by) = (None, Some(by));
                 self.order(&Order::Kill);
+            }
+            if progress.killed_by.is_some_and(|at| now() >= at) && !self.guard_has_ended() {
+                // It is stopped.
+                self.end_by_force(&progress, held);
+                return Ok(self.end(progress.lost, Exit::Signal(Signal::SIGKILL as i32), begun));
             }
         }
     }
@@ -274,7 +254,9 @@ impl<'a> Supervisor<'a> {
         if held.is_held() {
             let until = self.lock_ends(Some(held));
             progress.force_at = self.force_at(until);
-            self.order(&Order::Held { until });
+            if let Some(until) = until {
+                self.order(&Order::Held { until });
+            }
         }
     }
 
@@ -306,8 +288,11 @@ impl<'a> Supervisor<'a> {
                 self.events.write("started", &json!({ "pid": process }));
             }
             Happening::Reported(Report::Stopped { signal }) => {
-                let by_terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
-                if self.terminal.is_there && by_terminal.iter().any(|one| *one as i32 == signal) {
+                let asks_for_it = [Signal::SIGTTIN, Signal::SIGTTOU].map(|one| one as i32);
+                if !self.terminal.is_there() {
+                } else if asks_for_it.contains(&signal) && self.terminal.is_ours() {
+                    self.go_on(progress, held);
+                } else if asks_for_it.contains(&signal) || signal == Signal::SIGTSTP as i32 {
                     self.stop(progress, held);
                 }
             }
@@ -330,6 +315,7 @@ impl<'a> Supervisor<'a> {
             Happening::Lost(reason) => {
                 progress.lost = Some(Loss::Reason(reason));
                 if self.on_loss == OnLoss::Warn {
+                    self.order(&Order::Lost);
                     complain(
                         self.subject,
                         &format!("LOCK LOST: {reason}; the command goes on (--on-loss warn)"),
@@ -359,7 +345,7 @@ impl<'a> Supervisor<'a> {
     /// Stops this process, as a shell's job; the guard process goes on, and with it the lock's time.
     fn stop(&mut self, progress: &mut Progress, held: Option<&Held>) {
         self.terminal.take_from(progress.command);
-        let _ = kill(getpid(), Signal::SIGSTOP);
+        stop_job(self.terminal.is_there());
         self.go_on(progress, held);
     }
 
@@ -371,7 +357,7 @@ impl<'a> Supervisor<'a> {
             return;
         }
         self.look_at_lock(held, progress);
-        if let Some(group) = progress.command {
+        if let Some(group) = progress.command.filter(|_| self.terminal.is_ours()) {
             self.terminal.give_to(group);
         }
         self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
@@ -382,25 +368,35 @@ impl<'a> Supervisor<'a> {
         let _ = send(&mut self.orders, order);
     }
 
-    /// Ends the guard, the command, and all that the command has started.
-    fn end_by_force(&self, progress: &Progress) {
-        // It is not reaped: the guard that would have done it, and reported it, is stopped or has ended.
+    /// Ends the guard, the command, and all that the command has started; if the lock is held, however long that
+    /// takes.
+    fn end_by_force(&self, progress: &Progress, held: Option<&Held>) {
+        // The guard, which would have reaped it and reported its end, is stopped or has ended.
         if let Some(group) = progress.command {
             let _ = killpg(group, Signal::SIGKILL);
         }
         let _ = kill(self.guard, Signal::SIGKILL);
-        end_all(progress.command, progress.command, &self.not_ours, Some(KILL_TAKES));
+        let ended = end_all(progress.command, &self.not_ours, Some(KILL_TAKES));
         self.terminal.take_from(progress.command);
-        if children().iter().any(|one| !self.not_ours.contains(one)) {
-            complain(
-                self.subject,
-                &format!(
-                    "{} was killed, and has not ended within {}: it may be in an uninterruptible sleep, and work \
-                     on afterwards",
-                    self.program,
-                    lasting(KILL_TAKES)
-                ),
-            );
+        if !some_are_left(&self.not_ours) {
+            return;
+        }
+        let is_held = held.is_some_and(Held::is_held);
+        complain(
+            self.subject,
+            &format!(
+                "{} was killed, and has not ended within {}: it may be in an uninterruptible sleep{}",
+                self.program,
+                lasting(KILL_TAKES),
+                if is_held {
+                    "; the lock is kept until it ends"
+                } else {
+                    ", and work on afterwards"
+                }
+            ),
+        );
+        if is_held {
+            end_all(progress.command.filter(|_| ended.is_none()), &self.not_ours, None);
         }
     }
 
@@ -421,7 +417,8 @@ impl<'a> Supervisor<'a> {
         ended: Ended,
         begun: Instant,
     ) -> Exit {
-        if ended.had_left_some {
+        // What a signal has ended may not have had the time to end the rest itself.
+        if ended.had_left_some && ended.signal.is_none() {
             let left = format!("{} had left processes running; they were ended", self.program);
             say(self.subject, &left);
         }
@@ -432,7 +429,7 @@ impl<'a> Supervisor<'a> {
         let is_lost = held.is_some_and(|held| !held.is_held());
         // The guard may know the end of the lock's time before this process, which was stopped.
         let loss = match progress.lost {
-            None if is_lost || (ended.by_guard && !progress.is_kill_wanted) => Some(Loss::Near),
+            None if is_lost || (ended.by_guard && progress.killed_by.is_none()) => Some(Loss::Near),
             known => known,
         };
         self.end(loss, own, begun)

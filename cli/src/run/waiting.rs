@@ -1,14 +1,12 @@
-//! The time before the command: a signal ends it, and then the command never starts.
+//! What signals do before the command, where they end the wait, and the command never starts; and after it.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::SignalFd;
-use nix::unistd::getpid;
+use nix::sys::signal::{SigSet, Signal};
 use zklock::{Cancel, Client, DistributedLock};
 
 use super::supervise::Happening;
@@ -25,22 +23,40 @@ pub(super) struct Waiting {
 }
 
 struct State {
-    is_over: bool,
+    phase: Phase,
     interrupted_by: Option<Signal>,
+    /// What a signal closes.
     client: Option<Client>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Waiting,
+    /// The command runs: signals are passed on to it.
+    Running,
+    /// It has ended, and what is left to do may be interrupted.
+    Ending,
 }
 
 impl Waiting {
     /// Begins to take signals: during the wait they end it, afterwards they are passed on.
-    pub(super) fn begin(set: &SigSet, to: Sender<Happening>) -> nix::Result<Waiting> {
+    pub(super) fn begin(
+        set: &SigSet,
+        has_terminal: bool,
+        to: Sender<Happening>,
+    ) -> io::Result<Waiting> {
         let source = signals::source(set)?;
-        let state = State { is_over: false, interrupted_by: None, client: None };
+        let state = State { phase: Phase::Waiting, interrupted_by: None, client: None };
         let waiting = Waiting { cancel: Cancel::new(), state: Arc::new(Mutex::new(state)) };
         let (cancel, state) = (waiting.cancel.clone(), Arc::clone(&waiting.state));
         let thread = thread::Builder::new().name("zklock-signals".to_owned());
-        thread
-            .spawn(move || take_signals(&source, &cancel, &state, &to))
-            .map_err(|_| nix::Error::EAGAIN)?;
+        thread.spawn(move || {
+            while let Ok(signal) = signals::next(&source) {
+                if let Some(signal) = signal {
+                    take(signal, has_terminal, &cancel, &state, &to);
+                }
+            }
+        })?;
         Ok(waiting)
     }
 
@@ -59,7 +75,7 @@ impl Waiting {
 
     /// Says who has the lock, on a terminal, if that takes some time.
     pub(super) fn tell_of_others(&self, client: &Client, subject: &str, job: &Job) {
-        if job.patience.nonblock || !std::io::stderr().is_terminal() {
+        if job.patience.nonblock || !io::stderr().is_terminal() {
             return;
         }
         let (client, subject) = (client.clone(), subject.to_owned());
@@ -68,13 +84,13 @@ impl Waiting {
         // Without a thread, it is not said.
         let _ = thread::Builder::new().name("zklock-tell".to_owned()).spawn(move || {
             thread::sleep(UNTIL_TOLD);
-            if lock(&state).is_over {
+            if lock(&state).phase != Phase::Waiting {
                 return;
             }
             let contenders = DistributedLock::new(&client, base, name).contenders();
             drop(client);
             if let Ok(all) = contenders {
-                if all.iter().any(|one| one.holds) && !lock(&state).is_over {
+                if all.iter().any(|one| one.holds) && lock(&state).phase == Phase::Waiting {
                     say(&subject, &format!("{}; waiting", held_by(&all)));
                 }
             }
@@ -84,9 +100,19 @@ impl Waiting {
     /// Ends the wait. The signal that has interrupted it, if one has; later ones are passed on.
     pub(super) fn end(&self) -> Option<Signal> {
         let mut state = lock(&self.state);
-        state.is_over = true;
+        state.phase = Phase::Running;
         state.client = None;
         state.interrupted_by
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        lock(&self.state).interrupted_by.is_some()
+    }
+
+    /// The command has ended: from now on, a signal that ends programs closes this client again.
+    pub(super) fn command_has_ended(&self, client: &Client) {
+        let mut state = lock(&self.state);
+        (state.phase, state.client) = (Phase::Ending, Some(client.clone()));
     }
 }
 
@@ -94,23 +120,26 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take_signals(source: &SignalFd, cancel: &Cancel, state: &Mutex<State>, to: &Sender<Happening>) {
-    while let Ok(signal) = signals::next(source) {
-        let Some(signal) = signal else { continue };
-        let mut state = lock(state);
-        if state.is_over {
-            // The channel ends with the process.
-            let _ = to.send(Happening::Signal(signal));
-        } else if signals::ENDING.contains(&signal) {
-            state.interrupted_by = Some(signal);
-            cancel.cancel();
-            // At most a second; the nodes of this process's contenders go with it.
-            if let Some(client) = state.client.take() {
-                client.close();
-            }
-        } else if signal == Signal::SIGTSTP {
-            drop(state);
-            let _ = kill(getpid(), Signal::SIGSTOP);
+fn take(
+    signal: Signal,
+    has_terminal: bool,
+    cancel: &Cancel,
+    state: &Mutex<State>,
+    to: &Sender<Happening>,
+) {
+    let mut state = lock(state);
+    if state.phase == Phase::Running {
+        // The channel ends with the process.
+        let _ = to.send(Happening::Signal(signal));
+    } else if signals::ENDING.contains(&signal) {
+        state.interrupted_by = Some(signal);
+        cancel.cancel();
+        // At most a second; the nodes of this process's contenders go with it.
+        if let Some(client) = state.client.take() {
+            client.close();
         }
+    } else if signal == Signal::SIGTSTP {
+        drop(state);
+        signals::stop_job(has_terminal);
     }
 }

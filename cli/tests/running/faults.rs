@@ -1,10 +1,13 @@
 //! Faults of each party: killed, stopped, sessions lost, servers silent. After each, another zklock takes the
 //! lock, and the file lock tells whether the first command still works.
 
+use std::os::fd::AsRawFd;
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use zklock::{DistributedLock, SessionId};
 
-use super::support::{Running, Site, children};
+use super::support::{Running, Site, children, until_ended};
 
 /// A command with descendants in its group, and outside of it; it does not end by TERM.
 const STUBBORN: &str = "trap '' TERM; sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); \
@@ -63,26 +66,72 @@ fn the_guard_process_is_killed() {
 fn the_guard_process_is_killed_during_the_wait() {
     let site = Site::new("guard-killed-early");
     let holder = site.start(&[], "a", "sleep 1000");
-    let file = site.file("events");
-    let mut command = site.zklock();
-    command.args([
-        "run",
-        "--grace",
-        "200ms",
-        "--events",
-        file.to_str().unwrap(),
-        "a",
-        "echo",
-        "ran",
-    ]);
-    let waiter = Running::of(&mut command);
-    site.until_it_says("waiting", &file);
+    let waiter = site.wait_for("a", &site.file("events"));
     kill(waiter.guard(), Signal::SIGKILL).unwrap();
     holder.signal(Signal::SIGTERM);
     let ended = waiter.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(125), ""));
     assert!(ended.err.contains("the guard process was killed"), "{}", ended.err);
     assert_eq!(site.run(["-n", "a", "true"]).code, Some(0));
+}
+
+/// It was told to start the command while it was stopped; when it goes on, another one holds the lock.
+#[test]
+fn the_guard_process_starts_nothing_when_it_is_too_late() {
+    let site = Site::new("guard-late");
+    let holder = site.start(&[], "a", "sleep 1000");
+    let file = site.file("events");
+    let waiter = site.wait_for("a", &file);
+    let guard = waiter.guard();
+    kill(guard, Signal::SIGSTOP).unwrap();
+    holder.signal(Signal::SIGTERM);
+    site.until_it_says("acquired", &file);
+    waiter.signal(Signal::SIGSTOP);
+    waiter.until_stopped();
+    let next = site.start(&[], "a", "sleep 1000");
+    kill(guard, Signal::SIGCONT).unwrap();
+    until_ended(guard);
+    waiter.signal(Signal::SIGCONT);
+    let ended = waiter.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(123), ""), "{}", ended.err);
+    next.signal(Signal::SIGTERM);
+    assert_eq!(next.end().code, Some(143));
+}
+
+#[test]
+fn the_guard_process_is_stopped_and_the_command_is_to_end() {
+    let site = Site::new("guard-deaf");
+    let running = site.start(&["--session-timeout", "60s"], "a", STUBBORN);
+    kill(running.guard(), Signal::SIGSTOP).unwrap();
+    running.signal(Signal::SIGTERM);
+    running.signal(Signal::SIGINT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(137), "{}", ended.err);
+    assert!(site.nothing_is_left());
+}
+
+/// A reader who does not read holds nobody up.
+#[test]
+fn nobody_reads_what_is_said() {
+    let site = Site::new("unread");
+    let (_reader, writer) = nix::unistd::pipe().unwrap();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    while nix::unistd::write(&writer, &[b'.'; 4096]).is_ok() {}
+    while nix::unistd::write(&writer, b".").is_ok() {}
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    let fd = writer.as_raw_fd().to_string();
+    fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+    let mut command = site.zklock();
+    command.args(["-vv", "--session-timeout", "10m", "run", "--events", &fd, "a", "--"]);
+    command.args(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]);
+    let mut running = Running::with(command.stderr(writer.try_clone().unwrap()));
+    assert_eq!(running.line(), "ready");
+    let zk = site.server.client().unwrap();
+    let lock = DistributedLock::new(&zk, "/locks", "a");
+    let holders = lock.latest_contenders().unwrap();
+    assert_eq!(lock.request_release().unwrap(), 1);
+    assert!(lock.break_lock(&holders[0]).unwrap());
+    assert_eq!(running.end().code, Some(123));
 }
 
 #[test]
@@ -157,10 +206,7 @@ fn a_stopped_command_is_ended_with_its_lock() {
 fn the_server_is_silent() {
     let site = Site::new("silent");
     let script = "trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
-    let mut command = site.zklock();
-    command.args(["run", "--grace", "300ms", "a", "--", "sh", "-c", script]);
-    let mut running = Running::of(&mut command);
-    assert_eq!(running.line(), "ready");
+    let running = site.start_ready(&["--grace", "300ms"], script);
     site.server.pause().unwrap();
     let ended = running.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(123), "told\n"), "{}", ended.err);
@@ -187,11 +233,8 @@ fn the_server_is_gone_for_a_moment() {
     let site = Site::new("moment-gone");
     let fifo = site.file("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let mut command = site.zklock();
-    command.args(["--session-timeout", "20s", "run", "a", "--", "sh", "-c"]);
-    command.arg(format!("echo started; cat {}; echo done", fifo.display()));
-    let mut running = Running::of(&mut command);
-    assert_eq!(running.line(), "started");
+    let script = format!("echo ready; cat {}; echo done", fifo.display());
+    let running = site.start_ready(&["--session-timeout", "20s"], &script);
     site.server.stop().unwrap();
     site.server.start_again().unwrap();
     std::fs::write(&fifo, "").unwrap();
@@ -234,11 +277,8 @@ fn a_loss_counts_though_the_command_ends_before_the_news() {
     let site = Site::new("late-news");
     let fifo = site.file("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let mut command = site.zklock();
-    let script = format!("echo started; cat {}", fifo.display());
-    command.args(["run", "--grace", "200ms", "--on-loss", "warn", "a", "--", "sh", "-c", &script]);
-    let mut running = Running::of(&mut command);
-    assert_eq!(running.line(), "started");
+    let script = format!("echo ready; cat {}", fifo.display());
+    let running = site.start_ready(&["--on-loss", "warn"], &script);
     // It hears nothing from now on.
     running.signal(Signal::SIGSTOP);
     running.until_stopped();
@@ -256,16 +296,23 @@ fn a_loss_counts_though_the_command_ends_before_the_news() {
 fn the_command_can_watch_a_descriptor() {
     let site = Site::new("lost-fd");
     // Reads until the end of the file, which is the loss.
-    let script =
-        "trap '' TERM; echo started; eval \"cat <&$ZKLOCK_LOST_FD\"; echo lost; sleep 1000";
-    let mut command = site.zklock();
-    command.args(["run", "--grace", "300ms", "a", "--", "sh", "-c", script]);
-    let mut running = Running::of(&mut command);
-    assert_eq!(running.line(), "started");
+    let watch = "echo ready; eval \"cat <&$ZKLOCK_LOST_FD\"; echo lost";
+    let told = site.start_ready(&[], &format!("trap '' TERM; {watch}; sleep 1000"));
     site.server.pause().unwrap();
-    let ended = running.end();
+    let ended = told.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(123), "lost\n"), "{}", ended.err);
     site.server.resume().unwrap();
+    // Also when it is not to be ended; and when the lock is lost without warning.
+    let warned = ["--on-loss", "warn"];
+    let only_warned = site.start_ready(&warned, watch);
+    site.server.pause().unwrap();
+    let ended = only_warned.end();
+    assert_eq!(ended.out, "lost\n", "{}", ended.err);
+    site.server.resume().unwrap();
+    let deposed = site.start_ready(&warned, watch);
+    site.server.expire_session(session_of_holder(&site)).unwrap();
+    let ended = deposed.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(123), "lost\n"), "{}", ended.err);
 }
 
 #[test]
@@ -273,11 +320,8 @@ fn the_server_is_down_at_the_end() {
     let site = Site::new("down-at-end");
     let fifo = site.file("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let script = format!("cat {}; exit 6", fifo.display());
-    let mut command = site.zklock();
-    command.args(["--session-timeout", "10s", "run", "a", "--", "sh", "-c"]);
-    let mut running = Running::of(command.arg(format!("echo started; {script}")));
-    assert_eq!(running.line(), "started");
+    let script = format!("echo ready; cat {}; exit 6", fifo.display());
+    let running = site.start_ready(&["--session-timeout", "10s"], &script);
     site.server.stop().unwrap();
     std::fs::write(&fifo, "").unwrap();
     // It was held to the end, and goes with the session.

@@ -29,7 +29,7 @@ fn the_exit_code_is_that_of_the_command() {
 #[test]
 fn wrong_usage_is_64_and_runs_nothing() {
     let site = Site::new("usage");
-    let cases: [&[&str]; 7] = [
+    let cases: [&[&str]; 8] = [
         &["a"],
         &["--on-loss", "nothing", "a", "echo", "ran"],
         &["-w", "1x", "a", "echo", "ran"],
@@ -37,6 +37,8 @@ fn wrong_usage_is_64_and_runs_nothing() {
         &["--label", "two\nlines", "a", "echo", "ran"],
         &["../a", "echo", "ran"],
         &["--grace", "2s", "a", "echo", "ran"],
+        // It would be ended without an outage now and then.
+        &["--grace", "1150ms", "a", "echo", "ran"],
     ];
     for arguments in cases {
         let ended = site.run(arguments);
@@ -217,6 +219,19 @@ fn once_is_once_for_each_key() {
 }
 
 #[test]
+fn a_lock_within_a_lock_has_its_own_token_or_none() {
+    let site = Site::new("nested");
+    let zklock = env!("CARGO_BIN_EXE_zklock");
+    let hosts = site.server.hosts();
+    let script =
+        format!("{zklock} --hosts {hosts} run --permits 2 b -- env; echo outer=$ZKLOCK_TOKEN.");
+    let ended = site.run(["a", "--", "sh", "-c", &script]);
+    assert!(ended.out.contains("ZKLOCK_LOCK=/locks/b\n"), "{}", ended.out);
+    assert!(!ended.out.contains("ZKLOCK_TOKEN="), "{}", ended.out);
+    assert!(!ended.out.contains("outer=."), "{}", ended.out);
+}
+
+#[test]
 fn without_a_server_nothing_runs_unless_it_is_told_to() {
     let site = Site::new("down");
     site.server.stop().unwrap();
@@ -285,4 +300,14 @@ fn systemd_is_told() {
     };
     assert_eq!(next(), "STATUS=waiting: /locks/a");
     assert_eq!(next(), "READY=1\nSTATUS=holds the lock");
+    // A unit whose job is done already has not failed.
+    let once = || {
+        let mut command = site.zklock();
+        command.args(["run", "--notify", "--grace", "200ms", "--once", "k", "b", "true"]);
+        assert!(command.env("NOTIFY_SOCKET", &path).status().unwrap().success());
+        assert_eq!(next(), "STATUS=waiting: /locks/b");
+        assert_eq!(next(), "READY=1\nSTATUS=holds the lock");
+    };
+    once();
+    once();
 }

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
+use super::forward::{Forward, has};
 use super::support::{Running, Site};
 
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
@@ -13,15 +14,16 @@ fn a_signal_during_the_wait_ends_it_and_nothing_runs() {
     let site = Site::new("interrupted");
     let holder = site.start(&[], "a", "sleep 1000");
     for signal in ENDING {
-        let mut command = site.zklock();
         let file = site.file("events");
-        let file_name = file.to_str().unwrap();
-        command.args(["run", "--grace", "200ms", "--events", file_name, "a", "echo", "ran"]);
-        let waiter = Running::of(&mut command);
-        site.until_it_says("waiting", &file);
+        let waiter = site.wait_for("a", &file);
         waiter.signal(signal);
         let ended = waiter.end();
-        assert_eq!((ended.code, ended.out.as_str()), (Some(128 + signal as i32), ""));
+        assert_eq!(ended.out, "");
+        match signal {
+            // A shell's loop around it has to end, too.
+            Signal::SIGINT => assert_eq!(ended.signal, Some(signal as i32)),
+            _ => assert_eq!(ended.code, Some(128 + signal as i32)),
+        }
     }
     holder.signal(Signal::SIGTERM);
     assert_eq!(holder.end().code, Some(143));
@@ -42,15 +44,76 @@ fn a_signal_while_no_server_answers_ends_it() {
     site.server.resume().unwrap();
 }
 
+/// After the lock is acquired, it is looked for the mark.
+#[test]
+fn a_signal_before_the_command_is_not_lost_though_the_lock_is_held() {
+    let site = Site::new("interrupted-once");
+    let forward = Forward::start(site.server.hosts(), |bytes| has(bytes, b"a.once/done/k"));
+    let mut command = site.zklock();
+    let run = ["run", "--grace", "200ms", "--once", "k", "a", "echo", "ran"];
+    let waiter = Running::of(command.args(["--hosts", &forward.hosts]).args(run));
+    forward.until_silent();
+    waiter.signal(Signal::SIGTERM);
+    let ended = waiter.end();
+    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(143), "", ""));
+}
+
+#[test]
+fn an_outage_before_the_command_is_one_though_the_lock_was_held() {
+    let site = Site::new("outage-once");
+    let forward = Forward::start(site.server.hosts(), |bytes| has(bytes, b"a.once/done/k"));
+    let mut command = site.zklock();
+    command.args(["--hosts", &forward.hosts, "--connect-timeout", "500ms"]);
+    let run = ["run", "--grace", "200ms", "--once", "k", "a", "echo", "ran"];
+    let ended = Running::of(command.args(run)).end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(69), ""));
+    assert!(ended.err.ends_with(". The command was NOT run\n"), "{}", ended.err);
+}
+
+/// Its exit code does not have to be waited for until all time-outs have passed.
+#[test]
+fn a_signal_after_the_command_ends_what_is_left_to_do() {
+    let site = Site::new("interrupted-late");
+    let forward = Forward::start(site.server.hosts(), |bytes| {
+        has(bytes, b"a.once/done/k") && has(bytes, b"zklock-once")
+    });
+    let mut command = site.zklock();
+    command.args(["--hosts", &forward.hosts, "--session-timeout", "60s"]);
+    command.args(["--connect-timeout", "10m", "run", "--grace", "200ms", "--once", "k"]);
+    let running = Running::of(command.args(["a", "echo", "ran"]));
+    forward.until_silent();
+    running.signal(Signal::SIGTERM);
+    let ended = running.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(125), "ran\n"), "{}", ended.err);
+    assert!(ended.err.contains("the job has run"), "{}", ended.err);
+}
+
+#[test]
+fn a_parent_that_ignores_its_children_changes_nothing() {
+    let site = Site::new("ignored-children");
+    let mut command = Command::new("env");
+    command.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_zklock")]);
+    command.args(["--hosts", site.server.hosts(), "run", "a", "sh", "-c", "exit 3"]);
+    assert_eq!(command.status().unwrap().code(), Some(3));
+}
+
+#[test]
+fn what_has_left_the_group_is_told_to_end_and_killed() {
+    let site = Site::new("left-the-group");
+    let script = "(trap '' TERM; setsid sleep 1000 &); trap 'exit 4' TERM; echo ready; \
+                  while :; do sleep 0.05; done";
+    let running = site.start_ready(&[], script);
+    running.signal(Signal::SIGTERM);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(4), "{}", ended.err);
+}
+
 #[test]
 fn signals_are_passed_on() {
     let site = Site::new("passed");
     let script = "trap 'echo usr1' USR1; trap 'echo int; exit 5' INT; \
                   echo ready; while :; do sleep 0.05; done";
-    let mut command = site.zklock();
-    command.args(["run", "--grace", "200ms", "a", "--", "sh", "-c", script]);
-    let mut running = Running::of(&mut command);
-    assert_eq!(running.line(), "ready");
+    let mut running = site.start_ready(&[], script);
     running.signal(Signal::SIGUSR1);
     assert_eq!(running.line(), "usr1");
     running.signal(Signal::SIGINT);
@@ -63,10 +126,7 @@ fn what_a_shell_has_started_takes_its_time_to_end() {
     let site = Site::new("shell");
     // The outer shell dies of the signal at once.
     let script = "sh -c 'trap \"sleep 0.5; echo flushed; exit\" TERM; echo ready; while :; do sleep 0.05; done'; :";
-    let mut command = site.zklock();
-    command.args(["run", "--grace", "200ms", "a", "--", "sh", "-c", script]);
-    let mut running = Running::of(&mut command);
-    assert_eq!(running.line(), "ready");
+    let running = site.start_ready(&[], script);
     running.signal(Signal::SIGTERM);
     let ended = running.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(143), "flushed\n"));
@@ -77,10 +137,7 @@ fn what_a_shell_has_started_takes_its_time_to_end() {
 fn hup_may_come_as_often_as_it_likes() {
     let site = Site::new("hup");
     let script = "trap 'echo reloaded' HUP; echo ready; while :; do sleep 0.05; done";
-    let mut command = site.zklock();
-    command.args(["run", "--grace", "0", "a", "--", "sh", "-c", script]);
-    let mut running = Running::of(&mut command);
-    assert_eq!(running.line(), "ready");
+    let mut running = site.start_ready(&["--grace", "0"], script);
     for _ in 0..4 {
         running.signal(Signal::SIGHUP);
         assert_eq!(running.line(), "reloaded");
@@ -93,10 +150,7 @@ fn hup_may_come_as_often_as_it_likes() {
 fn a_second_signal_kills_after_the_grace() {
     let site = Site::new("twice");
     let script = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done";
-    let mut command = site.zklock();
-    command.args(["run", "--grace", "200ms", "a", "--", "sh", "-c", script]);
-    let mut running = Running::of(&mut command);
-    assert_eq!(running.line(), "ready");
+    let running = site.start_ready(&[], script);
     // Two of one number could become one.
     running.signal(Signal::SIGTERM);
     running.signal(Signal::SIGINT);

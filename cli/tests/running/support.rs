@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -78,6 +80,24 @@ impl Site {
         assert!(shell.status().unwrap().success());
     }
 
+    /// Starts `zklock run OPTIONS a -- sh -c SCRIPT`, without the file lock, whose script prints `ready`.
+    pub(crate) fn start_ready(&self, options: &[&str], script: &str) -> Running {
+        let mut command = self.zklock();
+        command.args(["run", "--grace", "200ms"]).args(options).args(["a", "--", "sh", "-c"]);
+        let mut running = Running::of(command.arg(script));
+        assert_eq!(running.line(), "ready");
+        running
+    }
+
+    /// Starts one that has to wait for the lock, which its events say in the file.
+    pub(crate) fn wait_for(&self, lock: &str, events: &Path) -> Running {
+        let mut command = self.zklock();
+        command.args(["run", "--grace", "200ms", "--events"]).arg(events);
+        let waiter = Running::of(command.args([lock, "echo", "ran"]));
+        self.until_it_says("waiting", events);
+        waiter
+    }
+
     /// Starts `zklock run OPTIONS LOCK -- sh -c SCRIPT` with the file lock, whose script prints `started`.
     pub(crate) fn start(&self, options: &[&str], lock: &str, script: &str) -> Running {
         let mut command = self.zklock();
@@ -131,8 +151,12 @@ impl Drop for Running {
 
 impl Running {
     pub(crate) fn of(command: &mut Command) -> Running {
-        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = piped.spawn().unwrap();
+        Running::with(command.stderr(Stdio::piped()))
+    }
+
+    /// With its own standard error.
+    pub(crate) fn with(command: &mut Command) -> Running {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         Running { child, out }
     }
@@ -174,9 +198,21 @@ impl Running {
     pub(crate) fn end(mut self) -> Ended {
         let (mut out, mut err) = (String::new(), String::new());
         self.out.read_to_string(&mut out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut err).unwrap();
+        }
         let status = self.child.wait().unwrap();
         Ended { code: status.code(), signal: status.signal(), out, err }
+    }
+}
+
+/// Waits until a process of somebody else has ended, though its parent, which is stopped, does not know it.
+pub(crate) fn until_ended(process: Pid) {
+    let begun = Instant::now();
+    let state = || fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    while !state().contains(") Z ") {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{process} goes on: {}", state());
+        thread::yield_now();
     }
 }
 

@@ -85,6 +85,9 @@ fn the_command_reads_from_the_terminal_and_ctrl_c_ends_it() {
     shell.types("yes\n");
     shell.until("got-yes");
     shell.types(CTRL_C);
+    // The shell gives up the rest of the line, as for any program that Ctrl-C ends.
+    shell.until("ready$ ");
+    shell.types("echo exit=$?.\n");
     shell.until("exit=130.");
     // The terminal is the shell's again.
     shell.types("echo back\n");
@@ -144,6 +147,71 @@ fn a_job_in_the_background_keeps_off_the_terminal() {
     shell.types("yes\n");
     shell.until("got-yes");
     shell.until("fg=0.");
+}
+
+#[test]
+fn a_command_whose_input_is_a_pipe_gets_the_terminal_when_it_asks_for_it() {
+    let site = Site::new("asks-late");
+    let mut shell = Shell::new();
+    let line = run(&site, "10s", "echo ask; read answer < /dev/tty; echo got-$answer");
+    shell.types(&format!("echo piped | {line}"));
+    shell.until("ask");
+    shell.types("yes\n");
+    shell.until("got-yes");
+    shell.until("exit=0.");
+}
+
+#[test]
+fn ctrl_z_stops_a_pipeline_as_a_whole() {
+    let site = Site::new("pipeline");
+    let mut shell = Shell::new();
+    let line = run(&site, "20s", "echo ask; read answer; echo got-$answer");
+    shell.types(&line.replace("; echo exit", " | cat; echo exit"));
+    shell.until("ask");
+    shell.types(CTRL_Z);
+    shell.until("Stopped");
+    shell.until("ready$ ");
+    shell.types("fg; echo fg=$?.\n");
+    shell.until("run --grace");
+    shell.types("yes\n");
+    shell.until("got-yes");
+    shell.until("fg=0.");
+}
+
+/// As `ssh -t host zklock` does: there is no shell that could let it go on.
+#[test]
+fn without_a_shell_ctrl_z_does_nothing() {
+    let site = Site::new("leader");
+    let mut shell = Shell::new();
+    let line = run(&site, "20s", "echo ask; read answer; echo got-$answer");
+    shell.types(&format!(
+        "setsid --ctty --wait {}",
+        line.replace("; echo exit", " < $(tty) ; echo exit")
+    ));
+    shell.until("ask");
+    shell.types(CTRL_Z);
+    shell.types("yes\n");
+    shell.until("got-yes");
+}
+
+#[test]
+fn a_job_in_the_background_does_not_take_the_terminal_when_it_gets_the_lock() {
+    let site = Site::new("late-background");
+    let holder = site.start(&[], "a", "sleep 1000");
+    let mut shell = Shell::new();
+    shell.types(&run(&site, "20s", "echo works; sleep 1000"));
+    shell.until("; waiting");
+    shell.types(CTRL_Z);
+    shell.until("Stopped");
+    shell.types("bg\n");
+    shell.until("run --grace");
+    shell.types("cat\n");
+    shell.types("one\n");
+    shell.until("one\r\n");
+    drop(holder);
+    shell.until("works");
+    shell.types("two\n");
+    shell.until("two\r\n");
 }
 
 #[test]

@@ -1,0 +1,52 @@
+//! The terminal, which the command's group gets when it is in the foreground.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+
+/// The terminal of this session, if it has one.
+#[derive(Clone, Debug)]
+pub(super) struct Terminal(Option<Arc<File>>);
+
+impl Terminal {
+    pub(super) fn new() -> Terminal {
+        let file = OpenOptions::new().read(true).write(true).open("/dev/tty");
+        Terminal(file.ok().map(Arc::new))
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whether zklock's group has it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.group() == Some(getpgrp())
+    }
+
+    /// Whether the command is to have it from the start. In a pipeline, others may need it; then the command gets
+    /// it when it asks for it.
+    pub(super) fn is_for_the_command(&self) -> bool {
+        io::stdin().is_terminal() && io::stdout().is_terminal() && self.is_ours()
+    }
+
+    pub(super) fn give_to(&self, group: Pid) {
+        if let Some(file) = &self.0 {
+            // A terminal that is gone is no reason not to run.
+            let _ = tcsetpgrp(file, group);
+        }
+    }
+
+    /// Takes it back from the command.
+    pub(super) fn take_from(&self, group: Option<Pid>) {
+        if group.is_some() && self.group() == group {
+            self.give_to(getpgrp());
+        }
+    }
+
+    /// The group that has it.
+    fn group(&self) -> Option<Pid> {
+        tcgetpgrp(self.0.as_ref()?).ok()
+    }
+}
