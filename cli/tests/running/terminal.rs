@@ -58,6 +58,25 @@ impl Shell {
     }
 }
 
+/// What a person does with a job whose script is `echo ask; read answer; echo got-$answer`.
+impl Shell {
+    fn stops_the_job(&mut self) {
+        self.types(CTRL_Z);
+        self.until("Stopped");
+    }
+
+    fn takes_back_the_job(&mut self) {
+        self.types("fg; echo fg=$?.\n");
+        // The shell shows what it lets go on.
+        self.until("run --grace");
+    }
+
+    fn answers(&mut self) {
+        self.types("yes\n");
+        self.until("got-yes");
+    }
+}
+
 impl Drop for Shell {
     fn drop(&mut self) {
         let _ = self.shell.kill();
@@ -82,8 +101,7 @@ fn the_command_reads_from_the_terminal_and_ctrl_c_ends_it() {
     let mut shell = Shell::new();
     shell.types(&run(&site, "10s", "echo ask; read answer; echo got-$answer; sleep 1000"));
     shell.until("ask");
-    shell.types("yes\n");
-    shell.until("got-yes");
+    shell.answers();
     shell.types(CTRL_C);
     // The shell gives up the rest of the line, as for any program that Ctrl-C ends.
     shell.until("ready$ ");
@@ -102,16 +120,13 @@ fn ctrl_z_stops_the_job_and_fg_lets_it_go_on() {
     let line = run(&site, "20s", "echo ask; read answer; echo got-$answer");
     shell.types(&line);
     shell.until("ask");
-    shell.types(CTRL_Z);
-    shell.until("Stopped");
+    shell.stops_the_job();
     // A stopped job still holds the lock, and does not read.
     assert_eq!(site.run(["-n", "a", "true"]).code, Some(124));
     shell.types("echo still-here\n");
     shell.until("still-here");
-    shell.types("fg; echo fg=$?.\n");
-    shell.until("run --grace");
-    shell.types("yes\n");
-    shell.until("got-yes");
+    shell.takes_back_the_job();
+    shell.answers();
     shell.until("fg=0.");
 }
 
@@ -121,8 +136,7 @@ fn a_job_that_is_stopped_for_too_long_ends_with_its_lock() {
     let mut shell = Shell::new();
     shell.types(&run(&site, "4s", "echo ask; read answer; echo got-$answer"));
     shell.until("ask");
-    shell.types(CTRL_Z);
-    shell.until("Stopped");
+    shell.stops_the_job();
     let next = site.run_judged("a", "echo mine");
     assert_eq!((next.code, next.out.as_str()), (Some(0), "mine\n"), "{}", next.err);
     shell.types("fg; echo fg=$?.\n");
@@ -142,10 +156,8 @@ fn a_job_in_the_background_keeps_off_the_terminal() {
     shell.until("works");
     // It reads from a terminal that it does not have.
     shell.until("Stopped");
-    shell.types("fg; echo fg=$?.\n");
-    shell.until("run --grace");
-    shell.types("yes\n");
-    shell.until("got-yes");
+    shell.takes_back_the_job();
+    shell.answers();
     shell.until("fg=0.");
 }
 
@@ -156,8 +168,7 @@ fn a_command_whose_input_is_a_pipe_gets_the_terminal_when_it_asks_for_it() {
     let line = run(&site, "10s", "echo ask; read answer < /dev/tty; echo got-$answer");
     shell.types(&format!("echo piped | {line}"));
     shell.until("ask");
-    shell.types("yes\n");
-    shell.until("got-yes");
+    shell.answers();
     shell.until("exit=0.");
 }
 
@@ -168,13 +179,10 @@ fn ctrl_z_stops_a_pipeline_as_a_whole() {
     let line = run(&site, "20s", "echo ask; read answer; echo got-$answer");
     shell.types(&line.replace("; echo exit", " | cat; echo exit"));
     shell.until("ask");
-    shell.types(CTRL_Z);
-    shell.until("Stopped");
+    shell.stops_the_job();
     shell.until("ready$ ");
-    shell.types("fg; echo fg=$?.\n");
-    shell.until("run --grace");
-    shell.types("yes\n");
-    shell.until("got-yes");
+    shell.takes_back_the_job();
+    shell.answers();
     shell.until("fg=0.");
 }
 
@@ -190,8 +198,7 @@ fn without_a_shell_ctrl_z_does_nothing() {
     ));
     shell.until("ask");
     shell.types(CTRL_Z);
-    shell.types("yes\n");
-    shell.until("got-yes");
+    shell.answers();
 }
 
 #[test]
@@ -201,8 +208,7 @@ fn a_job_in_the_background_does_not_take_the_terminal_when_it_gets_the_lock() {
     let mut shell = Shell::new();
     shell.types(&run(&site, "20s", "echo works; sleep 1000"));
     shell.until("; waiting");
-    shell.types(CTRL_Z);
-    shell.until("Stopped");
+    shell.stops_the_job();
     shell.types("bg\n");
     shell.until("run --grace");
     shell.types("cat\n");
