@@ -21,7 +21,8 @@ use crate::logging;
 ///
 /// The client accepts a server only if its certificate is valid, is from an authority that the client
 /// trusts, and is for the host's name (or address) as the connect string writes it. TLS 1.2 and 1.3 are
-/// spoken. All servers of the connect string speak TLS, on the port that their `secureClientPort` sets.
+/// spoken. All servers of the connect string speak TLS, on the port that their `secureClientPort` sets; a host
+/// without a port has 2181, as without TLS.
 ///
 /// All files are in PEM format, and are read again for each connection, so they can be replaced while the
 /// program runs. A Java key store is converted by `keytool -importkeystore -deststoretype PKCS12` and

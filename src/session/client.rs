@@ -363,8 +363,9 @@ impl ClientBuilder {
 
     /// Authenticates on every connection by SASL. Default: not.
     ///
-    /// Nodes with an ACL of the scheme [`sasl`](crate::Acl::sasl) are then open to this client. If the servers
-    /// reject it, [`connect`](ClientBuilder::connect) fails with [`AuthFailed`](ErrorKind::AuthFailed) at once.
+    /// Nodes with an ACL of the scheme [`sasl`](crate::Acl::sasl) are then open to this client. If all servers
+    /// reject it, [`connect`](ClientBuilder::connect) fails with [`AuthFailed`](ErrorKind::AuthFailed) at once;
+    /// if some do not answer, after half of the [connect timeout](ClientBuilder::connect_timeout).
     #[cfg(feature = "sasl")]
     pub fn sasl(mut self, sasl: Sasl) -> ClientBuilder {
         self.access.sasl = Some(sasl);
