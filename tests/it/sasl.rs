@@ -61,6 +61,20 @@ fn who_is_not_known_is_refused_at_once() {
     }
 }
 
+/// Servers before 3.5 only close the connection.
+#[test]
+fn a_server_that_says_nothing_is_understood_within_the_connect_timeout() {
+    skip_without_server!();
+    let server = with_sasl(Server::builder()).start().unwrap();
+    let error = builder(&server, USER, "wrong").connect().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
+    assert!(error.to_string().contains("rejected") && error.to_string().contains(USER), "{error}");
+    // Nor does a wait without a limit go on for ever.
+    let stranger = builder(&server, USER, "wrong").connect_timeout(LIMIT / 10).lazy().unwrap();
+    let error = DistributedLock::new(&stranger, "/locks", "a").lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
+}
+
 /// A call that waits without a limit ends, too.
 #[test]
 fn a_server_that_demands_sasl_is_not_asked_for_ever() {
