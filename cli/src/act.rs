@@ -6,7 +6,7 @@ use serde_json::json;
 use zklock::{Change, Contender, Wait};
 
 use crate::exit::{Exit, Failure};
-use crate::look::{as_json, lock_at};
+use crate::look::{as_json, contenders_in_the_end, lock_at};
 use crate::options::{Ask, Break, Global};
 use crate::words::{held_by, lasting, node, print_raw, say, visible, who};
 
@@ -31,15 +31,16 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let Some(limit) = options.wait else { return Ok(Exit::Success) };
     let until = Wait::from(limit);
     let mut changes = lock.observe();
+    let are_gone =
+        |now: &[Contender]| now.iter().all(|one| asked.iter().all(|old| old.path != one.path));
     loop {
         match changes.next_within(&until)? {
-            Change::To(now)
-                if now.iter().all(|one| asked.iter().all(|old| old.path != one.path)) =>
-            {
-                return Ok(Exit::Success);
-            }
+            Change::To(now) if are_gone(&now) => return Ok(Exit::Success),
             Change::To(_) => {}
             Change::NotInTime => {
+                if are_gone(&contenders_in_the_end(&lock, &changes, limit)?) {
+                    return Ok(Exit::Success);
+                }
                 let message = format!("not released within {}", lasting(limit));
                 return Err(Failure::new(Exit::Conflict(124), message));
             }

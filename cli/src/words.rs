@@ -114,6 +114,11 @@ pub(crate) fn node(one: &Contender) -> &str {
     one.path.rsplit('/').next().unwrap_or_default()
 }
 
+/// All of these contenders: `web1 (pid 4711, backup.sh), web2 (pid 911, backup.sh)`.
+pub(crate) fn all(contenders: &[Contender]) -> String {
+    contenders.iter().map(who).collect::<Vec<_>>().join(", ")
+}
+
 /// The holders in a few words: `held by web1 (pid 4711, backup.sh) for 2 min 14 s`.
 pub(crate) fn held_by(contenders: &[Contender]) -> String {
     let holders: Vec<&Contender> = contenders.iter().filter(|one| one.holds).collect();

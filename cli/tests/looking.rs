@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::any::Any;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
@@ -154,6 +155,43 @@ fn a_holder_is_asked() {
 }
 
 #[test]
+fn all_holders_of_a_shared_lock_are_asked_and_waited_for() {
+    let site = Site::new();
+    let rw = DistributedRwLock::new(&site.zk, "/locks", "a");
+    let (first, second) = (rw.read().unwrap(), rw.read().unwrap());
+    let ask = |limit| {
+        let mut command = site.command(&["ask", "-w", limit, "a"]);
+        let mut ask = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(ask.stderr.take().unwrap()).lines();
+        assert!(said.next().unwrap().unwrap().contains("asked for its release"));
+        ask
+    };
+    let mut too_short = ask("3");
+    first.unlock().unwrap();
+    assert_eq!(too_short.wait().unwrap().code(), Some(124));
+    let mut ask = ask("60");
+    // Those that come later are not waited for.
+    let later = rw.read().unwrap();
+    second.unlock().unwrap();
+    assert!(ask.wait().unwrap().success());
+    drop(later);
+}
+
+#[test]
+fn a_wait_without_a_server_does_not_end_as_if_others_held_the_lock() {
+    let site = Site::new();
+    let guard = site.lock("a").lock().unwrap();
+    let mut ask = site.command(&["ask", "-w", "8", "a"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(ask.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().contains("asked for its release"));
+    site.server.stop().unwrap();
+    let last = said.map_while(Result::ok).last().unwrap();
+    assert_eq!(last, "zklock: a: no server has answered within 8.0 s");
+    assert_eq!(ask.wait().unwrap().code(), Some(69));
+    drop(guard);
+}
+
+#[test]
 fn a_lock_is_broken_by_node_or_session_and_not_by_mistake() {
     let site = Site::new();
     let guard = site.lock("a").lock().unwrap();
@@ -189,6 +227,32 @@ fn changes_are_watched() {
     assert_eq!(holders(), 0);
     watch.kill().unwrap();
     watch.wait().unwrap();
+}
+
+#[test]
+fn all_holders_of_a_shared_lock_and_of_a_semaphore_are_watched() {
+    let site = Site::new();
+    let rw = DistributedRwLock::builder(&site.zk, "/locks", "rw").data("a reader").build();
+    let permits = DistributedSemaphore::builder(&site.zk, "/locks", "permits", 3);
+    let permits = permits.data("a part").build();
+    let read: &dyn Fn() -> Box<dyn Any> = &|| Box::new(rw.read().unwrap());
+    let acquire: &dyn Fn() -> Box<dyn Any> = &|| Box::new(permits.acquire().unwrap());
+    for (name, holder, hold) in [("rw", "a reader", read), ("permits", "a part", acquire)] {
+        let mut watch = site.command(&["watch", name]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+        let mut shown = || lines.next().unwrap().unwrap().split_once("  ").unwrap().1.to_owned();
+        assert_eq!(shown(), "free");
+        let first = hold();
+        assert_eq!(shown(), format!("held by {holder}"));
+        let second = hold();
+        assert_eq!(shown(), format!("held by {holder}, {holder}"));
+        drop(first);
+        assert_eq!(shown(), format!("held by {holder}"));
+        drop(second);
+        assert_eq!(shown(), "free");
+        watch.kill().unwrap();
+        watch.wait().unwrap();
+    }
 }
 
 #[test]

@@ -6,8 +6,10 @@ mod one_lock;
 mod top;
 mod watch;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use zklock::{Contender, ContenderKind, DistributedLock};
+use zklock::{Changes, Contender, ContenderKind, DistributedRwLock};
 
 pub(crate) use self::doctor::doctor;
 pub(crate) use self::ls::ls;
@@ -15,12 +17,31 @@ pub(crate) use self::one_lock::{leader, show, test};
 pub(crate) use self::top::top;
 pub(crate) use self::watch::{wait, watch};
 use crate::connect::Lock;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::options::Global;
+use crate::words::lasting;
 
 /// The lock of this path, of whatever kind its contenders are.
-pub(crate) fn lock_at(global: &Global, lock: &Lock) -> Result<DistributedLock, Failure> {
-    Ok(DistributedLock::new(&global.connect()?, &lock.base, &lock.name))
+///
+/// As a read/write lock, because its observers look at all holders; those of a mutex look at the first.
+pub(crate) fn lock_at(global: &Global, lock: &Lock) -> Result<DistributedRwLock, Failure> {
+    Ok(DistributedRwLock::new(&global.connect()?, &lock.base, &lock.name))
+}
+
+/// The contenders of a lock, now that a wait for its holders has had no result within `limit`. An error if no
+/// server answers: then it is not known who holds.
+pub(crate) fn contenders_in_the_end(
+    lock: &DistributedRwLock,
+    changes: &Changes<Vec<Contender>>,
+    limit: Duration,
+) -> Result<Vec<Contender>, Failure> {
+    match changes.is_current() {
+        true => Ok(lock.latest_contenders()?),
+        false => {
+            let message = format!("no server has answered within {}", lasting(limit));
+            Err(Failure::new(Exit::Unavailable, message))
+        }
+    }
 }
 
 /// A contender for programs.

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 use zklock::{Change, Wait};
 
-use super::{as_json, lock_at};
+use super::{as_json, contenders_in_the_end, lock_at};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock, WaitFor};
-use crate::words::{held_by, lasting, print, print_raw, say};
+use crate::words::{all, held_by, lasting, print, print_raw, say};
 
 /// How often it is checked whether the connection is there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
                 print_raw(&line.to_string())
             }
             false if holders.is_empty() => print(&format!("{time}  free")),
-            false => print(&format!("{time}  {}", held_by(&holders))),
+            false => print(&format!("{time}  held by {}", all(&holders))),
         };
         if !is_read {
             return Ok(Exit::Success);
@@ -64,18 +64,13 @@ pub(crate) fn wait(global: &Global, options: &WaitFor) -> Result<Exit, Failure> 
             }
             Change::To(_) => {}
             Change::NotInTime => {
-                let limit = lasting(options.wait.unwrap_or_default());
-                if !changes.is_current() {
-                    return Err(Failure::new(
-                        Exit::Unavailable,
-                        format!("no server has answered within {limit}"),
-                    ));
+                let limit = options.wait.unwrap_or_default();
+                let all = contenders_in_the_end(&lock, &changes, limit)?;
+                if all.is_empty() {
+                    return Ok(Exit::Success);
                 }
-                let holders = changes.latest()?;
-                return Err(Failure::new(
-                    Exit::Conflict(124),
-                    format!("not free within {limit}: {}", held_by(holders)),
-                ));
+                let message = format!("not free within {}: {}", lasting(limit), held_by(&all));
+                return Err(Failure::new(Exit::Conflict(124), message));
             }
         }
     }
