@@ -1,9 +1,14 @@
 //! `zklock watch` and `wait`: a lock for as long as it takes.
 
+use std::io::stdout;
+use std::os::fd::AsFd;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
-use zklock::{Change, Wait};
+use zklock::{Cancel, Change, ErrorKind, Wait};
 
 use super::{as_json, contenders_in_the_end, lock_at};
 use crate::exit::{Exit, Failure};
@@ -17,8 +22,12 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
     let lock = global.path(&options.lock)?;
     let mut changes = lock_at(global, &lock)?.observe();
     let mut is_known = true;
+    let end = when_nobody_reads();
     loop {
-        let change = changes.next_within(LOOK)?;
+        let change = match changes.next_within((LOOK, &end)) {
+            Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(Exit::Success),
+            change => change?,
+        };
         let is_current = changes.is_current() || matches!(change, Change::To(_));
         if is_known != is_current {
             is_known = is_current;
@@ -46,6 +55,21 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
             return Ok(Exit::Success);
         }
     }
+}
+
+/// Is tripped when nobody reads the standard output any more, as after `zklock watch x | head -1`.
+fn when_nobody_reads() -> Cancel {
+    let end = Cancel::new();
+    let cancel = end.clone();
+    // Without a thread, it ends with the next change.
+    let _ = thread::Builder::new().name("zklock-reader".to_owned()).spawn(move || {
+        let out = stdout();
+        // An error at the other end is reported without being asked for.
+        let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
+        while poll(&mut asked, PollTimeout::NONE) == Err(Errno::EINTR) {}
+        cancel.cancel();
+    });
+    end
 }
 
 pub(crate) fn wait(global: &Global, options: &WaitFor) -> Result<Exit, Failure> {
