@@ -11,18 +11,32 @@ use crate::options::Global;
 use crate::words::say;
 
 impl Global {
-    /// The path of a lock: below the base, unless it is absolute.
+    /// The path of a lock: below the base, unless it is absolute. It may end with a slash.
     pub(crate) fn path(&self, lock: &str) -> Result<Lock, Failure> {
-        let path = match lock.starts_with('/') {
-            true => lock.to_owned(),
-            false => format!("{}/{lock}", self.base.trim_end_matches('/')),
-        };
+        let path = self.absolute(lock);
         match path.rsplit_once('/') {
-            Some((base, name)) if !name.is_empty() => {
+            Some((base, name)) if !name.is_empty() && !lock.is_empty() => {
                 let base = if base.is_empty() { "/" } else { base };
                 Ok(Lock { base: base.to_owned(), name: name.to_owned(), path: path.clone() })
             }
             _ => Err(Failure::usage(format!("{lock:?} is no name of a lock"))),
+        }
+    }
+
+    /// The path that locks are listed below: that of `--base`, or another one.
+    pub(crate) fn base(&self, path: Option<&str>) -> String {
+        self.absolute(path.unwrap_or_default())
+    }
+
+    /// This path below the base, unless it is absolute, without slashes at its end.
+    fn absolute(&self, path: &str) -> String {
+        let whole = match path.starts_with('/') {
+            true => path.to_owned(),
+            false => format!("{}/{path}", self.base.trim_end_matches('/')),
+        };
+        match whole.trim_end_matches('/') {
+            "" => "/".to_owned(),
+            path => path.to_owned(),
         }
     }
 

@@ -136,6 +136,32 @@ fn all_kinds_are_listed() {
 }
 
 #[test]
+fn paths_may_end_with_a_slash_and_the_root_can_be_listed() {
+    let site = Site::new();
+    let guard = site.lock("a").lock().unwrap();
+    let below_the_root = DistributedLock::new(&site.zk, "/", "top").lock().unwrap();
+    for arguments in
+        [&["ls", "/locks/"][..], &["ls", "--base", "/locks/"], &["--base", "/", "ls", "locks/"]]
+    {
+        let (code, out, err) = site.zklock(arguments);
+        assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
+        assert!(out.starts_with("/locks/a\t"), "{arguments:?}: {out}");
+    }
+    for arguments in [&["ls", "/"][..], &["--base", "/", "ls"]] {
+        let (code, out, err) = site.zklock(arguments);
+        assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
+        assert!(out.starts_with("/top\t") && out.lines().count() == 1, "{arguments:?}: {out}");
+    }
+    for lock in ["a/", "/locks/a/", "/locks/a//", "/top/"] {
+        assert_eq!(site.zklock(&["test", lock]).0, 0, "{lock}");
+    }
+    for no_lock in ["/", "", "//"] {
+        assert_eq!(site.zklock(&["test", no_lock]).0, 64, "{no_lock:?}");
+    }
+    drop((guard, below_the_root));
+}
+
+#[test]
 fn a_holder_is_asked() {
     let site = Site::new();
     let guard = site.lock("a").lock().unwrap();
@@ -227,6 +253,16 @@ fn changes_are_watched() {
     assert_eq!(holders(), 0);
     watch.kill().unwrap();
     watch.wait().unwrap();
+}
+
+#[test]
+fn a_watch_ends_when_nobody_reads_it() {
+    let site = Site::new();
+    let mut watch = site.command(&["watch", "a"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(watch.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.ends_with("free\n"), "{first}");
+    assert!(watch.wait().unwrap().success());
 }
 
 #[test]

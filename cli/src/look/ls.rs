@@ -10,10 +10,7 @@ use crate::table::print_table;
 use crate::words::{lasting, print_raw, say, who};
 
 pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
-    let base = match &options.path {
-        None => global.base.clone(),
-        Some(path) => global.path(path)?.path,
-    };
+    let base = global.base(options.path.as_deref());
     let locks = global.connect()?.locks(&base)?;
     if global.json {
         for lock in &locks {

@@ -37,10 +37,7 @@ pub(crate) fn top(global: &Global, options: &Top) -> Result<Exit, Failure> {
     set.add(Signal::SIGHUP);
     set.thread_block()?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?;
-    let base = match &options.path {
-        None => global.base.clone(),
-        Some(path) => global.path(path)?.path,
-    };
+    let base = global.base(options.path.as_deref());
     let client = global.connect()?;
     let mut seen =
         Seen { order: Order::Waiting, changes: HashMap::new(), locks: Vec::new(), trouble: None };
