@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::any::Any;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Barrier};
+use std::thread;
 
 use serde_json::Value;
 use zklock::testing::ZooKeeperServer;
@@ -28,7 +31,7 @@ impl Site {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
-        command.args(["--hosts", self.server.hosts()]).args(arguments).stdin(Stdio::null());
+        command.env("ZKLOCK_HOSTS", self.server.hosts()).args(arguments).stdin(Stdio::null());
         command
     }
 
@@ -332,6 +335,66 @@ fn the_doctor_finds_what_is_wrong() {
         "{err}"
     );
     drop(guard);
+}
+
+#[test]
+fn the_doctor_knows_items_of_a_queue_from_contenders() {
+    let site = Site::new();
+    let guard = site.lock("a").lock().unwrap();
+    let _ = site.zk.znode("/locks/a/qn-0000000001").create(CreateMode::Persistent, "").unwrap();
+    let (_, out, _) = site.zklock(&["doctor", "a"]);
+    assert!(out.contains("no contenders, such as \"qn-0000000001\", an item of a queue"), "{out}");
+    drop(guard);
+}
+
+#[test]
+fn the_doctor_finds_servers_that_are_no_ensemble() {
+    let site = Site::new();
+    let other = ZooKeeperServer::builder().local().start().unwrap();
+    let hosts = format!("{},{}", site.server.hosts(), other.hosts());
+    let (code, out, _) = site.zklock(&["--hosts", &hosts, "doctor"]);
+    assert_eq!(code, 1, "{out}");
+    for hosts in [site.server.hosts(), other.hosts()] {
+        let line =
+            out.lines().find(|line| line.starts_with(&format!("error    {hosts}: "))).unwrap();
+        assert!(line.contains("standalone, so it forms no ensemble with the others"), "{line}");
+    }
+}
+
+/// Servers without a quorum. They tell so only when all of them have been asked.
+fn without_quorum(count: usize) -> String {
+    let all_are_asked = Arc::new(Barrier::new(count));
+    let server = |_| {
+        let (listener, all_are_asked) =
+            (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::clone(&all_are_asked));
+        let address = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for mut connection in listener.incoming().flatten() {
+                let mut asked = [0; 4];
+                if connection.read_exact(&mut asked).is_ok() && asked == *b"srvr" {
+                    all_are_asked.wait();
+                    let text = b"This ZooKeeper instance is not currently serving requests\n";
+                    connection.write_all(text).unwrap();
+                }
+            }
+        });
+        address
+    };
+    (0..count).map(server).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn the_doctor_asks_all_servers_at_once_and_finds_that_they_have_no_quorum() {
+    let site = Site::new();
+    let hosts = without_quorum(3);
+    let (code, out, _) = site.zklock(&["--hosts", &hosts, "--connect-timeout", "10s", "doctor"]);
+    assert_eq!(code, 69, "{out}");
+    for server in hosts.split(',') {
+        let line = format!(
+            "error    {server}: runs, but serves no clients: it has no quorum, or is starting"
+        );
+        assert!(out.contains(&line), "{out}");
+    }
 }
 
 #[test]

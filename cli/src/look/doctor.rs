@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::panic::resume_unwind;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -13,7 +15,7 @@ use crate::exit::{Exit, Failure};
 use crate::options::{Doctor, Global};
 use crate::words::{lasting, node, print, print_raw, who};
 
-/// How long a server may take to tell its version.
+/// How long a server may take to tell its version, unless `--connect-timeout` is shorter.
 const TELL_WITHIN: Duration = Duration::from_secs(3);
 
 /// Of so many requests, the median is shown.
@@ -54,11 +56,7 @@ impl Findings {
 
 pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure> {
     let mut findings = Findings { is_json: global.json, worst: Level::Ok, is_unreachable: false };
-    let (servers, chroot) = servers(&global.hosts);
-    for server in &servers {
-        look_at_server(global, server, chroot, &mut findings);
-    }
-    match global.connect() {
+    match look_at_servers(global, &mut findings) {
         Err(failure) if failure.exit == Exit::Unavailable => {
             findings.is_unreachable = true;
             findings.add(Level::Error, "ensemble", &failure.message);
@@ -90,38 +88,60 @@ fn servers(hosts: &str) -> (Vec<String>, &str) {
     (all.map(with_port).collect(), chroot)
 }
 
-fn look_at_server(global: &Global, server: &str, chroot: &str, findings: &mut Findings) {
-    let client = global
-        .builder_for(&format!("{server}{chroot}"))
-        .and_then(|builder| Ok(builder.connect_timeout(TELL_WITHIN).connect()?));
-    let client = match client {
-        Ok(client) => client,
-        Err(failure) => {
-            findings.add(Level::Error, server, &failure.message);
-            return;
+/// Looks at all servers and connects, at once: three silent servers take the time of one.
+fn look_at_servers(global: &Global, findings: &mut Findings) -> Result<Client, Failure> {
+    let (servers, chroot) = servers(&global.hosts);
+    let is_alone = servers.len() == 1;
+    thread::scope(|scope| {
+        let look = |server| scope.spawn(move || look_at_server(global, server, chroot, is_alone));
+        let looks: Vec<_> = servers.iter().map(|server| (server, look(server))).collect();
+        let client = scope.spawn(|| global.connect());
+        for (server, look) in looks {
+            let (level, text) = joined(look);
+            findings.add(level, server, &text);
         }
-    };
-    let told = if global.speaks_tls() {
-        "version not told (srvr needs a port without TLS)".to_owned()
-    } else {
-        srvr(server).unwrap_or_else(|why| format!("version not told ({why})"))
-    };
-    let root = client.znode("/");
-    let read = median(|| root.stat().map(drop));
-    let sync = median(|| root.read_latest().map(drop));
-    match (read, sync) {
-        (Ok(read), Ok(sync)) => {
-            let text = format!(
-                "{told}; a read takes {}, a sync with a read {}",
-                milliseconds(read),
-                milliseconds(sync)
-            );
-            findings.add(Level::Ok, server, &text);
+        joined(client)
+    })
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+fn look_at_server(global: &Global, server: &str, chroot: &str, is_alone: bool) -> (Level, String) {
+    let within = TELL_WITHIN.min(global.connect_timeout);
+    let (told, client) = thread::scope(|scope| {
+        let told = scope.spawn(|| match global.speaks_tls() {
+            true => Told::Nothing("srvr needs a port without TLS".to_owned()),
+            false => srvr(server, within),
+        });
+        let client = global
+            .builder_for(&format!("{server}{chroot}"))
+            .and_then(|builder| Ok(builder.connect_timeout(within).connect()?));
+        (joined(told), client)
+    });
+    match (told, client.and_then(|client| latencies(&client))) {
+        (Told::NotServing, _) => {
+            let why = "runs, but serves no clients: it has no quorum, or is starting";
+            (Level::Error, why.to_owned())
         }
-        (Err(error), _) | (_, Err(error)) => {
-            findings.add(Level::Error, server, &format!("{told}; {error}"));
+        (_, Err(failure)) => (Level::Error, failure.message),
+        (Told::Mode { version, mode }, Ok(took)) if mode == "standalone" && !is_alone => {
+            let fault = "so it forms no ensemble with the others";
+            (Level::Error, format!("version {version}, {mode}, {fault}; {took}"))
         }
+        (Told::Mode { version, mode }, Ok(took)) => {
+            (Level::Ok, format!("version {version}, {mode}; {took}"))
+        }
+        (Told::Nothing(why), Ok(took)) => (Level::Ok, format!("version not told ({why}); {took}")),
     }
+}
+
+fn latencies(client: &Client) -> Result<String, Failure> {
+    let root = client.znode("/");
+    let read = median(|| root.stat().map(drop))?;
+    let sync = median(|| root.read_latest().map(drop))?;
+    Ok(format!("a read takes {}, a sync with a read {}", milliseconds(read), milliseconds(sync)))
 }
 
 fn median(request: impl Fn() -> zklock::Result<()>) -> zklock::Result<Duration> {
@@ -146,27 +166,44 @@ fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)
 }
 
-/// What a server says about itself: its version, and its part in the ensemble.
-fn srvr(server: &str) -> Result<String, String> {
-    let said = ask(server).map_err(|error| error.to_string())?;
+/// What a server says about itself.
+enum Told {
+    Mode {
+        version: String,
+        mode: String,
+    },
+    NotServing,
+    /// Nothing, and why.
+    Nothing(String),
+}
+
+fn srvr(server: &str, within: Duration) -> Told {
+    let said = match ask(server, within) {
+        Ok(said) => said,
+        Err(error) => return Told::Nothing(error.to_string()),
+    };
     let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     match (value("Zookeeper version:"), value("Mode:")) {
         (Some(version), Some(mode)) => {
-            let number = version.split(['-', ',']).next().unwrap_or_default();
-            Ok(format!("version {number}, {mode}"))
+            let version = version.split(['-', ',']).next().unwrap_or_default();
+            Told::Mode { version: version.to_owned(), mode: mode.to_owned() }
         }
-        _ => Err("srvr is not in 4lw.commands.whitelist".to_owned()),
+        _ if said.contains("not currently serving") => Told::NotServing,
+        _ if said.contains("whitelist") => {
+            Told::Nothing("srvr is not in 4lw.commands.whitelist".to_owned())
+        }
+        _ => Told::Nothing("srvr was not answered".to_owned()),
     }
 }
 
-fn ask(server: &str) -> std::io::Result<String> {
+fn ask(server: &str, within: Duration) -> std::io::Result<String> {
     let mut last = std::io::ErrorKind::AddrNotAvailable.into();
     for address in server.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, TELL_WITHIN) {
+        match TcpStream::connect_timeout(&address, within) {
             Err(error) => last = error,
             Ok(mut stream) => {
-                stream.set_read_timeout(Some(TELL_WITHIN))?;
-                stream.set_write_timeout(Some(TELL_WITHIN))?;
+                stream.set_read_timeout(Some(within))?;
+                stream.set_write_timeout(Some(within))?;
                 stream.write_all(b"srvr")?;
                 let mut said = Vec::new();
                 // A server says a few hundred bytes.
@@ -228,15 +265,17 @@ fn look_at_lock(client: &Client, lock: &Lock, findings: &mut Findings) -> Result
         );
         findings.add(Level::Error, about, &text);
     }
+    // Contenders come and go: what was there before and after the list, and is not in it, is none.
     let known: HashSet<&str> = all.iter().map(node).collect();
-    // Contenders come and go between the two lists: those that came look like contenders.
+    let still = znode.children()?.unwrap_or_default();
     let foreign: Vec<&String> = names
         .iter()
-        .filter(|name| !known.contains(name.as_str()) && !ends_with_sequence(name))
+        .filter(|name| !known.contains(name.as_str()) && still.contains(name))
         .collect();
     if let Some(first) = foreign.first() {
+        let queue = if first.starts_with("qn-") { ", an item of a queue" } else { "" };
         let text = format!(
-            "{} children are no contenders, such as {first:?}; they are ignored",
+            "{} children are no contenders, such as {first:?}{queue}; they are ignored",
             foreign.len()
         );
         findings.add(Level::Warning, about, &text);
@@ -251,10 +290,6 @@ fn look_at_lock(client: &Client, lock: &Lock, findings: &mut Findings) -> Result
         findings.add(Level::Error, about, &text);
     }
     Ok(())
-}
-
-fn ends_with_sequence(name: &str) -> bool {
-    name.len() > 10 && name.bytes().rev().take(10).all(|byte| byte.is_ascii_digit())
 }
 
 /// As zkCli.sh writes them.
