@@ -30,6 +30,8 @@ pub struct Contender {
     pub kind: ContenderKind,
     /// How many of a semaphore's permits it takes; 1 for any other lock.
     pub weight: u32,
+    /// How many permits its semaphore has, by its node's name; 1 for any other lock.
+    pub permits: u32,
     /// What it says about itself: by default host, process, program and thread. Empty if an ACL hides
     /// it, and while a request to release the lock stands in its place: a holder writes its data
     /// back as soon as it has noted the request.
@@ -59,6 +61,7 @@ impl Contender {
             since: created_at(stat),
             position: 0,
             holds: false,
+            permits: ticket.permits(),
         }
     }
 

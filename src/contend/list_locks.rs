@@ -47,6 +47,16 @@ pub enum LockKind {
     },
 }
 
+impl LockKind {
+    /// What kind of lock these contenders use, which are all those of one path, in the order in
+    /// which [`contenders`](crate::DistributedLock::contenders) lists them; `None` without any.
+    pub fn of(contenders: &[Contender]) -> Option<LockKind> {
+        let first = contenders.first()?;
+        let taken = contenders.iter().filter(|one| one.holds).map(|one| one.weight);
+        Some(kind(contenders.iter().map(|one| one.kind), first.permits, taken))
+    }
+}
+
 const LIST: Purpose = Purpose::to_read("list the locks", "READ on the base path and its children");
 
 impl Client {
@@ -88,8 +98,9 @@ fn list(session: &Session, whole: &str, base: &str) -> Answer<Vec<ListedLock>> {
         };
         let contenders = in_grant_order(&children);
         let holders = contenders.iter().take_while(|one| holds(one, &children)).count();
-        let kind = kind(&contenders, &contenders[..holders]);
-        let Some((kind, first)) = kind.zip(contenders.first()) else { continue };
+        let Some(first) = contenders.first() else { continue };
+        let taken = contenders[..holders].iter().map(Ticket::weight);
+        let kind = kind(contenders.iter().map(Ticket::kind), first.permits(), taken);
         firsts.push((path::join(whole, first.name()), first.name().to_owned()));
         found.push(ListedLock {
             path: path::join(base, name),
@@ -109,15 +120,18 @@ fn list(session: &Session, whole: &str, base: &str) -> Answer<Vec<ListedLock>> {
     Ok(found)
 }
 
-fn kind(contenders: &[Ticket<'_>], holders: &[Ticket<'_>]) -> Option<LockKind> {
-    let first = contenders.first()?;
-    let is = |kind: ContenderKind| contenders.iter().any(|one| one.kind() == kind);
-    Some(match first.kind() {
-        ContenderKind::Permits => LockKind::Semaphore {
-            permits: first.permits(),
-            taken: holders.iter().fold(0, |sum, one| sum.saturating_add(one.weight())),
-        },
-        _ if is(ContenderKind::Read) || is(ContenderKind::Write) => LockKind::ReadWrite,
+fn kind(
+    mut kinds: impl Iterator<Item = ContenderKind>,
+    permits: u32,
+    taken: impl Iterator<Item = u32>,
+) -> LockKind {
+    let first = kinds.next();
+    let is_shared = |one| matches!(one, ContenderKind::Read | ContenderKind::Write);
+    match first {
+        Some(ContenderKind::Permits) => {
+            LockKind::Semaphore { permits, taken: taken.fold(0, u32::saturating_add) }
+        }
+        _ if first.into_iter().chain(kinds).any(is_shared) => LockKind::ReadWrite,
         _ => LockKind::Mutex,
-    })
+    }
 }

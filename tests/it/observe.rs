@@ -439,6 +439,10 @@ fn the_locks_below_a_base_are_listed_with_their_kinds() {
     let seen: Vec<_> =
         seen.iter().map(|one| (&*one.name, one.kind, one.holders, one.waiters)).collect();
     let semaphore = LockKind::Semaphore { permits: 3, taken: 2 };
+    let of = |name: &str| LockKind::of(&mutex(&zk, &site.base, name).contenders().unwrap());
+    assert_eq!(of("downloads"), Some(semaphore));
+    assert_eq!((of("files"), of("nightly")), (Some(LockKind::ReadWrite), Some(LockKind::Mutex)));
+    assert_eq!(of("other"), None);
     assert_eq!(
         seen,
         [
