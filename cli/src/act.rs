@@ -8,7 +8,7 @@ use zklock::{Change, Contender, Wait};
 use crate::exit::{Exit, Failure};
 use crate::look::{as_json, contenders_in_the_end, lock_at};
 use crate::options::{Ask, Break, Global};
-use crate::words::{held_by, lasting, node, print_raw, say, visible, who};
+use crate::words::{held_by, lasting, node, number, print_raw, say, visible, who};
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
@@ -54,14 +54,16 @@ pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failu
     let all = lock.latest_contenders()?;
     let is_meant = |one: &&Contender| match (&options.session, &options.node) {
         (Some(id), _) => one.session.is_some_and(|session| session.to_string() == *id),
-        (None, Some(name)) => one.path == *name || node(one) == name,
+        (None, Some(name)) => [&one.path, node(one), &number(one)].contains(&name.as_str()),
         (None, None) => false,
     };
     let found: Vec<&Contender> = all.iter().filter(is_meant).collect();
     let [contender] = found[..] else {
         let message = match found.len() {
             0 => "no contender is like that; see zklock show".to_owned(),
-            more => format!("{more} contenders are of this session; name one by --node"),
+            more => format!(
+                "{more} contenders are like that; name one by --node, as zklock --json show does"
+            ),
         };
         return Err(Failure::new(Exit::No, message));
     };
@@ -80,9 +82,10 @@ fn confirm(name: &str, contender: &Contender) -> Result<(), Failure> {
         return Err(Failure::usage("nobody can confirm this at a terminal; in a script: --yes"));
     }
     let what = if contender.holds { "holds it" } else { "waits for it" };
-    let since = contender.age().map(|age| format!(" for {}", lasting(age))).unwrap_or_default();
+    let queued =
+        contender.age().map(|age| format!(", queued {} ago", lasting(age))).unwrap_or_default();
     let text = format!(
-        "{} {what}{since}, and may still be at work when the next one gets it.\nType {} to remove it: ",
+        "{} {what}{queued}, and may still be at work when the next one gets it.\nType {} to remove it: ",
         who(contender),
         visible(name)
     );

@@ -9,12 +9,12 @@ const LEAST: usize = 12;
 
 /// Prints rows below their headings. False if nobody reads any more.
 ///
-/// If they are too wide for the terminal, the column `gives_way` is cut first.
+/// If they are too wide for the terminal, the columns `give_way` are cut in this order, and no others.
 #[must_use]
-pub(crate) fn print_table(headings: &[&str], rows: &[Vec<String>], gives_way: usize) -> bool {
+pub(crate) fn print_table(headings: &[&str], rows: &[Vec<String>], give_way: &[usize]) -> bool {
     if std::io::stdout().is_terminal() {
         let (width, _) = terminal_size();
-        return aligned(headings, rows, width, gives_way).iter().all(|line| print(line));
+        return aligned(headings, rows, width, give_way).iter().all(|line| print(line));
     }
     rows.iter().all(|row| {
         let cells: Vec<String> = row.iter().map(|cell| visible(cell)).collect();
@@ -33,7 +33,7 @@ pub(crate) fn aligned(
     headings: &[&str],
     rows: &[Vec<String>],
     width: usize,
-    gives_way: usize,
+    give_way: &[usize],
 ) -> Vec<String> {
     let heading = headings.iter().map(|one| (*one).to_owned()).collect();
     let visible_row = |row: &Vec<String>| row.iter().map(|cell| visible(cell)).collect();
@@ -46,14 +46,9 @@ pub(crate) fn aligned(
     let mut widths: Vec<usize> = (0..headings.len()).map(widest).collect();
     let mut excess =
         (widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)).saturating_sub(width);
-    if let Some(first) = widths.get_mut(gives_way) {
-        let less = excess.min(first.saturating_sub(LEAST));
-        (*first, excess) = (*first - less, excess - less);
-    }
-    while excess > 0 {
-        let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > LEAST) else { break };
-        *widest -= 1;
-        excess -= 1;
+    for column in give_way {
+        let less = excess.min(widths[*column].saturating_sub(LEAST));
+        (widths[*column], excess) = (widths[*column] - less, excess - less);
     }
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths);
@@ -78,18 +73,20 @@ mod tests {
     fn a_column_is_cut() {
         let row = ["/locks/nightly", "web1 (pid 4711, a-very-long-name-of-a-program)", "2"];
         let rows = [row.map(str::to_owned).to_vec()];
-        let wide = aligned(&["LOCK", "HELD BY", "WAITING"], &rows, 200, 1);
+        let wide = aligned(&["LOCK", "HELD BY", "WAITING"], &rows, 200, &[1]);
         assert_eq!(
             wide[0],
             "LOCK            HELD BY                                         WAITING"
         );
         assert_eq!(wide[1], "/locks/nightly  web1 (pid 4711, a-very-long-name-of-a-program)  2");
-        let narrow = aligned(&["LOCK", "HELD BY", "WAITING"], &rows, 50, 1);
-        let first = aligned(&["LOCK", "HELD BY", "WAITING"], &rows, 60, 0);
+        let at_width = |width, give_way: &[usize]| {
+            aligned(&["LOCK", "HELD BY", "WAITING"], &rows, width, give_way)[1].clone()
+        };
+        assert_eq!(at_width(50, &[1, 0]), "/locks/nightly  web1 (pid 4711, a-very-l\u{2026}  2");
         assert_eq!(
-            first[1],
+            at_width(60, &[0, 1]),
             "/locks/nigh\u{2026}  web1 (pid 4711, a-very-long-name-of-\u{2026}  2"
         );
-        assert_eq!(narrow[1], "/locks/nightly  web1 (pid 4711, a-very-l\u{2026}  2");
+        assert_eq!(at_width(20, &[1]), "/locks/nightly  web1 (pid 4\u{2026}  2");
     }
 }

@@ -86,6 +86,11 @@ pub(crate) fn lasting(time: Duration) -> String {
     }
 }
 
+/// The same without spaces, for tables: `0.2s`, `41s`, `2m14s`, `3h5m`, `12d3h`.
+pub(crate) fn lasting_short(time: Duration) -> String {
+    lasting(time).replace("min", "m").replace(' ', "")
+}
+
 /// Who a contender is: `web1 (pid 4711, backup.sh)`, or what it says about itself.
 pub(crate) fn who(one: &Contender) -> String {
     let text = match (one.host(), one.process(), one.program()) {
@@ -119,14 +124,22 @@ pub(crate) fn all(contenders: &[Contender]) -> String {
     contenders.iter().map(who).collect::<Vec<_>>().join(", ")
 }
 
-/// The holders in a few words: `held by web1 (pid 4711, backup.sh) for 2 min 14 s`.
+/// The number at the end of that name, with which ZooKeeper tells the contenders of a lock apart.
+pub(crate) fn number(one: &Contender) -> String {
+    format!("{:010}", one.sequence)
+}
+
+/// The holders in a few words: `held by web1 (pid 4711, backup.sh), queued 2 min 14 s ago`.
+///
+/// ZooKeeper knows when a holder's node was created, but not when its wait was over.
 pub(crate) fn held_by(contenders: &[Contender]) -> String {
     let holders: Vec<&Contender> = contenders.iter().filter(|one| one.holds).collect();
     let Some(first) = holders.first() else { return "held by nobody now".to_owned() };
-    let since = first.age().map(|age| format!(" for {}", lasting(age))).unwrap_or_default();
+    let queued = first.age().map(|age| format!("queued {} ago", lasting(age)));
+    let queued = |front: &str| queued.map(|text| format!("{front}{text}")).unwrap_or_default();
     match holders.len() {
-        1 => format!("held by {}{since}", who(first)),
-        more => format!("held by {}{since} and {} more", who(first), more - 1),
+        1 => format!("held by {}{}", who(first), queued(", ")),
+        more => format!("held by {} and {} more{}", who(first), more - 1, queued(", the first ")),
     }
 }
 
@@ -147,6 +160,7 @@ mod tests {
         for (milliseconds, text) in all {
             assert_eq!(lasting(Duration::from_millis(milliseconds)), text);
         }
+        assert_eq!(lasting_short(Duration::from_secs(134)), "2m14s");
     }
 
     #[test]

@@ -3,12 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::any::Any;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::SystemTime;
 
+use nix::pty::{Winsize, openpty};
 use serde_json::Value;
 use zklock::testing::ZooKeeperServer;
 use zklock::znode::CreateMode;
@@ -37,6 +40,18 @@ impl Site {
 
     fn zklock(&self, arguments: &[&str]) -> Said {
         said(self.command(arguments).output().unwrap())
+    }
+
+    /// The lines that it prints on a terminal of this width.
+    fn on_a_terminal(&self, width: u16, arguments: &[&str]) -> Vec<String> {
+        let size = Winsize { ws_row: 24, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+        let pair = openpty(&size, None).unwrap();
+        // The terminal ends with the process: nobody else keeps it open.
+        let mut child = self.command(arguments).stdout(Stdio::from(pair.slave)).spawn().unwrap();
+        let mut shown = Vec::new();
+        let _ = File::from(pair.master).read_to_end(&mut shown);
+        assert!(child.wait().unwrap().success());
+        String::from_utf8(shown).unwrap().lines().map(str::to_owned).collect()
     }
 
     fn json(&self, arguments: &[&str]) -> Vec<Value> {
@@ -88,13 +103,13 @@ fn a_held_lock_and_its_waiter() {
     let (code, _, err) = site.zklock(&["wait", "-w", "0.1", "a"]);
     assert_eq!(code, 124);
     assert!(
-        err.starts_with("zklock: a: not free within 0.1 s: held by web1 (pid 7, job) for "),
+        err.starts_with("zklock: a: not free within 0.1 s: held by web1 (pid 7, job), queued "),
         "{err}"
     );
     let (code, out, err) = site.zklock(&["show", "a"]);
     assert_eq!((code, err.as_str()), (0, ""));
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines[0], "/locks/a  held by 1, waited for by 0");
+    assert_eq!(lines[0], "/locks/a  mutex: held by 1, waited for by 0");
     let cells: Vec<&str> = lines[1].split('\t').collect();
     assert_eq!(cells[..4], ["1", "holds", "mutex", "web1 (pid 7, job)"]);
     assert_eq!(cells[5], site.zk.session_id().unwrap().to_string());
@@ -102,6 +117,9 @@ fn a_held_lock_and_its_waiter() {
     let shown = &site.json(&["show", "a"])[0];
     assert_eq!(shown["contenders"][0]["host"], "web1");
     assert_eq!(shown["contenders"][0]["holds"], true);
+    assert_eq!((&shown["kind"], &shown["permits"]), (&"mutex".into(), &Value::Null));
+    let queued_since = shown["contenders"][0]["queued_since"].as_str().unwrap();
+    assert!(humantime::parse_rfc3339(queued_since).unwrap() <= SystemTime::now());
     // `wait` ends with the release.
     let mut waiter = site.command(&["wait", "a"]).spawn().unwrap();
     guard.unlock().unwrap();
@@ -120,9 +138,9 @@ fn all_kinds_are_listed() {
     let (code, out, err) = site.zklock(&["ls"]);
     assert_eq!((code, err.as_str()), (0, ""));
     let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split('\t').collect()).collect();
-    let without_since = |row: &Vec<&str>| [row[0], row[1], row[2], row[4]].join(" ");
+    let without_queued = |row: &Vec<&str>| [row[0], row[1], row[2], row[4]].join(" ");
     assert_eq!(
-        rows.iter().map(without_since).collect::<Vec<_>>(),
+        rows.iter().map(without_queued).collect::<Vec<_>>(),
         [
             "/locks/a mutex web1 (pid 7, job) 0",
             "/locks/b read/write 2 readers 0",
@@ -162,6 +180,65 @@ fn paths_may_end_with_a_slash_and_the_root_can_be_listed() {
         assert_eq!(site.zklock(&["test", no_lock]).0, 64, "{no_lock:?}");
     }
     drop((guard, below_the_root));
+}
+
+#[test]
+fn on_a_narrow_terminal_only_who_it_is_is_cut() {
+    let site = Site::new();
+    let guard = site.lock("a").lock().unwrap();
+    let waiter = "/locks/a/_c_aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa-lock-";
+    for host in ["web2", "web3.a.long.name.example.org"] {
+        let data = format!("host={host} pid=911 program=backup.sh thread=main");
+        let waiter = site.zk.znode(waiter);
+        let _ = waiter.create(CreateMode::EphemeralSequential, data).unwrap();
+    }
+    let session = site.zk.session_id().unwrap().to_string();
+    let lines = site.on_a_terminal(80, &["show", "a"]);
+    assert_eq!(lines[0], "/locks/a  mutex: held by 1, waited for by 2");
+    let words = |line: &str| {
+        line.split("  ")
+            .filter(|one| !one.is_empty())
+            .map(|one| one.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(words(&lines[1]), ["#", "STATE", "KIND", "WHO", "QUEUED", "SESSION", "NODE"]);
+    let first = guard.path().len() - 10;
+    let first: i32 = guard.path()[first..].parse().unwrap();
+    for (place, (state, who)) in [
+        ("holds", "web1 (pid 7, job)"),
+        ("behind 1", "web2 (pid 911,"),
+        ("behind 2", "web3.a.long.na"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let line = &lines[2 + place];
+        assert!(line.chars().count() <= 80, "{line}");
+        let cells = words(line);
+        assert_eq!(cells[..3], [(place + 1).to_string(), state.to_owned(), "mutex".to_owned()]);
+        assert!(cells[3].starts_with(who), "{line}");
+        let number = first + i32::try_from(place).unwrap();
+        assert_eq!(cells[5..], [session.clone(), format!("{number:010}")]);
+    }
+    drop(guard);
+}
+
+#[test]
+fn the_permits_of_a_semaphore_are_shown() {
+    let site = Site::new();
+    let semaphore = DistributedSemaphore::new(&site.zk, "/locks", "a", 5);
+    let permits = [semaphore.acquire_many(3).unwrap(), semaphore.acquire().unwrap()];
+    let (_, out, _) = site.zklock(&["show", "a"]);
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "/locks/a  semaphore, 4 of 5 permits taken: held by 2, waited for by 0");
+    assert!(lines[1].starts_with("1\tholds\t3 permits\t"), "{out}");
+    assert!(lines[2].starts_with("2\tholds\t1 permit\t"), "{out}");
+    let shown = &site.json(&["show", "a"])[0];
+    assert_eq!(
+        (&shown["kind"], &shown["permits"], &shown["taken"]),
+        (&"semaphore".into(), &5.into(), &4.into())
+    );
+    drop(permits);
 }
 
 #[test]
@@ -237,6 +314,10 @@ fn a_lock_is_broken_by_node_or_session_and_not_by_mistake() {
     let guard = site.lock("a").lock().unwrap();
     let session = site.zk.session_id().unwrap().to_string();
     assert_eq!(site.zklock(&["break", "a", "--session", &session, "--yes"]).0, 0);
+    guard.lost().wait();
+    let guard = site.lock("a").lock().unwrap();
+    let number = &guard.path()[guard.path().len() - 10..];
+    assert_eq!(site.zklock(&["break", "a", "--node", number, "--yes"]).0, 0);
     guard.lost().wait();
 }
 

@@ -3,24 +3,21 @@
 use serde_json::json;
 use zklock::{ListedLock, LockKind};
 
-use super::as_json;
+use super::{as_json, lock_kind, permits, queued};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Ls};
 use crate::table::print_table;
-use crate::words::{lasting, print_raw, say, who};
+use crate::words::{print_raw, say, who};
 
 pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
     let base = global.base(options.path.as_deref());
     let locks = global.connect()?.locks(&base)?;
     if global.json {
         for lock in &locks {
-            let (permits, taken) = match lock.kind {
-                LockKind::Semaphore { permits, taken } => (Some(permits), Some(taken)),
-                _ => (None, None),
-            };
+            let (permits, taken) = permits(lock.kind);
             let line = json!({
                 "lock": lock.path,
-                "kind": kind(lock.kind),
+                "kind": lock_kind(lock.kind),
                 "holders": lock.holders,
                 "waiters": lock.waiters,
                 "permits": permits,
@@ -38,13 +35,18 @@ pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     let rows: Vec<Vec<String>> = locks.iter().map(row).collect();
-    let _ = print_table(&["LOCK", "KIND", "HELD BY", "SINCE", "WAITING"], &rows, 2);
+    let _ = print_table(&["LOCK", "KIND", "HELD BY", "QUEUED", "WAITING"], &rows, &[2, 0]);
     Ok(Exit::Success)
 }
 
 fn row(lock: &ListedLock) -> Vec<String> {
-    let since = lock.first.as_ref().and_then(|first| first.age()).map(lasting).unwrap_or_default();
-    vec![lock.path.clone(), kind(lock.kind), held_by(lock), since, lock.waiters.to_string()]
+    vec![
+        lock.path.clone(),
+        lock_kind(lock.kind).to_owned(),
+        held_by(lock),
+        queued(lock.first.as_ref()),
+        lock.waiters.to_string(),
+    ]
 }
 
 /// The holders in a few words.
@@ -54,14 +56,5 @@ pub(super) fn held_by(lock: &ListedLock) -> String {
         (0, _) => "nobody now".to_owned(),
         (1, _) => lock.first.as_ref().map(who).unwrap_or_default(),
         (more, _) => format!("{more} readers"),
-    }
-}
-
-pub(super) fn kind(of: LockKind) -> String {
-    match of {
-        LockKind::Mutex => "mutex".to_owned(),
-        LockKind::ReadWrite => "read/write".to_owned(),
-        LockKind::Semaphore { .. } => "semaphore".to_owned(),
-        _ => "other".to_owned(),
     }
 }

@@ -8,8 +8,9 @@ mod watch;
 
 use std::time::Duration;
 
+use humantime::format_rfc3339_millis;
 use serde_json::{Value, json};
-use zklock::{Changes, Contender, ContenderKind, DistributedRwLock};
+use zklock::{Changes, Contender, ContenderKind, DistributedRwLock, LockKind};
 
 pub(crate) use self::doctor::doctor;
 pub(crate) use self::ls::ls;
@@ -19,7 +20,7 @@ pub(crate) use self::watch::{wait, watch};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::options::Global;
-use crate::words::lasting;
+use crate::words::{lasting, lasting_short};
 
 /// The lock of this path, of whatever kind its contenders are.
 ///
@@ -58,8 +59,13 @@ pub(crate) fn as_json(one: &Contender) -> Value {
         "label": crate::words::note(one),
         "data": String::from_utf8_lossy(&one.data),
         "session": one.session.map(|id| id.to_string()),
-        "age_ms": one.age().map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+        "queued_since": one.since.map(|since| format_rfc3339_millis(since).to_string()),
     })
+}
+
+/// How long ago a contender queued, for tables.
+fn queued(one: Option<&Contender>) -> String {
+    one.and_then(Contender::age).map(lasting_short).unwrap_or_default()
 }
 
 /// The kind of a contender in a word.
@@ -70,5 +76,25 @@ pub(crate) fn kind(of: ContenderKind) -> &'static str {
         ContenderKind::Write => "write",
         ContenderKind::Permits => "permits",
         _ => "other",
+    }
+}
+
+/// The kind of a lock in a word.
+///
+/// An election is a mutex: their nodes look alike.
+fn lock_kind(of: LockKind) -> &'static str {
+    match of {
+        LockKind::Mutex => "mutex",
+        LockKind::ReadWrite => "read/write",
+        LockKind::Semaphore { .. } => "semaphore",
+        _ => "other",
+    }
+}
+
+/// How many permits a semaphore has, and how many of them are taken.
+fn permits(of: LockKind) -> (Option<u32>, Option<u32>) {
+    match of {
+        LockKind::Semaphore { permits, taken } => (Some(permits), Some(taken)),
+        _ => (None, None),
     }
 }

@@ -1,32 +1,35 @@
 //! `zklock show`, `test` and `leader`: one lock, once.
 
 use serde_json::json;
-use zklock::{Contender, LeaderElection};
+use zklock::{Contender, ContenderKind, LeaderElection, LockKind};
 
-use super::{as_json, kind, lock_at};
+use super::{as_json, kind, lock_at, lock_kind, permits, queued};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
 use crate::table::print_table;
-use crate::words::{complain, held_by, lasting, node, print, print_raw, say, who};
+use crate::words::{complain, held_by, node, number, print, print_raw, say, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
     let all = lock_at(global, &lock)?.latest_contenders()?;
     if global.json {
         let contenders: Vec<_> = all.iter().map(as_json).collect();
-        let _ = print_raw(&json!({ "lock": lock.path, "contenders": contenders }).to_string());
+        let kind = LockKind::of(&all);
+        let (permits, taken) = kind.map_or((None, None), permits);
+        let line = json!({
+            "lock": lock.path,
+            "kind": kind.map(lock_kind),
+            "permits": permits,
+            "taken": taken,
+            "contenders": contenders,
+        });
+        let _ = print_raw(&line.to_string());
         return Ok(Exit::Success);
     }
-    if all.is_empty() {
-        let _ = print(&format!("{}  free", lock.path));
-        return Ok(Exit::Success);
-    }
-    let holders = all.iter().filter(|one| one.holds).count();
-    let heading =
-        format!("{}  held by {holders}, waited for by {}", lock.path, all.len() - holders);
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-    let headings = ["#", "STATE", "KIND", "WHO", "SINCE", "SESSION", "NODE"];
-    let _ = print(&heading) && print_table(&headings, &rows, 6);
+    let headings = ["#", "STATE", "KIND", "WHO", "QUEUED", "SESSION", "NODE"];
+    let _ = print(&heading(&lock.path, &all))
+        && (all.is_empty() || print_table(&headings, &rows, &[3]));
     for one in all.iter().filter(|one| one.session.is_none() && one.since.is_some()) {
         complain(
             &options.lock,
@@ -40,18 +43,30 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
     Ok(Exit::Success)
 }
 
+fn heading(path: &str, all: &[Contender]) -> String {
+    let Some(kind) = LockKind::of(all) else { return format!("{path}  free") };
+    let taken = match kind {
+        LockKind::Semaphore { permits, taken } => format!(", {taken} of {permits} permits taken"),
+        _ => String::new(),
+    };
+    let holders = all.iter().filter(|one| one.holds).count();
+    let waiters = all.len() - holders;
+    format!("{path}  {}{taken}: held by {holders}, waited for by {waiters}", lock_kind(kind))
+}
+
 fn row(one: &Contender) -> Vec<String> {
     vec![
         (one.position + 1).to_string(),
-        if one.holds { "holds" } else { "waits" }.to_owned(),
-        match one.weight {
-            1 => kind(one.kind).to_owned(),
-            weight => format!("{weight} {}", kind(one.kind)),
+        if one.holds { "holds".to_owned() } else { format!("behind {}", one.position) },
+        match (one.kind, one.weight) {
+            (ContenderKind::Permits, 1) => "1 permit".to_owned(),
+            (ContenderKind::Permits, more) => format!("{more} permits"),
+            (other, _) => kind(other).to_owned(),
         },
         who(one),
-        one.age().map(lasting).unwrap_or_default(),
+        queued(Some(one)),
         one.session.map(|id| id.to_string()).unwrap_or_default(),
-        node(one).to_owned(),
+        number(one),
     ]
 }
 

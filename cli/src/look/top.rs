@@ -13,11 +13,11 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use zklock::ListedLock;
 
-use super::ls::{held_by, kind};
+use super::ls::held_by;
+use super::{lock_kind, queued};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Top};
 use crate::table::{aligned, terminal_size};
-use crate::words::lasting;
 
 /// Hand-overs are counted over this time.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -162,9 +162,9 @@ impl Seen {
             .map(|lock| {
                 vec![
                     lock.path.clone(),
-                    kind(lock.kind),
+                    lock_kind(lock.kind).to_owned(),
                     held_by(lock),
-                    age(lock).map(lasting).unwrap_or_default(),
+                    queued(lock.first.as_ref()),
                     lock.waiters.to_string(),
                     self.hand_overs(lock).to_string(),
                 ]
@@ -174,16 +174,16 @@ impl Seen {
         let order = match self.order {
             Order::Waiting => "waiting",
             Order::HandOvers => "hand-overs",
-            Order::Age => "age of the holder",
+            Order::Age => "time since the holder queued",
             Order::Name => "name",
         };
         let heading =
             format!("{base}: {} locks, {waiters} contenders wait; by {order}", locks.len());
-        let keys = "w waiting, h hand-overs seen in a minute, a age, n name, q end";
+        let keys = "w waiting, h hand-overs seen in a minute, a longest queued, n name, q end";
         let trouble = self.trouble.as_ref().map(|why| format!("not current: {why}"));
         let mut lines = vec![heading, trouble.unwrap_or_else(|| keys.to_owned()), String::new()];
-        let headings = ["LOCK", "KIND", "HELD BY", "SINCE", "WAITING", "A MINUTE"];
-        lines.extend(aligned(&headings, &rows, width, 2));
+        let headings = ["LOCK", "KIND", "HELD BY", "QUEUED", "WAITING", "A MINUTE"];
+        lines.extend(aligned(&headings, &rows, width, &[2, 0]));
         let cut = |line: &String| line.chars().take(width).collect::<String>();
         let text: Vec<String> = lines.iter().take(height).map(cut).collect();
         // Home, each line up to its end, and the rest of the screen.

@@ -59,9 +59,9 @@ fn others_hold_it() {
     let refused = site.run(["-n", "a", "echo", "ran"]);
     assert_eq!((refused.code, refused.out.as_str()), (Some(124), ""));
     assert!(refused.err.starts_with("zklock: a: held by "), "{}", refused.err);
-    let holder_in_words = format!("(pid {}, flock, \"the first\") for ", holder.process());
+    let holder_in_words = format!("(pid {}, flock, \"the first\"), queued ", holder.process());
     assert!(refused.err.contains(&holder_in_words), "{}", refused.err);
-    assert!(refused.err.ends_with(" s; not waiting (-n)\n"), "{}", refused.err);
+    assert!(refused.err.ends_with(" s ago; not waiting (-n)\n"), "{}", refused.err);
     let late = site.run(["-w", "0.2", "a", "echo", "ran"]);
     assert_eq!((late.code, late.out.as_str()), (Some(124), ""));
     assert!(late.err.ends_with("; not free within 0.2 s\n"), "{}", late.err);
