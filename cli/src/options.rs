@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-const EXIT_CODES: &str = "\
+const MORE: &str = "\
+Options: zklock COMMAND -h, zklock COMMAND --help; all: zklock help COMMAND";
+
+const ALL: &str = "\
 Exit codes:
   0-122  that of the command (run, lead)
   0, 1   yes, no (test: held, free; leader: there is one, none)
@@ -16,11 +19,54 @@ Exit codes:
   126    the command cannot be run, 127 it was not found
   128+n  ended by signal n
 
-More options, for TLS, SASL and credentials, and the variables that set them: zklock help";
+All options of a command, those for TLS, SASL and credentials, and the
+variables that set them: zklock help COMMAND";
+
+const EXIT_CODES: &str = "\
+Exit codes: the command's own; 123 the lock was lost, 124 others hold it, 69 no
+server (not run), 77 not permitted, 64 wrong usage, 125 zklock failed, 126 the
+command cannot be run, 127 it was not found, 128+n ended by signal n";
+
+/// All but the options, which each subcommand shows.
+const TEMPLATE: &str = "\
+{about-with-newline}
+{usage-heading} {usage}
+
+Commands:
+{subcommands}{after-help}";
+
+/// Help fits a terminal of this width.
+const WIDTH: usize = 80;
+
+/// Whether help has to fit a screen: `-h` leaves out what is rarely needed, `--help` has all options of a
+/// subcommand's own, and `zklock help` has all.
+fn is_brief() -> bool {
+    std::env::args_os().any(|one| one == "-h")
+}
+
+/// The heading of some options; in brief, there is one for all.
+fn group(heading: &'static str) -> Option<&'static str> {
+    (!is_brief()).then_some(heading)
+}
+
+fn exit_codes() -> Option<&'static str> {
+    (!is_brief()).then_some(EXIT_CODES)
+}
+
+const WAITING: &str = "Waiting";
+const HELD: &str = "What is held";
+const COMMAND: &str = "The command";
 
 /// Runs commands under ZooKeeper locks, and shows who holds and who waits.
 #[derive(Debug, Parser)]
-#[command(name = "zklock", version, disable_help_flag = true, args_override_self = true, after_help = EXIT_CODES, infer_subcommands = false)]
+#[command(
+    name = "zklock",
+    version,
+    disable_help_flag = true,
+    args_override_self = true,
+    infer_subcommands = false
+)]
+#[command(help_template = TEMPLATE, after_help = MORE, after_long_help = ALL, max_term_width = WIDTH)]
 pub(crate) struct Options {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -32,17 +78,17 @@ pub(crate) struct Options {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Global {
-    /// Servers, as host:port,host:port/chroot
-    #[arg(
-        short = 'z',
-        long,
-        global = true,
-        env = "ZKLOCK_HOSTS",
-        default_value = "localhost:2181"
-    )]
+    /// Servers
+    ///
+    /// As host:port,host:port/chroot
+    #[arg(short = 'z', long, global = true, env = "ZKLOCK_HOSTS", hide_env_values = true)]
+    #[arg(default_value = "localhost:2181")]
     pub(crate) hosts: String,
+    /// Parent of LOCK
+    ///
     /// Path that a LOCK without a leading slash is below
     #[arg(long, global = true, env = "ZKLOCK_BASE", default_value = "/locks", value_name = "PATH")]
+    #[arg(hide_env_values = true, hide_short_help = is_brief())]
     pub(crate) base: String,
     /// How long a crashed holder blocks the others
     #[arg(long, global = true, env = "ZKLOCK_SESSION_TIMEOUT", default_value = "30s")]
@@ -106,23 +152,25 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "ZKLOCK_SASL_PASSWORD_FILE", value_name = "FILE")]
     #[arg(requires = "sasl_user", hide_short_help = true)]
     pub(crate) sasl_password_file: Option<PathBuf>,
-    /// Print help
+    /// Print help: -h in short, --help more
     #[arg(short, long, global = true, action = clap::ArgAction::HelpShort)]
     pub(crate) help: Option<bool>,
     /// Print results as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Say only what went wrong
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, conflicts_with = "verbose", hide_short_help = is_brief())]
     pub(crate) quiet: bool,
-    /// Say what happens; twice: all that the library logs
+    /// Say what happens; twice: all that is logged
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(hide_short_help = is_brief())]
     pub(crate) verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// Run a command while holding a lock
+    #[command(after_help = exit_codes())]
     Run(Run),
     /// List the locks below a path: their holders, and how many wait
     Ls(Ls),
@@ -130,7 +178,7 @@ pub(crate) enum Action {
     Show(OneLock),
     /// Print each change of a lock's holders, until interrupted
     Watch(OneLock),
-    /// Exit with 0 if a lock is held, 1 if it is free, 69 if that is not known
+    /// Exit with 0 if a lock is held, 1 if it is free, 69 if not known
     Test(OneLock),
     /// Wait until a lock is free, without taking it
     Wait(WaitFor),
@@ -143,6 +191,7 @@ pub(crate) enum Action {
     /// Check the servers, the session timeout, and a lock's contenders
     Doctor(Doctor),
     /// Run a command while leading an election
+    #[command(after_help = exit_codes())]
     Lead(Lead),
     /// Print the id of an election's leader
     Leader(OneLock),
@@ -157,7 +206,7 @@ pub(crate) enum Action {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Token {
-    /// Exit with 1 if a later holder has been here, by the file; otherwise store the token in it
+    /// Exit with 1 if a later holder was here, by the file; else store the token
     Check(TokenCheck),
 }
 
@@ -204,7 +253,7 @@ pub(crate) struct WaitFor {
 pub(crate) struct Ask {
     /// Name below --base, or absolute path
     pub(crate) lock: String,
-    /// Wait at most this long until those who were asked have released, then exit with 124
+    /// Wait for their releases at most this long, then exit with 124
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
 }
@@ -213,10 +262,14 @@ pub(crate) struct Ask {
 pub(crate) struct Break {
     /// Name below --base, or absolute path
     pub(crate) lock: String,
-    /// The contender whose session this is, as `show` prints it
+    /// The contender of this session
+    ///
+    /// As `show` prints it
     #[arg(long, value_name = "ID", conflicts_with = "node", required_unless_present = "node")]
     pub(crate) session: Option<String>,
-    /// The contender with this node, as `show` prints it
+    /// The contender with this node
+    ///
+    /// By its number, as `show` prints it, its name or its path
     #[arg(long, value_name = "NODE")]
     pub(crate) node: Option<String>,
     /// Do not ask for the lock's name on the terminal
@@ -233,23 +286,41 @@ pub(crate) struct Doctor {
 /// How a command is run under a lock.
 #[derive(Args, Debug)]
 pub(crate) struct Supervision {
-    /// When the lock is about to be lost: TERM and then KILL; KILL; this signal and then KILL; or only a warning
-    #[arg(long, default_value = "term", value_name = "term|kill|SIGNAL|warn")]
+    /// term, kill, warn or a SIGNAL
+    ///
+    /// When the lock is about to be lost: TERM and then KILL; KILL; only a warning; or this signal and then KILL
+    #[arg(long, default_value = "term", value_name = "HOW")]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) on_loss: crate::run::OnLoss,
-    /// How long the command has between that signal and KILL, which is sent before the lock ends
+    /// Time from TERM to KILL
+    ///
+    /// How long the command has between the signal of --on-loss and KILL, which is sent before the lock ends
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) grace: Duration,
-    /// What to do with processes that the command leaves running
-    #[arg(long, value_enum, default_value_t = Linger::Kill)]
+    /// What it leaves: kill or wait
+    ///
+    /// What to do with processes that the command leaves running: end them (TERM, and KILL after --grace), or hold
+    /// the lock until they have ended
+    #[arg(long, value_enum, default_value_t = Linger::Kill, value_name = "HOW", hide_possible_values = true)]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) linger: Linger,
+    /// If no server: fail, skip or run
+    ///
     /// If ZooKeeper cannot be reached: exit with 69, exit with 0, or run without the lock
-    #[arg(long, value_enum, default_value_t = IfUnavailable::Fail, value_name = "fail|skip|run")]
+    #[arg(long, value_enum, default_value_t = IfUnavailable::Fail, value_name = "HOW")]
+    #[arg(help_heading = group(WAITING), hide_possible_values = true, hide_default_value = true)]
     pub(crate) if_unavailable: IfUnavailable,
-    /// Tell systemd when the command runs, as a unit of Type=notify does
-    #[arg(long)]
+    /// Tell systemd when the command runs
+    ///
+    /// As a unit of Type=notify does
+    #[arg(long, help_heading = group(COMMAND))]
     pub(crate) notify: bool,
-    /// Write events as lines of JSON to a file, or to an open descriptor by its number
+    /// Write events as lines of JSON
+    ///
+    /// To a file, or to an open descriptor by its number
     #[arg(long, value_name = "FILE|FD")]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) events: Option<PathBuf>,
     /// The command and its arguments
     #[arg(
@@ -265,13 +336,17 @@ pub(crate) struct Supervision {
 #[derive(Args, Debug)]
 pub(crate) struct Patience {
     /// Do not wait
-    #[arg(short, long, conflicts_with = "wait")]
+    #[arg(short, long, conflicts_with = "wait", help_heading = group(WAITING))]
     pub(crate) nonblock: bool,
-    /// Wait at most this long (30, 1.5s, 10m)
+    /// Wait at most this long (30, 1.5s)
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    #[arg(help_heading = group(WAITING))]
     pub(crate) wait: Option<Duration>,
-    /// Exit code if others hold it; with 0 nothing is said
+    /// Exit with this, not 124, if held
+    ///
+    /// The exit code if others hold it; with 0 nothing is said
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 124)]
+    #[arg(help_heading = group(WAITING), hide_default_value = true)]
     pub(crate) conflict_exit_code: u8,
 }
 
@@ -281,32 +356,51 @@ pub(crate) struct Run {
     pub(crate) lock: String,
     #[command(flatten)]
     pub(crate) patience: Patience,
-    /// Share the lock with others that use -s
+    /// Share it with others that use -s
     #[arg(short, long, conflicts_with_all = ["exclusive", "permits", "lead", "once"])]
+    #[arg(help_heading = group(HELD))]
     pub(crate) shared: bool,
+    /// Exclude those that use -s, too
+    ///
     /// Share it with nobody: the default, but for clients that use read/write locks
     #[arg(short = 'x', long, conflicts_with_all = ["permits", "lead", "once"])]
+    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) exclusive: bool,
-    /// Let this many run at once; all who use the lock have to agree
+    /// Let N hold it at once
+    ///
+    /// As a semaphore; all who use the lock have to agree
     #[arg(long, value_name = "N", conflicts_with_all = ["lead", "once"])]
+    #[arg(help_heading = group(HELD))]
     pub(crate) permits: Option<u32>,
-    /// Take this many of the permits
+    /// Take K of the permits
     #[arg(long, value_name = "K", requires = "permits", default_value_t = 1)]
+    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) take: u32,
     /// Hold this lock, too: all or none
     #[arg(long, value_name = "LOCK", conflicts_with_all = ["lead", "once"])]
+    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) also: Vec<String>,
-    /// Hold it as the leader of an election, for programs that look for one
+    /// Hold it as an election's leader
+    ///
+    /// For programs that look for one
     #[arg(long, conflicts_with = "once")]
+    #[arg(help_heading = group(HELD), hide_short_help = is_brief())]
     pub(crate) lead: bool,
-    /// Run once for this key on all hosts: if it has succeeded before, exit with 0
-    #[arg(long, value_name = "KEY")]
+    /// Run once for KEY on all hosts
+    ///
+    /// If it has succeeded before for this key, exit with 0
+    #[arg(long, value_name = "KEY", help_heading = group(COMMAND))]
     pub(crate) once: Option<String>,
-    /// After success, forget keys of --once that are older than this
+    /// Forget keys of --once after this
+    ///
+    /// After success, keys of --once that are older than this are forgotten
     #[arg(long, value_name = "AGE", requires = "once", value_parser = duration)]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) forget_after: Option<Duration>,
+    /// Text for `show` beside the host
+    ///
     /// What `show` says of this holder, beside its host, process and command
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = group(COMMAND))]
     pub(crate) label: Option<String>,
     #[command(flatten)]
     pub(crate) supervision: Supervision,
@@ -317,8 +411,10 @@ pub(crate) struct Lead {
     /// The election: name below --base, or absolute path
     #[arg(value_name = "ELECTION")]
     pub(crate) lock: String,
-    /// What others find as the leader's id, such as an address [default: host and process]
-    #[arg(long, value_name = "ID")]
+    /// The leader's id for others
+    ///
+    /// Such as an address [default: host and process]
+    #[arg(long, value_name = "ID", help_heading = group(HELD))]
     pub(crate) id: Option<String>,
     #[command(flatten)]
     pub(crate) patience: Patience,

@@ -94,13 +94,54 @@ fn the_manual_and_completions_are_printed() {
     assert!(run(&["completions", "bash"]).1.contains("_zklock"));
 }
 
+/// All subcommands.
+const SUBCOMMANDS: [&[&str]; 16] = [
+    &["run"],
+    &["ls"],
+    &["show"],
+    &["watch"],
+    &["test"],
+    &["wait"],
+    &["top"],
+    &["ask"],
+    &["break"],
+    &["doctor"],
+    &["lead"],
+    &["leader"],
+    &["token"],
+    &["token", "check"],
+    &["completions"],
+    &["man"],
+];
+
 #[test]
 fn help_fits_a_screen() {
-    let (code, out, err) = run(&["--help"]);
-    assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.lines().count() <= 46, "{out}");
-    assert!(out.contains("123  the lock was lost"), "{out}");
-    assert!(run(&["help", "run"]).1.contains("--sasl-password-file"));
+    let all = SUBCOMMANDS.iter().copied().chain([&[][..]]);
+    for (subcommand, help) in all.flat_map(|one| [(one, "-h"), (one, "--help")]) {
+        let (code, out, err) = run(&[subcommand, &[help]].concat());
+        assert_eq!((code, err.as_str()), (0, ""), "{subcommand:?}");
+        let is_long = help == "--help" && ["run", "lead"].iter().any(|one| subcommand == [*one]);
+        let most = if is_long { 45 } else { 24 };
+        assert!(out.lines().count() <= most, "{} lines:\n{out}", out.lines().count());
+        for line in out.lines() {
+            assert!(line.chars().count() <= 80, "{subcommand:?}: {line}");
+        }
+    }
+    let commands = run(&["-h"]).1;
+    for subcommand in SUBCOMMANDS {
+        assert!(commands.contains(&format!("\n  {} ", subcommand[0])), "{subcommand:?}");
+    }
+}
+
+#[test]
+fn help_has_what_is_asked_for() {
+    let run_help = |help| run(&["run", help]).1;
+    assert!(run_help("-h").contains("--nonblock") && !run_help("-h").contains("--linger"));
+    assert!(run_help("--help").contains("--linger") && run_help("--help").contains("123 the lock"));
+    assert!(!run_help("--help").contains("--sasl-password-file"));
+    let all = run(&["help", "run"]).1;
+    assert!(all.contains("--sasl-password-file") && all.contains("\nWaiting:\n"), "{all}");
+    assert!(run(&["help"]).1.contains("123  the lock was lost"));
     assert_eq!(run(&["walk"]).0, 64);
     assert_eq!(run(&[]).0, 64);
     assert_eq!(run(&["--version"]).1, format!("zklock {}\n", env!("CARGO_PKG_VERSION")));
