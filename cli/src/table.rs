@@ -58,11 +58,14 @@ pub(crate) fn aligned(
     all.iter().map(line).collect()
 }
 
+/// Paths are cut at their beginning, as their ends tell them apart.
 fn cut(cell: &str, width: usize) -> String {
-    if cell.chars().count() <= width {
-        return cell.to_owned();
+    let (length, kept) = (cell.chars().count(), width.saturating_sub(1));
+    match cell.starts_with('/') {
+        _ if length <= width => cell.to_owned(),
+        true => ['\u{2026}'].into_iter().chain(cell.chars().skip(length - kept)).collect(),
+        false => cell.chars().take(kept).chain(['\u{2026}']).collect(),
     }
-    cell.chars().take(width.saturating_sub(1)).chain(['\u{2026}']).collect()
 }
 
 #[cfg(test)]
@@ -85,7 +88,7 @@ mod tests {
         assert_eq!(at_width(50, &[1, 0]), "/locks/nightly  web1 (pid 4711, a-very-l\u{2026}  2");
         assert_eq!(
             at_width(60, &[0, 1]),
-            "/locks/nigh\u{2026}  web1 (pid 4711, a-very-long-name-of-\u{2026}  2"
+            "\u{2026}cks/nightly  web1 (pid 4711, a-very-long-name-of-\u{2026}  2"
         );
         assert_eq!(at_width(20, &[1]), "/locks/nightly  web1 (pid 4\u{2026}  2");
     }
