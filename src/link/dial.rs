@@ -270,6 +270,15 @@ pub(crate) enum Dialed {
     AuthFailed(String),
 }
 
+impl Dialed {
+    /// Closes a new session that is no longer wanted, rather than leaving it to expire.
+    pub(super) fn abandon(self) {
+        if let Dialed::Server { mut stream, .. } = self {
+            let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
+        }
+    }
+}
+
 /// Why an address does not serve the session.
 #[derive(Debug)]
 enum Failure {
@@ -312,10 +321,10 @@ impl Dial {
                 }
             };
             if let Some(result) = result {
-                if is_stopped(&stopped) {
-                    abandon(&wanted, result);
-                } else {
+                if !is_stopped(&stopped) {
                     found(result);
+                } else if wanted.session.is_none() {
+                    result.abandon();
                 }
             }
         })?;
@@ -325,13 +334,6 @@ impl Dial {
 
 fn is_stopped(stopped: &Receiver<()>) -> bool {
     stopped.try_recv() == Err(rt::TryRecvError::Disconnected)
-}
-
-/// Closes a new session that is no longer wanted, rather than leaving it to expire.
-fn abandon(wanted: &Wanted, result: Dialed) {
-    if let (Dialed::Server { mut stream, .. }, None) = (result, &wanted.session) {
-        let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
-    }
 }
 
 fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Option<Dialed> {
@@ -344,8 +346,8 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
     let mut pause = Duration::from_millis(10) * 2u32.pow(wanted.futile.min(8));
     // Counts only rounds in which a server was too slow: more time helps with nothing else.
     let mut slow_rounds = 0u32;
-    // Since when each round has met a server that may have rejected the client.
-    let mut rejected_since = None;
+    // Since when each round has met a server that may have rejected the client, and the first one's reason.
+    let mut rejection: Option<(Moment, String)> = None;
     // Later rounds leave the reasons of the one before to be reported.
     let mut is_first = true;
     let unknown = format!("no address is known yet for {}", wanted.resolver);
@@ -373,6 +375,16 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
             if is_stopped(stopped) {
                 return None;
             }
+            // Silent servers do not put off what another one has said.
+            let attempt = match rejection.as_ref().filter(|_| wanted.session.is_none()) {
+                None => attempt,
+                Some((since, _)) => {
+                    attempt.min(since.plus(wanted.patience / 2).since(Moment::now()))
+                }
+            };
+            if attempt.is_zero() {
+                break;
+            }
             if is_first {
                 trouble(&format!("{address} has not answered yet"));
             }
@@ -380,7 +392,9 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
                 // Another server may accept them.
                 Ok(Dialed::AuthFailed(why)) => {
                     rejected += 1;
-                    causes.push(format!("{address}: {why}"));
+                    let cause = format!("{address}: {why}");
+                    rejection.get_or_insert_with(|| (Moment::now(), cause.clone()));
+                    causes.push(cause);
                 }
                 Ok(Dialed::Server { mut stream, granted, .. })
                     if wanted.session.is_none()
@@ -400,12 +414,19 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
                 Err(_) if is_stopped(stopped) => return None,
                 Err(Failure::Distrust(why)) => {
                     distrusted += 1;
-                    causes.push(format!("{name} ({address}): {why}"));
+                    let cause = format!("{name} ({address}): {why}");
+                    rejection.get_or_insert_with(|| (Moment::now(), cause.clone()));
+                    causes.push(cause);
                 }
                 Err(Failure::Other(cause)) => {
                     slow |= cause.kind() == io::ErrorKind::TimedOut;
-                    unsure += u32::from(cause.kind() == io::ErrorKind::PermissionDenied);
-                    causes.push(format!("{address}: {cause}"));
+                    let is_rejection = cause.kind() == io::ErrorKind::PermissionDenied;
+                    let cause = format!("{address}: {cause}");
+                    if is_rejection {
+                        unsure += 1;
+                        rejection.get_or_insert_with(|| (Moment::now(), cause.clone()));
+                    }
+                    causes.push(cause);
                 }
             }
         }
@@ -413,14 +434,23 @@ fn search(wanted: &Wanted, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> O
         // replaced before it ends. For a new one, a server that lets nobody in stands for those that do
         // not answer if they do not for long: others may be about to start.
         let refused = rejected + distrusted;
-        rejected_since = rejected_since.or(Some(Moment::now())).filter(|_| refused + unsure > 0);
-        let lasts = |since| Moment::now().since(since) >= wanted.patience / 2;
+        let is_old = |since: Moment| Moment::now().since(since) >= wanted.patience / 2;
+        let lasting = rejection.take_if(|(since, _)| is_old(*since) && wanted.session.is_none());
+        if let Some((_, cause)) = &lasting {
+            // The round may have ended before that server was asked.
+            if !causes.contains(cause) {
+                causes.push(cause.clone());
+            }
+        }
         let is_refused = match wanted.session {
             Some(_) => rejected == count && all_are_asked,
-            None => refused == count && all_are_asked || rejected_since.is_some_and(lasts),
+            None => refused == count && all_are_asked || lasting.is_some(),
         };
         if is_refused {
             return Some(Dialed::AuthFailed(causes.join("; ")));
+        }
+        if refused + unsure == 0 {
+            rejection = None;
         }
         slow_rounds += u32::from(slow);
         is_first = false;

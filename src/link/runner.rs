@@ -332,14 +332,15 @@ impl Runner {
     }
 
     fn wait(&mut self, line: &mut MutexGuard<'_, LockedConnection>) -> [bool; 2] {
+        let now = Moment::now();
         let mut next = line.core.next_tick();
         if !line.core.is_over() {
             next = next.min(self.give_up_at);
             if !line.core.is_attached() && self.dial.is_none() {
-                next = next.min(self.redial_at);
+                // It may be long past: that is no pause.
+                next = next.min(self.redial_at.max(now));
             }
         }
-        let now = Moment::now();
         let mut put_off = self.shared.put_off.lock();
         if let Some((due, _)) = put_off.all.front() {
             next = next.min(*due);
@@ -385,8 +386,11 @@ impl Runner {
                 Command::Verbs(verbs) => line.ask(verbs),
                 Command::FlushMark(mark) => line.core.mark(mark),
                 Command::Dialed { dial, found } => {
-                    if dial == self.dials && self.dial.take().is_some() {
+                    let is_awaited = dial == self.dials && self.dial.take().is_some();
+                    if is_awaited && !line.core.is_over() {
                         self.found(line, found);
+                    } else if line.core.granted().is_none() {
+                        found.abandon();
                     }
                 }
                 Command::Close { give_up_after } => self.part(line, give_up_after),

@@ -147,3 +147,20 @@ fn a_session_that_no_server_lets_in_is_not_asked_for_without_a_pause() {
     let dialled = dialled.load(Ordering::SeqCst);
     assert!(dialled < 30, "{dialled} connections");
 }
+
+/// The link is closed in the moment in which a search has found a server.
+#[test]
+fn a_new_session_that_comes_after_the_end_is_closed() {
+    let (listener, host) = listen();
+    let link = link(host, Vec::new(), (Box::new(|_| ()), Box::new(|_| ())));
+    let (stream, _) = listener.accept().unwrap();
+    let line = link.shared.line.lock();
+    link.close(LONG);
+    grant(&stream).unwrap();
+    while link.commands.len() < 2 {
+        thread::yield_now();
+    }
+    drop(line);
+    let request = read_frame(&stream).unwrap();
+    assert_eq!(request[4..8], op::CLOSE_SESSION.to_be_bytes());
+}

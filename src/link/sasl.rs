@@ -55,7 +55,7 @@ impl Sasl {
     ) -> io::Result<Result<(), String>> {
         let invalid = |malformed: Malformed| io::Error::new(io::ErrorKind::InvalidData, malformed);
         let mut token = |sent: &[u8]| -> io::Result<Result<Vec<u8>, String>> {
-            let reply = ask(sent)?;
+            let reply = ask(sent).map_err(|cause| self.unanswered(cause))?;
             let mut fields = Fields(&reply);
             let header = ReplyHeader::read(&mut fields).map_err(invalid)?;
             match (header.xid, header.error) {
@@ -83,19 +83,9 @@ impl Sasl {
             Ok(answer) => answer,
             Err(why) => return Ok(Err(why.to_owned())),
         };
-        let proof = match token(&answer.token(self)) {
-            Ok(Ok(proof)) => proof,
-            Ok(Err(why)) => return Ok(Err(why)),
-            // As servers before 3.5 do when they reject a client.
-            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
-                let why = format!(
-                    "the server closed the connection instead of an answer to SASL: it may have rejected \
-                     the user {:?} or the password",
-                    self.user
-                );
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-            }
-            Err(cause) => return Err(cause),
+        let proof = match token(&answer.token(self))? {
+            Ok(proof) => proof,
+            Err(why) => return Ok(Err(why)),
         };
         let proven = directives(&proof).ok().and_then(|mut all| all.remove("rspauth"));
         Ok(if proven.is_some_and(|proven| proven == answer.digest(self, "").as_bytes()) {
@@ -103,6 +93,19 @@ impl Sasl {
         } else {
             Err("the server does not prove that it knows SASL's password".to_owned())
         })
+    }
+
+    /// What it may mean that the connection is closed: servers before 3.5 reject a client by that.
+    fn unanswered(&self, cause: io::Error) -> io::Error {
+        if !matches!(cause.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) {
+            return cause;
+        }
+        let why = format!(
+            "the server closed the connection instead of an answer to SASL: it may have rejected the user \
+             {:?} or the password",
+            self.user
+        );
+        io::Error::new(io::ErrorKind::PermissionDenied, why)
     }
 }
 
@@ -343,11 +346,15 @@ mod tests {
         let other = who.authenticate(&mut |_| Ok(reply(0, b"algorithm=other"))).unwrap();
         assert!(other.unwrap_err().contains("not one of DIGEST-MD5"));
         // As servers before 3.5 do.
-        let mut answers = vec![Ok(reply(0, challenge))];
-        let closed = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let rejected = who.authenticate(&mut |_| answers.pop().unwrap_or_else(|| Err(closed())));
-        assert_eq!(rejected.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        assert_eq!(who.authenticate(&mut |_| Err(closed())).unwrap_err().kind(), closed().kind());
+        for closed in [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset] {
+            for mut answers in [vec![], vec![Ok(reply(0, challenge))]] {
+                let mut ask = |_: &[u8]| answers.pop().unwrap_or_else(|| Err(closed.into()));
+                let rejected = who.authenticate(&mut ask).unwrap_err();
+                assert_eq!(rejected.kind(), io::ErrorKind::PermissionDenied);
+            }
+        }
+        let slow = who.authenticate(&mut |_| Err(io::ErrorKind::TimedOut.into()));
+        assert_eq!(slow.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(format!("{who:?}"), "Sasl { user: \"ann\", .. }");
     }
 

@@ -353,7 +353,8 @@ impl ClientBuilder {
     ///
     /// [`connect`](ClientBuilder::connect) fails with [`InvalidArgument`](ErrorKind::InvalidArgument) if a file
     /// cannot be used, and with [`AuthFailed`](ErrorKind::AuthFailed) as soon as every server was found to have a
-    /// certificate that the client does not trust, or does not trust the client's. A session that is open goes
+    /// certificate that the client does not trust, or does not trust the client's; if some servers do not
+    /// answer, after half of the [connect timeout](ClientBuilder::connect_timeout). A session that is open goes
     /// on trying until it ends: meanwhile, the certificates may be replaced.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> ClientBuilder {
