@@ -25,7 +25,7 @@ impl Log for Lines {
     }
 
     fn log(&self, record: &Record<'_>) {
-        words::say("", &record.args().to_string());
+        words::log(&record.args().to_string());
     }
 
     fn flush(&self) {}

@@ -47,9 +47,22 @@ pub(crate) fn complain(subject: &str, message: &str) {
     };
     match BACKGROUND.get() {
         Some(writer) => writer.write(line),
-        // One write, so that lines of several processes do not mix. Nobody is left to tell of an error.
-        None => drop(std::io::stderr().lock().write_all(line.as_bytes())),
+        None => write(&line),
     }
+}
+
+/// Says what the library logs.
+pub(crate) fn log(message: &str) {
+    let line = format!("zklock: {message}\n");
+    match BACKGROUND.get() {
+        Some(writer) => writer.write_minor(line),
+        None => write(&line),
+    }
+}
+
+fn write(line: &str) {
+    // One write, so that lines of several processes do not mix. Nobody is left to tell of an error.
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// Prints a result. False if nobody reads any more, as in `zklock watch x | head`.

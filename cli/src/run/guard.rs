@@ -172,6 +172,7 @@ impl Guard {
             match order {
                 Order::Start { lock_ends, .. } => self.lock_ends = *lock_ends,
                 Order::Held { until } => self.lock_ends = Some(*until),
+                Order::Kill => self.must_end = true,
                 _ => {}
             }
         }
@@ -193,23 +194,28 @@ impl Guard {
         match order {
             Order::Start { variables, takes_terminal, .. } => {
                 // This process may have been stopped since.
-                if self.due().is_some_and(|(_, kill)| now() >= kill) {
+                if self.must_end || self.due().is_some_and(|(_, kill)| now() >= kill) {
                     self.report_end(Ended { by_guard: true, ..ending(None) });
                     return Ok(true);
                 }
                 return self.start(&variables, takes_terminal).map(|is_started| !is_started);
             }
-            Order::Held { .. } => {}
+            Order::Held { .. } | Order::Kill => {}
             Order::Lost => self.lost_pipe = None,
             Order::Signal { number } => {
                 if let Ok(signal) = Signal::try_from(number) {
-                    self.is_told_to_end |= ASKING_TO_END.contains(&signal);
+                    self.is_told_to_end |= ASKING_TO_END.contains(&signal) && self.command_runs();
                     self.pass_on(signal);
                 }
             }
-            Order::Kill => self.must_end = true,
         }
         Ok(false)
+    }
+
+    /// Whether the command itself, and not only what it has left running, has not ended.
+    fn command_runs(&self) -> bool {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        self.command.is_some_and(|one| waitid(Id::Pid(one), look) == Ok(WaitStatus::StillAlive))
     }
 
     /// False if that is not possible.

@@ -229,12 +229,19 @@ fn hold(
         None => supervise(client, &held, job, waiting, supervisor)?,
         Some(key) => once(client, &held, job, key, waiting, supervisor, subject)?,
     };
-    match held.release() {
-        Ok(true) => Ok(exit),
-        Ok(false) => {
-            say(subject, "the release was not confirmed: it goes with the session, at its timeout");
-            Ok(exit)
-        }
+    let was_held = held.is_held();
+    let released = held.release();
+    let is_unconfirmed = match &released {
+        Ok(is_confirmed) => !is_confirmed,
+        // In an outage, the session may end meanwhile.
+        Err(error) => was_held && error.kind() == ErrorKind::SessionLost,
+    };
+    if is_unconfirmed {
+        say(subject, "the release was not confirmed: it goes with the session, at its timeout");
+        return Ok(exit);
+    }
+    match released {
+        Ok(_) => Ok(exit),
         // A signal has closed the client, and thereby released it.
         Err(error) if error.kind() == ErrorKind::Closed => Ok(exit),
         Err(_) if exit == Exit::LockLost => Ok(exit),

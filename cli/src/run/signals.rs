@@ -52,9 +52,10 @@ pub(super) fn stop_job(has_terminal: bool) {
             let _ = kill(other, Signal::SIGTSTP);
         }
     }
+    // To this thread only, which nobody reads from a descriptor; before it is let through, so that another
+    // one that has come meanwhile stops it only once.
+    let _ = raise(Signal::SIGTSTP);
     if stop.thread_unblock().is_ok() {
-        // To this thread only, which nobody reads from a descriptor.
-        let _ = raise(Signal::SIGTSTP);
         let _ = stop.thread_block();
     }
 }

@@ -73,6 +73,7 @@ struct Progress {
     ending_signals: u32,
     /// After a second signal that was to end it.
     kill_at: Option<u64>,
+    is_kill_wanted: bool,
     /// When the guard, which was told to kill it, has to have done that.
     killed_by: Option<u64>,
 }
@@ -203,6 +204,8 @@ impl<'a> Supervisor<'a> {
             };
             if let Some(ended) = step {
                 self.terminal.take_from(progress.command);
+                // It has nothing more to do, and may have been stopped.
+                let _ = kill(self.guard, Signal::SIGKILL);
                 let _ = waitpid(self.guard, None);
                 return Ok(self.judge(held, &progress, ended, begun));
             }
@@ -221,9 +224,14 @@ impl<'a> Supervisor<'a> {
             if progress.kill_at.is_some_and(|at| now() >= at) {
                 let by = now().saturating_add(nanoseconds(GUARD_TAKES));
                 (progress.kill_at, progress.killed_by) = (None, Some(by));
+                progress.is_kill_wanted = true;
                 self.order(&Order::Kill);
             }
-            if progress.killed_by.is_some_and(|at| now() >= at) && !self.guard_has_ended() {
+            if progress.killed_by.is_some_and(|at| now() >= at) {
+                if self.guard_has_ended() {
+                    progress.killed_by = None;
+                    continue;
+                }
                 // It is stopped.
                 self.end_by_force(&progress, held);
                 return Ok(self.end(progress.lost, Exit::Signal(Signal::SIGKILL as i32), begun));
@@ -288,11 +296,13 @@ impl<'a> Supervisor<'a> {
                 self.events.write("started", &json!({ "pid": process }));
             }
             Happening::Reported(Report::Stopped { signal }) => {
-                let asks_for_it = [Signal::SIGTTIN, Signal::SIGTTOU].map(|one| one as i32);
+                let is_asked_for = [Signal::SIGTTIN, Signal::SIGTTOU].map(|one| one as i32);
                 if !self.terminal.is_there() {
-                } else if asks_for_it.contains(&signal) && self.terminal.is_ours() {
+                } else if is_asked_for.contains(&signal)
+                    && !self.terminal.is_elsewhere(progress.command)
+                {
                     self.go_on(progress, held);
-                } else if asks_for_it.contains(&signal) || signal == Signal::SIGTSTP as i32 {
+                } else if is_asked_for.contains(&signal) || signal == Signal::SIGTSTP as i32 {
                     self.stop(progress, held);
                 }
             }
@@ -429,7 +439,7 @@ impl<'a> Supervisor<'a> {
         let is_lost = held.is_some_and(|held| !held.is_held());
         // The guard may know the end of the lock's time before this process, which was stopped.
         let loss = match progress.lost {
-            None if is_lost || (ended.by_guard && progress.killed_by.is_none()) => Some(Loss::Near),
+            None if is_lost || (ended.by_guard && !progress.is_kill_wanted) => Some(Loss::Near),
             known => known,
         };
         self.end(loss, own, begun)

@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::sys::signal::killpg;
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 /// The terminal of this session, if it has one.
@@ -25,6 +27,11 @@ impl Terminal {
         self.group() == Some(getpgrp())
     }
 
+    /// Whether neither zklock's group nor the command's has it. The command may have got it only after it asked.
+    pub(super) fn is_elsewhere(&self, command: Option<Pid>) -> bool {
+        !self.is_ours() && self.group() != command
+    }
+
     /// Whether the command is to have it from the start. In a pipeline, others may need it; then the command gets
     /// it when it asks for it.
     pub(super) fn is_for_the_command(&self) -> bool {
@@ -38,9 +45,10 @@ impl Terminal {
         }
     }
 
-    /// Takes it back from the command.
-    pub(super) fn take_from(&self, group: Option<Pid>) {
-        if group.is_some() && self.group() == group {
+    /// Takes it back from the command, or from what it had given it to, which has ended.
+    pub(super) fn take_from(&self, command: Option<Pid>) {
+        let is_gone = |group| killpg(group, None) == Err(Errno::ESRCH);
+        if self.group().is_some_and(|group| command == Some(group) || is_gone(group)) {
             self.give_to(getpgrp());
         }
     }

@@ -234,7 +234,7 @@ fn the_server_is_gone_for_a_moment() {
     let fifo = site.file("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let script = format!("echo ready; cat {}; echo done", fifo.display());
-    let running = site.start_ready(&["--session-timeout", "20s"], &script);
+    let running = site.start_ready(&["--session-timeout", "60s"], &script);
     site.server.stop().unwrap();
     site.server.start_again().unwrap();
     std::fs::write(&fifo, "").unwrap();

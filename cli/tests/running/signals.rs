@@ -5,7 +5,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use super::forward::{Forward, has};
-use super::support::{Running, Site};
+use super::support::{Running, Site, until_ended};
 
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
@@ -106,6 +106,19 @@ fn what_has_left_the_group_is_told_to_end_and_killed() {
     running.signal(Signal::SIGTERM);
     let ended = running.end();
     assert_eq!(ended.code, Some(4), "{}", ended.err);
+}
+
+/// The command itself has ended when the signal comes.
+#[test]
+fn a_signal_gives_leftovers_no_more_time() {
+    let site = Site::new("leftovers");
+    let script = "trap '' TERM; sleep 1000 & echo ready; exit 3";
+    let running = site.start_ready(&["--session-timeout", "60s", "--grace", "3s"], script);
+    until_ended(running.command());
+    running.signal(Signal::SIGTERM);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(3), "{}", ended.err);
+    assert!(ended.err.contains("had left processes running"), "{}", ended.err);
 }
 
 #[test]

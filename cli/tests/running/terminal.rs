@@ -23,17 +23,22 @@ struct Shell {
 
 impl Shell {
     fn new() -> Shell {
-        let pair = openpty(None, None).unwrap();
-        let slave = || Stdio::from(pair.slave.try_clone().unwrap());
-        let mut command = Command::new("setsid");
-        command.args(["--ctty", "bash", "--norc", "--noprofile", "-i"]).env("PS1", "ready$ ");
-        let shell = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
-        let mut shell = Shell { terminal: pair.master.into(), shown: String::new(), shell };
+        let mut shell = Shell::of(&["bash", "--norc", "--noprofile", "-i"]);
         shell.until("ready$ ");
         // Then what is typed is not taken for what is printed.
         shell.types("stty -echo\n");
         shell.until("ready$ ");
         shell
+    }
+
+    /// Another program as the first one of a terminal's session.
+    fn of(program: &[&str]) -> Shell {
+        let pair = openpty(None, None).unwrap();
+        let slave = || Stdio::from(pair.slave.try_clone().unwrap());
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").args(program).env("PS1", "ready$ ");
+        let shell = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
+        Shell { terminal: pair.master.into(), shown: String::new(), shell }
     }
 
     fn types(&mut self, text: &str) {
@@ -48,6 +53,8 @@ impl Shell {
                 self.shown.drain(..at + text.len());
                 return before;
             }
+            let start = &self.shown[..self.shown.len().min(2000)];
+            assert!(self.shown.len() < 100_000, "{text:?} is not in what was shown: {start:?}…");
             let mut asked = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
             let found = poll(&mut asked, PollTimeout::from(60_000_u16)).unwrap();
             assert_eq!(found, 1, "{text:?} was not shown within a minute, but {:?}", self.shown);
@@ -176,9 +183,12 @@ fn a_command_whose_input_is_a_pipe_gets_the_terminal_when_it_asks_for_it() {
 fn ctrl_z_stops_a_pipeline_as_a_whole() {
     let site = Site::new("pipeline");
     let mut shell = Shell::new();
-    let line = run(&site, "20s", "echo ask; read answer; echo got-$answer");
+    let line = run(&site, "20s", "echo ask; read go; echo more; read answer; echo got-$answer");
     shell.types(&line.replace("; echo exit", " | cat; echo exit"));
     shell.until("ask");
+    // Now it has got the terminal.
+    shell.types("on\n");
+    shell.until("more");
     shell.stops_the_job();
     shell.until("ready$ ");
     shell.takes_back_the_job();
@@ -190,12 +200,9 @@ fn ctrl_z_stops_a_pipeline_as_a_whole() {
 #[test]
 fn without_a_shell_ctrl_z_does_nothing() {
     let site = Site::new("leader");
-    let mut shell = Shell::new();
     let line = run(&site, "20s", "echo ask; read answer; echo got-$answer");
-    shell.types(&format!(
-        "setsid --ctty --wait {}",
-        line.replace("; echo exit", " < $(tty) ; echo exit")
-    ));
+    let line = line.replace("; echo exit=$?.", "");
+    let mut shell = Shell::of(&["sh", "-c", &format!("exec {line}")]);
     shell.until("ask");
     shell.types(CTRL_Z);
     shell.answers();
