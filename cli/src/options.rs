@@ -295,9 +295,10 @@ pub(crate) struct Supervision {
     /// Time from TERM to KILL
     ///
     /// How long the command has between the signal of --on-loss and KILL, which is sent before the lock ends
-    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
+    /// [default: 2s, or what a short session timeout leaves]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
-    pub(crate) grace: Duration,
+    pub(crate) grace: Option<Duration>,
     /// What it leaves: kill or wait
     ///
     /// What to do with processes that the command leaves running: end them (TERM, and KILL after --grace), or hold

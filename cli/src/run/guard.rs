@@ -45,7 +45,6 @@ const VARIABLES: [&str; 6] = [
 pub(super) struct Plan {
     pub(super) command: Vec<OsString>,
     pub(super) on_loss: OnLoss,
-    pub(super) grace: Duration,
     pub(super) linger: Linger,
     pub(super) signals: SigSet,
     pub(super) terminal: Terminal,
@@ -90,6 +89,8 @@ struct Guard {
     command: Option<Pid>,
     /// Until when the lock is certain to be held; `None` if there is no such time.
     lock_ends: Option<Instant>,
+    /// From the signal that is to end the command to KILL, in nanoseconds.
+    grace: u64,
     is_warned: bool,
     /// It is to be killed, whatever the time.
     must_end: bool,
@@ -125,6 +126,7 @@ impl Guard {
             timer,
             command,
             lock_ends,
+            grace: 0,
             is_warned,
             must_end,
             is_told_to_end: false,
@@ -170,7 +172,9 @@ impl Guard {
         let orders: Vec<Order> = std::iter::from_fn(|| self.lines.next()).collect();
         for order in &orders {
             match order {
-                Order::Start { lock_ends, .. } => self.lock_ends = *lock_ends,
+                Order::Start { lock_ends, grace, .. } => {
+                    (self.lock_ends, self.grace) = (*lock_ends, *grace);
+                }
                 Order::Held { until } => self.lock_ends = Some(*until),
                 Order::Kill => self.must_end = true,
                 _ => {}
@@ -316,7 +320,7 @@ impl Guard {
     /// When the command is to be told that the lock ends, and when KILL is due.
     fn due(&self) -> Option<(Instant, Instant)> {
         let kill = self.lock_ends?.saturating_sub(nanoseconds(KILL_BEFORE_END));
-        let told = kill.saturating_sub(nanoseconds(self.plan.grace));
+        let told = kill.saturating_sub(self.grace);
         Some(match self.plan.on_loss {
             OnLoss::Signal(_) => (told, kill),
             OnLoss::Kill => (kill, kill),
@@ -413,9 +417,8 @@ impl Guard {
         }
         let signal = match self.leftovers_end {
             None => {
-                let grace = nanoseconds(self.plan.grace);
                 (self.leftovers_end, self.had_left_some) =
-                    (Some(now().saturating_add(grace)), true);
+                    (Some(now().saturating_add(self.grace)), true);
                 if !self.is_told_to_end {
                     self.pass_on(Signal::SIGTERM);
                 }

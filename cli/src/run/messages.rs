@@ -16,6 +16,8 @@ pub(super) enum Order {
         variables: Vec<(String, String)>,
         /// Until when the lock is certain to be held; `None` if there is no lock.
         lock_ends: Option<Instant>,
+        /// From the signal that is to end the command to KILL, in nanoseconds.
+        grace: u64,
         /// Whether the command becomes the terminal's foreground group.
         takes_terminal: bool,
     },
@@ -99,6 +101,7 @@ mod tests {
         let start = Order::Start {
             variables: vec![("A".into(), "b\nc".into())],
             lock_ends: Some(u64::MAX),
+            grace: 5,
             takes_terminal: false,
         };
         send(&mut bytes, &start).unwrap();

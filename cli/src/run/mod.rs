@@ -43,6 +43,9 @@ const KILL_BEFORE_END: Duration = Duration::from_millis(150);
 /// If the guard has not done it by then, because it is stopped, zklock does.
 const FORCE_BEFORE_END: Duration = Duration::from_millis(50);
 
+/// How long the command has from TERM to KILL, unless it is said or the session timeout is too short for that.
+const USUAL_GRACE: Duration = Duration::from_secs(2);
+
 /// What is done to the command when the lock is about to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnLoss {
@@ -168,7 +171,6 @@ fn carry_out(global: &Global, job: Job, subject: &str) -> Result<Exit, Failure> 
     let guard = GuardProcess::fork(Plan {
         command: job.supervision.command.clone(),
         on_loss: job.supervision.on_loss,
-        grace: job.supervision.grace,
         linger: job.supervision.linger,
         signals: set,
         terminal: terminal.clone(),
@@ -212,7 +214,7 @@ fn hold(
 ) -> Result<Exit, Failure> {
     let begun = Instant::now();
     waiting.has_client(client);
-    check_grace(client, job)?;
+    let supervisor = supervisor.with_grace(grace(client, job)?);
     waiting.tell_of_others(client, subject, job);
     let held = match Held::acquire(client, job, waiting.cancel()) {
         Ok(Some(held)) => held,
@@ -323,29 +325,28 @@ fn tick(session_timeout: Duration) -> Duration {
     (session_timeout / 20).clamp(Duration::from_millis(50), Duration::from_secs(1))
 }
 
-/// A command that is told of a loss in time needs that time also when all is well.
-fn check_grace(client: &Client, job: &Job) -> Result<(), Failure> {
-    let Some(timeout) = client.session_timeout() else { return Ok(()) };
-    let grace = match job.supervision.on_loss {
-        OnLoss::Warn => return Ok(()),
-        OnLoss::Kill => Duration::ZERO,
-        OnLoss::Signal(_) => job.supervision.grace,
-    };
+/// How long the command has from TERM to KILL. It needs that time also when all is well.
+fn grace(client: &Client, job: &Job) -> Result<Duration, Failure> {
+    let wanted = job.supervision.grace;
+    let Some(timeout) = client.session_timeout() else { return Ok(wanted.unwrap_or(USUAL_GRACE)) };
     // The library promises that a fifth is left whatever happens, as long as servers answer.
     let most = (timeout / 5).checked_sub(KILL_BEFORE_END + tick(timeout));
-    if most.is_some_and(|most| grace <= most) {
-        return Ok(());
-    }
-    let timeout = lasting(timeout);
-    Err(Failure::usage(match most {
-        Some(most) => format!(
-            "with a session timeout of {timeout}, the grace can be at most {}, and is {}: the command would be \
-             ended without an outage",
+    match (job.supervision.on_loss, wanted, most) {
+        (OnLoss::Warn, ..) | (OnLoss::Kill, _, Some(_)) => Ok(wanted.unwrap_or(USUAL_GRACE)),
+        (OnLoss::Signal(_), None, Some(most)) => Ok(USUAL_GRACE.min(most)),
+        (OnLoss::Signal(_), Some(grace), Some(most)) if grace <= most => Ok(grace),
+        (_, Some(grace), Some(most)) => Err(Failure::usage(format!(
+            "with a session timeout of {}, the grace can be at most {}, and is {}: the command would be ended \
+             without an outage",
+            lasting(timeout),
             lasting(most),
             lasting(grace)
-        ),
-        None => format!("a session timeout of {timeout} is too short to end a command in time"),
-    }))
+        ))),
+        (_, _, None) => Err(Failure::usage(format!(
+            "a session timeout of {} is too short to end a command in time",
+            lasting(timeout)
+        ))),
+    }
 }
 
 /// Runs the command unless this key has its mark, and leaves the mark.

@@ -24,7 +24,7 @@ use super::processes::{
 };
 use super::signals::{ASKING_TO_END, stop_job};
 use super::terminal::Terminal;
-use super::{FORCE_BEFORE_END, Job, OnLoss, tick};
+use super::{FORCE_BEFORE_END, Job, OnLoss, USUAL_GRACE, tick};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::words::{complain, lasting, say};
@@ -117,7 +117,7 @@ impl<'a> Supervisor<'a> {
             orders: guard.orders,
             terminal,
             on_loss: job.supervision.on_loss,
-            grace: job.supervision.grace,
+            grace: job.supervision.grace.unwrap_or(USUAL_GRACE),
             events,
             manager: Manager::new(job.supervision.notify),
             to_self,
@@ -129,6 +129,11 @@ impl<'a> Supervisor<'a> {
     /// For the service manager, which is told what happens.
     pub(super) fn manager(&self) -> &Manager {
         &self.manager
+    }
+
+    /// The same, with this time from TERM to KILL.
+    pub(super) fn with_grace(self, grace: Duration) -> Supervisor<'a> {
+        Supervisor { grace, ..self }
     }
 
     /// Runs the command while the lock is held.
@@ -171,7 +176,8 @@ impl<'a> Supervisor<'a> {
             ));
         }
         let takes_terminal = self.terminal.is_for_the_command();
-        let start = Order::Start { variables, lock_ends, takes_terminal };
+        let grace = nanoseconds(self.grace);
+        let start = Order::Start { variables, lock_ends, grace, takes_terminal };
         send(&mut self.orders, &start).map_err(|_| {
             let message = "the guard process was killed before the command could start";
             Failure::new(Exit::Failed, message)

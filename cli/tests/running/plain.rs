@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::Value;
 use zklock::{DistributedLock, LeaderElection};
 
-use super::support::{Running, Site};
+use super::support::{Ended, Running, Site};
 
 #[test]
 fn the_exit_code_is_that_of_the_command() {
@@ -50,6 +50,15 @@ fn wrong_usage_is_64_and_runs_nothing() {
         );
         assert_ne!(ended.err, "");
     }
+}
+
+/// The usual grace is shorter then.
+#[test]
+fn a_short_session_timeout_needs_no_other_settings() {
+    let site = Site::new("short");
+    let mut command = site.zklock();
+    let ended = Ended::new(command.args(["run", "a", "echo", "ran"]).output().unwrap());
+    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "ran\n", ""));
 }
 
 #[test]
