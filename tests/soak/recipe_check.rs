@@ -42,7 +42,12 @@ fn deeds<'a>(run: &'a Run, recipe: &'a str, deed: &'a str) -> impl Iterator<Item
 fn effective(run: &Run, deed: &Deed) -> Nanos {
     let killed = run.killed.get(&(deed.who.slot, deed.who.generation)).copied();
     let end = deed.done.or(killed).unwrap_or(run.end);
-    if deed.is_unsure() { end + run.session_timeout() + AFTERMATH } else { end }
+    if !deed.is_unsure() {
+        return end;
+    }
+    // Where no server runs, no session ends: its time begins anew when one does.
+    let after = run.healthy.iter().filter(|span| end <= span.1).map(|span| span.0.max(end)).min();
+    after.unwrap_or(run.end) + run.session_timeout() + AFTERMATH
 }
 
 /// Whether the nemesis ended a session so shortly before that its owner may not have known.

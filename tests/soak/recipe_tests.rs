@@ -238,6 +238,10 @@ fn a_double_barrier_that_is_entered_alone() {
     accepted(&broken(two(&[together], &[enter(6940, 7041, "nothing")]), 6950, 7000));
     let failed = two(&[together], &[enter(6940, 6990, "failed ConnectionLoss x")]);
     accepted(&broken(failed, 6900, 7000));
+    // No session ends while no server runs.
+    let failed = || two(&[together], &[enter(1940, 1990, "failed ConnectionLoss x")]);
+    accepted(&broken(failed(), 1900, 6990));
+    rejected(&broken(failed(), 1900, 1995), "alone");
     // The call that gave up may be the same thread's.
     rejected(&two(&[enter(6940, 6990, "nothing"), together], &[]), "alone");
     accepted(&broken(two(&[enter(6940, 6990, "nothing"), together], &[]), 6950, 6995));
