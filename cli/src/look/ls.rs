@@ -39,7 +39,8 @@ pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-fn row(lock: &ListedLock) -> Vec<String> {
+/// The cells of a table that `ls` and `top` have in common.
+pub(super) fn row(lock: &ListedLock) -> Vec<String> {
     vec![
         lock.path.clone(),
         lock_kind(lock.kind).to_owned(),
@@ -50,7 +51,7 @@ fn row(lock: &ListedLock) -> Vec<String> {
 }
 
 /// The holders in a few words.
-pub(super) fn held_by(lock: &ListedLock) -> String {
+fn held_by(lock: &ListedLock) -> String {
     match (lock.holders, lock.kind) {
         (_, LockKind::Semaphore { permits, taken }) => format!("{taken} of {permits}"),
         (0, _) => "nobody now".to_owned(),

@@ -13,8 +13,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use zklock::ListedLock;
 
-use super::ls::held_by;
-use super::{lock_kind, queued};
+use super::ls::row;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Top};
 use crate::table::{aligned, terminal_size};
@@ -159,16 +158,7 @@ impl Seen {
         let rows: Vec<Vec<String>> = locks
             .iter()
             .take(shown)
-            .map(|lock| {
-                vec![
-                    lock.path.clone(),
-                    lock_kind(lock.kind).to_owned(),
-                    held_by(lock),
-                    queued(lock.first.as_ref()),
-                    lock.waiters.to_string(),
-                    self.hand_overs(lock).to_string(),
-                ]
-            })
+            .map(|lock| [row(lock), vec![self.hand_overs(lock).to_string()]].concat())
             .collect();
         let waiters: usize = locks.iter().map(|lock| lock.waiters).sum();
         let order = match self.order {

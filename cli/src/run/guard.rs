@@ -25,7 +25,9 @@ use nix::unistd::{Pid, getpgid, getpid, getppid, pipe2, setpgid};
 use std::time::Duration;
 
 use super::messages::{Ended, Instant, Lines, Order, Report, send};
-use super::processes::{adopt_descendants, children, end_all, nanoseconds, now, readable, reap};
+use super::processes::{
+    adopt_descendants, children, end_all, nanoseconds, now, readable, reap, runs,
+};
 use super::signals::{self, ASKING_TO_END, ENDING};
 use super::terminal::Terminal;
 use super::{KILL_BEFORE_END, OnLoss};
@@ -208,18 +210,14 @@ impl Guard {
             Order::Lost => self.lost_pipe = None,
             Order::Signal { number } => {
                 if let Ok(signal) = Signal::try_from(number) {
-                    self.is_told_to_end |= ASKING_TO_END.contains(&signal) && self.command_runs();
+                    // Not if only what the command has left is running.
+                    let is_heard = self.command.is_some_and(runs);
+                    self.is_told_to_end |= ASKING_TO_END.contains(&signal) && is_heard;
                     self.pass_on(signal);
                 }
             }
         }
         Ok(false)
-    }
-
-    /// Whether the command itself, and not only what it has left running, has not ended.
-    fn command_runs(&self) -> bool {
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        self.command.is_some_and(|one| waitid(Id::Pid(one), look) == Ok(WaitStatus::StillAlive))
     }
 
     /// False if that is not possible.

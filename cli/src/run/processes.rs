@@ -79,6 +79,12 @@ pub(super) fn end_all(
     }
 }
 
+/// Whether this child has not ended.
+pub(super) fn runs(child: Pid) -> bool {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(child), look) == Ok(WaitStatus::StillAlive)
+}
+
 /// Whether this process has children except for `spared`.
 pub(super) fn some_are_left(spared: &[Pid]) -> bool {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;

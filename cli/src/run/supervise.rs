@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde_json::json;
 use zklock::{Client, LossReason};
@@ -20,7 +20,7 @@ use super::held::Held;
 use super::messages::{Ended, Lines, Order, Report, send};
 use super::notify::Manager;
 use super::processes::{
-    adopt_descendants, children, end_all, nanoseconds, now, reap, some_are_left,
+    adopt_descendants, children, end_all, nanoseconds, now, reap, runs, some_are_left,
 };
 use super::signals::{ASKING_TO_END, stop_job};
 use super::terminal::Terminal;
@@ -217,7 +217,7 @@ impl<'a> Supervisor<'a> {
             }
             self.look_at_lock(held, &mut progress);
             if progress.force_at.is_some_and(|at| now() >= at) {
-                if self.guard_has_ended() {
+                if !runs(self.guard) {
                     // This process was stopped meanwhile: the news is on its way. By now, others may have the
                     // number of the command's group.
                     progress.force_at = None;
@@ -234,7 +234,7 @@ impl<'a> Supervisor<'a> {
                 self.order(&Order::Kill);
             }
             if progress.killed_by.is_some_and(|at| now() >= at) {
-                if self.guard_has_ended() {
+                if !runs(self.guard) {
                     progress.killed_by = None;
                     continue;
                 }
@@ -243,11 +243,6 @@ impl<'a> Supervisor<'a> {
                 return Ok(self.end(progress.lost, Exit::Signal(Signal::SIGKILL as i32), begun));
             }
         }
-    }
-
-    fn guard_has_ended(&self) -> bool {
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        !matches!(waitid(Id::Pid(self.guard), look), Ok(WaitStatus::StillAlive))
     }
 
     /// Until when the lock is certain to be held.
