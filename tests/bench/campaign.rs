@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use super::contestant::Contestant;
 use super::crew::{Trouble, Worker};
 use super::machine::{self, Load};
+use super::network;
 use super::options::Options;
-use super::results::{Missing, Results, Run};
+use super::results::{Latency, Missing, Results, Run};
 use super::support::certificates::Files;
 use super::support::server::{Place, Server};
 use super::support::transport::{secure_hosts, with_tls};
@@ -32,6 +33,7 @@ pub(crate) fn campaign(options: &Options, stop: &AtomicBool) -> Result<Results, 
         stop,
         logs: options.out.join("logs"),
         servers: BTreeMap::new(),
+        networks: BTreeMap::new(),
         workers: BTreeMap::new(),
         again: 0,
         results: Results {
@@ -63,6 +65,8 @@ struct Campaign<'a> {
     // Dropped before the servers.
     workers: BTreeMap<(Contestant, usize), Worker>,
     servers: BTreeMap<ServerKind, Server>,
+    /// Addresses behind which a server is, as far away as this.
+    networks: BTreeMap<(ServerKind, Duration), String>,
     /// How many runs of this workload may still be tried again.
     again: usize,
     results: Results,
@@ -165,7 +169,7 @@ impl Campaign<'_> {
             }
             self.workers.insert((contestant, index), worker);
         }
-        let hosts = self.servers[&workload.server].hosts();
+        let hosts = self.hosts(workload)?;
         let is_by_tls = contestant == Contestant::ZklockTls;
         let hosts = if is_by_tls { secure_hosts(&hosts) } else { hosts };
         let connect = format!("connect {hosts} {}", workload.clients());
@@ -175,6 +179,19 @@ impl Campaign<'_> {
         let length = if is_new_server { usual.max(Duration::from_secs(2)) } else { usual };
         let order = workload.warm_up(&path, length);
         self.ask(contestant, workload.processes, &order, self.limit(workload)).map(drop)
+    }
+
+    /// Where the clients find the server, with the workload's network in between.
+    fn hosts(&mut self, workload: &Workload) -> Result<String, Trouble> {
+        let direct = self.servers[&workload.server].hosts();
+        let Some(one_way) = workload.network else { return Ok(direct) };
+        if let Some(far) = self.networks.get(&(workload.server, one_way)) {
+            return Ok(far.clone());
+        }
+        let far = network::between(&direct, one_way)
+            .map_err(|error| Trouble::Ended(error.to_string()))?;
+        self.networks.insert((workload.server, one_way), far.clone());
+        Ok(far)
     }
 
     fn limit(&self, workload: &Workload) -> Duration {
@@ -233,32 +250,40 @@ impl Campaign<'_> {
         let server = &self.servers[&workload.server];
         // Less the requests of the second reading and of the third.
         let counted = Counters::read(server).less(&counters).less(&own).less(&own);
-        let shares: Vec<u64> = answers.iter().map(|(operations, _)| *operations).collect();
+        let (shares, rest): (Vec<u64>, Vec<_>) = answers
+            .into_iter()
+            .map(|Answer { operations, seconds, waits }| {
+                (operations, (operations as f64 / seconds, waits))
+            })
+            .unzip();
+        let (speeds, waits): (Vec<f64>, Vec<_>) = rest.into_iter().unzip();
+        let [acquired, handed_over] = Latency::of_waits(&waits);
         Ok(Run {
             workload: workload.name,
             contestant,
             round,
             operations: shares.iter().sum(),
-            speed: answers.iter().map(|(operations, seconds)| *operations as f64 / seconds).sum(),
+            speed: speeds.iter().sum(),
             processor,
             peak: pids.iter().filter_map(|pid| machine::peak(*pid)).max(),
             requests: counted.requests,
             fsyncs: counted.fsyncs,
             shares,
+            acquired,
+            handed_over,
             others,
             spoiled: false,
         })
     }
 
-    /// Sends an order to all processes of a contestant at once, and waits for their answers:
-    /// operations and seconds.
+    /// Sends an order to all processes of a contestant at once, and waits for their answers.
     fn ask(
         &mut self,
         contestant: Contestant,
         processes: usize,
         order: &str,
         limit: Duration,
-    ) -> Result<Vec<(u64, f64)>, Trouble> {
+    ) -> Result<Vec<Answer>, Trouble> {
         for index in 0..processes {
             if let Some(worker) = self.workers.get_mut(&(contestant, index)) {
                 worker.order(order);
@@ -273,8 +298,11 @@ impl Campaign<'_> {
                 Trouble::TooSlow(_) => Trouble::TooSlow(limit),
                 other => other,
             })?;
-            let operations = answer["operations"].as_u64().unwrap_or_default();
-            answers.push((operations, answer["seconds"].as_f64().unwrap_or_default()));
+            answers.push(Answer {
+                operations: answer["operations"].as_u64().unwrap_or_default(),
+                seconds: answer["seconds"].as_f64().unwrap_or_default(),
+                waits: serde_json::from_value(answer["waits"].clone()).unwrap_or_default(),
+            });
         }
         Ok(answers)
     }
@@ -320,6 +348,13 @@ impl Campaign<'_> {
     fn drop_workers(&mut self, contestant: Contestant) {
         self.workers.retain(|(whose, _), _| *whose != contestant);
     }
+}
+
+/// What a worker says that it has done; `waits` are those of [`Waits`](super::obey::Waits).
+struct Answer {
+    operations: u64,
+    seconds: f64,
+    waits: Vec<[u64; 2]>,
 }
 
 fn is_tried_again(spoiled: bool, attempt: usize, left: usize) -> bool {

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use Contestant::{
-    Curator, Kazoo, Raw, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockTls,
-    ZookeeperClient,
+    Curator, Kazoo, Raw, RawAlone, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff,
+    ZklockTls, ZookeeperClient,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,10 +22,11 @@ pub(crate) enum Contestant {
     ZookeeperClient,
     Raw,
     RawUnwaited,
+    RawAlone,
 }
 
 impl Contestant {
-    pub(crate) const ALL: [Contestant; 10] = [
+    pub(crate) const ALL: [Contestant; 11] = [
         Zklock,
         ZklockOff,
         ZklockKept,
@@ -36,6 +37,7 @@ impl Contestant {
         ZookeeperClient,
         Raw,
         RawUnwaited,
+        RawAlone,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -50,6 +52,7 @@ impl Contestant {
             ZookeeperClient => "zookeeper-client",
             Raw => "raw",
             RawUnwaited => "raw-unwaited",
+            RawAlone => "raw-alone",
         }
     }
 
@@ -67,6 +70,9 @@ impl Contestant {
             }
             Raw => "only the requests that a lock needs, in frames written directly to one socket",
             RawUnwaited => "the same, without waiting for releases",
+            RawAlone => {
+                "without the list, too, as if it were known that nobody else contends: an experiment"
+            }
         }
     }
 
@@ -85,7 +91,7 @@ impl Contestant {
     }
 
     pub(crate) fn is_floor(self) -> bool {
-        matches!(self, Raw | RawUnwaited)
+        matches!(self, Raw | RawUnwaited | RawAlone)
     }
 
     /// Whether it gets faster for a while, because it is compiled while it runs.

@@ -3,9 +3,10 @@
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use super::obey::{Done, Hand, Outcome};
+use super::obey::{Done, Hand, Outcome, Waits};
 use super::support::raw::{Kind, Raw};
 
 const SESSION: Duration = Duration::from_secs(30);
@@ -14,20 +15,30 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const CREATE: i32 = 1;
 const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
+const READ: i32 = 4;
 const LIST: i32 = 8;
 const CLOSE: i32 = -11;
 /// The request number in events.
 const EVENT: i32 = -1;
+const NO_NODE: i32 = -101;
 
+#[derive(Default)]
 pub(crate) struct Floor {
     hosts: String,
     /// Whether it waits for the reply to a release.
     waits: bool,
+    /// Whether an acquisition is a create alone, as if the number of the node had shown that nobody
+    /// else has come.
+    is_alone: bool,
 }
 
 impl Floor {
-    pub(crate) fn new(waits: bool) -> Floor {
-        Floor { hosts: String::new(), waits }
+    pub(crate) fn waiting() -> Floor {
+        Floor { waits: true, ..Floor::default() }
+    }
+
+    pub(crate) fn alone() -> Floor {
+        Floor { is_alone: true, ..Floor::default() }
     }
 
     /// Opens a connection for each run, because nothing sends heartbeats between runs.
@@ -37,38 +48,30 @@ impl Floor {
         raw.close()?;
         Ok(Socket::connect(&self.hosts)?)
     }
-}
 
-impl Hand for Floor {
-    fn connect(&mut self, hosts: &str, _: usize) -> Outcome<()> {
-        hosts.clone_into(&mut self.hosts);
-        Ok(())
-    }
-
-    fn close(&mut self) -> Outcome<()> {
-        Ok(())
-    }
-
-    fn run(&mut self, path: &str, locks: usize, threads: usize, length: Duration) -> Outcome<Done> {
-        if (locks, threads) != (1, 1) {
-            return Err("the floor works with one thread and one lock only".into());
-        }
+    fn acquire_and_release(&self, path: &str, length: Duration) -> Outcome<Done> {
         let mut socket = self.socket(path)?;
         let (create, list) = (create(path), on_path(path, Some(false)));
         let begin = Instant::now();
-        let (mut operations, mut deleting) = (0, None);
+        let (mut operations, mut deleting, mut waits) = (0, None, Waits::default());
         while begin.elapsed() < length {
-            let created = socket.send(CREATE, &create);
-            let listed = socket.send(LIST, &list);
-            socket.flush()?;
-            // Replies come in the order of the requests.
-            if let Some(deleted) = deleting.take() {
-                socket.answer(deleted)?;
-            }
-            let node = string(socket.answer(created)?)?.to_owned();
-            if first(socket.answer(listed)?)? != last(&node) {
-                return Err("another contender is ahead of the only one".into());
-            }
+            let node = waits.note(|| -> Outcome<String> {
+                let created = socket.send(CREATE, &create);
+                let listed = (!self.is_alone).then(|| socket.send(LIST, &list));
+                socket.flush()?;
+                // Replies come in the order of the requests.
+                if let Some(deleted) = deleting.take() {
+                    socket.answer(deleted)?;
+                }
+                let node = string(socket.answer(created)?)?.to_owned();
+                if let Some(listed) = listed {
+                    let ahead = ahead_of(last(&node), socket.answer(listed)?)?;
+                    if !ahead.is_empty() {
+                        socket.until_gone(path, &ahead, &node)?;
+                    }
+                }
+                Ok(node)
+            })?;
             let deleted = socket.send(DELETE, &delete(&node));
             socket.flush()?;
             if self.waits {
@@ -83,7 +86,41 @@ impl Hand for Floor {
             socket.answer(deleted)?;
         }
         socket.close()?;
-        Ok(Done { operations, time })
+        Ok(Done { operations, time, waits })
+    }
+}
+
+impl Hand for Floor {
+    fn connect(&mut self, hosts: &str, _: usize) -> Outcome<()> {
+        hosts.clone_into(&mut self.hosts);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn run(&mut self, path: &str, locks: usize, threads: usize, length: Duration) -> Outcome<Done> {
+        if locks != threads {
+            return Err("each thread of the floor has a connection and a lock of its own".into());
+        }
+        if threads == 1 {
+            return self.acquire_and_release(path, length);
+        }
+        thread::scope(|scope| {
+            let floor = &*self;
+            let work = |own| {
+                scope.spawn(move || floor.acquire_and_release(&format!("{path}/{own}"), length))
+            };
+            let working: Vec<_> = (0..threads).map(work).collect();
+            let mut all = Done { operations: 0, time: length, waits: Waits::default() };
+            for thread in working {
+                let done = thread.join().map_err(|_| "a thread panicked")??;
+                all.operations += done.operations;
+                all.waits.0.extend(done.waits.0);
+            }
+            Ok(all)
+        })
     }
 
     /// One connection creates all nodes and sets all watches beforehand, as if each waiter were in
@@ -92,7 +129,7 @@ impl Hand for Floor {
     fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done> {
         let mut socket = self.socket(path)?;
         let (create, list) = (create(path), on_path(path, Some(false)));
-        let mut done = Done { operations: 0, time: Duration::ZERO };
+        let mut done = Done { operations: 0, time: Duration::ZERO, waits: Waits::default() };
         for _ in 0..repeats {
             let mut nodes: Vec<String> = Vec::new();
             for _ in 0..=waiters {
@@ -178,9 +215,13 @@ impl Socket {
         self.stream.read_exact(&mut self.answer)
     }
 
-    /// Reads the next reply, which has to be the one to request `xid`.
+    /// Reads the next reply, which has to be the one to request `xid`. An event before it is about
+    /// the own node, which was watched until it was deleted.
     fn answer(&mut self, xid: i32) -> io::Result<&[u8]> {
         self.receive()?;
+        while int(&self.answer, 0)? == EVENT {
+            self.receive()?;
+        }
         let (answered, code) = (int(&self.answer, 0)?, int(&self.answer, 12)?);
         if answered != xid || code != 0 {
             let text = format!("expected a reply to {xid}, got one to {answered}, code {code}");
@@ -196,6 +237,34 @@ impl Socket {
             EVENT => Ok(()),
             other => Err(io::Error::other(format!("expected an event, got a reply to {other}"))),
         }
+    }
+
+    /// Watches all contenders that are ahead, and the own node besides, and waits until all of the
+    /// others are gone: with few ahead, no list is needed after that.
+    fn until_gone(&mut self, path: &str, ahead: &[String], own: &str) -> io::Result<()> {
+        let others = ahead.iter().map(|name| format!("{path}/{name}"));
+        let asked: Vec<(i32, String)> = others
+            .chain([own.to_owned()])
+            .map(|node| (self.send(READ, &on_path(&node, Some(true))), node))
+            .collect();
+        self.flush()?;
+        let (mut answered, mut left) = (0, ahead.len());
+        while answered < asked.len() || left > 0 {
+            self.receive()?;
+            let (number, code) = (int(&self.answer, 0)?, int(&self.answer, 12)?);
+            match asked.get(answered) {
+                _ if number == EVENT => left -= 1,
+                Some((xid, node)) if number == *xid && (code == 0 || node != own) => {
+                    left -= usize::from(code == NO_NODE);
+                    answered += 1;
+                }
+                _ => {
+                    let text = format!("unexpected: a reply to {number}, code {code}");
+                    return Err(io::Error::other(text));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn close(mut self) -> io::Result<()> {
@@ -247,21 +316,31 @@ fn string(bytes: &[u8]) -> io::Result<&str> {
     str::from_utf8(text).map_err(io::Error::other)
 }
 
-/// The child with the lowest sequence number, which has ten digits.
-fn first(list: &[u8]) -> io::Result<&str> {
-    fn number(name: &str) -> &[u8] {
-        &name.as_bytes()[name.len().saturating_sub(10)..]
-    }
+/// The sequence number, which has ten digits.
+fn number(name: &str) -> &[u8] {
+    &name.as_bytes()[name.len().saturating_sub(10)..]
+}
+
+fn children(list: &[u8]) -> io::Result<Vec<&str>> {
     let mut rest = list.get(4..).ok_or_else(short)?;
-    let mut first: Option<&str> = None;
+    let mut all = Vec::new();
     for _ in 0..int(list, 0)? {
         let name = string(rest)?;
         rest = &rest[4 + name.len()..];
-        if first.is_none_or(|first| number(name) < number(first)) {
-            first = Some(name);
-        }
+        all.push(name);
     }
-    first.ok_or_else(short)
+    Ok(all)
+}
+
+/// The child with the lowest sequence number.
+fn first(list: &[u8]) -> io::Result<&str> {
+    children(list)?.into_iter().min_by_key(|name| number(name)).ok_or_else(short)
+}
+
+/// The children with lower sequence numbers.
+fn ahead_of(own: &str, list: &[u8]) -> io::Result<Vec<String>> {
+    let ahead = children(list)?.into_iter().filter(|name| number(name) < number(own));
+    Ok(ahead.map(str::to_owned).collect())
 }
 
 fn last(path: &str) -> &str {
@@ -282,6 +361,7 @@ mod tests {
         for name in ["a-lock-0000000012", "z-lock-0000000009", "b-lock-0000000010"] {
             put(&mut list, name.as_bytes());
         }
+        assert_eq!(ahead_of("b-lock-0000000010", &list).unwrap(), ["z-lock-0000000009"]);
         assert_eq!(first(&list).unwrap(), "z-lock-0000000009");
         assert!(first(&0_u32.to_be_bytes()).is_err());
     }

@@ -55,18 +55,21 @@ const fn cheaper(contestant: Contestant, bound: f64) -> Goal {
     Goal { workload: "one", contestant, measure, bound: Bound::AtMost(bound) }
 }
 
-const GOALS: [Goal; 18] = [
+const GOALS: [Goal; 21] = [
     faster("one", Zklock, Bound::AtLeast(2.0), Curator),
     faster("one", Zklock, Bound::Above(1.0), ZookeeperClient),
     faster("one-nofsync", Zklock, Bound::AtLeast(1.0), Curator),
     faster("one", ZklockKept, Bound::AtLeast(1000.0), Curator),
-    faster("own", Zklock, Bound::AtLeast(2.2), Curator),
+    faster("own", Zklock, Bound::AtLeast(1.9), Curator),
     faster("own", Zklock, Bound::Above(1.0), ZookeeperClient),
     faster("shared-8", ZklockOff, Bound::AtLeast(1.4), Curator),
     faster("shared-8", ZklockOff, Bound::Above(1.0), ZookeeperClient),
     faster("shared-8", Zklock, Bound::AtLeast(40.0), Curator),
     faster("shared-32", Zklock, Bound::AtLeast(40.0), Curator),
-    faster("processes-4", Zklock, Bound::AtLeast(2.0), Curator),
+    faster("processes-2", Zklock, Bound::AtLeast(2.2), Curator),
+    faster("processes-2", Zklock, Bound::AtLeast(0.85), Raw),
+    faster("processes-4", Zklock, Bound::AtLeast(2.2), Curator),
+    faster("processes-4", Zklock, Bound::AtLeast(0.85), Raw),
     faster("processes-4x8", Zklock, Bound::AtLeast(5.0), Curator),
     Goal {
         workload: "processes-4x8",

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::contestant::Contestant::Curator;
 use super::goals::Verdict;
-use super::results::{Results, Run, Spread};
+use super::results::{Latency, Results, Run, Spread};
 use super::workload::{ServerKind, Workload};
 
 pub(crate) fn json(results: &Results, verdicts: &[Verdict]) -> Value {
@@ -49,6 +49,7 @@ fn workload(results: &Results, workload: &Workload) -> Value {
         "name": workload.name,
         "what": workload.what,
         "fsync": workload.server != ServerKind::WithoutFsync,
+        "network_milliseconds": workload.network.map(|one_way| one_way.as_secs_f64() * 2e3),
         "processes": workload.processes,
         "clients": clients.collect::<Vec<_>>(),
     })
@@ -56,6 +57,10 @@ fn workload(results: &Results, workload: &Workload) -> Value {
 
 fn spread(spread: &Spread) -> Value {
     json!({ "median": spread.median, "least": spread.least, "most": spread.most })
+}
+
+fn latency(latency: &Latency) -> Value {
+    json!({ "median": latency.median, "percent_99": latency.most })
 }
 
 fn run(run: &Run) -> Value {
@@ -70,6 +75,8 @@ fn run(run: &Run) -> Value {
         "requests": run.requests,
         "fsyncs": run.fsyncs,
         "shares": run.shares,
+        "acquired_microseconds": run.acquired.as_ref().map(latency),
+        "handed_over_microseconds": run.handed_over.as_ref().map(latency),
         "others_processors": run.others,
         "spoiled": run.spoiled,
     })

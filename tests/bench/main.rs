@@ -24,6 +24,7 @@ mod floor; // a worker that sends only the requests that a lock needs
 mod goals; // the goals, and whether they are met
 mod json;
 mod machine; // what processes use, and other load on the machine
+mod network; // a network between clients and server
 mod obey; // a worker's main loop: reads orders, and answers them
 mod options;
 mod ours; // a worker that uses our own locks
@@ -81,8 +82,9 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn work(worker: Contestant) -> Result<(), Box<dyn Error>> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let worked = match worker {
-        Contestant::Raw => obey::obey(floor::Floor::new(true)),
-        Contestant::RawUnwaited => obey::obey(floor::Floor::new(false)),
+        Contestant::Raw => obey::obey(floor::Floor::waiting()),
+        Contestant::RawUnwaited => obey::obey(floor::Floor::default()),
+        Contestant::RawAlone => obey::obey(floor::Floor::alone()),
         ours => obey::obey(ours::Ours::new(ours)),
     };
     worked.map_err(|error| -> Box<dyn Error> { error })

@@ -6,17 +6,44 @@ use std::io;
 use std::process::exit;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Operations, and the time that they took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) operations: u64,
     pub(crate) time: Duration,
+    /// When the first of them happened, in a loop.
+    pub(crate) waits: Waits,
+}
+
+/// When a thread asked for the lock and when it had it, each time until there are enough:
+/// nanoseconds of the system's clock, which all processes share.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(pub(crate) Vec<[u64; 2]>);
+
+impl Waits {
+    /// Of how many acquisitions a thread notes when they happened.
+    const MOST: usize = 2_000;
+
+    pub(crate) fn note<T>(&mut self, acquire: impl FnOnce() -> T) -> T {
+        if self.0.len() == Waits::MOST {
+            return acquire();
+        }
+        let asked = now();
+        let acquired = acquire();
+        self.0.push([asked, now()]);
+        acquired
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(crate) trait Hand {
@@ -64,5 +91,6 @@ fn carry_out(hand: &mut impl Hand, words: &[&str]) -> Outcome<Value> {
         }
         _ => return Err(format!("unknown order: {words:?}").into()),
     };
-    Ok(json!({ "operations": done.operations, "seconds": done.time.as_secs_f64() }))
+    let Done { operations, time, waits: Waits(waits) } = done;
+    Ok(json!({ "operations": operations, "seconds": time.as_secs_f64(), "waits": waits }))
 }

@@ -13,7 +13,8 @@ usage: bench [--rounds N] [--seconds S] [--only WORKLOAD,..] [--peers NAME,..] [
   --rounds N          how often each client is measured in each workload (5); at least 3
   --seconds S         how long each measurement takes (1.5); may be a fraction
   --only WORKLOAD,..  one, one-nofsync, one-netty, own, shared-8, shared-8-nofsync, shared-32,
-                      processes-4, processes-4x8, queued-200, queued-1000 (all)
+                      processes-2, processes-4, processes-4x8, one-1ms, processes-2-1ms,
+                      processes-4-1ms, queued-200, queued-1000 (all)
   --peers NAME,..     curator, kazoo, zookeeper-client, raw (all that are built)
   --limit SECONDS     give up a measurement that takes longer (60)
   --write             write table, figures and plots to docs/bench, as part of the
@@ -73,7 +74,7 @@ impl Options {
                     let chosen = each(&option, &value()?, Contestant::of_name)?;
                     options.contestants.retain(|one| chosen.contains(one) || one.is_ours());
                     if chosen.contains(&Contestant::Raw) {
-                        options.contestants.push(Contestant::RawUnwaited);
+                        options.contestants.extend([Contestant::RawUnwaited, Contestant::RawAlone]);
                     }
                 }
                 "--limit" => options.limit = seconds(&option, &value()?)?,

@@ -9,7 +9,7 @@ use zklock::zookeeper::{WatchedEvent, ZooKeeper};
 use zklock::{Client, DistributedLock, HandOver, LockGuard};
 
 use super::contestant::Contestant;
-use super::obey::{Done, Hand, Outcome};
+use super::obey::{Done, Hand, Outcome, Waits};
 use super::support::raw::Raw;
 use super::support::transport::Transport;
 
@@ -90,12 +90,12 @@ impl Hand for Ours {
             let work = |lock: DistributedLock| {
                 move || {
                     start.wait();
-                    let mut operations = 0;
+                    let (mut operations, mut waits) = (0, Waits::default());
                     while !over.load(Ordering::Relaxed) {
-                        drop(lock.lock()?);
+                        drop(waits.note(|| lock.lock())?);
                         operations += 1;
                     }
-                    Ok(operations)
+                    Ok((operations, waits))
                 }
             };
             let working: Vec<_> = locks.into_iter().map(|lock| scope.spawn(work(lock))).collect();
@@ -103,13 +103,17 @@ impl Hand for Ours {
             let begin = Instant::now();
             thread::sleep(length);
             over.store(true, Ordering::Relaxed);
-            let operations = sum(working)?;
-            Ok(Done { operations, time: begin.elapsed() })
+            let (mut operations, mut waits) = (0, Waits::default());
+            for (count, of_thread) in all(working)? {
+                operations += count;
+                waits.0.extend(of_thread.0);
+            }
+            Ok(Done { operations, time: begin.elapsed(), waits })
         })
     }
 
     fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done> {
-        let mut done = Done { operations: 0, time: Duration::ZERO };
+        let mut done = Done { operations: 0, time: Duration::ZERO, waits: Waits::default() };
         // Not with the locks' own `contenders`, which also reads each contender's data.
         let mut onlooker = Raw::connect(&self.hosts, SESSION)?;
         for _ in 0..repeats {
@@ -125,7 +129,7 @@ impl Hand for Ours {
                 let in_line = wait_for_line(&mut onlooker, path, &called, waiters);
                 let begin = Instant::now();
                 LockGuard::unlock(held)?;
-                sum(working)?;
+                all(working)?;
                 in_line?;
                 Ok(begin.elapsed())
             })?;
@@ -141,11 +145,10 @@ fn wait_once<'s>(
     scope: &'s Scope<'s, '_>,
     lock: DistributedLock,
     called: &'s AtomicUsize,
-) -> ScopedJoinHandle<'s, zklock::Result<u64>> {
+) -> ScopedJoinHandle<'s, zklock::Result<()>> {
     scope.spawn(move || {
         called.fetch_add(1, Ordering::SeqCst);
-        drop(lock.lock()?);
-        Ok(1)
+        lock.lock().map(drop)
     })
 }
 
@@ -167,10 +170,9 @@ fn wait_for_line(
     }
 }
 
-fn sum(working: Vec<ScopedJoinHandle<'_, zklock::Result<u64>>>) -> Outcome<u64> {
-    let mut sum = 0;
-    for thread in working {
-        sum += thread.join().map_err(|_| "a thread panicked")??;
-    }
-    Ok(sum)
+fn all<T>(working: Vec<ScopedJoinHandle<'_, zklock::Result<T>>>) -> Outcome<Vec<T>> {
+    let result = |thread: ScopedJoinHandle<'_, _>| -> Outcome<T> {
+        Ok(thread.join().map_err(|_| "a thread panicked")??)
+    };
+    working.into_iter().map(result).collect()
 }

@@ -41,12 +41,16 @@ pub(crate) fn pictures(results: &Results) -> Vec<(String, String)> {
         (Group::Uncontended, "uncontended.svg"),
         (Group::Contended, "contended.svg"),
         (Group::Processes, "processes.svg"),
+        (Group::Network, "network.svg"),
         (Group::Queued, "queued.svg"),
     ];
     let mut pictures: Vec<(String, String)> = groups
         .into_iter()
         .filter_map(|(group, name)| Some((name.to_owned(), of_group(results, group)?)))
         .collect();
+    if let Some(picture) = latencies(results) {
+        pictures.push(("latency.svg".to_owned(), picture));
+    }
     if let Some(picture) = costs(results) {
         pictures.push(("costs.svg".to_owned(), picture));
     }
@@ -76,6 +80,26 @@ fn costs(results: &Results) -> Option<String> {
     picture.panel(title, "µs", &bars(results, one, |run| Some(run.cost())));
     picture.panel("memory meanwhile", "MB", &bars(results, one, Run::megabytes));
     Some(picture.finish(results.accepted_load))
+}
+
+/// How long an acquisition takes, and a hand-over between processes.
+fn latencies(results: &Results) -> Option<String> {
+    let mut picture = Picture::default();
+    let mut is_empty = true;
+    for workload in results.workloads.iter().filter(|one| one.shows_latency()) {
+        is_empty = false;
+        let times = |run: &Run| match workload.processes {
+            1 => run.acquired,
+            _ => run.handed_over,
+        };
+        let what = if workload.processes == 1 { "an acquisition" } else { "a hand-over" };
+        let title = |part| format!("{}: {what}, {part}", workload.name);
+        let median = bars(results, workload, |run| Some(times(run)?.median));
+        picture.panel(&title("median"), "µs", &median);
+        let most = bars(results, workload, |run| Some(times(run)?.most));
+        picture.panel(&title("99 %"), "µs", &most);
+    }
+    (!is_empty).then(|| picture.finish(results.accepted_load))
 }
 
 type Bar = (Contestant, Result<Spread, String>);
@@ -211,7 +235,7 @@ mod tests {
         results.workloads.truncate(1);
         let pictures = pictures(&results);
         let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["uncontended.svg", "costs.svg"]);
+        assert_eq!(names, ["uncontended.svg", "latency.svg", "costs.svg"]);
         let picture = &pictures[0].1;
         assert_eq!(picture.matches("<rect class=\"ours\"").count(), 1, "{picture}");
         assert_eq!(picture.matches("<rect class=\"peer\"").count(), 0, "{picture}");

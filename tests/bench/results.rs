@@ -21,6 +21,10 @@ pub(crate) struct Run {
     pub(crate) fsyncs: u64,
     /// The operations of each process.
     pub(crate) shares: Vec<u64>,
+    /// How long an acquisition took, and how long it took from when one process had the lock, which
+    /// it released at once, until another one had it; where that was noted.
+    pub(crate) acquired: Option<Latency>,
+    pub(crate) handed_over: Option<Latency>,
     /// The processors that others used meanwhile.
     pub(crate) others: f64,
     pub(crate) spoiled: bool,
@@ -47,6 +51,40 @@ impl Run {
     pub(crate) fn unfairness(&self) -> Option<f64> {
         let (least, most) = self.extremes()?;
         Some((1.0 - least).max(most - 1.0))
+    }
+}
+
+/// Times in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Latency {
+    pub(crate) median: f64,
+    /// 99 % took no longer.
+    pub(crate) most: f64,
+}
+
+impl Latency {
+    fn of(mut nanos: Vec<u64>) -> Option<Latency> {
+        nanos.sort_unstable();
+        let at = |percent: usize| nanos.get((nanos.len() * percent / 100).min(nanos.len() - 1));
+        let micros = |nanos: &u64| *nanos as f64 / 1e3;
+        (!nanos.is_empty())
+            .then(|| Some(Latency { median: micros(at(50)?), most: micros(at(99)?) }))
+            .flatten()
+    }
+
+    /// From when each process asked for the lock, and when it had it.
+    pub(crate) fn of_waits(by_process: &[Vec<[u64; 2]>]) -> [Option<Latency>; 2] {
+        let acquired = by_process.iter().flatten().map(|[asked, had]| had.saturating_sub(*asked));
+        let grants = |(process, waits): (usize, &Vec<[u64; 2]>)| -> Vec<(u64, usize)> {
+            waits.iter().map(|[_, had]| (*had, process)).collect()
+        };
+        let mut grants: Vec<_> = by_process.iter().enumerate().flat_map(grants).collect();
+        grants.sort_unstable();
+        let handed_over = grants.windows(2).filter_map(|pair| match pair {
+            [(before, one), (after, other)] if one != other => Some(after - before),
+            _ => None,
+        });
+        [Latency::of(acquired.collect()), Latency::of(handed_over.collect())]
     }
 }
 
@@ -189,6 +227,8 @@ pub(crate) mod tests {
             requests: 3000,
             fsyncs: 2000,
             shares: vec![1000],
+            acquired: None,
+            handed_over: None,
             others: 0.0,
             spoiled: false,
         }
@@ -210,6 +250,15 @@ pub(crate) mod tests {
 
     fn spoil(run: Run) -> Run {
         Run { spoiled: true, others: 0.5, ..run }
+    }
+
+    #[test]
+    fn a_hand_over_lasts_from_one_process_s_grant_to_the_next_one_s() {
+        assert_eq!(Latency::of_waits(&[]), [None, None]);
+        let first = vec![[0, 1_000], [2_000, 9_000], [9_000, 10_000]];
+        let [acquired, handed_over] = Latency::of_waits(&[first, vec![[500, 4_000]]]);
+        assert_eq!(acquired, Some(Latency { median: 3.5, most: 7.0 }));
+        assert_eq!(handed_over, Some(Latency { median: 5.0, most: 5.0 }));
     }
 
     #[test]

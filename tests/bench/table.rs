@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::contestant::Contestant::{self, Curator};
 use super::goals::Verdict;
-use super::results::{Results, Run, Spread};
-use super::workload::{Group, Workload};
+use super::results::{Latency, Results, Run, Spread};
+use super::workload::{Work, Workload};
 
 /// Added to all results that were measured under other load.
 pub(crate) const NOT_TO_BE_QUOTED: &str =
@@ -51,28 +51,37 @@ fn goals(verdicts: &[Verdict]) -> String {
 }
 
 fn section(results: &Results, workload: &Workload) -> String {
-    let Workload { name, what, group, .. } = workload;
+    let Workload { name, what, .. } = workload;
     let mut out = format!("## {name}\n\n{what}.\n\n");
-    let shares = *group == Group::Processes;
+    let [waits, shares] = columns(workload);
     let mut head = String::from(
         "| | per second | × curator | processor, µs each | requests each | fsyncs each | memory, MB |",
     );
+    if waits {
+        head += " acquired in, µs: median, 99 % |";
+    }
     if shares {
-        head += " least and greatest share |";
+        head += " handed over in, µs: median, 99 % | least and greatest share |";
     }
     head += " clean rounds |";
     let line: String = head.chars().filter(|c| *c == '|').skip(1).map(|_| "---|").collect();
     let _ = writeln!(out, "{head}\n|{line}");
     for contestant in workload.contestants {
-        if let Some(row) = row(results, workload.name, *contestant, shares) {
+        if let Some(row) = row(results, workload, *contestant) {
             let _ = writeln!(out, "{row}");
         }
     }
     out + "\n"
 }
 
+/// Whether there are columns for how long an acquisition takes, and for what several processes show.
+fn columns(workload: &Workload) -> [bool; 2] {
+    [matches!(workload.work, Work::Loop { .. }), workload.processes > 1]
+}
+
 /// `None` for a contestant that was not selected.
-fn row(results: &Results, workload: &str, contestant: Contestant, shares: bool) -> Option<String> {
+fn row(results: &Results, workload: &Workload, contestant: Contestant) -> Option<String> {
+    let ([waits, shares], workload) = (columns(workload), workload.name);
     let name = contestant.name();
     let runs = results.of(workload, contestant);
     let missing = results
@@ -113,7 +122,22 @@ fn row(results: &Results, workload: &str, contestant: Contestant, shares: bool) 
         each(requests),
         each(fsyncs)
     );
+    let times = |of: fn(&Run) -> Option<Latency>| {
+        let spread = |measure: &dyn Fn(&Run) -> Option<f64>| {
+            let figure = results.figure(workload, contestant, measure);
+            figure.map_or_else(|_| "–".to_owned(), |spread| whole(spread.median))
+        };
+        let [median, most] = [
+            spread(&|run| of(run).map(|one| one.median)),
+            spread(&|run| of(run).map(|one| one.most)),
+        ];
+        format!(" {median}, {most} |")
+    };
+    if waits {
+        row += &times(|run| run.acquired);
+    }
     if shares {
+        row += &times(|run| run.handed_over);
         let least = figure(|run| Some(run.extremes()?.0), ratio);
         let greatest = figure(|run| Some(run.extremes()?.1), ratio);
         let _ = write!(row, " {least} – {greatest} |");
@@ -150,6 +174,9 @@ fn notes(results: &Results) -> String {
   time is that of all threads of the client. Memory is the greatest resident size in a run, of the
   largest process; each workload has new processes, except for Curator's, which would have to be
   compiled again.
+- An acquisition lasts from the call until the lock is held. A hand-over lasts from when one process
+  holds the lock, which it releases at once, until another one holds it. Both are those of the first
+  2,000 operations of each thread; the table has the medians of all rounds.
 - Shares are those of processes, as parts of their mean.
 - The server runs with 512 MB of heap and otherwise with its defaults; with *nofsync* it has
   `zookeeper.forceSync=no`.

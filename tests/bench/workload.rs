@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::contestant::Contestant::{
-    self, Curator, Kazoo, Raw, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff, ZklockTls,
-    ZookeeperClient,
+    self, Curator, Kazoo, Raw, RawAlone, RawUnwaited, Zklock, ZklockCrate, ZklockKept, ZklockOff,
+    ZklockTls, ZookeeperClient,
 };
 use ServerKind::{WithFsync, WithTls, WithoutFsync};
 
@@ -14,6 +14,8 @@ pub(crate) struct Workload {
     pub(crate) what: &'static str,
     pub(crate) group: Group,
     pub(crate) server: ServerKind,
+    /// How long the network takes in each direction; otherwise it is the loopback alone.
+    pub(crate) network: Option<Duration>,
     pub(crate) processes: usize,
     pub(crate) work: Work,
     pub(crate) contestants: &'static [Contestant],
@@ -35,6 +37,7 @@ pub(crate) enum Group {
     Uncontended,
     Contended,
     Processes,
+    Network,
     Queued,
 }
 
@@ -51,14 +54,21 @@ const fn threads(threads: usize) -> Work {
 }
 
 const CONTENDED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient];
+const PROCESSES: &[Contestant] =
+    &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited];
+const FAR: &[Contestant] = &[Zklock, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited];
 const QUEUED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient, Raw];
 
-pub(crate) const ALL: [Workload; 11] = [
+/// One way, so that a round trip takes 1 ms.
+const HALF_MS: Option<Duration> = Some(Duration::from_micros(500));
+
+pub(crate) const ALL: [Workload; 15] = [
     Workload {
         name: "one",
         what: "1 thread, 1 lock",
         group: Group::Uncontended,
         server: WithFsync,
+        network: None,
         processes: 1,
         work: threads(1),
         contestants: &[
@@ -70,6 +80,7 @@ pub(crate) const ALL: [Workload; 11] = [
             ZookeeperClient,
             Raw,
             RawUnwaited,
+            RawAlone,
         ],
     },
     Workload {
@@ -77,15 +88,26 @@ pub(crate) const ALL: [Workload; 11] = [
         what: "1 thread, 1 lock, a server that does not wait for its disk",
         group: Group::Uncontended,
         server: WithoutFsync,
+        network: None,
         processes: 1,
         work: threads(1),
-        contestants: &[Zklock, ZklockCrate, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited],
+        contestants: &[
+            Zklock,
+            ZklockCrate,
+            Curator,
+            Kazoo,
+            ZookeeperClient,
+            Raw,
+            RawUnwaited,
+            RawAlone,
+        ],
     },
     Workload {
         name: "one-netty",
         what: "1 thread, 1 lock, a server with Netty, in plain text and by TLS",
         group: Group::Uncontended,
         server: WithTls,
+        network: None,
         processes: 1,
         work: threads(1),
         contestants: &[Zklock, ZklockTls],
@@ -95,15 +117,17 @@ pub(crate) const ALL: [Workload; 11] = [
         what: "8 threads of one client, each with a lock of its own",
         group: Group::Uncontended,
         server: WithFsync,
+        network: None,
         processes: 1,
         work: Work::Loop { threads: 8, locks: 8 },
-        contestants: &[Zklock, ZklockCrate, Curator, Kazoo, ZookeeperClient],
+        contestants: &[Zklock, ZklockCrate, Curator, Kazoo, ZookeeperClient, RawUnwaited, RawAlone],
     },
     Workload {
         name: "shared-8",
         what: "8 threads of one client, 1 lock",
         group: Group::Contended,
         server: WithFsync,
+        network: None,
         processes: 1,
         work: threads(8),
         contestants: CONTENDED,
@@ -113,6 +137,7 @@ pub(crate) const ALL: [Workload; 11] = [
         what: "8 threads of one client, 1 lock, a server that does not wait for its disk",
         group: Group::Contended,
         server: WithoutFsync,
+        network: None,
         processes: 1,
         work: threads(8),
         contestants: CONTENDED,
@@ -122,33 +147,77 @@ pub(crate) const ALL: [Workload; 11] = [
         what: "32 threads of one client, 1 lock",
         group: Group::Contended,
         server: WithFsync,
+        network: None,
         processes: 1,
         work: threads(32),
         contestants: CONTENDED,
+    },
+    Workload {
+        name: "processes-2",
+        what: "2 processes of 1 thread, 1 lock",
+        group: Group::Processes,
+        server: WithFsync,
+        network: None,
+        processes: 2,
+        work: threads(1),
+        contestants: PROCESSES,
     },
     Workload {
         name: "processes-4",
         what: "4 processes of 1 thread, 1 lock",
         group: Group::Processes,
         server: WithFsync,
+        network: None,
         processes: 4,
         work: threads(1),
-        contestants: CONTENDED,
+        contestants: PROCESSES,
     },
     Workload {
         name: "processes-4x8",
         what: "4 processes of 8 threads, 1 lock",
         group: Group::Processes,
         server: WithFsync,
+        network: None,
         processes: 4,
         work: threads(8),
         contestants: CONTENDED,
+    },
+    Workload {
+        name: "one-1ms",
+        what: "1 thread, 1 lock, a network with a round trip of 1 ms",
+        group: Group::Network,
+        server: WithFsync,
+        network: HALF_MS,
+        processes: 1,
+        work: threads(1),
+        contestants: FAR,
+    },
+    Workload {
+        name: "processes-2-1ms",
+        what: "2 processes of 1 thread, 1 lock, a network with a round trip of 1 ms",
+        group: Group::Network,
+        server: WithFsync,
+        network: HALF_MS,
+        processes: 2,
+        work: threads(1),
+        contestants: FAR,
+    },
+    Workload {
+        name: "processes-4-1ms",
+        what: "4 processes of 1 thread, 1 lock, a network with a round trip of 1 ms",
+        group: Group::Network,
+        server: WithFsync,
+        network: HALF_MS,
+        processes: 4,
+        work: threads(1),
+        contestants: FAR,
     },
     Workload {
         name: "queued-200",
         what: "200 waiters of 4 clients, from the gate's opening until each has held once",
         group: Group::Queued,
         server: WithFsync,
+        network: None,
         processes: 1,
         work: Work::Queue { waiters: 200, clients: 4, repeats: 3 },
         contestants: QUEUED,
@@ -158,6 +227,7 @@ pub(crate) const ALL: [Workload; 11] = [
         what: "1,000 waiters of 4 clients, from the gate's opening until each has held once",
         group: Group::Queued,
         server: WithFsync,
+        network: None,
         processes: 1,
         work: Work::Queue { waiters: 1000, clients: 4, repeats: 1 },
         contestants: QUEUED,
@@ -167,6 +237,11 @@ pub(crate) const ALL: [Workload; 11] = [
 impl Workload {
     pub(crate) fn of_name(name: &str) -> Option<Workload> {
         ALL.into_iter().find(|workload| workload.name == name)
+    }
+
+    /// Whether one thread of each process works, so that its latency is that of the lock.
+    pub(crate) fn shows_latency(&self) -> bool {
+        matches!(self.work, Work::Loop { threads: 1, .. })
     }
 
     /// How many clients each process has.

@@ -1,7 +1,9 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.StringJoiner;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -14,6 +16,7 @@ import org.apache.curator.retry.RetryNTimes;
 /** Acquires locks as often as Curator can. ../README.md lists the orders. */
 final class CuratorBench {
     private static final int SESSION_MILLIS = 30_000;
+    private static final int WAITS = 2_000;
 
     private final List<CuratorFramework> clients = new ArrayList<>();
     private volatile Exception failure;
@@ -104,9 +107,12 @@ final class CuratorBench {
     private String loop(String path, int locks, int threads, long millis) throws Exception {
         CountDownLatch start = new CountDownLatch(1);
         long[] operations = new long[threads];
+        List<List<long[]>> waits = new ArrayList<>();
         List<Thread> working = new ArrayList<>();
         for (int index = 0; index < threads; index++) {
             int own = index;
+            List<long[]> noted = new ArrayList<>();
+            waits.add(noted);
             working.add(spawn(() -> {
                 // An instance for each thread: one for all is far slower.
                 InterProcessMutex lock = new InterProcessMutex(clients.get(0), path + "/" + own % locks);
@@ -114,7 +120,11 @@ final class CuratorBench {
                 long begin = System.nanoTime();
                 long count = 0;
                 while (System.nanoTime() - begin < millis * 1_000_000) {
+                    long asked = now();
                     lock.acquire();
+                    if (noted.size() < WAITS) {
+                        noted.add(new long[] {asked, now()});
+                    }
                     lock.release();
                     count++;
                 }
@@ -130,7 +140,16 @@ final class CuratorBench {
         for (long count : operations) {
             sum += count;
         }
-        return said(sum, System.nanoTime() - begin);
+        String said = said(sum, System.nanoTime() - begin);
+        StringJoiner all = new StringJoiner(", ", "[", "]");
+        waits.forEach(noted -> noted.forEach(wait -> all.add("[" + wait[0] + ", " + wait[1] + "]")));
+        return said.substring(0, said.length() - 1) + ", \"waits\": " + all + "}";
+    }
+
+    /** Nanoseconds since 1970. */
+    private static long now() {
+        Instant now = Instant.now();
+        return now.getEpochSecond() * 1_000_000_000 + now.getNano();
     }
 
     private String queue(String path, int waiters, int repeats) throws Exception {

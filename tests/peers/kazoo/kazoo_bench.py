@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.recipe.lock import Lock
 
 SESSION = 30
+WAITS = 2000
 
 
 def listen(orders):
@@ -68,6 +69,7 @@ class Bench:
 
     def loop(self, path, locks, threads, seconds):
         operations = [0] * threads
+        waits = [[] for _ in range(threads)]
         start = threading.Event()
 
         def work(own):
@@ -76,7 +78,10 @@ class Bench:
             start.wait()
             end = time.monotonic() + seconds
             while time.monotonic() < end:
+                asked = time.time_ns()
                 lock.acquire()
+                if len(waits[own]) < WAITS:
+                    waits[own].append([asked, time.time_ns()])
                 lock.release()
                 operations[own] += 1
 
@@ -85,7 +90,9 @@ class Bench:
         start.set()
         for thread in working:
             thread.join()
-        return self.said(sum(operations), time.monotonic() - begin)
+        result = self.said(sum(operations), time.monotonic() - begin)
+        result["waits"] = [wait for all_of_one in waits for wait in all_of_one]
+        return result
 
     def queue(self, path, waiters, repeats):
         seconds = 0

@@ -4,12 +4,14 @@ use std::error::Error;
 use std::io;
 use std::process::exit;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{env, thread};
 
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
+
+const WAITS: usize = 2_000;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -72,20 +74,28 @@ impl Bench {
             .map(|own| {
                 let (client, path) = (self.clients[0].clone(), format!("{path}/{}", own % locks));
                 tokio::spawn(async move {
-                    let mut count = 0;
+                    let (mut count, mut waits) = (0, Vec::new());
                     while begin.elapsed() < length {
-                        drop(lock(&client, &path).await?);
+                        let asked = now();
+                        let held = lock(&client, &path).await?;
+                        if waits.len() < WAITS {
+                            waits.push(format!("[{asked}, {}]", now()));
+                        }
+                        drop(held);
                         count += 1;
                     }
-                    Result::Ok(count)
+                    Result::Ok((count, waits))
                 })
             })
             .collect();
-        let mut operations: u64 = 0;
+        let (mut operations, mut waits) = (0, Vec::new());
         for task in working {
-            operations += task.await??;
+            let (count, of_task): (u64, Vec<String>) = task.await??;
+            operations += count;
+            waits.extend(of_task);
         }
-        Ok(said(operations, begin.elapsed()))
+        let said = said(operations, begin.elapsed());
+        Ok(format!("{}, \"waits\": [{}]}}", said.trim_end_matches('}'), waits.join(", ")))
     }
 
     async fn queue(&self, path: &str, waiters: usize, repeats: u64) -> Result<String> {
@@ -120,6 +130,11 @@ async fn lock(client: &Client, path: &str) -> Result<OwnedLockClient> {
     let ancestors = CreateMode::Persistent.with_acls(Acls::anyone_all());
     let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(ancestors)?;
     Ok(client.lock(prefix, b"", options).await?.into_owned())
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
 }
 
 fn said(operations: u64, time: Duration) -> String {
