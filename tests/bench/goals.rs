@@ -155,7 +155,8 @@ fn greatest_peak(results: &Results, contestant: Contestant) -> Result<Spread, St
     let peaks = results
         .runs
         .iter()
-        .filter(|run| run.contestant == contestant && !run.workload.starts_with("queued"))
+        .filter(|run| run.contestant == contestant)
+        .filter(|run| !["queued", "held"].iter().any(|large| run.workload.starts_with(large)))
         .filter_map(Run::megabytes)
         .collect();
     let spread = Spread::of(peaks).ok_or("not known")?;

@@ -53,6 +53,10 @@ pub(crate) trait Hand {
     fn run(&mut self, path: &str, locks: usize, threads: usize, length: Duration) -> Outcome<Done>;
     /// Has waiters queue, until each has held the lock once.
     fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done>;
+    /// Acquires many locks, and releases them when it has all. Only for our own clients.
+    fn hold(&mut self, _path: &str, _locks: usize) -> Outcome<Done> {
+        Err("only zklock is measured with many locks that are held".into())
+    }
 }
 
 pub(crate) fn obey(mut hand: impl Hand) -> Outcome<()> {
@@ -89,6 +93,7 @@ fn carry_out(hand: &mut impl Hand, words: &[&str]) -> Outcome<Value> {
         ["queue", path, waiters, repeats] => {
             hand.queue(path, waiters.parse()?, repeats.parse()?)?
         }
+        ["hold", path, locks] => hand.hold(path, locks.parse()?)?,
         _ => return Err(format!("unknown order: {words:?}").into()),
     };
     let Done { operations, time, waits: Waits(waits) } = done;

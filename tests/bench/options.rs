@@ -14,7 +14,7 @@ usage: bench [--rounds N] [--seconds S] [--only WORKLOAD,..] [--peers NAME,..] [
   --seconds S         how long each measurement takes (1.5); may be a fraction
   --only WORKLOAD,..  one, one-nofsync, one-netty, own, shared-8, shared-8-nofsync, shared-32,
                       processes-2, processes-4, processes-4x8, one-1ms, processes-2-1ms,
-                      processes-4-1ms, queued-200, queued-1000 (all)
+                      processes-4-1ms, queued-200, queued-1000, held-10000 (all)
   --peers NAME,..     curator, kazoo, zookeeper-client, raw (all that are built)
   --limit SECONDS     give up a measurement that takes longer (60)
   --write             write table, figures and plots to docs/bench, as part of the

@@ -139,6 +139,17 @@ impl Hand for Ours {
         onlooker.close()?;
         Ok(done)
     }
+
+    fn hold(&mut self, path: &str, locks: usize) -> Outcome<Done> {
+        let begin = Instant::now();
+        let held = (0..locks)
+            .map(|own| Ok(self.lock(0, &format!("{path}/{own}"))?.lock()?))
+            .collect::<Outcome<Vec<LockGuard>>>()?;
+        let done =
+            Done { operations: locks as u64, time: begin.elapsed(), waits: Waits::default() };
+        held.into_iter().try_for_each(LockGuard::unlock)?;
+        Ok(done)
+    }
 }
 
 fn wait_once<'s>(

@@ -39,6 +39,7 @@ pub(crate) enum Group {
     Processes,
     Network,
     Queued,
+    Held,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,8 @@ pub(crate) enum Work {
     Loop { threads: usize, locks: usize },
     /// Waiters queue behind a holder, which then releases; over when each has held once.
     Queue { waiters: usize, clients: usize, repeats: usize },
+    /// One thread of one client acquires many locks, and holds them all.
+    Hold { locks: usize },
 }
 
 const fn threads(threads: usize) -> Work {
@@ -62,7 +65,7 @@ const QUEUED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClie
 /// One way, so that a round trip takes 1 ms.
 const HALF_MS: Option<Duration> = Some(Duration::from_micros(500));
 
-pub(crate) const ALL: [Workload; 15] = [
+pub(crate) const ALL: [Workload; 16] = [
     Workload {
         name: "one",
         what: "1 thread, 1 lock",
@@ -232,6 +235,16 @@ pub(crate) const ALL: [Workload; 15] = [
         work: Work::Queue { waiters: 1000, clients: 4, repeats: 1 },
         contestants: QUEUED,
     },
+    Workload {
+        name: "held-10000",
+        what: "10,000 locks, which one client takes and holds",
+        group: Group::Held,
+        server: WithFsync,
+        network: None,
+        processes: 1,
+        work: Work::Hold { locks: 10_000 },
+        contestants: &[Zklock],
+    },
 ];
 
 impl Workload {
@@ -247,7 +260,7 @@ impl Workload {
     /// How many clients each process has.
     pub(crate) fn clients(&self) -> usize {
         match self.work {
-            Work::Loop { .. } => 1,
+            Work::Loop { .. } | Work::Hold { .. } => 1,
             Work::Queue { clients, .. } => clients,
         }
     }
@@ -259,6 +272,7 @@ impl Workload {
                 format!("loop {path} {locks} {threads} {}", length.as_millis())
             }
             Work::Queue { waiters, repeats, .. } => format!("queue {path} {waiters} {repeats}"),
+            Work::Hold { locks } => format!("hold {path} {locks}"),
         }
     }
 
@@ -267,6 +281,7 @@ impl Workload {
         match self.work {
             Work::Loop { .. } => self.order(path, length),
             Work::Queue { waiters, .. } => format!("queue {path} {} 1", waiters.min(100)),
+            Work::Hold { .. } => format!("hold {path} 100"),
         }
     }
 }
