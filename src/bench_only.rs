@@ -1,7 +1,6 @@
 //! For this crate's own benchmarks: a client of a fake ensemble that grants every lock at once, so
 //! that they measure only what the library itself takes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
@@ -9,8 +8,8 @@ use crate::path;
 use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::connection::{
-    Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, OneOrTwo, Reply, Reports,
-    Request, Stat, StepReply, Submission,
+    Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, Reply, Reports, Request,
+    Stat, StepReply, Submission,
 };
 use crate::session::notify::Waiter;
 use crate::session_notice::{End, Notice};
@@ -61,8 +60,8 @@ fn stat() -> Stat {
 }
 
 impl Connection for Nobody {
-    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
-        for Submission { request, on_reply } in requests.into_iter().flatten() {
+    fn submit(&self, requests: Vec<Submission>) -> bool {
+        for Submission { request, on_reply } in requests {
             on_reply(Answered::Read(self.answer(request)));
         }
         true
@@ -86,14 +85,14 @@ impl Nobody {
         Ok(match request {
             Request::Create { path, .. } => {
                 let path = format!("{path}0000000001");
-                *self.0.lock() = Arc::new(vec![path::last(&path).to_owned()]);
+                *self.0.lock() = [path::last(&path)].into_iter().collect();
                 Reply::Created(Created { path, czxid: Some(1) })
             }
             Request::Delete { .. } => return Err(Fault::NoNode),
             Request::Data { .. } => Reply::Data(Vec::new(), stat()),
             Request::Exists { .. } => Reply::Stat(stat()),
-            Request::Children { .. } => Reply::Names(Arc::clone(&self.0.lock())),
-            Request::ChildrenAndStat { .. } => Reply::NamesAndStat(Arc::default(), stat()),
+            Request::Children { .. } => Reply::Names(self.0.lock().clone()),
+            Request::ChildrenAndStat { .. } => Reply::NamesAndStat(Names::default(), stat()),
             Request::Write { .. } | Request::SetAcl { .. } => Reply::Stat(stat()),
             Request::Transact(steps) => {
                 Reply::Transacted(Ok(steps.iter().map(|_| StepReply::Done).collect()))

@@ -58,6 +58,21 @@ pub(crate) mod xid {
     pub(crate) const SASL: i32 = 0;
 }
 
+/// What is told of a node that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NodeEvent {
+    Created,
+    Deleted,
+    /// The node's data were written.
+    Written,
+    /// Children came or went.
+    ChildrenChanged,
+    /// Nothing of the node: the watch was removed, or the event is about the session.
+    Other,
+    /// No event of a server: it has answered that it has set a watch, and that the node is there.
+    Watched,
+}
+
 /// The body of a sync, which covers the whole server, whatever path it names.
 pub(crate) const SYNC_ROOT: &[u8] = &[0, 0, 0, 1, b'/'];
 

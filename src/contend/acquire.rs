@@ -1,33 +1,33 @@
 //! Acquires a lock: carries out on a session what the state machine in [`core`](super::core)
 //! decides, within the caller's limits.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::cleanup::{CLEANUP_LIMIT, put_away};
 use super::core::{
-    Acquisition, Action, ConnectionNumber, Input, Inspection, Leftovers, Listing, Made, Trouble,
-    Watched,
+    Acquisition, Action, ConnectionNumber, Input, Inspection, Leftovers, Listing, Made, Successor,
+    Trouble, Watched,
 };
 use super::errors::{cancelled, outage_too_long, refusal};
 use super::hold::Hold;
 use super::interop_warning;
 use super::others_ahead::OthersAhead;
+use super::revoke::is_request;
 use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
+use super::watched_nodes::{ToDo, WatchedNodes};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, AtomicBool, Deadline};
+use crate::rt::{self, Deadline};
 use crate::session::cancel::Cancel;
 use crate::session::client::Client;
 use crate::session::client_core::{ClientCore, Interrupted, Patience};
-use crate::session::connection::{Answer, Created, Enqueued, Fault, NodeKind};
+use crate::session::connection::{Answer, Created, Enqueued, Fault, Found, Names, NodeKind};
 use crate::session::create_parents::make_parents;
-use crate::session::notify::{Signal, Subscription, Waiter};
+use crate::session::notify::{Subscription, Waiter};
 use crate::session::retry::Retry;
 use crate::session::session::{Session, rejected};
 use crate::session::wait::Wait;
@@ -85,9 +85,7 @@ struct Attempt<'a> {
     node: String,
     waiter: Waiter,
     session: Option<(Arc<Session>, Subscription)>,
-    watching: HashMap<String, ActiveWatch>,
-    /// The connection that the watches were set on.
-    watching_on: u64,
+    watched: WatchedNodes,
     retry: Retry,
     /// How many requests got no answer, plus how many sessions were lost.
     losses: u32,
@@ -100,11 +98,6 @@ struct Attempt<'a> {
     others: &'a OthersAhead,
     /// When the list was asked for that is judged next.
     listed_at: Option<Instant>,
-}
-
-struct ActiveWatch {
-    fired: Arc<AtomicBool>,
-    _subscription: Subscription,
 }
 
 /// A place in the ensemble's queue that one call leaves and another may take.
@@ -184,16 +177,16 @@ pub(crate) fn pursue(
     let core = contention.client.core();
     let late = limits.late();
     let ask_until = worth_asking(limits.deadline);
+    let waiter = Waiter::new();
     let mut attempt = Attempt {
         contention,
         limits,
         ask_until,
         core,
         node: core.whole(&contention.node),
-        waiter: Waiter::new(),
+        watched: WatchedNodes::new(waiter.bell()),
+        waiter,
         session: None,
-        watching: HashMap::new(),
-        watching_on: 0,
         retry: core.retry_policy(),
         losses: 0,
         cut_off: None,
@@ -226,7 +219,7 @@ pub(crate) fn pursue(
         matches!(driven, Ok(None) | Err(Stop::GaveUp | Stop::Cancelled)) && queue.has_place();
     if let Some(session) = attempt.live_session().filter(|_| keeps_place) {
         let (core, node) = (Arc::clone(core), attempt.node.clone());
-        attempt.watching.clear();
+        attempt.watched.clear();
         match pass(Box::new(PausedAcquisition { core, node, session, queue })) {
             None => return attempt.left(driven),
             Some(paused) => queue = paused.queue,
@@ -297,7 +290,8 @@ impl Attempt<'_> {
                         continue;
                     }
                     let Contention { client, node, noun, data, .. } = self.contention;
-                    return Ok(Some(Hold::new(client, session, node, &place, noun, data)));
+                    let watch = self.watched.take(&place.name);
+                    return Ok(Some(Hold::new(client, session, node, &place, watch, noun, data)));
                 }
                 Action::Yield => return Ok(None),
                 Action::Fail(error) => return Err(Stop::Failed(error)),
@@ -317,7 +311,7 @@ impl Attempt<'_> {
     }
 
     fn open_session(&mut self) -> Result<Arc<Session>, Stop> {
-        self.watching.clear();
+        self.watched.clear();
         self.session = None;
         let cancel = self.limits.cancel;
         let give_up = || cancel.is_some_and(Cancel::is_cancelled);
@@ -426,21 +420,18 @@ impl Attempt<'_> {
                     })
                 }))
             }
-            Action::Watch { names } => Input::Watched(self.watch(session, &names)?),
+            Action::Watch { names, successor } => self.watch(session, &names, successor)?,
             Action::Delete { name } => {
                 let path = path::join(&self.node, &name);
                 let deleted = self.ask(session, move |store| store.delete(&path), drop)?;
                 Input::Deleted(self.sort(deleted, "delete a contender", "DELETE on the lock node"))
             }
-            Action::Wait => {
-                self.wait(session)?;
-                Input::Woken
-            }
+            Action::Wait => self.wait(session)?,
             Action::Hold(_) | Action::Yield | Action::Fail(_) => Input::Woken,
         })
     }
 
-    fn look_round(&mut self, children: &[String]) {
+    fn look_round(&mut self, children: &Names) {
         if !std::mem::replace(&mut self.looked_round, true) {
             let form = self.contention.form;
             self.core.warn_once(&self.node, || interop_warning::warning(form, children));
@@ -570,75 +561,88 @@ impl Attempt<'_> {
         })
     }
 
-    /// Forgets watches that are of no use any more, and notes which connection counts.
-    fn keep_watches(&mut self, session: &Session, wanted: impl Fn(&str) -> bool) {
-        let connection = session.status().now().connection;
-        if connection != self.watching_on {
-            self.watching.clear();
-            self.watching_on = connection;
-        }
-        self.watching
-            .retain(|name, watching| wanted(name) && !watching.fired.load(Ordering::SeqCst));
-    }
-
-    fn subscribe(&mut self, session: &Session, name: &str, path: &str) {
-        let (fired, bell) = (Arc::new(AtomicBool::new(false)), self.waiter.bell());
-        let flag = Arc::clone(&fired);
-        let signal: Signal = Arc::new(move || {
-            flag.store(true, Ordering::SeqCst);
-            bell();
-        });
-        let _subscription = session.watches().subscribe(path, signal);
-        self.watching.insert(name.to_owned(), ActiveWatch { fired, _subscription });
-    }
-
+    /// Watches the nodes, and with a successor its node, too, in one round trip.
     fn watch(
         &mut self,
         session: &Arc<Session>,
         names: &[String],
-    ) -> Result<Result<Watched, Trouble>, Stop> {
-        self.keep_watches(session, |name| names.iter().any(|wanted| wanted == name));
-        for name in names {
-            if self.watching.contains_key(name) {
+        successor: Option<Successor>,
+    ) -> Result<Input, Stop> {
+        let own = successor.as_ref().map(|own| &own.name);
+        let is_wanted = |name: &str| names.iter().chain(own).any(|wanted| wanted == name);
+        self.watched.keep(session.status().now().connection, is_wanted);
+        // The own node last: whatever of the others is gone by their answers, it stood after that.
+        let to_watch = names.iter().chain(own).filter(|name| !self.watched.contains(name));
+        let to_watch: Vec<String> = to_watch.cloned().collect();
+        let paths: Vec<String> = to_watch.iter().map(|name| path::join(&self.node, name)).collect();
+        for (name, path) in to_watch.iter().zip(&paths) {
+            self.watched.subscribe(session.watches(), name, path);
+        }
+        let all = self.ask(session, move |store| store.watch_each(&paths), drop)?;
+        let all = all.unwrap_or_else(|fault| vec![Err(fault); to_watch.len()]);
+        let (mut is_gone, mut is_hidden, mut trouble) = (false, false, None);
+        for (name, read) in to_watch.iter().zip(all) {
+            if Some(name) == own {
+                // Otherwise a list will tell what is wrong with it.
+                if !read.is_ok_and(|found| stands(found, session, successor.as_ref())) {
+                    self.watched.forget(name);
+                }
                 continue;
             }
-            let path = path::join(&self.node, name);
-            self.subscribe(session, name, &path);
-            let read = self.ask(session, move |store| store.read(&path, true), drop)?;
-            if read == Err(Fault::NoAuth) {
-                self.watching.remove(name);
-                return Ok(Ok(Watched::Hidden));
-            }
-            match self.sort(read, "watch a contender", "READ on the contender") {
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    self.watching.remove(name);
-                    return Ok(Ok(Watched::Gone));
+            let is_there = match read {
+                Err(Fault::NoAuth) => {
+                    is_hidden = true;
+                    None
                 }
-                Err(trouble) => {
-                    self.watching.remove(name);
-                    return Ok(Err(trouble));
-                }
+                read => match self.sort(read, "watch a contender", "READ on the contender") {
+                    Ok(found) => Some(found.is_some()),
+                    Err(why) => {
+                        trouble = Some(why);
+                        None
+                    }
+                },
+            };
+            is_gone |= is_there == Some(false);
+            match is_there {
+                Some(true) => {}
+                Some(false) => self.watched.is_gone(name),
+                None => self.watched.forget(name),
             }
         }
-        if session.status().now().connection != self.watching_on {
-            return Ok(Err(Trouble::Unanswered));
+        let connection = session.status().now().connection;
+        if let Some(trouble) = trouble {
+            return Ok(Input::Watched(Err(trouble)));
         }
-        Ok(Ok(Watched::All))
+        if connection != self.watched.on() {
+            return Ok(Input::Watched(Err(Trouble::Unanswered)));
+        }
+        if is_hidden {
+            return Ok(Input::Watched(Ok(Watched::Hidden)));
+        }
+        let is_sure = |own: &&Successor| self.watched.is_quiet(&own.name);
+        if let Some(own) = successor.as_ref().filter(is_sure) {
+            self.watched.admit(&own.name);
+            is_gone = false;
+        }
+        Ok(match self.watched.to_do(connection) {
+            ToDo::Succeed => Input::Succeeded,
+            _ if is_gone => Input::Watched(Ok(Watched::Gone)),
+            _ => Input::Watched(Ok(Watched::All)),
+        })
     }
 
     fn watch_children(&mut self, session: &Arc<Session>) -> Result<Input, Stop> {
         const CHILDREN: &str = "";
-        self.keep_watches(session, |_| false);
+        self.watched.keep(session.status().now().connection, |_| false);
         let (node, leaving) = (self.node.clone(), session.leaving(&self.node));
-        self.subscribe(session, CHILDREN, &node);
+        self.watched.subscribe(session.watches(), CHILDREN, &node);
         self.listed_at = Some(self.others.listing());
         let (children, on) = self.ask_on(session, move |store| store.children(&node, true))?;
         let children = self.sort(children, "watch the contenders", "READ on the lock node");
-        if !matches!(&children, Ok(Some(_))) || on.0 != self.watching_on {
-            self.watching.clear();
+        if !matches!(&children, Ok(Some(_))) || on.0 != self.watched.on() {
+            self.watched.clear();
         }
-        let watched = self.watching.contains_key(CHILDREN);
+        let watched = self.watched.contains(CHILDREN);
         Ok(Input::Listed(children.map(|children| Listing {
             on,
             children: children.unwrap_or_default(),
@@ -661,17 +665,20 @@ impl Attempt<'_> {
 
     /// Waits until a watch fires, another connection makes the watches worthless, or it is time to
     /// check whether the server has dropped one.
-    fn wait(&mut self, session: &Session) -> Result<(), Stop> {
+    fn wait(&mut self, session: &Session) -> Result<Input, Stop> {
         let review = session.status().now().review();
         loop {
             let phase = session.status().now();
             if phase.ended.is_some() {
                 return Err(Stop::SessionEnded);
             }
-            let fired = self.watching.values().any(|one| one.fired.load(Ordering::SeqCst));
-            let changed = phase.connection != self.watching_on || phase.review() != review;
-            if fired || changed || self.others.is_wanted() {
-                return Ok(());
+            match self.watched.to_do(phase.connection) {
+                _ if phase.review() != review || self.others.is_wanted() => {
+                    return Ok(Input::Woken);
+                }
+                ToDo::Wait => {}
+                ToDo::Look => return Ok(Input::Woken),
+                ToDo::Succeed => return Ok(Input::Succeeded),
             }
             self.check(self.limits.deadline)?;
             if !phase.attached && self.retry.longest_outage().is_some() {
@@ -695,7 +702,7 @@ impl Attempt<'_> {
     /// Deletes the nodes that the call leaves behind, at once if that is quick, otherwise in the
     /// background. An error means that the server has refused a deletion.
     fn withdraw(&mut self, left: Leftovers, late: Deadline, reset: bool) -> Result<()> {
-        self.watching.clear();
+        self.watched.clear();
         let Some(session) = self.live_session() else { return Ok(()) };
         self.core.reaper().sweep(&session, self.node.clone(), left.doubtful);
         let Some(own) = left.own else { return Ok(()) };
@@ -710,4 +717,12 @@ impl Attempt<'_> {
             }
         }
     }
+}
+
+/// Whether that is the successor's node, made by that session and asked for nothing.
+fn stands(found: Found, session: &Session, successor: Option<&Successor>) -> bool {
+    let is_own = |czxid| successor.is_some_and(|own| own.czxid == czxid);
+    found.is_some_and(|(data, stat)| {
+        stat.ephemeral_owner == session.id() && is_own(stat.czxid) && !is_request(&data)
+    })
 }

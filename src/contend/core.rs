@@ -9,12 +9,10 @@
 //! - A node counts as never created only if a list does not have it, on a connection whose server
 //!   has caught up with the leader before.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use super::rule::{Rule, Verdict, Watch};
 use super::ticket::{Form, Guid, Ticket};
 use crate::error::{Error, ErrorKind};
+use crate::session::connection::Names;
 
 /// What to do next. One at a time; its outcome comes back as an [`Input`].
 #[derive(Clone, Debug)]
@@ -34,9 +32,10 @@ pub(crate) enum Action {
     Inspect {
         name: String,
     },
-    /// Have the waiter woken when one of these is gone.
+    /// Have the waiter woken when one of these is gone; with a successor, when all are.
     Watch {
         names: Vec<String>,
+        successor: Option<Successor>,
     },
     /// Have the waiter woken when children come or go, and list them.
     WatchChildren,
@@ -67,6 +66,17 @@ pub(crate) enum Input {
     Watched(Outcome<Watched>),
     Deleted(Outcome<()>),
     Woken,
+    /// All nodes that were watched are gone, and their successor stands, as one connection has told.
+    Succeeded,
+}
+
+/// The own node that is admitted, without another list, once all watched nodes are gone: a list
+/// showed no other contender ahead, and none can come in ahead of it. Any list will do, however old:
+/// one that shows the own node shows all that were made before it and are still there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Successor {
+    pub(crate) name: String,
+    pub(crate) czxid: i64,
 }
 
 /// What became of the watches on nodes.
@@ -107,7 +117,7 @@ pub(crate) struct Made {
 #[derive(Clone, Debug)]
 pub(crate) struct Listing {
     pub(crate) on: ConnectionNumber,
-    pub(crate) children: Arc<Vec<String>>,
+    pub(crate) children: Names,
     /// Whether the children are watched from this list on.
     pub(crate) watched: bool,
     /// Those of them that this session had released before it asked, and that are still to be
@@ -126,7 +136,7 @@ pub(crate) struct Inspection {
 pub(crate) struct GrantedNode {
     pub(crate) name: String,
     pub(crate) czxid: i64,
-    /// Whether others contend, as far as was seen.
+    /// Whether others contend; false also if that is not known.
     pub(crate) contested: bool,
 }
 
@@ -148,7 +158,7 @@ pub(crate) struct Acquisition {
     session: i64,
     own: Option<Own>,
     /// The list that was judged last.
-    seen: Option<Arc<Vec<String>>>,
+    seen: Option<Names>,
     /// All attempts of this call and session that had no answer.
     doubtful: Vec<Guid>,
     /// Whether it is not known yet if the last of them made a node.
@@ -196,12 +206,12 @@ impl Listing {
     /// - Other clients that still see the node wait for it, and contenders between it and our own
     ///   node are in front of us as before. Our own node was made later, so its token is greater.
     /// - Searches by guid, for nodes to adopt, to delete or to sweep, use the whole list.
-    fn judged(&self, own: &str) -> Cow<'_, [String]> {
+    fn judged(&self, own: &str) -> Names {
         if self.leaving.is_empty() {
-            return Cow::Borrowed(&self.children);
+            return self.children.clone();
         }
-        let stays = |name: &&String| *name == own || !self.leaving.contains(name);
-        Cow::Owned(self.children.iter().filter(stays).cloned().collect())
+        let stays = |name: &&str| *name == own || self.leaving.iter().all(|left| left != name);
+        self.children.iter().filter(stays).collect()
     }
 }
 
@@ -259,6 +269,7 @@ impl Acquisition {
             | Input::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
             | Input::Watched(Ok(Watched::Gone) | Err(Trouble::Unanswered | Trouble::NoNode))
             | Input::Woken => self.look(),
+            Input::Succeeded => self.succeed(),
             Input::Watched(Ok(Watched::All)) => Action::Wait,
             Input::Watched(Ok(Watched::Hidden)) => {
                 self.hidden = true;
@@ -287,7 +298,7 @@ impl Acquisition {
     pub(crate) fn ahead(&self) -> (usize, Option<String>) {
         let (Some(own), Some(seen)) = (&self.own, &self.seen) else { return (0, None) };
         let Some(mine) = Ticket::parse(&own.name) else { return (0, None) };
-        let ahead = || seen.iter().filter_map(|name| Ticket::parse(name)).filter(|one| *one < mine);
+        let ahead = || seen.iter().filter_map(Ticket::parse).filter(|one| *one < mine);
         (ahead().count(), ahead().min().map(|first| first.name().to_owned()))
     }
 
@@ -382,7 +393,7 @@ impl Acquisition {
         if let Some(name) = doubtful {
             return Action::Delete { name };
         }
-        self.seen = Some(Arc::clone(&listing.children));
+        self.seen = Some(listing.children.clone());
         let judged = listing.judged(&own.name);
         let verdict = self.rule.decide(&own.name, &judged);
         self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));
@@ -415,21 +426,45 @@ impl Acquisition {
             Verdict::Blocked(_) if !self.patient => Action::Yield,
             // Whatever can get us admitted is a change of the children.
             Verdict::Blocked(_) if listing.watched => Action::Wait,
-            Verdict::Blocked(Watch::Nodes(names)) => Action::Watch { names },
+            Verdict::Blocked(Watch::Nodes(names)) => self.watch(names, &judged),
             Verdict::Blocked(Watch::Children) => Action::WatchChildren,
         }
     }
 
+    /// Waits for these nodes; where that is certain to be enough, for all that are ahead, to go on
+    /// without another list. Only our own sessions tell what has happened to a node.
+    fn watch(&self, names: Vec<String>, judged: &Names) -> Action {
+        let own = self.own.as_ref().filter(|_| self.session != 0);
+        let all = own.and_then(|own| {
+            let successor = Successor { name: own.name.clone(), czxid: own.czxid? };
+            Some((self.rule.all_ahead(&own.name, judged)?, successor))
+        });
+        match all {
+            Some((names, successor)) => Action::Watch { names, successor: Some(successor) },
+            None => Action::Watch { names, successor: None },
+        }
+    }
+
+    /// Admitted, as all that were ahead are gone. Whether more contenders have come is not known.
+    fn succeed(&self) -> Action {
+        let (Some(own), Some(seen)) = (&self.own, &self.seen) else { return self.look() };
+        let (Some(czxid), Some(mine)) = (own.czxid, Ticket::parse(&own.name)) else {
+            return self.look();
+        };
+        let contested = seen.iter().filter_map(Ticket::parse).any(|one| one > mine);
+        Action::Hold(GrantedNode { name: own.name.clone(), czxid, contested })
+    }
+
     /// The earliest of the children, except for our own, that an attempt in doubt has made.
-    fn find_doubtful(&self, children: &[String]) -> Option<String> {
+    fn find_doubtful(&self, children: &Names) -> Option<String> {
         if self.doubtful.is_empty() {
             return None;
         }
         let own = self.own.as_ref().map(|own| own.name.as_str());
         children
             .iter()
-            .filter(|name| Some(name.as_str()) != own)
-            .filter_map(|name| Ticket::parse(name))
+            .filter(|name| Some(*name) != own)
+            .filter_map(Ticket::parse)
             .filter(|ticket| self.doubtful.iter().any(|guid| ticket.has_guid(*guid)))
             .min()
             .map(|ticket| ticket.name().to_owned())
@@ -459,7 +494,7 @@ impl Acquisition {
 }
 
 /// Whether there is a contender besides this one.
-pub(crate) fn others(own: &str, children: &[String]) -> bool {
+pub(crate) fn others(own: &str, children: &Names) -> bool {
     children.iter().any(|name| name != own && Ticket::parse(name).is_some())
 }
 
@@ -496,7 +531,7 @@ mod tests {
     }
 
     fn listing(on: u64, children: &[String]) -> Listing {
-        let children = Arc::new(children.to_vec());
+        let children = children.iter().collect();
         Listing { on: ConnectionNumber(on), children, watched: false, leaving: Vec::new() }
     }
 
@@ -521,7 +556,7 @@ mod tests {
         let both = [name(1, 5), name(9, 4)];
         let mut one = queue(true);
         begin(&mut one);
-        let Action::Watch { names } = one.step(made_among(1, 5, 1, &both)) else { panic!() };
+        let Action::Watch { names, .. } = one.step(made_among(1, 5, 1, &both)) else { panic!() };
         assert_eq!(names, [name(9, 4)]);
 
         let mut impatient = queue(false);
@@ -571,10 +606,41 @@ mod tests {
         begin(&mut queue);
         queue.step(made(1, 5));
         let both = [name(1, 5), name(9, 4)];
-        let Action::Watch { names } = queue.step(listed(1, &both)) else { panic!() };
+        let Action::Watch { names, .. } = queue.step(listed(1, &both)) else { panic!() };
         assert_eq!(names, [name(9, 4)]);
         assert!(matches!(queue.step(Input::Watched(Ok(Watched::Gone))), Action::List));
         assert!(matches!(queue.step(listed(1, &both[..1])), Action::Hold(_)));
+    }
+
+    #[test]
+    fn when_all_that_were_ahead_are_gone_it_is_admitted_without_a_list() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        let all = [name(3, 7), name(1, 5), name(8, 3), name(9, 4)];
+        let Action::Watch { names, successor } = queue.step(made_among(1, 5, 2, &all)) else {
+            panic!()
+        };
+        assert_eq!(names, [name(9, 4), name(8, 3)]);
+        let expected = Successor { name: name(1, 5), czxid: 100 };
+        assert_eq!(successor, Some(expected));
+        queue.step(Input::Watched(Ok(Watched::All)));
+        let Action::Hold(place) = queue.step(Input::Succeeded) else { panic!() };
+        let expected = GrantedNode { name: name(1, 5), czxid: 100, contested: true };
+        assert_eq!(place, expected, "one was behind");
+    }
+
+    #[test]
+    fn a_list_comes_first_for_a_node_of_unknown_birth_and_on_a_programs_handle() {
+        let both = [name(1, 5), name(9, 4)];
+        let mut unborn = queue(true);
+        begin(&mut unborn);
+        let made = Made { name: name(1, 5), czxid: None, listing: Some(listing(1, &both)) };
+        let next = unborn.step(Input::Created(Ok(made)));
+        assert!(matches!(next, Action::Watch { successor: None, .. }), "{next:?}");
+        let mut adopted = queue(true);
+        adopted.step(Input::Begin { session: 0 });
+        let next = adopted.step(made_among(1, 5, 1, &both));
+        assert!(matches!(next, Action::Watch { successor: None, .. }), "{next:?}");
     }
 
     #[test]
@@ -585,7 +651,7 @@ mod tests {
         let leaving = |names: &[String]| Listing { leaving: names.to_vec(), ..listing(1, &all) };
         queue.step(made(1, 6));
         let listed = Input::Listed(Ok(leaving(&all[2..])));
-        let Action::Watch { names } = queue.step(listed) else { panic!() };
+        let Action::Watch { names, .. } = queue.step(listed) else { panic!() };
         assert_eq!(names, [name(9, 4)], "others are in front as before");
         let listed = Input::Listed(Ok(leaving(&all[1..])));
         assert!(matches!(queue.step(listed), Action::Hold(_)));

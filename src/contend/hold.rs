@@ -14,6 +14,7 @@ use super::held_node::{DROP_LIMIT, HeldNode, NextInLine, Passed, Sharing};
 use super::lost::Lost;
 use super::ticket::Ticket;
 use super::watchdog::{NodeListener, OnLost, OnRequest, ReleasedParts, Watchdog};
+use super::watched_nodes::OwnWatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::fencing::FencingToken;
@@ -77,12 +78,13 @@ impl Hold {
         session: Arc<Session>,
         lock_node: &str,
         place: &GrantedNode,
+        watch: Option<OwnWatch>,
         noun: &'static str,
         data: &[u8],
     ) -> Hold {
         let zxid = u64::try_from(place.czxid).unwrap_or_default();
         let made = (zxid, noun, (Some(data.to_vec()), None));
-        let mut hold = Hold::make(client, session, lock_node, &place.name, made);
+        let mut hold = Hold::make(client, session, lock_node, &place.name, watch, made);
         hold.contested = place.contested;
         hold
     }
@@ -96,27 +98,38 @@ impl Hold {
         czxid: i64,
     ) -> Hold {
         let zxid = u64::try_from(czxid).unwrap_or_default();
-        Hold::make(client, session, parent, name, (zxid, noun, (None, Some(czxid))))
+        Hold::make(client, session, parent, name, None, (zxid, noun, (None, Some(czxid))))
     }
 
     /// A hold on a node of the session, of whatever kind. With `data`, a request to release the
-    /// lock is overwritten with it; only for a node whose name no other client knows.
+    /// lock is overwritten with it; only for a node whose name no other client knows. With a
+    /// `watch`, the node is watched already.
     fn make(
         client: &Client,
         session: Arc<Session>,
         lock_node: &str,
         name: &str,
+        watch: Option<OwnWatch>,
         (zxid, noun, (data, named)): (u64, &'static str, DataOrName),
     ) -> Hold {
         let core = Arc::clone(client.core());
         let path = path::join(lock_node, name);
         let watchdog =
             Arc::new(Watchdog::new(&core, &session, (core.whole(&path), noun), data, named));
-        let subscriptions = vec![
-            session.watches().subscribe(&watchdog.node, watchdog.signal(Watchdog::watch)),
-            session.status().subscribe(watchdog.signal(Watchdog::look)),
-        ];
+        let signal = watchdog.signal(Watchdog::watch);
+        let (on_node, is_due) = match watch {
+            Some(watch) => {
+                watchdog.is_watched_on(watch.on);
+                watch.tell(signal)
+            }
+            None => (session.watches().subscribe(&watchdog.node, signal), false),
+        };
+        let on_status = session.status().subscribe(watchdog.signal(Watchdog::look));
+        let subscriptions = vec![on_node, on_status];
         watchdog.look();
+        if is_due {
+            watchdog.watch();
+        }
         let subscriptions = Mutex::new(subscriptions);
         let unanswered = AtomicUsize::new(0);
         let held_node = HeldNode { core, session, watchdog, path, zxid, subscriptions, unanswered };
@@ -482,7 +495,7 @@ impl Hold {
     pub(crate) fn beside(&self, lock_node: &str, name: &str, data: Option<Vec<u8>>) -> Hold {
         let session = Arc::clone(&self.held_node.session);
         let made = (self.held_node.zxid, self.held_node.watchdog.noun, (data, None));
-        Hold::make(&self.client, session, lock_node, name, made)
+        Hold::make(&self.client, session, lock_node, name, None, made)
     }
 
     /// Has another node of the session deleted in the background, if it is there.

@@ -2,10 +2,15 @@
 //! languages that do not recognise our node names.
 
 use super::ticket::{ContenderKind, Form, NodeNaming, Ticket};
+use crate::session::connection::Names;
 
 /// The warning, if one of the children is such a contender.
-pub(crate) fn warning(form: Form, children: &[String]) -> Option<String> {
-    children.iter().find_map(|name| {
+pub(crate) fn warning(form: Form, children: &Names) -> Option<String> {
+    let marker = form.marker();
+    // Those named like ours are quickly seen to be compatible: they are most of them.
+    let is_alike =
+        |name: &str| name.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(&*marker);
+    children.iter().filter(|name| !is_alike(name)).find_map(|name| {
         let why = blindness(form, &Ticket::parse(name)?)?;
         Some(format!("there is an incompatible contender {name:?}: {why}"))
     })
@@ -82,7 +87,7 @@ mod tests {
             (semaphore, &stranger, false),
             (semaphore, &curator_mutex, true),
         ] {
-            let warning = warning(form, std::slice::from_ref(theirs));
+            let warning = warning(form, &[theirs].into_iter().collect());
             assert_eq!(warning.is_some(), warned_of, "{form:?} and {theirs}");
         }
     }

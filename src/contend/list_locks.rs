@@ -84,7 +84,7 @@ impl Client {
 
 fn list(session: &Session, whole: &str, base: &str) -> Answer<Vec<ListedLock>> {
     let names = session.children(whole, false)?.unwrap_or_default();
-    let mut names: Vec<&String> = names.iter().collect();
+    let mut names: Vec<&str> = names.iter().collect();
     names.sort();
     let paths: Vec<String> = names.iter().map(|name| path::join(whole, name)).collect();
     let (mut found, mut firsts) = (Vec::new(), Vec::new());
@@ -104,7 +104,7 @@ fn list(session: &Session, whole: &str, base: &str) -> Answer<Vec<ListedLock>> {
         firsts.push((path::join(whole, first.name()), first.name().to_owned()));
         found.push(ListedLock {
             path: path::join(base, name),
-            name: (*name).clone(),
+            name: (*name).to_owned(),
             kind,
             holders,
             waiters: contenders.len() - holders,

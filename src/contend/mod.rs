@@ -35,3 +35,4 @@ pub(crate) mod rule;
 mod shared_node;
 pub(crate) mod ticket;
 pub(crate) mod watchdog;
+mod watched_nodes;

@@ -7,6 +7,9 @@ use super::ticket::{ContenderKind, Ticket};
 /// Above this, one watch on the list of children costs the server less than one for each node.
 const MAX_WATCHED_NODES: usize = 16;
 
+/// Up to so many contenders ahead are all watched. With more, the last list would cost less.
+const MAX_AHEAD: usize = 3;
+
 /// How much may be held at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
@@ -38,23 +41,31 @@ impl Rule {
     }
 
     /// Decides by place alone: the caller checks whether the own ticket is exhausted.
-    pub(crate) fn decide(self, own: &str, children: &[String]) -> Verdict {
+    pub(crate) fn decide<'a>(
+        self,
+        own: &str,
+        children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+    ) -> Verdict {
         let Some(mine) = Ticket::parse(own) else {
             return Verdict::Missing;
         };
-        if !children.iter().any(|child| child == own) {
+        let (mut is_there, mut blockers) = (false, Vec::new());
+        for theirs in tickets_up_to(mine.sequence(), children) {
+            is_there |= theirs == mine;
+            if theirs < mine && excludes(theirs.kind(), mine.kind()) {
+                blockers.push(theirs);
+            }
+        }
+        if !is_there {
             return Verdict::Missing;
         }
-        let earlier = tickets(children).filter(|theirs| *theirs < mine);
-        let blockers: Vec<_> =
-            earlier.filter(|theirs| excludes(theirs.kind(), mine.kind())).collect();
         match disagreement(&mine, &blockers) {
             Some(verdict) => verdict,
-            None => self.weigh(&mine, blockers),
+            None => self.weigh(&mine, &blockers),
         }
     }
 
-    fn weigh(self, mine: &Ticket<'_>, blockers: Vec<Ticket<'_>>) -> Verdict {
+    fn weigh(self, mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Verdict {
         let weight = |theirs: &Ticket<'_>| match mine.kind() == ContenderKind::Permits {
             // A lock on a semaphore's node leaves no permit.
             true if theirs.kind() != ContenderKind::Permits => u64::MAX,
@@ -64,12 +75,12 @@ impl Rule {
         if self.has_room_for(taken) {
             return Verdict::Admitted;
         }
-        let mut latest_first = BinaryHeap::from(blockers);
+        let mut latest_first: BinaryHeap<_> = blockers.iter().collect();
         let mut run = Vec::new();
         let mut taken = weight(mine);
         while self.has_room_for(taken) && run.len() <= MAX_WATCHED_NODES {
             let Some(blocker) = latest_first.pop() else { break };
-            taken = taken.saturating_add(weight(&blocker));
+            taken = taken.saturating_add(weight(blocker));
             run.push(blocker.name().to_owned());
         }
         // Empty when I alone ask for more than there is: no contender's leaving can help.
@@ -77,6 +88,30 @@ impl Rule {
             return Verdict::Blocked(Watch::Children);
         }
         Verdict::Blocked(Watch::Nodes(run))
+    }
+
+    /// All contenders ahead of `own`, the latest first, if they are few and `own` is admitted as soon
+    /// as they are gone, whoever comes by then. Only a writer that becomes a reader can give its
+    /// place to another node.
+    pub(crate) fn all_ahead<'a>(
+        self,
+        own: &str,
+        children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+    ) -> Option<Vec<String>> {
+        let mine = Ticket::parse(own).filter(|_| self.permits == 1)?;
+        let holds_up = |theirs: &Ticket<'_>| {
+            let leaves_nobody = mine.kind() == ContenderKind::Read || !theirs.may_be_a_writer();
+            excludes(theirs.kind(), mine.kind()) && leaves_nobody
+        };
+        let mut ahead = Vec::with_capacity(MAX_AHEAD);
+        for theirs in tickets_up_to(mine.sequence(), children).filter(|theirs| *theirs < mine) {
+            if ahead.len() == MAX_AHEAD || !holds_up(&theirs) {
+                return None;
+            }
+            ahead.push(theirs);
+        }
+        ahead.sort_unstable_by(|one, other| other.cmp(one));
+        Some(ahead.iter().map(|theirs| theirs.name().to_owned()).collect())
     }
 
     fn has_room_for(self, weight: u64) -> bool {
@@ -108,20 +143,29 @@ fn disagreement(mine: &Ticket<'_>, blockers: &[Ticket<'_>]) -> Option<Verdict> {
 
 /// Whether one of the contenders among `children` holds, by the number of permits in its own name:
 /// the caller may be wrong about that number.
-pub(crate) fn holds(contender: &Ticket<'_>, children: &[String]) -> bool {
+pub(crate) fn holds<'a>(
+    contender: &Ticket<'_>,
+    children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+) -> bool {
     let rule = Rule::permits(contender.permits());
     rule.decide(contender.name(), children) == Verdict::Admitted
 }
 
 /// The contenders among `children`, the first to be granted first.
-pub(crate) fn in_grant_order(children: &[String]) -> Vec<Ticket<'_>> {
-    let mut tickets: Vec<_> = tickets(children).collect();
+pub(crate) fn in_grant_order<'a>(
+    children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+) -> Vec<Ticket<'a>> {
+    let mut tickets: Vec<_> = tickets_up_to(i32::MAX, children).collect();
     tickets.sort_unstable();
     tickets
 }
 
-fn tickets(children: &[String]) -> impl Iterator<Item = Ticket<'_>> {
-    children.iter().filter_map(|child| Ticket::parse(child))
+/// The contenders among `children`, without those that have a number after this one.
+fn tickets_up_to<'a>(
+    last: i32,
+    children: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>,
+) -> impl Iterator<Item = Ticket<'a>> {
+    children.into_iter().filter_map(move |child| Ticket::parse_up_to(last, child.as_ref()))
 }
 
 #[cfg(test)]
@@ -177,9 +221,9 @@ mod tests {
     #[test]
     fn a_missing_own_node_is_never_a_grant() {
         let own = name(ContenderKind::Mutex, 1);
-        assert_eq!(Rule::permits(1).decide(&own, &[]), Verdict::Missing);
+        assert_eq!(Rule::permits(1).decide(&own, &mutexes(0)), Verdict::Missing);
         assert_eq!(Rule::permits(9).decide(&own, &mutexes(1)), Verdict::Missing);
-        assert_eq!(Rule::permits(1).decide("foo", &["foo".into()]), Verdict::Missing);
+        assert_eq!(Rule::permits(1).decide("foo", ["foo"]), Verdict::Missing);
     }
 
     #[test]
@@ -229,6 +273,36 @@ mod tests {
         assert_eq!(Rule::permits(16).decide(own, &children), nodes(&latest));
         let verdict = Rule::permits(17).decide(own, &children);
         assert_eq!(verdict, Verdict::Blocked(Watch::Children));
+    }
+
+    #[test]
+    fn all_ahead_are_named_if_they_are_few_and_leave_their_places_to_nobody() {
+        use ContenderKind::{Mutex, Read, Write};
+        let all_ahead = |kinds: &[ContenderKind]| {
+            let names: Vec<_> = (0..).zip(kinds).map(|(at, kind)| name(*kind, at)).collect();
+            let (own, ahead) = names.split_last().unwrap();
+            let found = Rule::permits(1).all_ahead(own, &names);
+            let mut ahead = ahead.to_vec();
+            ahead.reverse();
+            found.map(|found| assert_eq!(found, ahead)).is_some()
+        };
+        for kinds in [&[Mutex, Mutex][..], &[Mutex; 4], &[Read, Read, Write], &[Write, Write, Read]]
+        {
+            assert!(all_ahead(kinds), "{kinds:?}");
+        }
+        // Too many; a writer may become a reader; a reader does not wait for readers.
+        for kinds in [&[Mutex; 5][..], &[Write, Write], &[Write, Mutex], &[Write, Read, Read]] {
+            assert!(!all_ahead(kinds), "{kinds:?}");
+        }
+        let semaphore = [lease(1, 2, 0), lease(2, 2, 1)];
+        assert_eq!(Rule::permits(2).all_ahead(&semaphore[1], &semaphore), None);
+        // In kazoo's naming a writer cannot be told from a mutex.
+        let (kazoo, mine) = ("a__lock__0000000001".to_owned(), name(Mutex, 2));
+        let both = [kazoo.clone(), mine.clone()];
+        assert_eq!(Rule::permits(1).all_ahead(&mine, &both), None);
+        let reader = "b__rlock__0000000002".to_owned();
+        let both = [kazoo.clone(), reader.clone()];
+        assert_eq!(Rule::permits(1).all_ahead(&reader, &both), Some(vec![kazoo]));
     }
 
     #[test]
@@ -488,7 +562,7 @@ mod tests {
                 let heavy = |run: &[u32]| {
                     u64::from(mine) + run.iter().copied().map(u64::from).sum::<u64>() > u64::from(permits)
                 };
-                match Rule::permits(permits).weigh(&own, tickets) {
+                match Rule::permits(permits).weigh(&own, &tickets) {
                     Verdict::Admitted => prop_assert!(!heavy(&weights)),
                     Verdict::Blocked(Watch::Nodes(run)) => {
                         let start = weights.len() - run.len();

@@ -1,5 +1,6 @@
 //! What a contender's node name says.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Range;
@@ -81,16 +82,23 @@ impl Form {
         Ok(())
     }
 
-    /// The name to create a contender with, to which the server adds the number.
-    pub(crate) fn prefix(&self, guid: Guid) -> String {
-        let marker = match (self.naming, self.kind) {
+    /// What stands between the guid and the number.
+    pub(crate) fn marker(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match (self.naming, self.kind) {
             (NodeNaming::Curator, ContenderKind::Mutex) => "-lock-",
             (NodeNaming::Curator, ContenderKind::Read) => "-__READ__",
             (NodeNaming::Curator, ContenderKind::Write) => "-__WRIT__",
             (NodeNaming::Kazoo, ContenderKind::Mutex | ContenderKind::Write) => "__lock__",
             (NodeNaming::Kazoo, ContenderKind::Read) => "__rlock__",
-            (_, ContenderKind::Permits) => &format!("-lease-{}-of-{}-", self.weight, self.permits),
-        };
+            (_, ContenderKind::Permits) => {
+                return Cow::Owned(format!("-lease-{}-of-{}-", self.weight, self.permits));
+            }
+        })
+    }
+
+    /// The name to create a contender with, to which the server adds the number.
+    pub(crate) fn prefix(&self, guid: Guid) -> String {
+        let marker = self.marker();
         match self.naming {
             NodeNaming::Curator => format!("{PROTECTED}{guid}{marker}"),
             NodeNaming::Kazoo => format!("{guid:#}{marker}"),
@@ -127,7 +135,12 @@ pub(crate) struct Ticket<'a> {
 impl<'a> Ticket<'a> {
     /// Reads a child's name; `None` for a child that does not contend.
     pub(crate) fn parse(name: &'a str) -> Option<Ticket<'a>> {
-        let (head, sequence) = split_sequence(name)?;
+        Ticket::parse_up_to(i32::MAX, name)
+    }
+
+    /// As `parse`, but also `None` for a child with a number after this one.
+    pub(crate) fn parse_up_to(last: i32, name: &'a str) -> Option<Ticket<'a>> {
+        let (head, sequence) = split_sequence(name).filter(|(_, sequence)| *sequence <= last)?;
         // Permits last: theirs is the name that takes longest to read.
         let lock = || split_marker(head).or_else(|| split_write_lock(head));
         let (weight, permits, (guid, kind)) = match lock() {
@@ -171,6 +184,11 @@ impl<'a> Ticket<'a> {
     /// How many permits its semaphore has, by its name; 1 except for a semaphore.
     pub(crate) fn permits(&self) -> u32 {
         self.permits
+    }
+
+    /// Whether it may be a writer's: in kazoo's naming, writers are named like mutexes.
+    pub(crate) fn may_be_a_writer(&self) -> bool {
+        self.kind == ContenderKind::Write || self.marker() == "__lock__"
     }
 
     pub(crate) fn has_guid(&self, guid: Guid) -> bool {

@@ -242,6 +242,11 @@ impl Watchdog {
         })
     }
 
+    /// Notes that the node is watched, by that connection.
+    pub(super) fn is_watched_on(&self, connection: u64) {
+        self.watched_on.store(connection, Ordering::SeqCst);
+    }
+
     /// Acts on any change of the session.
     pub(super) fn look(self: &Arc<Self>) {
         let Some(session) = self.session.upgrade() else { return };

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::frame::{
-    Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_event, check_reply,
+    Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, read_event,
 };
 use super::lease::{Lease, heartbeat_interval};
 use super::request_limit::Sizes;
@@ -13,7 +13,7 @@ use crate::logging;
 use crate::rt::{Moment, Sender};
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{
-    MAX_REQUEST, REPLY_HEADER, REQUEST_HEADER, RawReply, SYNC_ROOT, code, op, xid,
+    MAX_REQUEST, NodeEvent, REPLY_HEADER, REQUEST_HEADER, RawReply, SYNC_ROOT, code, op, xid,
 };
 
 /// How many requests may wait for their answers; more are refused with [`code::THROTTLED`]. A server
@@ -32,8 +32,8 @@ pub(crate) type OnReply = Box<dyn FnOnce(RawReply) + Send>;
 /// What the link's thread passes on, in the order in which the server sent it.
 pub(crate) enum Incoming {
     Answer(OnReply, RawReply),
-    /// A watch on this node has fired.
-    Event(String),
+    /// A watch on the node at this path has fired.
+    Event(NodeEvent, String),
 }
 
 /// Why a connection must be dropped.
@@ -496,7 +496,8 @@ impl LinkCore {
         if oversized.is_some() {
             return Err(Broken("the server sent an event over the size limit".into()));
         }
-        self.said.push(Incoming::Event(check_event(body)?.to_owned()));
+        let (event, path) = read_event(body)?;
+        self.said.push(Incoming::Event(event, path.to_owned()));
         Ok(())
     }
 

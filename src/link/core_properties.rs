@@ -238,17 +238,18 @@ fn judge(
         if error != 0 || whole.is_none() {
             return Err(None);
         }
-        outcome.events.push(check_event(body).map_err(|_| None)?.to_owned());
+        outcome.events.push(read_event(body).map_err(|_| None)?.1.to_owned());
         outcome.last_zxid = outcome.last_zxid.max(zxid);
         return Ok(());
     }
-    if number == -4 && error == -115 {
+    // The server takes only clients that authenticate by SASL: it ends the session.
+    if number == -4 && error == -115 || error == -124 {
         return Err(Some(End::AuthFailed));
     }
     let (seen, asked) = due.front().filter(|(seen, _)| seen.xid == number).cloned().ok_or(None)?;
     match error {
         -112 => return Err(Some(End::Expired)),
-        -118 | -4 | -7 => return Err(None),
+        -118 | -122 | -4 | -7 => return Err(None),
         _ if whole.is_none() => (error, body) = (-5, &[]),
         0 if check_reply(seen.operation, body).is_err() => return Err(None),
         _ => {}

@@ -73,7 +73,7 @@ impl Rig {
         for said in self.core.take_said() {
             match said {
                 Incoming::Answer(on_answer, answer) => on_answer(answer),
-                Incoming::Event(path) => self.events.push(path),
+                Incoming::Event(_, path) => self.events.push(path),
             }
         }
     }
@@ -241,10 +241,10 @@ fn watch_events_keep_their_place_between_answers() {
                 on_answer(answer);
                 "answer".to_owned()
             }
-            Incoming::Event(path) => path,
+            Incoming::Event(event, path) => format!("{event:?} {path}"),
         })
         .collect();
-    assert_eq!(order, ["answer", "/a", "answer", "/b"]);
+    assert_eq!(order, ["answer", "Deleted /a", "answer", "Deleted /b"]);
     assert_eq!(codes(&mut core), [(1, code::NO_NODE), (2, code::NO_NODE)]);
     assert_eq!(core.last_zxid(), 6);
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::wire_values::{Stat, op};
+use crate::wire_values::{NodeEvent, Stat, op};
 
 /// Bytes that are not what the protocol allows here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,11 +139,6 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn string(&mut self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.buffer()?).map_err(|_| Malformed("a text that is not UTF-8"))
-    }
-
-    pub(crate) fn strings(&mut self) -> Result<Vec<String>, Malformed> {
-        let count = self.count()?;
-        (0..count).map(|_| self.string().map(str::to_owned)).collect()
     }
 
     pub(crate) fn count(&mut self) -> Result<usize, Malformed> {
@@ -349,16 +344,21 @@ pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> 
     }
 }
 
-/// Checks the body of a watch event, and returns the path of its node.
-pub(crate) fn check_event(body: &[u8]) -> Result<&str, Malformed> {
+/// Reads the body of a watch event: what happened, and the path of the node.
+pub(crate) fn read_event(body: &[u8]) -> Result<(NodeEvent, &str), Malformed> {
     let mut fields = Fields(body);
-    if !matches!(fields.int()?, -1 | 1..=6) {
-        return Err(Malformed("an event of an unknown kind"));
-    }
+    let event = match fields.int()? {
+        1 => NodeEvent::Created,
+        2 => NodeEvent::Deleted,
+        3 => NodeEvent::Written,
+        4 => NodeEvent::ChildrenChanged,
+        -1 | 5 | 6 => NodeEvent::Other,
+        _ => return Err(Malformed("an event of an unknown kind")),
+    };
     if !matches!(fields.int()?, 0 | 3..=6 | -112) {
         return Err(Malformed("an event in an unknown state"));
     }
-    fields.string()
+    Ok((event, fields.string()?))
 }
 
 #[cfg(test)]
@@ -384,6 +384,18 @@ mod tests {
             splitter.push(bytes);
             assert_eq!(splitter.next(), Err(Malformed(reason)));
         }
+    }
+
+    #[test]
+    fn an_event_says_what_has_happened_to_which_node() {
+        use NodeEvent::{ChildrenChanged, Created, Deleted, Other, Written};
+        let kinds = [(1, Created), (2, Deleted), (3, Written), (4, ChildrenChanged)];
+        for (kind, event) in kinds.into_iter().chain([-1, 5, 6].map(|kind| (kind, Other))) {
+            let body = Frame::new().int(kind).int(3).buffer(b"/a").body();
+            assert_eq!(read_event(&body), Ok((event, "/a")));
+        }
+        let unknown = Frame::new().int(7).int(3).buffer(b"/a").body();
+        assert_eq!(read_event(&unknown), Err(Malformed("an event of an unknown kind")));
     }
 
     #[test]
@@ -451,7 +463,7 @@ mod tests {
         #[test]
         fn no_bytes_make_the_readers_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), operation in 0..20i32) {
             let _ = check_reply(operation, &bytes);
-            let _ = check_event(&bytes);
+            let _ = read_event(&bytes);
             let _ = ConnectRequest::read(&bytes);
             let _ = ConnectResponse::read(&bytes);
             let mut splitter = Splitter::new(100, 8);

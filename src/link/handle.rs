@@ -11,7 +11,7 @@ use parking_lot::Mutex as Lock;
 use super::core::LinkCore;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, end_of};
 use super::messages::{
-    Command, DeferredRequest, LinkConfig, MOMENT, NAP, OnEvent, OnNotice, OneOrTwo, Waker,
+    Command, DeferredRequest, LinkConfig, MOMENT, NAP, OnEvent, OnNotice, Outgoing, Waker,
 };
 use super::runner::Runner;
 use crate::error::{Error, ErrorKind, Result};
@@ -69,11 +69,11 @@ impl Link {
         }
     }
 
-    /// Sends one or two requests back to back, and says whether all bytes are written.
+    /// Sends requests back to back, and says whether all bytes are written.
     ///
     /// The calling thread writes them itself if the connection is not locked, which saves waking
     /// the link's thread. If commands are queued, the requests are queued behind them.
-    pub(crate) fn send(&self, verbs: OneOrTwo) -> bool {
+    pub(crate) fn send(&self, verbs: Vec<Outgoing>) -> bool {
         if self.is_elsewhere() {
             return true;
         }
@@ -100,7 +100,7 @@ impl Link {
         let now = Moment::now();
         let mut put_off = self.shared.put_off.lock();
         if self.shared.stopped.load(Ordering::SeqCst) {
-            return self.tell(Command::Verbs([Some(later.verb), None]));
+            return self.tell(Command::Verbs(vec![later.verb]));
         }
         put_off.all.push_back((now.plus(MOMENT), later));
         let is_asleep = Moment::from_nanos(put_off.asleep_until) > now.plus(NAP);

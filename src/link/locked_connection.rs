@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::Mutex as Lock;
 
 use super::core::LinkCore;
-use super::messages::{DeferredRequest, OneOrTwo, Outgoing};
+use super::messages::{DeferredRequest, Outgoing};
 use super::server_stream::ServerStream;
 use crate::rt::{Moment, Mutex};
 use crate::session_notice::{End, Info};
@@ -73,9 +73,9 @@ impl LockedConnection {
         self.core.for_server().is_empty()
     }
 
-    pub(super) fn ask(&mut self, verbs: OneOrTwo) {
+    pub(super) fn ask(&mut self, verbs: Vec<Outgoing>) {
         let now = Moment::now();
-        for Outgoing { operation, body, on_answer } in verbs.into_iter().flatten() {
+        for Outgoing { operation, body, on_answer } in verbs {
             self.core.verb(operation, &body, on_answer, now);
         }
     }

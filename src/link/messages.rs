@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::core::{FlushMark, OnReply};
 use super::dial::{Access, Dialed, Resolver};
 use crate::session_notice::Notice;
+use crate::wire_values::NodeEvent;
 
 /// The settings of a link.
 #[derive(Clone, Debug)]
@@ -23,8 +24,9 @@ pub(crate) struct LinkConfig {
 /// Called with each notice about the session, on the link's thread; it may only signal.
 pub(crate) type OnNotice = Box<dyn Fn(Notice) + Send>;
 
-/// Called with the path of a node whose watch fired, on the link's thread; it may only signal.
-pub(crate) type OnEvent = Box<dyn Fn(&str) + Send>;
+/// Called when a watch fires, with what happened and the node's path, on the link's thread; it may
+/// only signal.
+pub(crate) type OnEvent = Box<dyn Fn(NodeEvent, &str) + Send>;
 
 /// A request, and the callback that gets the reply.
 pub(crate) struct Outgoing {
@@ -46,14 +48,17 @@ pub(super) const MOMENT: Duration = Duration::from_millis(3);
 /// defers a request need not wake the thread.
 pub(super) const NAP: Duration = Duration::from_millis(5);
 
-/// One or two requests, which are sent back to back.
-pub(super) type OneOrTwo = [Option<Outgoing>; 2];
-
 pub(super) enum Command {
-    Verbs(OneOrTwo),
+    /// Requests that are sent back to back.
+    Verbs(Vec<Outgoing>),
     FlushMark(FlushMark),
-    Dialed { dial: u64, found: Dialed },
-    Close { give_up_after: Duration },
+    Dialed {
+        dial: u64,
+        found: Dialed,
+    },
+    Close {
+        give_up_after: Duration,
+    },
     Dropped,
 }
 

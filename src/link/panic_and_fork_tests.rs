@@ -21,7 +21,7 @@ fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
         connect_timeout: Duration::from_secs(10),
         max_reply: 1 << 20,
     };
-    Link::open(config, Box::new(on_notice), Box::new(|_| ())).unwrap()
+    Link::open(config, Box::new(on_notice), Box::new(|_, _| ())).unwrap()
 }
 
 /// A request, and a receiver of the code that answers it, disconnected if the request is dropped.
@@ -57,7 +57,7 @@ fn after_two_panics_the_link_does_no_more_than_answer_and_ends_when_dropped() {
     assert_eq!(panics.load(Ordering::SeqCst), 2);
     for _ in 0..2 {
         let (verb, told) = verb();
-        link.send([Some(verb), None]);
+        link.send(vec![verb]);
         assert_eq!(answer(&told), Some(SESSION_EXPIRED));
     }
     assert!(link.lease().is_err());
@@ -88,9 +88,9 @@ fn in_a_forked_process_nothing_is_sent_and_nobody_waits() {
     // Locked, as another thread may have left them when the process was forked.
     let left = (lines.line.lock(), lines.put_off.lock(), lines.info.lock());
     let [first, second, third] = [(); 3].map(|()| verb());
-    assert!(link.send([Some(first.0), None]));
+    assert!(link.send(vec![first.0]));
     link.later(DeferredRequest { verb: second.0, is_wanted: Box::new(|| true) });
-    link.send([Some(third.0), None]);
+    link.send(vec![third.0]);
     link.flushed_by(Deadline::NEVER);
     assert_eq!([first.1, second.1, third.1].map(|told| answer(&told)), [None; 3]);
     assert_eq!(link.lease(), Err(End::Closed));

@@ -15,9 +15,7 @@ use super::core::Incoming;
 use super::dial::{Access, Dial, Dialed, Wanted};
 use super::lease;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
-use super::messages::{
-    Command, DeferredRequest, LinkConfig, NAP, OnEvent, OnNotice, Outgoing, Waker,
-};
+use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing, Waker};
 use crate::logging;
 use crate::rt::{Moment, Receiver, Sender};
 use crate::session_notice::{End, Info, Notice};
@@ -132,7 +130,7 @@ impl Runner {
         put_off.into_iter().for_each(|(_, later)| expired(later.verb));
         for command in &self.commands {
             match command {
-                Command::Verbs(verbs) => verbs.into_iter().flatten().for_each(expired),
+                Command::Verbs(verbs) => verbs.into_iter().for_each(expired),
                 Command::Dropped => return,
                 _ => {}
             }
@@ -275,29 +273,31 @@ impl Runner {
         for said in all_said {
             match said {
                 Incoming::Answer(on_answer, answer) => survive(|| on_answer(answer)),
-                Incoming::Event(path) => survive(|| (self.on_event)(&path)),
+                Incoming::Event(event, path) => survive(|| (self.on_event)(event, &path)),
             }
         }
     }
 
-    /// Sends the deferred requests that are due and still wanted.
+    /// Sends the deferred requests that are due. What is no longer wanted goes first, so that the
+    /// thread need not wake for it.
     fn catch_up(&mut self, line: &mut LockedConnection) {
-        let mut put_off = self.shared.put_off.lock();
-        if put_off.all.is_empty() {
-            return;
-        }
-        let now = Moment::now();
-        let due = put_off.all.partition_point(|(due, _)| *due <= now);
-        let due: Vec<DeferredRequest> = put_off.all.drain(..due).map(|(_, later)| later).collect();
-        drop(put_off);
-        if !due.is_empty() && !self.commands.is_empty() {
-            // Earlier requests go first: one may remove the watch that is set here.
-            self.obey(line);
-        }
-        for DeferredRequest { verb, is_wanted } in due {
-            if is_wanted() {
-                line.core.verb(verb.operation, &verb.body, verb.on_answer, now);
+        let mut is_first = true;
+        loop {
+            let Some((due, later)) = self.shared.put_off.lock().all.pop_front() else { return };
+            let now = Moment::now();
+            let is_due = due <= now;
+            if is_due && std::mem::take(&mut is_first) && !self.commands.is_empty() {
+                // Earlier requests go first: one may remove the watch that is set here.
+                self.obey(line);
             }
+            if !(later.is_wanted)() {
+                continue;
+            }
+            if !is_due {
+                return self.shared.put_off.lock().all.push_front((due, later));
+            }
+            let Outgoing { operation, body, on_answer } = later.verb;
+            line.core.verb(operation, &body, on_answer, now);
         }
     }
 

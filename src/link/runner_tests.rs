@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::dial::{Access, Auth, Resolver};
 use super::frame::{ConnectResponse, Frame};
 use super::handle::Link;
-use super::messages::{LinkConfig, OnEvent, OnNotice, Outgoing};
+use super::messages::{DeferredRequest, LinkConfig, OnEvent, OnNotice, Outgoing};
 use crate::connect_string::Host;
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{RawReply, code, op, xid};
@@ -78,7 +78,7 @@ fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
         }
     };
     // Until then, the link's thread reads nothing more.
-    let on_event = move |_: &str| {
+    let on_event = move |_, _: &str| {
         busy.send(()).unwrap();
         let _ = stopped.recv();
     };
@@ -89,7 +89,7 @@ fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
     grant(&stream).unwrap();
     is_attached.recv_timeout(LONG).unwrap();
     let [(first, answered), (second, unanswered)] = [asked(), asked()];
-    link.send([Some(first), Some(second)]);
+    link.send(vec![first, second]);
     let request = read_frame(&stream).unwrap();
     let event = Frame::reply(xid::WATCH, -1, code::OK).int(3).int(3).buffer(b"/a").finish();
     stream.write_all(&event).unwrap();
@@ -99,12 +99,48 @@ fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
     // The second request is not read, so this resets the connection.
     drop(stream);
     while link.shared.line.lock().broken.is_none() {
-        link.send([Some(asked().0), None]);
+        link.send(vec![asked().0]);
         thread::yield_now();
     }
     drop(stop);
     assert_eq!(answered.recv_timeout(LONG), Ok(code::NO_NODE));
     assert_eq!(unanswered.recv_timeout(LONG), Ok(code::CONNECTION_LOSS));
+}
+
+#[test]
+fn deferred_requests_are_sent_in_their_order_but_for_those_that_nobody_wants() {
+    let (listener, host) = listen();
+    let (attached, is_attached) = mpsc::channel();
+    let on_notice = move |notice| {
+        if notice == Notice::Attached {
+            let _ = attached.send(());
+        }
+    };
+    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(|_, _| ())));
+    let (mut stream, _) = listener.accept().unwrap();
+    grant(&stream).unwrap();
+    is_attached.recv_timeout(LONG).unwrap();
+    let [(first, of_first), (second, of_second), (unwanted, of_unwanted)] =
+        [(); 3].map(|()| asked());
+    let (open, gate) = mpsc::channel::<()>();
+    // Until the others are queued behind it, the link's thread does not learn whether it is wanted.
+    let after_the_others = move || {
+        let _ = gate.recv();
+        true
+    };
+    link.later(DeferredRequest { verb: first, is_wanted: Box::new(after_the_others) });
+    link.later(DeferredRequest { verb: unwanted, is_wanted: Box::new(|| false) });
+    link.later(DeferredRequest { verb: second, is_wanted: Box::new(|| true) });
+    drop(open);
+    for error in [code::NO_NODE, code::NO_AUTH] {
+        let request = read_frame(&stream).unwrap();
+        let reply = Frame::reply(number_of(&request), 5, error).finish();
+        stream.write_all(&reply).unwrap();
+    }
+    assert_eq!(of_first.recv_timeout(LONG), Ok(code::NO_NODE));
+    assert_eq!(of_second.recv_timeout(LONG), Ok(code::NO_AUTH));
+    let nobody = of_unwanted.recv_timeout(LONG);
+    assert_eq!(nobody, Err(mpsc::RecvTimeoutError::Disconnected), "it was sent, or is kept");
 }
 
 /// A session whose credentials are no longer accepted is closed without them, and not asked for again
@@ -117,7 +153,7 @@ fn a_session_that_no_server_lets_in_is_not_asked_for_without_a_pause() {
         let _ = tell.send(notice);
     };
     let secret = Auth { scheme: "digest".to_owned(), credentials: b"user:secret".to_vec() };
-    let link = link(host, vec![secret], (Box::new(on_notice), Box::new(|_| ())));
+    let link = link(host, vec![secret], (Box::new(on_notice), Box::new(|_, _| ())));
     let (stream, _) = listener.accept().unwrap();
     let auth_reply = |error| Frame::reply(xid::AUTH, 0, error).finish();
     grant(&stream).unwrap();
@@ -152,7 +188,7 @@ fn a_session_that_no_server_lets_in_is_not_asked_for_without_a_pause() {
 #[test]
 fn a_new_session_that_comes_after_the_end_is_closed() {
     let (listener, host) = listen();
-    let link = link(host, Vec::new(), (Box::new(|_| ()), Box::new(|_| ())));
+    let link = link(host, Vec::new(), (Box::new(|_| ()), Box::new(|_, _| ())));
     let (stream, _) = listener.accept().unwrap();
     let line = link.shared.line.lock();
     link.close(LONG);

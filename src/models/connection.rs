@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
 use crate::session::connection::{
-    Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, OneOrTwo, Reply, Reports,
-    Request, Submission,
+    Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Reports, Request,
+    Submission,
 };
 use crate::session::notify::Waiter;
 use crate::session::session::{ended, until_attached};
@@ -77,8 +77,8 @@ struct Wire {
 }
 
 impl Connection for Wire {
-    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
-        for Submission { request, on_reply } in requests.into_iter().flatten() {
+    fn submit(&self, requests: Vec<Submission>) -> bool {
+        for Submission { request, on_reply } in requests {
             self.world.ask(self.session, on_reply, |server| answer(server, self.session, request));
         }
         true

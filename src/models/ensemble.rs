@@ -12,6 +12,7 @@ use crate::rt::shuttled::{one_in, start_always};
 use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Answered, Fault, OnReply, Reply, Reports, Stat};
 use crate::session_notice::{End, Notice};
+use crate::wire_values::NodeEvent;
 
 /// How opening a session may fail. Each number *n* means one time in *n*; 0 means never.
 #[derive(Clone, Copy, Default)]
@@ -65,7 +66,7 @@ pub(super) enum Task {
     Break,
     Attach,
     End(End),
-    Tell(String),
+    Tell(NodeEvent, String),
     /// The answer to a request that was sent on the connection of this number.
     Answer(u64, OnReply, Answer<Reply>),
 }
@@ -248,9 +249,14 @@ impl Server {
 
     fn fire(&mut self, aspect: Aspect, path: &str) {
         let watch = (aspect, path.to_owned());
+        // Nodes have no data here.
+        let event = match aspect {
+            Aspect::Node => NodeEvent::Deleted,
+            Aspect::Children => NodeEvent::ChildrenChanged,
+        };
         for seat in self.sessions.values_mut() {
             if seat.watched.remove(&watch) {
-                seat.link.put(Task::Tell(path.to_owned()));
+                seat.link.put(Task::Tell(event, path.to_owned()));
             }
         }
     }
@@ -337,7 +343,7 @@ fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
                 tell(Notice::Attached);
             }
             Task::Break | Task::Attach => {}
-            Task::Tell(path) => reports.watches.tell(&path),
+            Task::Tell(event, path) => reports.watches.tell(event, &path),
             Task::Answer(connection, on_reply, answer) => {
                 let mut lasts = false;
                 seat(&mut |seat| lasts = seat.attached && seat.connection == connection);

@@ -9,6 +9,7 @@ use crate::rt::{AtomicBool, AtomicU64, Deadline, Mutex};
 use crate::session::cancel::Cancel;
 use crate::session::notify::{Signal, Signals, Waiter};
 use crate::session::watches::Watches;
+use crate::wire_values::NodeEvent;
 
 #[test]
 fn who_subscribes_before_looking_misses_nothing() {
@@ -76,7 +77,7 @@ fn every_waiter_of_a_node_hears_of_its_end() {
                 node.watched
             };
             if tell {
-                table.tell(paths[which]);
+                table.tell(NodeEvent::Deleted, paths[which]);
             }
         });
         drop(watches.subscribe("/a", Arc::new(|| ())));

@@ -289,11 +289,7 @@ impl Once {
         let place = NodeConfig::at(self.target.client.clone(), &self.below("done")?);
         place.ask(LIST, |session, node| {
             session.sync()?;
-            let mut keys = match session.children(node, false)? {
-                Some(keys) => keys.to_vec(),
-                None => return Ok(Vec::new()),
-            };
-            keys.sort();
+            let keys = session.children(node, false)?.unwrap_or_default().sorted();
             let paths: Vec<String> = keys.iter().map(|key| path::join(node, key)).collect();
             let mut marks = Vec::with_capacity(keys.len());
             for (key, found) in keys.iter().zip(session.read_each(&paths)) {

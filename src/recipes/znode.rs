@@ -137,7 +137,9 @@ impl Znode {
     ///
     /// As for [`Znode`].
     pub fn children(&self) -> Result<Option<Vec<String>>> {
-        self.target.ask(LIST, |session, node| Ok(session.children(node, false)?.map(sorted)))
+        self.target.ask(LIST, |session, node| {
+            Ok(session.children(node, false)?.map(|names| names.sorted()))
+        })
     }
 
     /// Reads the node's ACL; `None` if the node does not exist.
@@ -164,7 +166,7 @@ impl Znode {
     /// change; `None` while the node does not exist.
     pub fn observe_children(&self) -> Changes<Option<Vec<String>>> {
         self.target.observe(LIST, |view: &mut View<'_>, node: &str| {
-            Ok(view.list_or_making(node)?.map(sorted))
+            Ok(view.list_or_making(node)?.map(|names| names.sorted()))
         })
     }
 
@@ -405,12 +407,6 @@ pub(super) fn first_version(session: &Session, node: &str, made: &Created) -> An
 
 fn read(session: &Session, node: &str) -> Answer<Option<Versioned>> {
     Ok(session.data(node, false)?.map(|(data, stat)| Versioned::new(data, &stat)))
-}
-
-fn sorted(names: impl AsRef<Vec<String>>) -> Vec<String> {
-    let mut names = names.as_ref().clone();
-    names.sort();
-    names
 }
 
 /// Creates the node; with `parents`, also its missing parents, with that ACL.

@@ -1,28 +1,26 @@
 //! The machine's own threads and clocks.
 
 use std::io;
+use std::sync::Arc;
+use std::thread::{self, Thread};
 use std::time::Instant;
 
-use super::Deadline;
-use super::Receiver;
-use super::Sender;
-use super::bounded;
+use super::{Deadline, Receiver, Sender, TryRecvError, bounded};
 
 #[cfg_attr(test, expect(unused_imports, reason = "tests name them elsewhere"))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 
-#[cfg_attr(test, expect(unused_imports, reason = "tests have a condvar of their own"))]
 pub(crate) use parking_lot::{Condvar, Mutex};
 
 pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+    thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
 pub(crate) use std::thread::ThreadId;
 
 /// Identifies the calling thread.
 pub(crate) fn thread_id() -> ThreadId {
-    std::thread::current().id()
+    thread::current().id()
 }
 
 /// The clock that deadlines are measured by.
@@ -35,31 +33,51 @@ pub(crate) fn random() -> u128 {
     uuid::Uuid::new_v4().as_u128()
 }
 
-/// A bell, and the receiver that waits for it.
+/// A bell, and the end of the thread that waits for it: a channel for one message.
 pub(crate) fn bell() -> (Bell, Rung) {
-    let (ring, rung) = bounded(1);
-    (Bell(ring), Rung(rung))
+    let ((ring, rung), sleeper) = (bounded(1), Arc::default());
+    (Bell { ring, sleeper: Arc::clone(&sleeper) }, Rung { rung, sleeper })
 }
 
+/// The thread to unpark. The channel's own way to wait spins and yields before it sleeps; with many
+/// waiters, that takes most of the processor time.
+type Sleeper = Arc<Mutex<Option<Thread>>>;
+
 #[derive(Clone, Debug)]
-pub(crate) struct Bell(Sender<()>);
+pub(crate) struct Bell {
+    ring: Sender<()>,
+    sleeper: Sleeper,
+}
 
 impl Bell {
     /// A bell that has been rung already needs no second ring.
     pub(crate) fn ring(&self) {
-        let _ = self.0.try_send(());
+        if self.ring.try_send(()).is_ok() {
+            let sleeper = self.sleeper.lock().take();
+            sleeper.iter().for_each(Thread::unpark);
+        }
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Rung(Receiver<()>);
+pub(crate) struct Rung {
+    rung: Receiver<()>,
+    sleeper: Sleeper,
+}
 
 impl Rung {
     /// Returns when the bell was rung since the last wait, or at the deadline.
     pub(crate) fn wait(&self, until: Deadline) {
-        match until.instant() {
-            None => drop(self.0.recv()),
-            Some(end) => drop(self.0.recv_deadline(end)),
+        while self.rung.try_recv() == Err(TryRecvError::Empty) && !until.has_passed() {
+            *self.sleeper.lock() = Some(thread::current());
+            // A ring before that has found nobody to unpark.
+            if !self.rung.is_empty() {
+                continue;
+            }
+            match until.instant() {
+                None => thread::park(),
+                Some(end) => thread::park_timeout(end.saturating_duration_since(now())),
+            }
         }
     }
 }
@@ -67,6 +85,41 @@ impl Rung {
 #[cfg(test)]
 impl Rung {
     pub(super) fn is_rung(&self) -> bool {
-        !self.0.is_empty()
+        !self.rung.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn each_ring_ends_a_wait() {
+        let ((ping, pinged), (pong, ponged)) = (bell(), bell());
+        let answers = thread::spawn(move || {
+            for _ in 0..10_000 {
+                pinged.wait(Deadline::NEVER);
+                pong.ring();
+            }
+        });
+        for _ in 0..10_000 {
+            ping.ring();
+            ponged.wait(Deadline::NEVER);
+        }
+        answers.join().unwrap();
+        let (_bell, rung) = bell();
+        let end = Deadline::after(Duration::from_millis(1));
+        rung.wait(end);
+        assert!(end.has_passed());
+    }
+
+    #[test]
+    fn a_bell_that_was_rung_twice_ends_one_wait() {
+        let (bell, rung) = bell();
+        bell.ring();
+        bell.ring();
+        rung.wait(Deadline::NEVER);
+        assert!(!rung.is_rung());
     }
 }

@@ -249,8 +249,8 @@ impl fmt::Debug for StateSubscription {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Entries in the table of watches: one for each node that is held or kept, one for each call
-    /// that waits for an event from the ensemble, and one for each shared or kept node whose holder
+    /// Entries in the table of watches: one for each node that is held or kept, one for each node
+    /// that a waiting call watches, and one for each shared or kept node whose holder
     /// watches for other contenders.
     pub watches: usize,
     /// Nodes that the server watches for this client's session, as far as the client knows; `None`

@@ -16,6 +16,7 @@ use crate::rt::Deadline;
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
 
+pub(crate) use super::names::Names;
 pub(crate) use crate::session_notice::Info;
 pub(crate) use crate::wire_values::Stat;
 
@@ -154,9 +155,6 @@ impl fmt::Display for Fault {
 /// A node's data and stat, if the node exists.
 pub(crate) type Found = Option<(Vec<u8>, Stat)>;
 
-/// Children's names, in no order.
-pub(crate) type Names = Arc<Vec<String>>;
-
 pub(crate) type Answer<T> = Result<T, Fault>;
 
 /// `None` if the node does not exist.
@@ -294,9 +292,6 @@ pub(crate) struct Submission {
     pub(crate) on_reply: OnReply,
 }
 
-/// One or two values, for requests that are sent back to back.
-pub(crate) type OneOrTwo<T> = [Option<T>; 2];
-
 /// One session's connection with the ensemble: a link, a program's handle, or a simulated one.
 /// [`Verbs`](super::verbs::Verbs) builds all of a session's requests on this. Dropping it ends the
 /// session.
@@ -305,13 +300,13 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// server, in the order of all requests and events; with a lost connection or session; or at
     /// once, if it is too large or there are too many. Returns whether all requests so far are
     /// certain to reach the server if the connection lasts.
-    fn submit(&self, requests: OneOrTwo<Submission>) -> bool;
+    fn submit(&self, requests: Vec<Submission>) -> bool;
 
     /// Sends one request, possibly a few milliseconds late, and only if it is still wanted then. If
     /// the connection is lost before, there may be no answer.
     fn later(&self, asked: Submission, is_wanted: IsWanted) {
         if is_wanted() {
-            self.submit([Some(asked), None]);
+            self.submit(vec![asked]);
         }
     }
 

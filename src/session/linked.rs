@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{
-    Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, OneOrTwo,
-    ReadRaw, Reply, Reports, Request, Step, StepReply, Submission, Transacted,
+    Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, ReadRaw,
+    Reply, Reports, Request, Step, StepReply, Submission, Transacted,
 };
+use super::names::Names;
 use super::notify::Waiter;
 use super::session::{rejected, until_attached};
 use crate::acl::{Acl, Permissions};
@@ -42,7 +43,7 @@ impl Ensemble for LinkEnsemble {
                 told.note(notice);
                 on_notice(notice);
             }),
-            Box::new(move |path| watches.tell(path)),
+            Box::new(move |event, path| watches.tell(event, path)),
         )?;
         let deadline = Deadline::after(limit);
         let attached = until_attached(&status, waiter, deadline, stop);
@@ -91,8 +92,8 @@ impl Ensemble for LinkEnsemble {
 struct LinkedConnection(Link);
 
 impl Connection for LinkedConnection {
-    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
-        self.0.send(requests.map(|asked| asked.map(verb)))
+    fn submit(&self, requests: Vec<Submission>) -> bool {
+        self.0.send(requests.into_iter().map(verb).collect())
     }
 
     fn later(&self, asked: Submission, is_wanted: IsWanted) {
@@ -313,11 +314,17 @@ fn stat(raw: &RawReply) -> Result<Reply, Malformed> {
     Fields(&raw.body).stat().map(Reply::Stat)
 }
 
+fn listed(fields: &mut Fields<'_>) -> Result<Names, Malformed> {
+    let count = fields.count()?;
+    let length = fields.0.len().saturating_sub(4 * count);
+    Names::try_collect(length, (0..count).map(|_| fields.string()))
+}
+
 fn names(raw: &RawReply) -> Result<Reply, Malformed> {
-    Fields(&raw.body).strings().map(|names| Reply::Names(Arc::new(names)))
+    listed(&mut Fields(&raw.body)).map(Reply::Names)
 }
 
 fn names_and_stat(raw: &RawReply) -> Result<Reply, Malformed> {
     let mut fields = Fields(&raw.body);
-    Ok(Reply::NamesAndStat(Arc::new(fields.strings()?), fields.stat()?))
+    Ok(Reply::NamesAndStat(listed(&mut fields)?, fields.stat()?))
 }

@@ -12,7 +12,7 @@
 //! - In the background: [`reaper`] (deletes), [`callbacks`], [`reports`] (of events), and [`abandonable_call`] (calls on a
 //!   program's handle, which cannot be interrupted), on [`workers`]. [`late_queue_items`]: items
 //!   that came too late for the calls that took them.
-//! - [`create_parents`]: creates nodes and their missing parents.
+//! - [`names`]: lists of children. [`create_parents`]: creates nodes and their missing parents.
 
 pub(crate) mod abandonable_call;
 #[cfg(feature = "zookeeper")]
@@ -25,6 +25,7 @@ pub(crate) mod connection;
 pub(crate) mod create_parents;
 pub(crate) mod late_queue_items;
 mod linked;
+pub(crate) mod names;
 pub(crate) mod notify;
 pub(crate) mod pending_reply;
 pub(crate) mod reaper;

@@ -38,11 +38,9 @@ impl Waiter {
 /// The signals to give when something happens.
 #[derive(Default)]
 pub(crate) struct Signals {
-    entries: Mutex<(u64, Entries)>,
+    /// By the subscription's number, and so given in that order.
+    entries: Mutex<(u64, BTreeMap<u64, Signal>)>,
 }
-
-/// Signals by the subscription's number, and so given in that order.
-pub(super) type Entries = BTreeMap<u64, Signal>;
 
 impl Signals {
     pub(crate) fn subscribe(self: &Arc<Self>, signal: Signal) -> Subscription {

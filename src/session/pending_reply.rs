@@ -1,14 +1,14 @@
-//! Waits for the reply to one request, or to two.
+//! Waits for the replies to requests that were sent together.
 
 use std::mem;
 use std::sync::Arc;
 
-use super::connection::{Answer, Answered, Fault, OnAnswer, OnReply, OneOrTwo, Reply};
+use super::connection::{Answer, Answered, Fault, OnAnswer, OnReply, Reply};
 use super::notify::Signal;
 use super::time_limit::TimeLimit;
 use crate::rt::{Condvar, Mutex};
 
-/// The answers to one request, or two.
+/// The answers to one request, or to several.
 pub(crate) struct PendingReply<'a> {
     shared: Arc<ReplySlot>,
     limit: Option<&'a TimeLimit>,
@@ -22,7 +22,7 @@ struct ReplySlot {
 }
 
 struct ReplyState {
-    answers: OneOrTwo<Answered>,
+    answers: Vec<Option<Answered>>,
     missing: usize,
     /// Called with the first answer if the caller no longer waits for it.
     late: Option<OnAnswer<Reply>>,
@@ -31,7 +31,8 @@ struct ReplyState {
 impl<'a> PendingReply<'a> {
     /// For the answers to `count` requests, to a caller that waits within this limit.
     pub(crate) fn new(count: usize, limit: Option<&'a TimeLimit>) -> PendingReply<'a> {
-        let state = ReplyState { answers: [None, None], missing: count, late: None };
+        let answers = std::iter::repeat_with(|| None).take(count).collect();
+        let state = ReplyState { answers, missing: count, late: None };
         let bell = limit.map(TimeLimit::bell);
         let shared = ReplySlot { state: Mutex::new(state), done: Condvar::new(), bell };
         PendingReply { shared: Arc::new(shared), limit }
@@ -46,22 +47,42 @@ impl<'a> PendingReply<'a> {
         })
     }
 
+    /// Waits as `wait_all` does, for a number of answers that is known.
+    pub(crate) fn wait<const N: usize>(
+        self,
+        late: &mut Option<OnAnswer<Reply>>,
+    ) -> [Answer<Reply>; N] {
+        let mut all = self.wait_all(late);
+        std::array::from_fn(|_| all.next().unwrap_or(Err(Fault::SessionEnded)))
+    }
+
     /// Waits for all answers, or until the limit is over: an answer that has not come by then
     /// counts as a lost connection. If the first answer is missing then, `late` is taken, and
     /// called with that answer when it comes.
-    pub(crate) fn wait(self, late: &mut Option<OnAnswer<Reply>>) -> [Answer<Reply>; 2] {
+    pub(crate) fn wait_all(
+        self,
+        late: &mut Option<OnAnswer<Reply>>,
+    ) -> impl Iterator<Item = Answer<Reply>> {
+        let (answers, missing) = self.wait_or_give_up(late);
+        // A dropped answer means that the session is over.
+        let or_missing = move |answer: Option<Answered>| {
+            answer.map_or_else(|| Err(missing.clone()), Answered::read)
+        };
+        answers.into_iter().map(or_missing)
+    }
+
+    /// Returns the answers, and what a missing one means.
+    fn wait_or_give_up(self, late: &mut Option<OnAnswer<Reply>>) -> (Vec<Option<Answered>>, Fault) {
         let mut state = self.shared.state.lock();
         while state.missing > 0 {
             match self.limit {
                 None => self.shared.done.wait(&mut state),
                 Some(limit) if limit.is_over() => {
                     let answers = mem::take(&mut state.answers);
-                    if answers[0].is_none() {
+                    if answers.first().is_none_or(Option::is_none) {
                         state.late = late.take();
                     }
-                    drop(state);
-                    let lost = || Err(Fault::ConnectionLoss);
-                    return answers.map(|answer| answer.map_or_else(lost, Answered::read));
+                    return (answers, Fault::ConnectionLoss);
                 }
                 Some(limit) => {
                     drop(state);
@@ -70,9 +91,7 @@ impl<'a> PendingReply<'a> {
                 }
             }
         }
-        let answers = mem::take(&mut state.answers);
-        drop(state);
-        answers.map(given)
+        (mem::take(&mut state.answers), Fault::SessionEnded)
     }
 }
 

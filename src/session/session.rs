@@ -281,7 +281,7 @@ mod tests {
     use super::*;
     use crate::rt::{Receiver, Sender, unbounded};
     use crate::session::connection::{
-        Answered, Connection, Created, Info, OnReply, OneOrTwo, Reply, Request, Submission,
+        Answered, Connection, Created, Info, OnReply, Reply, Request, Submission,
     };
     use std::thread;
     use std::time::Duration;
@@ -293,8 +293,8 @@ mod tests {
     struct Passes(Sender<(Request, OnReply)>);
 
     impl Connection for Passes {
-        fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
-            for Submission { request, on_reply } in requests.into_iter().flatten() {
+        fn submit(&self, requests: Vec<Submission>) -> bool {
+            for Submission { request, on_reply } in requests {
                 self.0.send((request, on_reply)).unwrap();
             }
             true
@@ -339,7 +339,7 @@ mod tests {
     }
 
     fn names() -> Names {
-        Arc::new(vec!["x".to_owned()])
+        ["x"].into_iter().collect()
     }
 
     fn lists(

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use super::connection::{
     Answer, Answered, Blocking, Connection, Created, Enqueued, Fault, Found, IsWanted, Names,
-    NodeKind, OnAnswer, OnReply, OneOrTwo, Reply, Request, Stat, Step, Submission, Transacted,
-    or_none,
+    NodeKind, OnAnswer, OnReply, Reply, Request, Stat, Step, Submission, Transacted, or_none,
 };
 use super::notify::Waiter;
 use super::pending_reply::PendingReply;
@@ -162,8 +161,8 @@ impl Verbs {
         let (watches, path) = (Arc::clone(&self.watches), path.clone());
         let on_reply = Box::new(move |answered: Answered| {
             // A watch on a missing node waits for its creation.
-            if answered.finds().is_some_and(|is_there| is_there || awaits) {
-                watches.is_set(&path);
+            if let Some(is_there) = answered.finds().filter(|is_there| *is_there || awaits) {
+                watches.is_set(&path, is_there);
             }
             on_reply(answered);
         });
@@ -171,14 +170,20 @@ impl Verbs {
     }
 
     fn submit(&self, request: Request, on_reply: OnReply) -> bool {
-        self.connection.submit([Some(self.asked(request, on_reply)), None])
+        self.connection.submit(vec![self.asked(request, on_reply)])
     }
 
-    fn begin(&self, request: Request) -> PendingReply<'_> {
+    /// Sends requests back to back.
+    fn begin<const N: usize>(&self, requests: [Request; N]) -> PendingReply<'_> {
+        self.begin_all(requests.into_iter())
+    }
+
+    fn begin_all(&self, requests: impl ExactSizeIterator<Item = Request>) -> PendingReply<'_> {
         #[cfg(test)]
         self.connection.hesitate();
-        let pending = PendingReply::new(1, self.limit());
-        self.submit(request, pending.on_reply(0));
+        let pending = PendingReply::new(requests.len(), self.limit());
+        let asked = |(number, request)| self.asked(request, pending.on_reply(number));
+        self.connection.submit(requests.enumerate().map(asked).collect());
         pending
     }
 
@@ -194,7 +199,7 @@ impl Verbs {
             Some(handle) => handle.call(request),
             None if self.is_over() => Err(Fault::ConnectionLoss),
             None => {
-                let [answer, _] = self.begin(request).wait(late);
+                let [answer] = self.begin([request]).wait(late);
                 answer
             }
         }
@@ -219,15 +224,7 @@ impl Verbs {
         if self.is_over() {
             return [const { Err(Fault::ConnectionLoss) }; 2];
         }
-        #[cfg(test)]
-        self.connection.hesitate();
-        let pending = PendingReply::new(2, self.limit());
-        let both: OneOrTwo<Submission> = [
-            Some(self.asked(first, pending.on_reply(0))),
-            Some(self.asked(second, pending.on_reply(1))),
-        ];
-        self.connection.submit(both);
-        pending.wait(late)
+        self.begin([first, second]).wait(late)
     }
 
     fn ask(&self, request: impl Fn() -> Request) -> Answer<Reply> {
@@ -258,9 +255,8 @@ impl Verbs {
                 all.extend(window.iter().map(|_| Err(Fault::ConnectionLoss)));
                 continue;
             }
-            let begun: Vec<_> = window.iter().map(|path| self.begin(request(path))).collect();
-            all.extend(begun.into_iter().zip(window).map(|(pending, path)| {
-                let [answer, _] = pending.wait(&mut None);
+            let begun = self.begin_all(window.iter().map(|path| request(path)));
+            all.extend(begun.wait_all(&mut None).zip(window).map(|(answer, path)| {
                 or_none(match answer {
                     Err(Fault::Busy) => again(path),
                     answer => answer.and_then(read),
@@ -443,9 +439,24 @@ impl Verbs {
 
     /// As `read` without a watch, of many nodes, in as few round trips as possible.
     pub(crate) fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
-        let all = self.ask_each(paths, |path| Request::data(path, false), data);
-        let one = |(path, read): (&String, _)| self.or_its_stat(path, false, read);
+        self.read_each_or_watch(paths, false)
+    }
+
+    fn read_each_or_watch(&self, paths: &[String], watch: bool) -> Vec<Answer<Found>> {
+        let all = self.ask_each(paths, |path| Request::data(path, watch), data);
+        let one = |(path, read): (&String, _)| self.or_its_stat(path, watch, read);
         paths.iter().zip(all).map(one).collect()
+    }
+
+    /// As `read` with a watch, of several nodes, in one round trip if possible. A lost connection
+    /// or session is an error of all.
+    pub(crate) fn watch_each(&self, paths: &[String]) -> Answer<Vec<Answer<Found>>> {
+        let all = self.read_each_or_watch(paths, true);
+        let is_lost = |fault: &&Fault| matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded);
+        match all.iter().filter_map(|one| one.as_ref().err()).find(is_lost) {
+            Some(lost) => Err(lost.clone()),
+            None => Ok(all),
+        }
     }
 
     /// Whether the node exists; if not, sets a watch for its creation. The watch stays at the
@@ -528,7 +539,7 @@ impl Verbs {
         });
         let watch = self.asked(Request::children(path::parent(path), true), on_children);
         let exists = self.asked(Request::exists(path, false), on_exists);
-        self.connection.submit([Some(watch), Some(exists)]);
+        self.connection.submit(vec![watch, exists]);
     }
 
     /// Lists a node's children and sets a watch on them.
@@ -598,7 +609,7 @@ mod tests {
     }
 
     impl Connection for Notes {
-        fn submit(&self, _requests: OneOrTwo<Submission>) -> bool {
+        fn submit(&self, _requests: Vec<Submission>) -> bool {
             self.said.lock().push("submit");
             self.is_certain
         }

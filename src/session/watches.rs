@@ -5,11 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::notify::{Entries, Signal, Subscription};
+use super::notify::{Signal, Subscription};
 use crate::rt::Mutex;
+use crate::wire_values::NodeEvent;
 
 /// How many watches for which no call waits any more may stay at the server.
 const LITTER: usize = if cfg!(test) { 4 } else { 64 };
+
+/// Called with what has happened to a node, and when a watch is set on it, in the order of the
+/// server's answers and events; it may only signal.
+pub(crate) type OnNodeEvent = Arc<dyn Fn(NodeEvent) + Send + Sync>;
 
 /// See the module.
 #[derive(Default)]
@@ -20,19 +25,42 @@ pub(crate) struct Watches {
 #[derive(Default)]
 struct Table {
     next: u64,
-    entries: BTreeMap<String, Entries>,
+    /// By the subscription's number.
+    entries: BTreeMap<String, BTreeMap<u64, OnNodeEvent>>,
     /// Nodes with a watch at the server, as far as its answers say.
     set: BTreeSet<String>,
     /// Those of them for which no call is registered.
     litter: BTreeSet<String>,
 }
 
+impl Table {
+    fn listeners(&self, path: &str) -> Vec<OnNodeEvent> {
+        let of_path = self.entries.get(path);
+        of_path.map(|all| all.values().cloned().collect()).unwrap_or_default()
+    }
+}
+
 impl Watches {
+    /// Has the signal given at each event of the node.
     pub(crate) fn subscribe(self: &Arc<Self>, path: &str, signal: Signal) -> Subscription {
+        let signal = move |event| {
+            if event != NodeEvent::Watched {
+                signal();
+            }
+        };
+        self.subscribe_to_events(path, Arc::new(signal))
+    }
+
+    /// As `subscribe`, for a call to which it matters what has happened.
+    pub(crate) fn subscribe_to_events(
+        self: &Arc<Self>,
+        path: &str,
+        on_event: OnNodeEvent,
+    ) -> Subscription {
         let mut table = self.table.lock();
         table.next += 1;
         let id = table.next;
-        table.entries.entry(path.to_owned()).or_default().insert(id, signal);
+        table.entries.entry(path.to_owned()).or_default().insert(id, on_event);
         table.litter.remove(path);
         drop(table);
         let (watches, path) = (Arc::clone(self), path.to_owned());
@@ -52,27 +80,28 @@ impl Watches {
         }
     }
 
-    pub(crate) fn tell(&self, path: &str) {
+    /// Passes an event on.
+    pub(crate) fn tell(&self, event: NodeEvent, path: &str) {
         let mut table = self.table.lock();
         table.set.remove(path);
         table.litter.remove(path);
-        let of_path: Vec<Signal> = match table.entries.get(path) {
-            Some(of_path) => of_path.values().cloned().collect(),
-            None => return,
-        };
+        let all = table.listeners(path);
         drop(table);
-        for signal in of_path {
-            signal();
-        }
+        all.iter().for_each(|on_event| on_event(event));
     }
 
-    /// Notes that the server has set a watch. Call this in the order of the server's answers and
-    /// events.
-    pub(crate) fn is_set(&self, path: &str) {
+    /// Notes that the server has set a watch, on a node that `is_there` or is to come. Call this in
+    /// the order of the server's answers and events.
+    pub(crate) fn is_set(&self, path: &str, is_there: bool) {
         let mut table = self.table.lock();
         table.set.insert(path.to_owned());
-        if !table.entries.contains_key(path) {
+        let all = table.listeners(path);
+        if all.is_empty() {
             table.litter.insert(path.to_owned());
+        }
+        drop(table);
+        if is_there {
+            all.iter().for_each(|on_event| on_event(NodeEvent::Watched));
         }
     }
 
@@ -133,7 +162,7 @@ mod tests {
             watches.subscribe("/a", two.bell()),
             watches.subscribe("/b", other.bell()),
         ];
-        watches.tell("/a");
+        watches.tell(NodeEvent::Deleted, "/a");
         one.wait(Deadline::NEVER);
         two.wait(Deadline::NEVER);
         assert!(!other.rung.is_rung());
@@ -158,7 +187,7 @@ mod tests {
         let watches = Arc::new(Watches::default());
         for number in 0..LITTER {
             let subscription = watches.subscribe(&format!("/{number}"), nobody());
-            watches.is_set(&format!("/{number}"));
+            watches.is_set(&format!("/{number}"), true);
             drop(subscription);
         }
         watches
@@ -172,13 +201,13 @@ mod tests {
         assert_eq!((removed(&watches).len(), watches.at_the_server()), (0, 0));
         // Watches that have fired, that were never set, or for which a call waits are not removed.
         let watches = littered();
-        watches.tell("/0");
+        watches.tell(NodeEvent::Deleted, "/0");
         assert!(removed(&watches).is_empty());
         drop(watches.subscribe("/never set", nobody()));
         assert!(removed(&watches).is_empty());
         let _one = watches.subscribe("/1", nobody());
-        watches.is_set("/late"); // when its waiter has gone
-        watches.is_set("/later");
+        watches.is_set("/late", true); // when its waiter has gone
+        watches.is_set("/later", true);
         let removed = removed(&watches);
         assert_eq!(removed.len(), LITTER);
         assert!(!removed.contains(&"/1".to_owned()) && removed.contains(&"/late".to_owned()));

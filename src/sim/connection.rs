@@ -9,9 +9,7 @@ use super::world::{LinkId, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::schedule::current;
 use crate::rt::{self, Deadline};
-use crate::session::connection::{
-    Connection, Ensemble, Info, IsWanted, OneOrTwo, Reports, Submission,
-};
+use crate::session::connection::{Connection, Ensemble, Info, IsWanted, Reports, Submission};
 use crate::session::notify::Waiter;
 use crate::session::session::ended;
 use crate::session_notice::End;
@@ -70,9 +68,9 @@ pub(super) struct SimulatedConnection {
 }
 
 impl Connection for SimulatedConnection {
-    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
+    fn submit(&self, requests: Vec<Submission>) -> bool {
         self.world.act(|world| {
-            requests.into_iter().flatten().for_each(|asked| world.send(self.link, asked));
+            requests.into_iter().for_each(|asked| world.send(self.link, asked));
         });
         // No delay is simulated here: it would not be bound by the caller's deadline.
         true

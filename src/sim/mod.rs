@@ -30,6 +30,7 @@ use world::Operation;
 use crate::Cancel;
 use crate::DistributedLock;
 use crate::rt::schedule::current;
+use crate::wire_values::NodeEvent;
 
 /// How many seeds a run tries by default.
 const SEEDS: u64 = 5_000;
@@ -262,7 +263,7 @@ fn a_flood_of_events_has_a_holder_ask_one_at_a_time() {
             stage.eventually("the first watch", || asked() > 0);
             let before = asked();
             for _ in 0..1_000 {
-                session.watches().tell(guard.path());
+                session.watches().tell(NodeEvent::Written, guard.path());
             }
             let at_once = asked() - before;
             // If the first watch is still under way, or about to be, no request is added.

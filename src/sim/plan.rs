@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::world::{Habits, Operation, RequestStage, Trap};
+use crate::NodeNaming;
 use crate::acl::{Acl, Permissions};
 use crate::rt::schedule::{Process, Schedule};
 
@@ -27,6 +28,7 @@ pub(super) enum Recipe {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) recipe: Recipe,
+    pub(super) naming: NodeNaming,
     pub(super) habits: Habits,
     /// The longest time that a thread takes to go on.
     pub(super) lag: Duration,
@@ -230,6 +232,7 @@ impl Plan {
             habits,
             threads,
             faults,
+            naming: if chance.chance(25) { NodeNaming::Kazoo } else { NodeNaming::Curator },
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::acl::{Acl, Permissions};
 use crate::path;
 use crate::session::connection::{Created, Fault, NodeKind, Stat, Step, StepReply};
+use crate::wire_values::NodeEvent;
 
 /// One server's state, which follows from the transactions it has applied.
 #[derive(Clone, Debug)]
@@ -79,17 +80,10 @@ pub(super) enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trigger {
     pub(super) path: String,
-    pub(super) on: On,
+    /// What clients are told, and so which watches fire: those on the node, on its children, or both.
+    pub(super) event: NodeEvent,
     /// Whether clients may read the node.
     pub(super) readable: bool,
-}
-
-/// Which watches fire: those on the node, on its children, or both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum On {
-    Node,
-    Children,
-    Gone,
 }
 
 /// Returns what an ACL grants to every client: no client has credentials here.
@@ -115,8 +109,8 @@ impl Node {
         }
     }
 
-    fn trigger(&self, path: &str, on: On) -> Trigger {
-        Trigger { path: path.to_owned(), on, readable: self.allows(Permissions::READ) }
+    fn trigger(&self, path: &str, event: NodeEvent) -> Trigger {
+        Trigger { path: path.to_owned(), event, readable: self.allows(Permissions::READ) }
     }
 
     fn stat(&self) -> Stat {
@@ -293,7 +287,7 @@ impl Tree {
                     next: 0,
                     container: *container,
                 };
-                let made = node.trigger(path, On::Node);
+                let made = node.trigger(path, NodeEvent::Created);
                 self.nodes.insert(path.clone(), node);
                 let (parent, is_old) = (path::parent(path), self.is_old);
                 let children = self.nodes.get_mut(parent).map(|node| {
@@ -303,7 +297,7 @@ impl Tree {
                     node.next = next(node.next, 1);
                     node.child_changes += 1;
                     node.children_zxid = zxid;
-                    node.trigger(parent, On::Children)
+                    node.trigger(parent, NodeEvent::ChildrenChanged)
                 });
                 [made].into_iter().chain(children).collect()
             }
@@ -314,7 +308,7 @@ impl Tree {
                     node.mtime = *time;
                     node.mzxid = zxid;
                     node.version += 1;
-                    node.trigger(path, On::Node)
+                    node.trigger(path, NodeEvent::Written)
                 });
                 written.into_iter().collect()
             }
@@ -342,13 +336,13 @@ impl Tree {
 
     fn remove(&mut self, zxid: i64, path: &str) -> Vec<Trigger> {
         let Some(node) = self.nodes.remove(path) else { return Vec::new() };
-        let gone = node.trigger(path, On::Gone);
+        let gone = node.trigger(path, NodeEvent::Deleted);
         let parent = path::parent(path);
         let children = self.nodes.get_mut(parent).map(|node| {
             node.children.remove(path::last(path));
             node.child_changes += 1;
             node.children_zxid = zxid;
-            node.trigger(parent, On::Children)
+            node.trigger(parent, NodeEvent::ChildrenChanged)
         });
         [gone].into_iter().chain(children).collect()
     }

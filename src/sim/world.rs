@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::tree::{Change, On, Transaction, Tree, Trigger};
+use super::tree::{Change, Transaction, Tree, Trigger};
 use crate::acl::{Acl, Permissions};
 use crate::link::request_limit::Sizes;
 use crate::path;
@@ -23,6 +23,7 @@ use crate::session::connection::{
     Submission,
 };
 use crate::session_notice::{End, Notice};
+use crate::wire_values::NodeEvent;
 
 /// The longest time that a link takes to resume after its process was stopped.
 const RESUMPTION: Duration = Duration::from_millis(5);
@@ -118,7 +119,7 @@ struct Link {
     touches: u64,
     sent: VecDeque<Sent>,
     /// Watch events that the client's event thread has not passed on yet.
-    events: VecDeque<String>,
+    events: VecDeque<(NodeEvent, String)>,
     seen: usize,
     cut_until: Duration,
     give_up_at: Duration,
@@ -159,7 +160,7 @@ struct Sent {
 
 enum Item {
     Reply(u64, Answer<Reply>),
-    Event(String),
+    Event(NodeEvent, String),
     /// The server has closed the connection.
     End,
 }
@@ -367,7 +368,8 @@ impl Inner {
     /// even if another one has taken its place.
     fn tidy_later(&self, triggers: &[Trigger]) {
         let Some(most) = self.habits.tidies else { return };
-        for Trigger { path, .. } in triggers.iter().filter(|trigger| trigger.on == On::Children) {
+        let of_children = |trigger: &&Trigger| trigger.event == NodeEvent::ChildrenChanged;
+        for Trigger { path, .. } in triggers.iter().filter(of_children) {
             if self.leader.has_outlived_its_children(path) {
                 let (at, path) = (schedule().time() + schedule().some(most), path.clone());
                 self.later(at, move |inner| {
@@ -440,16 +442,17 @@ impl Inner {
             return;
         }
         let path = &trigger.path;
-        let fired = match trigger.on {
-            On::Node => connection.node_watches.remove(path),
-            On::Children => connection.child_watches.remove(path),
+        let fired = match trigger.event {
+            NodeEvent::Created | NodeEvent::Written => connection.node_watches.remove(path),
+            NodeEvent::ChildrenChanged => connection.child_watches.remove(path),
             // A client that watches both the node and its children gets one event.
-            On::Gone => {
+            NodeEvent::Deleted => {
                 connection.node_watches.remove(path) | connection.child_watches.remove(path)
             }
+            NodeEvent::Other | NodeEvent::Watched => false,
         };
         if fired && (trigger.readable || !self.habits.discreet) {
-            self.push(link, Item::Event(path.clone()));
+            self.push(link, Item::Event(trigger.event, path.clone()));
         }
     }
 
@@ -498,10 +501,10 @@ impl Inner {
                     None => {}
                 }
             }
-            Item::Event(path) => {
+            Item::Event(event, path) => {
                 // Later replies may overtake an event: a link keeps the order, but a program's
                 // handle has a separate thread for events.
-                self.links[link].events.push_back(path);
+                self.links[link].events.push_back((event, path));
                 let at = self.arrival();
                 self.later_at(link, at, move |inner| inner.pass_on(link));
             }
@@ -515,10 +518,10 @@ impl Inner {
 
     fn pass_on(&mut self, link: LinkId) {
         let one = &mut self.links[link];
-        let Some(path) = one.events.pop_front() else { return };
-        trace!("session {}: event on {path}", one.session);
+        let Some((event, path)) = one.events.pop_front() else { return };
+        trace!("session {}: {event:?} {path}", one.session);
         let watches = Arc::clone(&one.reports.lock().watches);
-        self.effects.push((one.process, Box::new(move || watches.tell(&path))));
+        self.effects.push((one.process, Box::new(move || watches.tell(event, &path))));
     }
 
     /// Sends a request when the link gets to it, if it is still wanted then.
@@ -687,7 +690,7 @@ impl Inner {
                 if *watch && found.is_ok() {
                     self.watch(link, |watched| &mut watched.child_watches, path);
                 }
-                found.map(|names| Reply::Names(Arc::new(names)))
+                found.map(|names| Reply::Names(names.iter().collect()))
             }
             Request::ChildrenAndStat { path, watch } => {
                 let tree = &self.servers[server].tree;
@@ -696,7 +699,7 @@ impl Inner {
                 if *watch && found.is_ok() {
                     self.watch(link, |watched| &mut watched.child_watches, path);
                 }
-                found.map(|(names, stat)| Reply::NamesAndStat(Arc::new(names), stat))
+                found.map(|(names, stat)| Reply::NamesAndStat(names.iter().collect(), stat))
             }
             Request::Unwatch { path } => {
                 if let Some(connection) = &mut self.links[link].connection {

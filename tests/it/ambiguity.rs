@@ -203,7 +203,7 @@ fn s36_an_adopted_waiter_keeps_its_place() {
     rig.proxy.drop_reply_on(opcode::CREATE, "_c_", 1);
     let lock = rig.lock("a");
     let waiter = thread::spawn(move || lock.lock().unwrap());
-    eventually(LONG, "the waiter's watch", || rig.zk.stats().watches == 1);
+    eventually(LONG, "the waiter's watch", || rig.zk.stats().watches == 2);
     let queue = mutex(&other, &rig.site.base, "a").contenders().unwrap();
     assert_eq!(queue.len(), 2, "{queue:?}");
     holder.unlock().unwrap();

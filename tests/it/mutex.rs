@@ -239,11 +239,12 @@ fn s09_one_value_locks_again_and_again() {
     site.finish([zk]);
 }
 
+/// The first three waiters watch all who are ahead of them; the later ones, the node before theirs.
 #[test]
 fn s10_when_a_middle_waiter_leaves_only_the_next_one_wakes_and_watches_the_right_node() {
     skip_without_server!();
     let site = Site::own("s10");
-    let proxies = [(); 2].map(|()| Proxy::start(site.server().addr()));
+    let proxies = [(); 4].map(|()| Proxy::start(site.server().addr()));
     let clients = proxies.each_ref().map(quiet_client);
     let zk = site.client();
     let lock = strict(&zk, &site.base, "a");
@@ -251,33 +252,44 @@ fn s10_when_a_middle_waiter_leaves_only_the_next_one_wakes_and_watches_the_right
     let leaves = Cancel::new();
     let (granted, grants) = mpsc::channel();
     thread::scope(|scope| {
-        let middle = scope.spawn(|| kind(lock.lock_with(&leaves)));
-        wait_for_contenders(&site, "a", 2);
-        for (number, zk) in clients.iter().enumerate() {
-            let (lock, granted) = (mutex(zk, &site.base, "a"), granted.clone());
+        let wait = |number: usize| {
+            let (lock, granted) = (mutex(&clients[number], &site.base, "a"), granted.clone());
             scope.spawn(move || {
                 let guard = lock.lock().unwrap();
                 granted.send(number).unwrap();
                 drop(guard);
             });
-            assert!(proxies[number].wait_for_request(opcode::GET_DATA, SOON), "no watch");
-        }
-        let contenders = lock.contenders().unwrap();
+            // All who are ahead and its own node, or the node before.
+            let watches = [2, 3, 1, 1][number];
+            assert!(proxies[number].wait_for_requests(opcode::GET_DATA, watches, SOON), "no watch");
+        };
+        (0..2).for_each(wait);
+        let middle = scope.spawn(|| kind(lock.lock_with(&leaves)));
+        wait_for_contenders(&site, "a", 4);
+        (2..4).for_each(wait);
+        let paths: Vec<_> =
+            lock.contenders().unwrap().into_iter().map(|contender| contender.path).collect();
+        let ahead = |count: usize| paths[..count].iter().rev().map(String::as_str);
         leaves.cancel();
         assert_eq!(middle.join().unwrap(), ErrorKind::Cancelled);
-        assert!(proxies[0].wait_for_requests(opcode::GET_DATA, 2, SOON), "no new watch");
-        assert_eq!(watched(&proxies[0]), [&*contenders[1].path, holder.path()]);
-        assert_eq!(watched(&proxies[1]), [&*contenders[2].path]);
+        // It sees that three are left, and watches them all.
+        assert!(proxies[2].wait_for_requests(opcode::GET_DATA, 5, SOON), "no new watch");
+        let again = [&*paths[3]].into_iter().chain(ahead(3)).chain([&*paths[4]]);
+        assert_eq!(watched(&proxies[2]), again.collect::<Vec<_>>());
+        for (number, own) in [(0, 1), (1, 2)] {
+            let expected: Vec<_> = ahead(own).chain([&*paths[own]]).collect();
+            assert_eq!(watched(&proxies[number]), expected);
+        }
+        assert_eq!(watched(&proxies[3]), [&*paths[4]]);
         drop(holder);
-        assert_eq!(grants.recv_timeout(SOON), Ok(0));
-        assert_eq!(grants.recv_timeout(SOON), Ok(1));
+        for number in 0..4 {
+            assert_eq!(grants.recv_timeout(SOON), Ok(number));
+        }
     });
-    for (proxy, wakes) in proxies.iter().zip([2, 1]) {
+    // Only who has not watched all ahead of it lists again.
+    for (proxy, lists) in proxies.iter().zip([1, 1, 2, 2]) {
         eventually(SOON, "the delete", || proxy.count(opcode::DELETE) == 1);
-        // Each list but the last finds a predecessor to watch; in the end the own node may be
-        // watched.
-        assert!((wakes..=wakes + 1).contains(&watched(proxy).len()), "{:?}", watched(proxy));
-        assert_eq!(proxy.count(opcode::GET_CHILDREN), wakes as u64 + 1, "lists");
+        assert_eq!(proxy.count(opcode::GET_CHILDREN), lists, "lists");
         assert_eq!(proxy.count(opcode::CREATE), 1);
     }
     drop(lock);
@@ -836,7 +848,7 @@ fn a_contender_that_may_not_be_read_is_waited_for_all_the_same() {
     assert!(lock.try_lock().unwrap().is_none());
     let waiter = thread::spawn(move || lock.try_lock_for(Duration::from_secs(10)));
     eventually(Duration::from_secs(5), "a waiter that watches", || {
-        site.children("a").len() == 2 && site.server().counter("zk_watch_count") == 1
+        site.children("a").len() == 2 && site.server().counter("zk_watch_count") == 2
     });
     raw.delete(&theirs).unwrap();
     let guard = waiter.join().unwrap().unwrap();
@@ -882,7 +894,7 @@ fn a_waiter_whose_watch_was_spent_for_nothing_looks_again() {
     let lock = mutex(&zk, &site.base, "a");
     let waiter = thread::spawn(move || lock.try_lock_for(Duration::from_secs(20)));
     eventually(Duration::from_secs(5), "a waiter that watches", || {
-        site.children("a").len() == 2 && site.server().counter("zk_watch_count") == 1
+        site.children("a").len() == 2 && site.server().counter("zk_watch_count") == 2
     });
     raw.set_acl(&theirs, &[raw::Acl::new(raw::ALL, "digest", "nobody:nothing")]).unwrap();
     raw.delete(&theirs).unwrap();

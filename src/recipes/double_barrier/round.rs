@@ -9,7 +9,7 @@ use crate::contend::rule::in_grant_order;
 use crate::contend::ticket::{ContenderKind, Ticket};
 use crate::path;
 use crate::rt::AtomicBool;
-use crate::session::connection::{Answer, Fault, Step};
+use crate::session::connection::{Answer, Fault, Names, Step};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
@@ -174,7 +174,7 @@ fn check(path: &str, version: Option<i32>) -> Step {
 
 /// The participants among the children, in the order in which they came; without those that this
 /// session has given up already.
-fn members(session: &Session, whole: &str, children: &[String], count: usize) -> Vec<String> {
+fn members(session: &Session, whole: &str, children: &Names, count: usize) -> Vec<String> {
     let leaving = session.leaving(whole);
     let ours = in_grant_order(children).into_iter().filter(|ticket| {
         let permits = usize::try_from(ticket.permits()).unwrap_or(usize::MAX);

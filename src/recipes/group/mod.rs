@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::client_core::{ClaimedName, ClientCore};
-use crate::session::connection::{Answer, Fault, Stat};
+use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
@@ -212,7 +212,7 @@ fn members(
     core: &Weak<ClientCore>,
     session: &Session,
     node: &str,
-    ids: &[String],
+    ids: &Names,
 ) -> Answer<Vec<Member>> {
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
@@ -236,7 +236,7 @@ fn members(
         // A member that has gone meanwhile is not listed.
         if let Some((data, stat)) = read {
             found.push(Member {
-                id: id.clone(),
+                id: id.to_owned(),
                 data,
                 session: SessionId::of_owner(stat.ephemeral_owner),
                 since: created_at(&stat),

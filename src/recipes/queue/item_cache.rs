@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::item_names::{Item, Layout};
 use crate::rt::{self, AtomicBool, Mutex};
-use crate::session::connection::Stat;
+use crate::session::connection::{Names, Stat};
 use crate::session::notify::{Signal, Signals, Subscription};
 use crate::session::session::Session;
 
@@ -197,7 +197,7 @@ impl ItemCache {
     pub(crate) fn learn(
         &self,
         on: &SeenOn,
-        children: &[String],
+        children: &Names,
         queue: Option<&Stat>,
         watch: Option<ItemWatch>,
     ) -> usize {
@@ -428,8 +428,7 @@ mod tests {
     }
 
     fn learn(cache: &ItemCache, on: &SeenOn, names: &[&str]) -> usize {
-        let children: Vec<String> =
-            names.iter().map(|name| format!("qn-000000000{name}")).collect();
+        let children = names.iter().map(|name| format!("qn-000000000{name}")).collect();
         cache.learn(on, &children, Some(&queue(7, 20)), Some(watch()))
     }
 
@@ -579,7 +578,7 @@ mod tests {
         met.is_gone();
         cache.forget();
         assert!(cache.is_out(&on) && !cache.is_watched(&on));
-        let children: Vec<String> = (0..5).map(|n| format!("qn-000000000{n}")).collect();
+        let children = (0..5).map(|n| format!("qn-000000000{n}")).collect();
         cache.learn(&on, &children, Some(&queue(30, 40)), Some(watch()));
         let (first, claimed) = claim(&cache, &on).unwrap();
         assert!(first == 0 && claimed.is_made_at(40));

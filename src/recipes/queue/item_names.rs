@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::contend::ticket::SEQUENCE_MARGIN;
+use crate::session::connection::Names;
 
 /// How a queue names its items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ impl Layout {
     }
 
     /// The items among a queue's children, and the number of children that are not items.
-    pub(crate) fn sort(self, children: &[String]) -> (BTreeSet<Item>, usize) {
+    pub(crate) fn sort(self, children: &Names) -> (BTreeSet<Item>, usize) {
         let items: BTreeSet<Item> = children.iter().filter_map(|name| self.parse(name)).collect();
         let others = children.len() - items.len();
         (items, others)
@@ -83,7 +84,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn names(layout: Layout, children: &[&str]) -> Vec<String> {
-        let children: Vec<String> = children.iter().map(|&name| name.to_owned()).collect();
+        let children = children.iter().collect::<Names>();
         let (items, others) = layout.sort(&children);
         assert_eq!(items.len() + others, children.len());
         items.into_iter().map(|item| item.name).collect()

@@ -205,7 +205,7 @@ mod tests {
         let round = Round::new("7".to_owned(), ["a", "b"].into_iter());
         let mut seen = BTreeSet::new();
         let mut judged = |children: &[&str]| {
-            let children: Vec<String> = children.iter().map(|&name| name.to_owned()).collect();
+            let children = children.iter().collect();
             judge(&RoundState::new(&round, &children).participants, &mut seen)
         };
         assert_eq!(judged(&[]), None);

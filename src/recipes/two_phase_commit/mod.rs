@@ -16,7 +16,7 @@ use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::connection::{Answer, Fault, Stat, Step};
+use crate::session::connection::{Answer, Fault, Names, Stat, Step};
 use crate::session::create_parents::{Stamp, make_once};
 use crate::session::session::Session;
 use crate::session::wait::Wait;
@@ -306,10 +306,10 @@ fn forget(
 }
 
 /// One of the children that has children.
-fn parent_among(session: &Session, whole: &str, children: &[String]) -> Answer<Option<String>> {
+fn parent_among(session: &Session, whole: &str, children: &Names) -> Answer<Option<String>> {
     for child in children {
         if session.confirm(&path::join(whole, child))?.is_some_and(|stat| stat.children > 0) {
-            return Ok(Some(child.clone()));
+            return Ok(Some(child.to_owned()));
         }
     }
     Ok(None)

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::node_config::NodeConfig;
-use crate::session::connection::{Answer, Fault, Stat};
+use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
@@ -92,8 +92,8 @@ pub struct ParticipantState {
 }
 
 impl RoundState {
-    pub(super) fn new(round: &Round, children: &[String]) -> RoundState {
-        let children: BTreeSet<&str> = children.iter().map(String::as_str).collect();
+    pub(super) fn new(round: &Round, children: &Names) -> RoundState {
+        let children: BTreeSet<&str> = children.iter().collect();
         let has = |name: String| children.contains(name.as_str());
         let state = |name: &String| ParticipantState {
             name: name.clone(),

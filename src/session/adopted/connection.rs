@@ -8,8 +8,8 @@ use super::watchers::WatchKind;
 use crate::acl::Acl;
 use crate::rt::Deadline;
 use crate::session::connection::{
-    Answer, Answered, Blocking, Connection, Created, Fault, Info, Names, NodeKind, OneOrTwo, Reply,
-    Request, Stat, Step, StepReply, Submission, or_none,
+    Answer, Answered, Blocking, Connection, Created, Fault, Info, Names, NodeKind, Reply, Request,
+    Stat, Step, StepReply, Submission, or_none,
 };
 use crate::session::notify::Waiter;
 use crate::session::workers::Workers;
@@ -30,10 +30,10 @@ impl Drop for HandleConnection {
 
 impl Connection for HandleConnection {
     /// The session's own thread makes the requests, one after the other.
-    fn submit(&self, requests: OneOrTwo<Submission>) -> bool {
+    fn submit(&self, requests: Vec<Submission>) -> bool {
         let monitor = Arc::clone(&self.monitor);
         self.monitor.later(move || {
-            for Submission { request, on_reply } in requests.into_iter().flatten() {
+            for Submission { request, on_reply } in requests {
                 on_reply(Answered::Read(answer(&monitor, &request)));
             }
         });

@@ -12,6 +12,7 @@ use super::handle_trait::Handle;
 use crate::rt::{Condvar, Mutex};
 use crate::session::connection::{Answer, Fault};
 use crate::session::watches::Watches;
+use crate::wire_values::NodeEvent;
 
 /// How many watchers that may never be called are left in the crate.
 const LITTER: usize = if cfg!(test) { 4 } else { 256 };
@@ -172,7 +173,8 @@ impl ArmedWatcher {
         let Some(watchers) = self.watchers.upgrade() else { return };
         self.disarm(&watchers);
         // A panic would end the crate's thread for events.
-        let _ = catch_unwind(AssertUnwindSafe(|| watchers.watches.tell(&self.path)));
+        let _ =
+            catch_unwind(AssertUnwindSafe(|| watchers.watches.tell(NodeEvent::Other, &self.path)));
     }
 
     /// Takes the watcher out of force before any call is woken, so that those calls set a new one.
@@ -191,7 +193,9 @@ impl Drop for ArmedWatcher {
     fn drop(&mut self) {
         let Some(watchers) = self.watchers.upgrade() else { return };
         if self.disarm(&watchers) {
-            let _ = catch_unwind(AssertUnwindSafe(|| watchers.watches.tell(&self.path)));
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                watchers.watches.tell(NodeEvent::Other, &self.path)
+            }));
         }
     }
 }

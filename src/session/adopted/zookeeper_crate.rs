@@ -76,7 +76,7 @@ impl Handle for CrateHandle {
     }
 
     fn children(&self, path: &str) -> Answer<Option<Names>> {
-        or_none(self.call(|zk| zk.get_children(path, false)).map(Arc::new))
+        or_none(self.call(|zk| zk.get_children(path, false)).map(Names::from_iter))
     }
 
     fn address(&self) -> Option<usize> {
@@ -93,7 +93,8 @@ impl Handle for CrateHandle {
     }
 
     fn children_with(&self, path: &str, watcher: Watcher) -> Answer<Names> {
-        self.call(|zk| zk.get_children_w(path, move |_: WatchedEvent| watcher())).map(Arc::new)
+        self.call(|zk| zk.get_children_w(path, move |_: WatchedEvent| watcher()))
+            .map(Names::from_iter)
     }
 
     /// Asked to remove watches on children, of which there are none, the crate drops all others.

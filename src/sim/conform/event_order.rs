@@ -8,12 +8,12 @@ use crate::link::frame::Frame;
 use crate::link::handle::Link;
 use crate::link::messages::{LinkConfig, Outgoing};
 use crate::rt::{Receiver, Sender, bounded, unbounded};
-use crate::wire_values::{code, op};
+use crate::wire_values::{NodeEvent, code, op};
 
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
     Answer(i32, i32),
-    Event(String),
+    Event(NodeEvent, String),
 }
 
 struct Listener {
@@ -38,8 +38,8 @@ impl Listener {
             let _ = attach.try_send(notice);
         };
         let events = tell.clone();
-        let on_event = move |path: &str| {
-            let _ = events.send(Heard::Event(path.to_owned()));
+        let on_event = move |event, path: &str| {
+            let _ = events.send(Heard::Event(event, path.to_owned()));
         };
         let link = Link::open(config, Box::new(on_notice), Box::new(on_event)).expect("a link");
         attached.recv().expect("a session");
@@ -52,7 +52,7 @@ impl Listener {
         let on_answer = move |answer: crate::wire_values::RawReply| {
             let _ = tell.send(Heard::Answer(number, answer.error));
         };
-        self.link.send([Some(Outgoing { operation, body, on_answer: Box::new(on_answer) }), None]);
+        self.link.send(vec![Outgoing { operation, body, on_answer: Box::new(on_answer) }]);
     }
 
     fn hear(&self) -> Heard {
@@ -80,7 +80,7 @@ fn an_event_comes_before_the_reply_that_shows_its_change() {
             stranger.delete(node).expect("a deletion");
         }
         one.ask(4, op::EXISTS, node, flag(false));
-        let event = Heard::Event(node.to_owned());
+        let event = Heard::Event(NodeEvent::Deleted, node.to_owned());
         assert_eq!(one.hear(), event, "expected one event, although two watches fire");
         if own {
             assert_eq!(one.hear(), Heard::Answer(3, code::OK));

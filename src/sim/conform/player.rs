@@ -22,6 +22,7 @@ use crate::session::connection::{Created, Fault, NodeKind, Stat, Step, StepReply
 use crate::session::notify::{Subscription, Waiter};
 use crate::session::session::Session;
 use crate::session::status::SessionPhase;
+use crate::wire_values::NodeEvent;
 
 /// How long closing a session may take.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
@@ -95,7 +96,7 @@ struct PlayerSession {
 struct Heard {
     phase: SessionPhase,
     notices: Vec<String>,
-    events: Vec<String>,
+    events: Vec<(String, NodeEvent)>,
 }
 
 impl Heard {
@@ -135,7 +136,13 @@ impl PlayerSession {
         let (heard, what) = (Arc::clone(&self.heard), path.to_owned());
         let watches = self.session.watches();
         self.listens.entry(path.to_owned()).or_insert_with(|| {
-            watches.subscribe(path, Arc::new(move || heard.lock().events.push(what.clone())))
+            let note = move |event| {
+                // Servers tell nothing of it.
+                if event != NodeEvent::Watched {
+                    heard.lock().events.push((what.clone(), event));
+                }
+            };
+            watches.subscribe_to_events(path, Arc::new(note))
         });
     }
 
@@ -201,7 +208,9 @@ impl<G: Ground> Player<G> {
             // The nodes of one session are deleted in no fixed order.
             events.sort();
             let mut news = notices;
-            news.extend(events.iter().map(|path| self.shown(path)));
+            news.extend(
+                events.iter().map(|(path, event)| format!("{event:?} {}", self.shown(path))),
+            );
             if !seat.session.is_trusted() {
                 news.push("not trusted".to_owned());
             }
@@ -323,17 +332,12 @@ impl<G: Ground> Player<G> {
             }),
             "children" => told(session.children(&path, watch), |names| match names {
                 None => "nothing".to_owned(),
-                Some(names) => {
-                    let mut names = names.to_vec();
-                    names.sort();
-                    format!("{names:?}")
-                }
+                Some(names) => format!("{:?}", names.sorted()),
             }),
             "list" => told(session.list(&path, watch), |found| match found {
                 None => "nothing".to_owned(),
                 Some((names, stat)) => {
-                    let mut names = names.to_vec();
-                    names.sort();
+                    let names = names.sorted();
                     let (changes, count) = (stat.child_changes, stat.children);
                     let newest = self.zxid(stat.children_zxid);
                     format!("{names:?} {count} {changes} {newest} {}", self.stat(&stat))
@@ -426,11 +430,9 @@ impl<G: Ground> Player<G> {
     fn enter(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {
         let data = format!("of {}", self.shown(path));
         told(session.enter(path, data.as_bytes(), &acl_of(flags), drop), |entered| {
-            let siblings = entered.siblings.map_or("no list".to_owned(), |names| {
-                let mut names = names.to_vec();
-                names.sort();
-                format!("{names:?}")
-            });
+            let siblings = entered
+                .siblings
+                .map_or("no list".to_owned(), |names| format!("{:?}", names.sorted()));
             format!("{} among {siblings}", self.made(&entered.made))
         })
     }

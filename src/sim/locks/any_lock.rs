@@ -77,7 +77,8 @@ pub(super) enum Guard {
 impl Locks {
     pub(super) fn new(client: &Client, plan: &Plan, data: &str, acl: &[Acl], odd: bool) -> Locks {
         let mutex = |name| {
-            let builder = DistributedLock::builder(client, BASE, name).data(data).acl(acl);
+            let builder = DistributedLock::builder(client, BASE, name).naming(plan.naming);
+            let builder = builder.data(data).acl(acl);
             match plan.sharing {
                 None => builder.hand_over(HandOver::Off).build(),
                 Some(Sharing { turns, time, keep }) => {
@@ -86,14 +87,17 @@ impl Locks {
                 }
             }
         };
-        let read_write =
-            |name| DistributedRwLock::builder(client, BASE, name).data(data).acl(acl).build();
+        let read_write = |name| {
+            let builder = DistributedRwLock::builder(client, BASE, name).naming(plan.naming);
+            builder.data(data).acl(acl).build()
+        };
         match plan.recipe {
             Recipe::Mutex => Locks::Mutex(mutex("one")),
             Recipe::ReadWrite => Locks::ReadWrite(read_write("one")),
             Recipe::Semaphore { permits, disagreed } => {
                 let permits = permits + u32::from(disagreed && odd);
                 let builder = DistributedSemaphore::builder(client, BASE, "one", permits);
+                let builder = builder.naming(plan.naming);
                 Locks::Semaphore(builder.data(data).acl(acl).build())
             }
             Recipe::Multi { nodes } => {

@@ -1,0 +1,294 @@
+//! The nodes that a waiting call watches, and what it has heard of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::rt::Mutex;
+use crate::session::notify::{Signal, Subscription};
+use crate::session::watches::Watches;
+use crate::wire_values::NodeEvent;
+
+/// See the module.
+pub(super) struct WatchedNodes {
+    /// Rung when it is time to look again.
+    bell: Signal,
+    /// The connection that the watches were set on.
+    on: u64,
+    /// By the node's name.
+    subscriptions: HashMap<String, Subscription>,
+    heard: Arc<Mutex<Heard>>,
+}
+
+/// What was heard of the nodes.
+#[derive(Default)]
+struct Heard {
+    nodes: HashMap<String, News>,
+    /// The own node, if the other ones are all contenders ahead of it, and it stands as long as
+    /// nothing is heard of it: then the call is admitted once all the others are gone.
+    successor: Option<String>,
+}
+
+#[derive(Clone)]
+enum News {
+    Nothing,
+    /// The node is gone.
+    Gone,
+    /// Something else: what is so now must be read.
+    Unclear,
+    /// The holder is told instead.
+    ForHolder(Signal),
+}
+
+/// What a waiting call is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToDo {
+    Wait,
+    /// Look at the state of affairs.
+    Look,
+    /// Take the lock: all that were ahead are gone, and the own node stands.
+    Succeed,
+}
+
+impl Heard {
+    /// Notes an event, and returns what to signal.
+    fn note(&mut self, name: &str, event: NodeEvent, bell: &Signal) -> Option<Signal> {
+        let news = self.nodes.get_mut(name)?;
+        *news = match (&news, event) {
+            // A deletion that was heard before is that of an earlier node of this name.
+            (News::Gone, NodeEvent::Watched) => News::Nothing,
+            (_, NodeEvent::Watched) => return None,
+            (News::ForHolder(signal), _) => return Some(Arc::clone(signal)),
+            (News::Nothing, NodeEvent::Deleted) => News::Gone,
+            _ => News::Unclear,
+        };
+        // Of several nodes ahead, all must be gone.
+        (self.to_do() != ToDo::Wait).then(|| Arc::clone(bell))
+    }
+
+    fn to_do(&self) -> ToDo {
+        let of =
+            |wanted: fn(&News) -> bool| self.nodes.values().filter(|news| wanted(news)).count();
+        let unheard = of(|news| matches!(news, News::Nothing));
+        let gone = of(|news| matches!(news, News::Gone));
+        let all = self.nodes.len();
+        let Some(own) = &self.successor else {
+            return if unheard == all { ToDo::Wait } else { ToDo::Look };
+        };
+        match self.nodes.get(own) {
+            Some(News::Nothing) if gone + 1 == all => ToDo::Succeed,
+            Some(News::Nothing) if gone + unheard == all => ToDo::Wait,
+            _ => ToDo::Look,
+        }
+    }
+}
+
+impl WatchedNodes {
+    pub(super) fn new(bell: Signal) -> WatchedNodes {
+        WatchedNodes { bell, on: 0, subscriptions: HashMap::new(), heard: Arc::default() }
+    }
+
+    /// The connection that the watches were set on.
+    pub(super) fn on(&self) -> u64 {
+        self.on
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.retain(|_| false);
+    }
+
+    /// Keeps the watches that were set on this connection, have not fired, and are wanted.
+    pub(super) fn keep(&mut self, connection: u64, wanted: impl Fn(&str) -> bool) {
+        let is_same = self.on == connection;
+        self.on = connection;
+        self.retain(|name| is_same && wanted(name));
+    }
+
+    fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        let mut heard = self.heard.lock();
+        heard.successor = None;
+        heard.nodes.retain(|name, news| matches!(news, News::Nothing) && wanted(name));
+        let all = std::mem::take(&mut self.subscriptions).into_iter();
+        let (kept, ended): (HashMap<_, _>, HashMap<_, _>) =
+            all.partition(|(name, _)| heard.nodes.contains_key(name));
+        drop(heard);
+        self.subscriptions = kept;
+        // While nothing is locked.
+        drop(ended);
+    }
+
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.subscriptions.contains_key(name)
+    }
+
+    /// From here on, hears of the node. Call this before its watch is requested.
+    pub(super) fn subscribe(&mut self, watches: &Arc<Watches>, name: &str, path: &str) {
+        self.heard.lock().nodes.insert(name.to_owned(), News::Nothing);
+        let (heard, bell, of) = (Arc::clone(&self.heard), Arc::clone(&self.bell), name.to_owned());
+        let on_event = move |event| {
+            let signal = heard.lock().note(&of, event, &bell);
+            if let Some(signal) = signal {
+                signal();
+            }
+        };
+        let subscription = watches.subscribe_to_events(path, Arc::new(on_event));
+        self.subscriptions.insert(name.to_owned(), subscription);
+    }
+
+    pub(super) fn forget(&mut self, name: &str) {
+        self.heard.lock().nodes.remove(name);
+        self.subscriptions.remove(name);
+    }
+
+    /// Notes the answer to the request for a watch: the node is gone.
+    pub(super) fn is_gone(&mut self, name: &str) {
+        if let Some(news) = self.heard.lock().nodes.get_mut(name) {
+            *news = News::Gone;
+        }
+    }
+
+    /// Whether nothing was heard of the node.
+    pub(super) fn is_quiet(&self, name: &str) -> bool {
+        matches!(self.heard.lock().nodes.get(name), Some(News::Nothing))
+    }
+
+    /// From here on, the own node is admitted once all others are gone.
+    pub(super) fn admit(&mut self, own: &str) {
+        self.heard.lock().successor = Some(own.to_owned());
+    }
+
+    /// What to do, now that this is the connection.
+    pub(super) fn to_do(&self, connection: u64) -> ToDo {
+        if connection == self.on { self.heard.lock().to_do() } else { ToDo::Look }
+    }
+
+    /// Hands the watch of the own node over to its holder.
+    pub(super) fn take(&mut self, name: &str) -> Option<OwnWatch> {
+        let subscription = self.subscriptions.remove(name)?;
+        let (on, heard) = (self.on, Arc::clone(&self.heard));
+        Some(OwnWatch { on, subscription, heard, name: name.to_owned() })
+    }
+}
+
+/// The watch of the own node, from before it was admitted.
+pub(crate) struct OwnWatch {
+    /// The connection that it was set on.
+    pub(super) on: u64,
+    subscription: Subscription,
+    heard: Arc<Mutex<Heard>>,
+    name: String,
+}
+
+impl OwnWatch {
+    /// Gives this signal at each event from here on, for as long as the subscription lasts. Also
+    /// returns whether something was heard before.
+    pub(super) fn tell(self, signal: Signal) -> (Subscription, bool) {
+        let before = self.heard.lock().nodes.insert(self.name, News::ForHolder(signal));
+        (self.subscription, !matches!(before, Some(News::Nothing)))
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use crate::rt::AtomicU64;
+    use NodeEvent::{Deleted, Written};
+    use std::sync::atomic::Ordering::SeqCst;
+
+    /// Watches on connection 1, and how often the bell was rung.
+    fn rig(names: &[&str]) -> (WatchedNodes, Arc<Watches>, Arc<AtomicU64>) {
+        let rings = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&rings);
+        let bell: Signal = Arc::new(move || {
+            counted.fetch_add(1, SeqCst);
+        });
+        let (mut watched, watches) = (WatchedNodes::new(bell), Arc::<Watches>::default());
+        watched.keep(1, |_| true);
+        for name in names {
+            watched.subscribe(&watches, name, &format!("/{name}"));
+            watches.is_set(&format!("/{name}"), true);
+        }
+        (watched, watches, rings)
+    }
+
+    #[test]
+    fn only_the_last_of_all_ahead_to_go_wakes_the_successor() {
+        let (mut watched, watches, rings) = rig(&["a", "b", "own"]);
+        watched.admit("own");
+        watches.tell(Deleted, "/b");
+        assert_eq!((watched.to_do(1), rings.load(SeqCst)), (ToDo::Wait, 0));
+        watches.tell(Deleted, "/a");
+        assert_eq!((watched.to_do(1), rings.load(SeqCst)), (ToDo::Succeed, 1));
+        assert_eq!(watched.to_do(2), ToDo::Look, "on another connection, the own node may be gone");
+    }
+
+    #[test]
+    fn anything_but_a_deletion_ahead_has_the_call_look() {
+        for (path, event) in [("/a", Written), ("/own", Written), ("/own", Deleted)] {
+            for gone_first in [false, true] {
+                let (mut watched, watches, rings) = rig(&["a", "own"]);
+                watched.admit("own");
+                if gone_first {
+                    watches.tell(Deleted, "/a");
+                }
+                watches.tell(event, path);
+                let looks = (watched.to_do(1), rings.load(SeqCst) > 0);
+                assert_eq!(looks, (ToDo::Look, true), "{path} {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_before_the_answer_is_no_proof() {
+        let (mut watched, watches, _) = rig(&["own"]);
+        watched.subscribe(&watches, "a", "/a");
+        watches.tell(Deleted, "/a");
+        watches.is_set("/a", true);
+        watched.admit("own");
+        assert_eq!(watched.to_do(1), ToDo::Wait);
+        watched.is_gone("a");
+        assert_eq!(watched.to_do(1), ToDo::Succeed, "the answer says that it is gone");
+        watches.is_set("/a", false);
+        assert_eq!(watched.to_do(1), ToDo::Succeed, "only a later node's making is awaited");
+        // What the own node was asked for is not forgotten.
+        watches.tell(Written, "/own");
+        watches.is_set("/own", true);
+        assert_eq!(watched.to_do(1), ToDo::Look);
+    }
+
+    #[test]
+    fn without_a_successor_every_event_has_the_call_look() {
+        let (mut watched, watches, rings) = rig(&["a", "b"]);
+        watches.tell(Deleted, "/b");
+        assert_eq!((watched.to_do(1), rings.load(SeqCst)), (ToDo::Look, 1));
+        // What has fired must be watched again, and on another connection all must.
+        watched.keep(1, |_| true);
+        assert!(watched.contains("a") && !watched.contains("b"));
+        watched.keep(2, |_| true);
+        assert!(!watched.contains("a"));
+        assert_eq!((watches.len(), watched.to_do(2)), (0, ToDo::Wait));
+    }
+
+    #[test]
+    fn the_holder_hears_of_its_node_without_a_gap() {
+        for early in [false, true] {
+            let (mut watched, watches, _) = rig(&["own"]);
+            let own = watched.take("own").unwrap();
+            if early {
+                watches.tell(Deleted, "/own");
+            }
+            let told = Arc::new(AtomicU64::new(0));
+            let counted = Arc::clone(&told);
+            let (subscription, before) = own.tell(Arc::new(move || {
+                counted.fetch_add(1, SeqCst);
+            }));
+            assert_eq!(before, early);
+            drop(watched);
+            watches.is_set("/own", true);
+            watches.tell(Written, "/own");
+            assert_eq!(told.load(SeqCst), 1);
+            drop(subscription);
+            assert_eq!(watches.len(), 0);
+        }
+    }
+}
