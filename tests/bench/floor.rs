@@ -49,11 +49,11 @@ impl Floor {
         Ok(Socket::connect(&self.hosts)?)
     }
 
-    fn acquire_and_release(&self, path: &str, length: Duration) -> Outcome<Done> {
+    fn acquire_and_release(&self, path: &str, length: Duration, waits: Waits) -> Outcome<Done> {
         let mut socket = self.socket(path)?;
         let (create, list) = (create(path), on_path(path, Some(false)));
         let begin = Instant::now();
-        let (mut operations, mut deleting, mut waits) = (0, None, Waits::default());
+        let (mut operations, mut deleting, mut waits) = (0, None, waits);
         while begin.elapsed() < length {
             let node = waits.note(|| -> Outcome<String> {
                 let created = socket.send(CREATE, &create);
@@ -105,19 +105,21 @@ impl Hand for Floor {
             return Err("each thread of the floor has a connection and a lock of its own".into());
         }
         if threads == 1 {
-            return self.acquire_and_release(path, length);
+            return self.acquire_and_release(path, length, Waits::of_one_of(1));
         }
         thread::scope(|scope| {
             let floor = &*self;
             let work = |own| {
-                scope.spawn(move || floor.acquire_and_release(&format!("{path}/{own}"), length))
+                let path = format!("{path}/{own}");
+                let waits = Waits::of_one_of(threads);
+                scope.spawn(move || floor.acquire_and_release(&path, length, waits))
             };
             let working: Vec<_> = (0..threads).map(work).collect();
-            let mut all = Done { operations: 0, time: length, waits: Waits::default() };
+            let mut all = Done { operations: 0, time: length, waits: Waits::none() };
             for thread in working {
                 let done = thread.join().map_err(|_| "a thread panicked")??;
                 all.operations += done.operations;
-                all.waits.0.extend(done.waits.0);
+                all.waits.noted.extend(done.waits.noted);
             }
             Ok(all)
         })
@@ -129,7 +131,7 @@ impl Hand for Floor {
     fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done> {
         let mut socket = self.socket(path)?;
         let (create, list) = (create(path), on_path(path, Some(false)));
-        let mut done = Done { operations: 0, time: Duration::ZERO, waits: Waits::default() };
+        let mut done = Done { operations: 0, time: Duration::ZERO, waits: Waits::none() };
         for _ in 0..repeats {
             let mut nodes: Vec<String> = Vec::new();
             for _ in 0..=waiters {

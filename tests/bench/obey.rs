@@ -23,20 +23,32 @@ pub(crate) struct Done {
 
 /// When a thread asked for the lock and when it had it, each time until there are enough:
 /// nanoseconds of the system's clock, which all processes share.
-#[derive(Debug, Default)]
-pub(crate) struct Waits(pub(crate) Vec<[u64; 2]>);
+#[derive(Debug)]
+pub(crate) struct Waits {
+    pub(crate) noted: Vec<[u64; 2]>,
+    most: usize,
+}
 
 impl Waits {
-    /// Of how many acquisitions a thread notes when they happened.
+    /// Of how many acquisitions the threads of a process note together when they happened.
     const MOST: usize = 2_000;
 
+    pub(crate) fn of_one_of(threads: usize) -> Waits {
+        Waits { noted: Vec::new(), most: Waits::MOST / threads }
+    }
+
+    /// For work whose waits are not of interest.
+    pub(crate) fn none() -> Waits {
+        Waits { noted: Vec::new(), most: 0 }
+    }
+
     pub(crate) fn note<T>(&mut self, acquire: impl FnOnce() -> T) -> T {
-        if self.0.len() == Waits::MOST {
+        if self.noted.len() == self.most {
             return acquire();
         }
         let asked = now();
         let acquired = acquire();
-        self.0.push([asked, now()]);
+        self.noted.push([asked, now()]);
         acquired
     }
 }
@@ -96,6 +108,6 @@ fn carry_out(hand: &mut impl Hand, words: &[&str]) -> Outcome<Value> {
         ["hold", path, locks] => hand.hold(path, locks.parse()?)?,
         _ => return Err(format!("unknown order: {words:?}").into()),
     };
-    let Done { operations, time, waits: Waits(waits) } = done;
-    Ok(json!({ "operations": operations, "seconds": time.as_secs_f64(), "waits": waits }))
+    let Done { operations, time, waits } = done;
+    Ok(json!({ "operations": operations, "seconds": time.as_secs_f64(), "waits": waits.noted }))
 }

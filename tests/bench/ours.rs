@@ -90,7 +90,7 @@ impl Hand for Ours {
             let work = |lock: DistributedLock| {
                 move || {
                     start.wait();
-                    let (mut operations, mut waits) = (0, Waits::default());
+                    let (mut operations, mut waits) = (0, Waits::of_one_of(threads));
                     while !over.load(Ordering::Relaxed) {
                         drop(waits.note(|| lock.lock())?);
                         operations += 1;
@@ -103,17 +103,17 @@ impl Hand for Ours {
             let begin = Instant::now();
             thread::sleep(length);
             over.store(true, Ordering::Relaxed);
-            let (mut operations, mut waits) = (0, Waits::default());
+            let (mut operations, mut waits) = (0, Waits::none());
             for (count, of_thread) in all(working)? {
                 operations += count;
-                waits.0.extend(of_thread.0);
+                waits.noted.extend(of_thread.noted);
             }
             Ok(Done { operations, time: begin.elapsed(), waits })
         })
     }
 
     fn queue(&mut self, path: &str, waiters: usize, repeats: usize) -> Outcome<Done> {
-        let mut done = Done { operations: 0, time: Duration::ZERO, waits: Waits::default() };
+        let mut done = Done { operations: 0, time: Duration::ZERO, waits: Waits::none() };
         // Not with the locks' own `contenders`, which also reads each contender's data.
         let mut onlooker = Raw::connect(&self.hosts, SESSION)?;
         for _ in 0..repeats {
@@ -145,8 +145,7 @@ impl Hand for Ours {
         let held = (0..locks)
             .map(|own| Ok(self.lock(0, &format!("{path}/{own}"))?.lock()?))
             .collect::<Outcome<Vec<LockGuard>>>()?;
-        let done =
-            Done { operations: locks as u64, time: begin.elapsed(), waits: Waits::default() };
+        let done = Done { operations: locks as u64, time: begin.elapsed(), waits: Waits::none() };
         held.into_iter().try_for_each(LockGuard::unlock)?;
         Ok(done)
     }

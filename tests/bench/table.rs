@@ -176,7 +176,7 @@ fn notes(results: &Results) -> String {
   compiled again.
 - An acquisition lasts from the call until the lock is held. A hand-over lasts from when one process
   holds the lock, which it releases at once, until another one holds it. Both are those of the first
-  2,000 operations of each thread; the table has the medians of all rounds.
+  2,000 operations of each process; the table has the medians of all rounds.
 - Shares are those of processes, as parts of their mean.
 - The server runs with 512 MB of heap and otherwise with its defaults; with *nofsync* it has
   `zookeeper.forceSync=no`.

@@ -122,7 +122,7 @@ final class CuratorBench {
                 while (System.nanoTime() - begin < millis * 1_000_000) {
                     long asked = now();
                     lock.acquire();
-                    if (noted.size() < WAITS) {
+                    if (noted.size() < WAITS / threads) {
                         noted.add(new long[] {asked, now()});
                     }
                     lock.release();

@@ -80,7 +80,7 @@ class Bench:
             while time.monotonic() < end:
                 asked = time.time_ns()
                 lock.acquire()
-                if len(waits[own]) < WAITS:
+                if len(waits[own]) < WAITS // threads:
                     waits[own].append([asked, time.time_ns()])
                 lock.release()
                 operations[own] += 1

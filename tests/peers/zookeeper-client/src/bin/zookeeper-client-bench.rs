@@ -78,7 +78,7 @@ impl Bench {
                     while begin.elapsed() < length {
                         let asked = now();
                         let held = lock(&client, &path).await?;
-                        if waits.len() < WAITS {
+                        if waits.len() < WAITS / threads {
                             waits.push(format!("[{asked}, {}]", now()));
                         }
                         drop(held);
