@@ -281,12 +281,11 @@ impl Runner {
     /// Sends the deferred requests that are due. What is no longer wanted goes first, so that the
     /// thread need not wake for it.
     fn catch_up(&mut self, line: &mut LockedConnection) {
-        let mut is_first = true;
         loop {
             let Some((due, later)) = self.shared.put_off.lock().all.pop_front() else { return };
             let now = Moment::now();
             let is_due = due <= now;
-            if is_due && std::mem::take(&mut is_first) && !self.commands.is_empty() {
+            if is_due && !self.commands.is_empty() {
                 // Earlier requests go first: one may remove the watch that is set here.
                 self.obey(line);
             }

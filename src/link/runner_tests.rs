@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::dial::{Access, Auth, Resolver};
 use super::frame::{ConnectResponse, Frame};
 use super::handle::Link;
-use super::messages::{DeferredRequest, LinkConfig, OnEvent, OnNotice, Outgoing};
+use super::messages::{DeferredRequest, LinkConfig, MOMENT, OnEvent, OnNotice, Outgoing};
 use crate::connect_string::Host;
+use crate::rt::Moment;
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{RawReply, code, op, xid};
 
@@ -141,6 +142,54 @@ fn deferred_requests_are_sent_in_their_order_but_for_those_that_nobody_wants() {
     assert_eq!(of_second.recv_timeout(LONG), Ok(code::NO_AUTH));
     let nobody = of_unwanted.recv_timeout(LONG);
     assert_eq!(nobody, Err(mpsc::RecvTimeoutError::Disconnected), "it was sent, or is kept");
+}
+
+#[test]
+fn a_deferred_request_is_sent_behind_those_that_were_queued_before_it() {
+    let (listener, host) = listen();
+    let (attached, is_attached) = mpsc::channel();
+    let on_notice = move |notice| {
+        if notice == Notice::Attached {
+            let _ = attached.send(());
+        }
+    };
+    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(|_, _| ())));
+    let (mut stream, _) = listener.accept().unwrap();
+    grant(&stream).unwrap();
+    is_attached.recv_timeout(LONG).unwrap();
+    let [(first, of_first), (queued, of_queued), (second, of_second)] = [(); 3].map(|()| asked());
+    let (begin, begun) = mpsc::channel();
+    let (open, gate) = mpsc::channel::<()>();
+    let soon = Moment::now().plus(MOMENT);
+    // When it is due, the link's thread has the connection, so other threads' requests are queued.
+    let in_between = move || {
+        if Moment::now() >= soon {
+            let _ = begin.send(());
+            let _ = gate.recv();
+        }
+        true
+    };
+    link.later(DeferredRequest { verb: first, is_wanted: Box::new(in_between) });
+    begun.recv_timeout(LONG).unwrap();
+    link.send(vec![queued]);
+    link.later(DeferredRequest { verb: second, is_wanted: Box::new(|| true) });
+    let due = Moment::now().plus(MOMENT);
+    while Moment::now() < due {
+        thread::yield_now();
+    }
+    drop(open);
+    let all = [code::NO_NODE, code::NO_AUTH, code::BAD_VERSION];
+    for error in all {
+        let request = read_frame(&stream).unwrap();
+        let reply = Frame::reply(number_of(&request), 5, error).finish();
+        stream.write_all(&reply).unwrap();
+    }
+    let place = |told: mpsc::Receiver<i32>| {
+        let told = told.recv_timeout(LONG).unwrap();
+        all.iter().position(|error| *error == told)
+    };
+    assert!(place(of_queued) < place(of_second));
+    place(of_first);
 }
 
 /// A session whose credentials are no longer accepted is closed without them, and not asked for again
