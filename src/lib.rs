@@ -116,8 +116,8 @@
 //! - **One holder at a time** among all clients of the ensemble, provided that each stops when its
 //!   guard says that the lock is lost. A guard says so by this machine's own clock, before the
 //!   ensemble passes the lock on.
-//! - **First come, first served**: a release wakes one waiter, and the ensemble tells at most three
-//!   of it.
+//! - **First come, first served**: the release of a mutex wakes one waiter, and the ensemble sends
+//!   the news of it to at most three.
 //! - **No stray nodes**, however a call ends; **no false grant** by a node that is not the caller's.
 //! - **Limits are kept**, to within 50 ms, whatever the network does.
 //! - **Tokens grow** from holder to holder, within the life of one ensemble's data.

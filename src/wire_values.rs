@@ -58,7 +58,7 @@ pub(crate) mod xid {
     pub(crate) const SASL: i32 = 0;
 }
 
-/// What is told of a node that is watched.
+/// What has happened to a node that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NodeEvent {
     Created,

@@ -275,6 +275,7 @@ impl Attempt<'_> {
                     (session, Input::Begin { session: id })
                 }
             };
+            let is_successor = matches!(next, Input::Succeeded);
             let action = queue.step(next);
             let listed_at = self.listed_at.take();
             if let Some(listed_at) = listed_at.filter(|_| queue.is_blocked()) {
@@ -287,6 +288,12 @@ impl Attempt<'_> {
                 Action::Hold(place) => {
                     self.until_trusted(&session)?;
                     if session.status().now().ended.is_some() {
+                        continue;
+                    }
+                    // Something may have been heard meanwhile.
+                    let connection = session.status().now().connection;
+                    if is_successor && self.watched.to_do(connection) != ToDo::Succeed {
+                        event = Some(Input::Woken);
                         continue;
                     }
                     let Contention { client, node, noun, data, .. } = self.contention;
@@ -575,16 +582,21 @@ impl Attempt<'_> {
         let to_watch = names.iter().chain(own).filter(|name| !self.watched.contains(name));
         let to_watch: Vec<String> = to_watch.cloned().collect();
         let paths: Vec<String> = to_watch.iter().map(|name| path::join(&self.node, name)).collect();
+        let mut own_stands = own.is_some_and(|own| self.watched.contains(own));
         for (name, path) in to_watch.iter().zip(&paths) {
             self.watched.subscribe(session.watches(), name, path);
         }
-        let all = self.ask(session, move |store| store.watch_each(&paths), drop)?;
+        let all = match paths.is_empty() {
+            true => Ok(Vec::new()),
+            false => self.ask(session, move |store| store.watch_each(&paths), drop)?,
+        };
         let all = all.unwrap_or_else(|fault| vec![Err(fault); to_watch.len()]);
         let (mut is_gone, mut is_hidden, mut trouble) = (false, false, None);
         for (name, read) in to_watch.iter().zip(all) {
             if Some(name) == own {
-                // Otherwise a list will tell what is wrong with it.
-                if !read.is_ok_and(|found| stands(found, session, successor.as_ref())) {
+                own_stands = read.is_ok_and(|found| stands(found, session, successor.as_ref()));
+                if !own_stands {
+                    // Then a list follows when a node ahead is gone.
                     self.watched.forget(name);
                 }
                 continue;
@@ -605,7 +617,7 @@ impl Attempt<'_> {
             is_gone |= is_there == Some(false);
             match is_there {
                 Some(true) => {}
-                Some(false) => self.watched.is_gone(name),
+                Some(false) => self.watched.note_gone(name),
                 None => self.watched.forget(name),
             }
         }
@@ -619,14 +631,10 @@ impl Attempt<'_> {
         if is_hidden {
             return Ok(Input::Watched(Ok(Watched::Hidden)));
         }
-        let is_sure = |own: &&Successor| self.watched.is_quiet(&own.name);
-        if let Some(own) = successor.as_ref().filter(is_sure) {
-            self.watched.admit(&own.name);
-            is_gone = false;
-        }
+        let is_successor = own.is_some_and(|own| own_stands && self.watched.admit(own));
         Ok(match self.watched.to_do(connection) {
             ToDo::Succeed => Input::Succeeded,
-            _ if is_gone => Input::Watched(Ok(Watched::Gone)),
+            _ if is_gone && !is_successor => Input::Watched(Ok(Watched::Gone)),
             _ => Input::Watched(Ok(Watched::All)),
         })
     }

@@ -66,7 +66,8 @@ pub(crate) enum Input {
     Watched(Outcome<Watched>),
     Deleted(Outcome<()>),
     Woken,
-    /// All nodes that were watched are gone, and their successor stands, as one connection has told.
+    /// All nodes ahead that were watched are gone, and the own node stands, as events and answers of
+    /// one connection say.
     Succeeded,
 }
 
@@ -136,8 +137,9 @@ pub(crate) struct Inspection {
 pub(crate) struct GrantedNode {
     pub(crate) name: String,
     pub(crate) czxid: i64,
-    /// Whether others contend; false also if that is not known.
-    pub(crate) contested: bool,
+    /// Whether others contend: `None` if that is not known, because no list was needed. Those that
+    /// an earlier list showed may have gone since.
+    pub(crate) contested: Option<bool>,
 }
 
 /// What must be cleaned up after a call that got nothing.
@@ -403,7 +405,7 @@ impl Acquisition {
                 Some(czxid) => Action::Hold(GrantedNode {
                     name: own.name.clone(),
                     czxid,
-                    contested: others(&own.name, &judged),
+                    contested: Some(others(&own.name, &judged)),
                 }),
                 None => {
                     self.asked = Awaited::Birth;
@@ -445,13 +447,14 @@ impl Acquisition {
         }
     }
 
-    /// Admitted, as all that were ahead are gone. Whether more contenders have come is not known.
+    /// Admitted, because all that were ahead are gone.
     fn succeed(&self) -> Action {
         let (Some(own), Some(seen)) = (&self.own, &self.seen) else { return self.look() };
         let (Some(czxid), Some(mine)) = (own.czxid, Ticket::parse(&own.name)) else {
             return self.look();
         };
-        let contested = seen.iter().filter_map(Ticket::parse).any(|one| one > mine);
+        let are_behind = seen.iter().filter_map(Ticket::parse).any(|one| one > mine);
+        let contested = are_behind.then_some(true);
         Action::Hold(GrantedNode { name: own.name.clone(), czxid, contested })
     }
 
@@ -548,7 +551,7 @@ mod tests {
         let mut queue = queue(true);
         begin(&mut queue);
         let Action::Hold(place) = queue.step(made_among(1, 0, 1, &[name(1, 0)])) else { panic!() };
-        assert_eq!(place, GrantedNode { name: name(1, 0), czxid: 100, contested: false });
+        assert_eq!(place, GrantedNode { name: name(1, 0), czxid: 100, contested: Some(false) });
     }
 
     #[test]
@@ -597,7 +600,7 @@ mod tests {
         begin(&mut queue);
         assert!(matches!(queue.step(made(1, 0)), Action::List));
         let Action::Hold(place) = queue.step(listed(1, &[name(1, 0)])) else { panic!() };
-        assert_eq!(place, GrantedNode { name: name(1, 0), czxid: 100, contested: false });
+        assert_eq!(place, GrantedNode { name: name(1, 0), czxid: 100, contested: Some(false) });
     }
 
     #[test]
@@ -625,7 +628,7 @@ mod tests {
         assert_eq!(successor, Some(expected));
         queue.step(Input::Watched(Ok(Watched::All)));
         let Action::Hold(place) = queue.step(Input::Succeeded) else { panic!() };
-        let expected = GrantedNode { name: name(1, 5), czxid: 100, contested: true };
+        let expected = GrantedNode { name: name(1, 5), czxid: 100, contested: Some(true) };
         assert_eq!(place, expected, "one was behind");
     }
 
@@ -698,7 +701,7 @@ mod tests {
         assert!(matches!(queue.step(Input::Deleted(Ok(()))), Action::List));
         assert!(matches!(queue.step(listed(2, &[])), Action::Create { .. }));
         let Action::Hold(place) = queue.step(made_among(2, 4, 2, &[name(2, 4)])) else { panic!() };
-        assert_eq!(place, GrantedNode { name: name(2, 4), czxid: 100, contested: false });
+        assert_eq!(place, GrantedNode { name: name(2, 4), czxid: 100, contested: Some(false) });
     }
 
     #[test]

@@ -292,10 +292,14 @@ impl Sharer {
         let number = state.nodes_held;
         state.phase = NodePhase::Held(number, Arc::downgrade(hold.held_node()));
         state.contest = None;
-        if hold.is_contested() {
+        let contested = hold.contested();
+        if contested == Some(true) {
             state.contest = Some(self.node.contest(&state));
         }
-        let watch = if state.waiting.is_empty() { None } else { state.others_matter() };
+        // The node may stay here after its release: a thread waits for it, or it is kept.
+        let is_unknown = contested.is_none() && self.node.policy.keep.is_some();
+        let may_stay = is_unknown || !state.waiting.is_empty();
+        let watch = if may_stay { state.others_matter() } else { None };
         // Under the lock: the listener is set before any thread here can watch for others.
         let told = Arc::downgrade(&self.node);
         let is_lost = hold.share(self.sharing(), told, number);

@@ -63,7 +63,7 @@ pub struct Hold {
     turn: u32,
     /// The threads that share the node, and its number among the nodes that they have held.
     shared: Option<(Arc<dyn Sharing>, u64)>,
-    contested: bool,
+    contested: Option<bool>,
     /// Since when a caller holds it, if its release is to be reported.
     since: Option<Instant>,
     over: bool,
@@ -119,7 +119,7 @@ impl Hold {
         let signal = watchdog.signal(Watchdog::watch);
         let (on_node, is_due) = match watch {
             Some(watch) => {
-                watchdog.is_watched_on(watch.on);
+                watchdog.note_watched_on(watch.on);
                 watch.tell(signal)
             }
             None => (session.watches().subscribe(&watchdog.node, signal), false),
@@ -139,7 +139,7 @@ impl Hold {
             held_node,
             turn: 0,
             shared: None,
-            contested: false,
+            contested: None,
             since: None,
             over: false,
         }
@@ -192,8 +192,8 @@ impl Hold {
         &self.held_node
     }
 
-    /// Whether other contenders were seen when it was granted.
-    pub(crate) fn is_contested(&self) -> bool {
+    /// Whether there were other contenders when it was granted; `None` if that is not known.
+    pub(crate) fn contested(&self) -> Option<bool> {
         self.contested
     }
 
@@ -221,7 +221,7 @@ impl Hold {
     ) -> Hold {
         let shared = Some((sharer, number));
         let client = client.clone();
-        Hold { client, held_node, turn, shared, contested: false, since: None, over: false }
+        Hold { client, held_node, turn, shared, contested: None, since: None, over: false }
     }
 
     /// Fails if the lock is not held; the error says why.

@@ -188,7 +188,7 @@ impl<'a> Ticket<'a> {
 
     /// Whether it may be a writer's: in kazoo's naming, writers are named like mutexes.
     pub(crate) fn may_be_a_writer(&self) -> bool {
-        self.kind == ContenderKind::Write || self.marker() == "__lock__"
+        self.kind == ContenderKind::Write || self.marker().contains("__lock__")
     }
 
     pub(crate) fn has_guid(&self, guid: Guid) -> bool {

@@ -243,7 +243,7 @@ impl Watchdog {
     }
 
     /// Notes that the node is watched, by that connection.
-    pub(super) fn is_watched_on(&self, connection: u64) {
+    pub(super) fn note_watched_on(&self, connection: u64) {
         self.watched_on.store(connection, Ordering::SeqCst);
     }
 

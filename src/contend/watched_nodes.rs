@@ -140,20 +140,21 @@ impl WatchedNodes {
     }
 
     /// Notes the answer to the request for a watch: the node is gone.
-    pub(super) fn is_gone(&mut self, name: &str) {
+    pub(super) fn note_gone(&mut self, name: &str) {
         if let Some(news) = self.heard.lock().nodes.get_mut(name) {
             *news = News::Gone;
         }
     }
 
-    /// Whether nothing was heard of the node.
-    pub(super) fn is_quiet(&self, name: &str) -> bool {
-        matches!(self.heard.lock().nodes.get(name), Some(News::Nothing))
-    }
-
-    /// From here on, the own node is admitted once all others are gone.
-    pub(super) fn admit(&mut self, own: &str) {
-        self.heard.lock().successor = Some(own.to_owned());
+    /// From here on, the own node is admitted once all others are gone; unless something was heard
+    /// of it.
+    pub(super) fn admit(&mut self, own: &str) -> bool {
+        let mut heard = self.heard.lock();
+        let is_quiet = matches!(heard.nodes.get(own), Some(News::Nothing));
+        if is_quiet {
+            heard.successor = Some(own.to_owned());
+        }
+        is_quiet
     }
 
     /// What to do, now that this is the connection.
@@ -246,7 +247,7 @@ mod tests {
         watches.is_set("/a", true);
         watched.admit("own");
         assert_eq!(watched.to_do(1), ToDo::Wait);
-        watched.is_gone("a");
+        watched.note_gone("a");
         assert_eq!(watched.to_do(1), ToDo::Succeed, "the answer says that it is gone");
         watches.is_set("/a", false);
         assert_eq!(watched.to_do(1), ToDo::Succeed, "only a later node's making is awaited");

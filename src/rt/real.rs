@@ -10,6 +10,7 @@ use super::{Deadline, Receiver, Sender, TryRecvError, bounded};
 #[cfg_attr(test, expect(unused_imports, reason = "tests name them elsewhere"))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 
+#[cfg_attr(test, expect(unused_imports, reason = "tests have a condvar of their own"))]
 pub(crate) use parking_lot::{Condvar, Mutex};
 
 pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {

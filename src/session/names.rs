@@ -16,18 +16,25 @@ struct Pieces {
     ends: Vec<usize>,
 }
 
+impl Pieces {
+    fn push(&mut self, name: &str) {
+        self.text.push_str(name);
+        self.ends.push(self.text.len());
+    }
+}
+
 impl Names {
     /// Collects names, which have about so many bytes together, or returns the first error.
     pub(crate) fn try_collect<'a, E>(
         length: usize,
         all: impl ExactSizeIterator<Item = Result<&'a str, E>>,
     ) -> Result<Names, E> {
-        let (mut text, mut ends) = (String::with_capacity(length), Vec::with_capacity(all.len()));
+        let (text, ends) = (String::with_capacity(length), Vec::with_capacity(all.len()));
+        let mut pieces = Pieces { text, ends };
         for name in all {
-            text.push_str(name?);
-            ends.push(text.len());
+            pieces.push(name?);
         }
-        Ok(Names(Arc::new(Pieces { text, ends })))
+        Ok(Names(Arc::new(pieces)))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -86,8 +93,7 @@ impl<T: AsRef<str>> FromIterator<T> for Names {
     fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Names {
         let mut pieces = Pieces::default();
         for name in all {
-            pieces.text.push_str(name.as_ref());
-            pieces.ends.push(pieces.text.len());
+            pieces.push(name.as_ref());
         }
         Names(Arc::new(pieces))
     }

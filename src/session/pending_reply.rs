@@ -53,7 +53,7 @@ impl<'a> PendingReply<'a> {
         late: &mut Option<OnAnswer<Reply>>,
     ) -> [Answer<Reply>; N] {
         let mut all = self.wait_all(late);
-        std::array::from_fn(|_| all.next().unwrap_or(Err(Fault::SessionEnded)))
+        std::array::from_fn(|_| all.next().unwrap_or(Err(DROPPED)))
     }
 
     /// Waits for all answers, or until the limit is over: an answer that has not come by then
@@ -64,7 +64,6 @@ impl<'a> PendingReply<'a> {
         late: &mut Option<OnAnswer<Reply>>,
     ) -> impl Iterator<Item = Answer<Reply>> {
         let (answers, missing) = self.wait_or_give_up(late);
-        // A dropped answer means that the session is over.
         let or_missing = move |answer: Option<Answered>| {
             answer.map_or_else(|| Err(missing.clone()), Answered::read)
         };
@@ -91,14 +90,12 @@ impl<'a> PendingReply<'a> {
                 }
             }
         }
-        (mem::take(&mut state.answers), Fault::SessionEnded)
+        (mem::take(&mut state.answers), DROPPED)
     }
 }
 
-/// A dropped answer means that the session is over.
-fn given(answer: Option<Answered>) -> Answer<Reply> {
-    answer.map_or(Err(Fault::SessionEnded), Answered::read)
-}
+/// What a dropped answer means: the session is over.
+const DROPPED: Fault = Fault::SessionEnded;
 
 /// Delivers the answer when dropped. Without one, that ends the wait, too.
 struct ReplyPromise {
@@ -116,7 +113,7 @@ impl Drop for ReplyPromise {
         let late = if self.number == 0 { state.late.take() } else { None };
         if let Some(late) = late {
             drop(state);
-            return late(given(self.answer.take()));
+            return late(self.answer.take().map_or(Err(DROPPED), Answered::read));
         }
         if let Some(answer) = state.answers.get_mut(self.number) {
             *answer = self.answer.take();

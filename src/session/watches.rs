@@ -16,6 +16,23 @@ const LITTER: usize = if cfg!(test) { 4 } else { 64 };
 /// server's answers and events; it may only signal.
 pub(crate) type OnNodeEvent = Arc<dyn Fn(NodeEvent) + Send + Sync>;
 
+#[derive(Clone)]
+enum Listener {
+    /// To be given at each event.
+    Signal(Signal),
+    Events(OnNodeEvent),
+}
+
+impl Listener {
+    fn tell(&self, event: NodeEvent) {
+        match self {
+            Listener::Signal(_) if event == NodeEvent::Watched => {}
+            Listener::Signal(signal) => signal(),
+            Listener::Events(on_event) => on_event(event),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Watches {
@@ -26,7 +43,7 @@ pub(crate) struct Watches {
 struct Table {
     next: u64,
     /// By the subscription's number.
-    entries: BTreeMap<String, BTreeMap<u64, OnNodeEvent>>,
+    entries: BTreeMap<String, BTreeMap<u64, Listener>>,
     /// Nodes with a watch at the server, as far as its answers say.
     set: BTreeSet<String>,
     /// Those of them for which no call is registered.
@@ -34,7 +51,7 @@ struct Table {
 }
 
 impl Table {
-    fn listeners(&self, path: &str) -> Vec<OnNodeEvent> {
+    fn listeners(&self, path: &str) -> Vec<Listener> {
         let of_path = self.entries.get(path);
         of_path.map(|all| all.values().cloned().collect()).unwrap_or_default()
     }
@@ -43,12 +60,7 @@ impl Table {
 impl Watches {
     /// Has the signal given at each event of the node.
     pub(crate) fn subscribe(self: &Arc<Self>, path: &str, signal: Signal) -> Subscription {
-        let signal = move |event| {
-            if event != NodeEvent::Watched {
-                signal();
-            }
-        };
-        self.subscribe_to_events(path, Arc::new(signal))
+        self.add(path, Listener::Signal(signal))
     }
 
     /// As `subscribe`, for a call to which it matters what has happened.
@@ -57,10 +69,14 @@ impl Watches {
         path: &str,
         on_event: OnNodeEvent,
     ) -> Subscription {
+        self.add(path, Listener::Events(on_event))
+    }
+
+    fn add(self: &Arc<Self>, path: &str, listener: Listener) -> Subscription {
         let mut table = self.table.lock();
         table.next += 1;
         let id = table.next;
-        table.entries.entry(path.to_owned()).or_default().insert(id, on_event);
+        table.entries.entry(path.to_owned()).or_default().insert(id, listener);
         table.litter.remove(path);
         drop(table);
         let (watches, path) = (Arc::clone(self), path.to_owned());
@@ -87,7 +103,7 @@ impl Watches {
         table.litter.remove(path);
         let all = table.listeners(path);
         drop(table);
-        all.iter().for_each(|on_event| on_event(event));
+        all.iter().for_each(|listener| listener.tell(event));
     }
 
     /// Notes that the server has set a watch, on a node that `is_there` or is to come. Call this in
@@ -101,7 +117,7 @@ impl Watches {
         }
         drop(table);
         if is_there {
-            all.iter().for_each(|on_event| on_event(NodeEvent::Watched));
+            all.iter().for_each(|listener| listener.tell(NodeEvent::Watched));
         }
     }
 
