@@ -105,7 +105,8 @@ fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> 
         server.find(session, path, watch).ok_or(Fault::NoNode)
     };
     let names = |server: &mut Server, path: &str, watch| {
-        server.children(session, path, watch).map(Arc::new).ok_or(Fault::NoNode)
+        let all = server.children(session, path, watch);
+        all.map(|names| names.iter().collect()).ok_or(Fault::NoNode)
     };
     Ok(match request {
         Request::Create { path, kind, .. } => {
