@@ -26,7 +26,7 @@ pub(crate) struct Link {
     pub(super) process: u32,
     pub(super) shared: Arc<LinkShared>,
     pub(super) commands: Sender<Command>,
-    waker: Arc<Waker>,
+    pub(super) waker: Arc<Waker>,
 }
 
 impl Link {

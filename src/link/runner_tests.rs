@@ -130,6 +130,8 @@ fn deferred_requests_are_sent_in_their_order_but_for_those_that_nobody_wants() {
         true
     };
     link.later(DeferredRequest { verb: first, is_wanted: Box::new(after_the_others) });
+    // So that it looks before the request is due.
+    link.waker.wake();
     link.later(DeferredRequest { verb: unwanted, is_wanted: Box::new(|| false) });
     link.later(DeferredRequest { verb: second, is_wanted: Box::new(|| true) });
     drop(open);

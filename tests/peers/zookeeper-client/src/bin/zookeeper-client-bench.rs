@@ -68,7 +68,13 @@ impl Bench {
         }
     }
 
-    async fn run(&self, path: &str, locks: u64, tasks: u64, length: Duration) -> Result<String> {
+    async fn run(
+        &self,
+        path: &str,
+        locks: usize,
+        tasks: usize,
+        length: Duration,
+    ) -> Result<String> {
         let begin = Instant::now();
         let working: Vec<_> = (0..tasks)
             .map(|own| {
@@ -78,7 +84,7 @@ impl Bench {
                     while begin.elapsed() < length {
                         let asked = now();
                         let held = lock(&client, &path).await?;
-                        if waits.len() < WAITS / threads {
+                        if waits.len() < WAITS / tasks {
                             waits.push(format!("[{asked}, {}]", now()));
                         }
                         drop(held);
