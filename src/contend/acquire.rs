@@ -290,7 +290,7 @@ impl Attempt<'_> {
                     if session.status().now().ended.is_some() {
                         continue;
                     }
-                    // Something may have been heard meanwhile.
+                    // An event may have come while the call waited for the lease.
                     let connection = session.status().now().connection;
                     if is_successor && self.watched.to_do(connection) != ToDo::Succeed {
                         event = Some(Input::Woken);

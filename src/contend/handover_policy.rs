@@ -6,8 +6,8 @@ use std::time::Duration;
 ///
 /// Threads that use equal locks of one client — the same path, ACL, naming, data and settings —
 /// share one contender's node. A thread that releases the lock hands the node to the next waiting
-/// thread of the process, in the order in which they came. That takes no request, and is about a
-/// hundred times as fast as asking the ensemble. Each holder has its own
+/// thread of the process, in the order in which they came. That takes no request, and is more than
+/// 50 times as fast as asking the ensemble. Each holder has its own
 /// [turn](crate::FencingToken::turn) in the token.
 ///
 /// Other processes get their share: the holder watches the lock path for other contenders. Once it

@@ -25,9 +25,10 @@ use crate::session::wait::Wait;
 ///
 /// Each contender creates an ephemeral sequential child of the lock path `base/name`. The contender
 /// with the lowest number holds the lock; each other one waits until those ahead are gone. The first
-/// three waiters watch all nodes ahead of theirs, and so need no list when the lock is released;
-/// later ones watch the node before theirs. A release wakes one waiter. This is the lock of
-/// ZooKeeper's "Recipes and Solutions". The nodes are named like those of Curator's `InterProcessMutex`, which can share a path with it.
+/// three waiters watch all nodes ahead of theirs, and so usually need no list when the lock is
+/// released; later ones watch the node before theirs. A release wakes one waiter. This is the lock of
+/// ZooKeeper's "Recipes and Solutions". The nodes are named like those of Curator's
+/// `InterProcessMutex`, which can share a path with it.
 ///
 /// The value is a description: cheap to make, to clone and to share between threads, and not
 /// tied to a session. After a session is lost, the same value works again on a new one.

@@ -20,8 +20,8 @@ use crate::session::wait::Wait;
 ///
 /// These are the shared locks of ZooKeeper's "Recipes and Solutions", made safe and fair: a reader
 /// waits for the nearest writer before it, a writer for the contender before it. So a writer's
-/// release wakes only the readers behind it up to the next writer. The nodes are named like those of Curator's `InterProcessReadWriteLock`, which can share a path with
-/// it.
+/// release wakes only the readers behind it up to the next writer. The nodes are named like those of
+/// Curator's `InterProcessReadWriteLock`, which can share a path with it.
 ///
 /// As with [`DistributedLock`](crate::DistributedLock), the value is a description, and the
 /// guarantees are the same. A thread waits for itself if it acquires a lock that excludes one that

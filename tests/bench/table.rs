@@ -169,14 +169,16 @@ fn notes(results: &Results) -> String {
   again a few times; the table has no figures of spoiled runs.
 - An operation is an acquisition and its release; in the queued workloads, a hand-over. There,
   requests count from when the first waiter queues, and time from the release by the holder at the
-  front, which opens the gate.
+  front, which opens the gate. In held-10000, the speed is that of the acquisitions alone, and all
+  else counts the releases, too.
 - Requests and fsyncs are what the server counts. Several requests may share one fsync. Processor
   time is that of all threads of the client. Memory is the greatest resident size in a run, of the
   largest process; each workload has new processes, except for Curator's, which would have to be
   compiled again.
 - An acquisition lasts from the call until the lock is held. A hand-over lasts from when one process
   holds the lock, which it releases at once, until another one holds it. Both are those of the first
-  2,000 operations of each process; the table has the medians of all rounds.
+  2,000 operations of each process, spread evenly over its threads: where it has many, they show
+  only its first moments. The table has the medians of all rounds.
 - Shares are those of processes, as parts of their mean.
 - The server runs with 512 MB of heap and otherwise with its defaults; with *nofsync* it has
   `zookeeper.forceSync=no`.
