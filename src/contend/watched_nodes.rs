@@ -54,8 +54,8 @@ impl Heard {
     fn note(&mut self, name: &str, event: NodeEvent, bell: &Signal) -> Option<Signal> {
         let news = self.nodes.get_mut(name)?;
         *news = match (&news, event) {
-            // A deletion that was heard before is that of an earlier node of this name.
-            (News::Gone, NodeEvent::Watched) => News::Nothing,
+            // A deletion that was heard before the answer is no proof, but a reason to look.
+            (News::Gone, NodeEvent::Watched) => News::Unclear,
             (_, NodeEvent::Watched) => return None,
             (News::ForHolder(signal), _) => return Some(Arc::clone(signal)),
             (News::Nothing, NodeEvent::Deleted) => News::Gone,
@@ -246,7 +246,7 @@ mod tests {
         watches.tell(Deleted, "/a");
         watches.is_set("/a", true);
         watched.admit("own");
-        assert_eq!(watched.to_do(1), ToDo::Wait);
+        assert_eq!(watched.to_do(1), ToDo::Look, "nothing else may ever come");
         watched.note_gone("a");
         assert_eq!(watched.to_do(1), ToDo::Succeed, "the answer says that it is gone");
         watches.is_set("/a", false);
