@@ -56,6 +56,24 @@ fn number_of(request: &[u8]) -> i32 {
     i32::from_be_bytes(request[..4].try_into().unwrap())
 }
 
+/// A link that has its session, and the server's end of its connection.
+fn attached(on_event: OnEvent) -> (Link, TcpStream) {
+    let (listener, host) = listen();
+    let (attached, is_attached) = mpsc::channel();
+    let on_notice = move |notice| {
+        if notice == Notice::Attached {
+            let _ = attached.send(());
+        }
+    };
+    let link = link(host, Vec::new(), (Box::new(on_notice), on_event));
+    let (stream, _) = listener.accept().unwrap();
+    // Or the operating system would keep replies back.
+    stream.set_nodelay(true).unwrap();
+    grant(&stream).unwrap();
+    is_attached.recv_timeout(LONG).unwrap();
+    (link, stream)
+}
+
 /// A request for a node's data, and a receiver of the code that answers it.
 fn asked() -> (Outgoing, mpsc::Receiver<i32>) {
     let (tell, told) = mpsc::channel();
@@ -69,26 +87,14 @@ fn asked() -> (Outgoing, mpsc::Receiver<i32>) {
 /// A caller's failed write may be noticed before what came before it is read.
 #[test]
 fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
-    let (listener, host) = listen();
-    let (attached, is_attached) = mpsc::channel();
     let (stop, stopped) = mpsc::channel::<()>();
     let (busy, is_busy) = mpsc::channel();
-    let on_notice = move |notice| {
-        if notice == Notice::Attached {
-            let _ = attached.send(());
-        }
-    };
     // Until then, the link's thread reads nothing more.
     let on_event = move |_, _: &str| {
         busy.send(()).unwrap();
         let _ = stopped.recv();
     };
-    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(on_event)));
-    let (mut stream, _) = listener.accept().unwrap();
-    // Or the operating system would keep the reply back.
-    stream.set_nodelay(true).unwrap();
-    grant(&stream).unwrap();
-    is_attached.recv_timeout(LONG).unwrap();
+    let (link, mut stream) = attached(Box::new(on_event));
     let [(first, answered), (second, unanswered)] = [asked(), asked()];
     link.send(vec![first, second]);
     let request = read_frame(&stream).unwrap();
@@ -110,17 +116,7 @@ fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
 
 #[test]
 fn deferred_requests_are_sent_in_their_order_but_for_those_that_nobody_wants() {
-    let (listener, host) = listen();
-    let (attached, is_attached) = mpsc::channel();
-    let on_notice = move |notice| {
-        if notice == Notice::Attached {
-            let _ = attached.send(());
-        }
-    };
-    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(|_, _| ())));
-    let (mut stream, _) = listener.accept().unwrap();
-    grant(&stream).unwrap();
-    is_attached.recv_timeout(LONG).unwrap();
+    let (link, mut stream) = attached(Box::new(|_, _| ()));
     let [(first, of_first), (second, of_second), (unwanted, of_unwanted)] =
         [(); 3].map(|()| asked());
     let (open, gate) = mpsc::channel::<()>();
@@ -148,17 +144,7 @@ fn deferred_requests_are_sent_in_their_order_but_for_those_that_nobody_wants() {
 
 #[test]
 fn a_deferred_request_is_sent_behind_those_that_were_queued_before_it() {
-    let (listener, host) = listen();
-    let (attached, is_attached) = mpsc::channel();
-    let on_notice = move |notice| {
-        if notice == Notice::Attached {
-            let _ = attached.send(());
-        }
-    };
-    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(|_, _| ())));
-    let (mut stream, _) = listener.accept().unwrap();
-    grant(&stream).unwrap();
-    is_attached.recv_timeout(LONG).unwrap();
+    let (link, mut stream) = attached(Box::new(|_, _| ()));
     let [(first, of_first), (queued, of_queued), (second, of_second)] = [(); 3].map(|()| asked());
     let (begin, begun) = mpsc::channel();
     let (open, gate) = mpsc::channel::<()>();
