@@ -35,6 +35,8 @@ struct Books {
     done: BTreeSet<String>,
     /// How many items may have been taken or acknowledged without the caller knowing.
     unsure: usize,
+    /// Items below which strangers have put nodes that cannot be deleted.
+    littered: BTreeSet<String>,
 }
 
 pub(super) fn perform(seed: u64, verbose: bool) -> Result<Tally, String> {
@@ -141,6 +143,7 @@ impl Queueing {
         // A stranger contends for the item with a node that cannot be deleted.
         let stranger = schedule.chance(10).then(|| {
             let prefix = path::join(&path, "x-99-");
+            self.books.lock().littered.insert(path.clone());
             stage.world.act(|world| world.litter(&prefix, NodeKind::PersistentSequential, true))
         });
         let transactions = || stage.world.look(|world| world.asked(Operation::Transact));
@@ -149,7 +152,6 @@ impl Queueing {
         if transactions() - asked > MOST_TIMES {
             stage.accuse(format!("acknowledging {path} was tried again and again"));
         }
-        let littered = stage.littered || stranger.is_some();
         stage.world.act(|world| {
             stranger.into_iter().flatten().for_each(|path| {
                 world.delete(&path);
@@ -163,9 +165,12 @@ impl Queueing {
                 }
             }
             Err(error) => {
-                self.books.lock().unsure += 1;
+                let mut books = self.books.lock();
+                books.unsure += 1;
                 let kinds = [ErrorKind::Lost, ErrorKind::SessionLost];
-                // A stranger's node below it is in the way.
+                // A stranger's node below it is in the way; it may have come while another, who
+                // has lost its lease since, acknowledged the same item.
+                let littered = stage.littered || books.littered.contains(&path);
                 let in_the_way = error.kind() == ErrorKind::Server && littered;
                 if !kinds.contains(&error.kind()) && !in_the_way {
                     stage.accuse(format!("acknowledging: {error}"));
