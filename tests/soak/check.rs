@@ -252,7 +252,9 @@ impl Verdict {
             let time: Nanos = free.iter().map(|free| common(*free, *healthy)).sum();
             self.longest_free = self.longest_free.max(time);
             if time > limit {
-                let what = format!("{lock} was free for {:.1} s with waiters", seconds(time));
+                let shown = shown(run, lock, (first.0, last.1));
+                let what =
+                    format!("{lock} was free for {:.1} s with waiters{shown}", seconds(time));
                 self.violation(run, healthy.0.max(first.0), what);
             }
         }
@@ -384,6 +386,25 @@ impl Verdict {
             }
         }
     }
+}
+
+/// What the servers showed of the lock in that time, in words.
+fn shown(run: &Run, lock: &str, span: Span) -> String {
+    let is_of = |name: &str| lock.split('+').any(|one| one == name);
+    let views = run.views.iter().filter(|view| is_of(&view.lock) && common(view.span, span) > 0);
+    let at = |at: Nanos| seconds(at.saturating_sub(run.start));
+    let words = views.map(|view| {
+        format!(
+            "; {} showed {} of session {} as the first of {} from {:.1} to {:.1} s",
+            view.server,
+            view.first,
+            view.owner,
+            view.count,
+            at(view.span.0),
+            at(view.span.1)
+        )
+    });
+    words.collect()
 }
 
 /// The claims of each lock, in the order in which they begin.

@@ -317,6 +317,11 @@ fn a_lock_that_nobody_gets_though_it_is_free() {
     };
     accepted(&waited("11000"));
     rejected(&waited("11200"), "a was free for 5.1 s with waiters");
+    // The servers tell who is ahead.
+    let mut seen = waited("11200");
+    let view = "10000 server-1 shows a x-7 77 7000000000 3\n";
+    seen.entry(SAMPLES.to_owned()).or_default().push_str(view);
+    rejected(&seen, "; server-1 showed x-7 of session 77 as the first of 3 from 7.0 to 10.0 s");
 }
 
 #[test]

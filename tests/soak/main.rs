@@ -39,6 +39,7 @@ mod summary;
 mod support;
 mod timeline;
 mod unexplained_losses; // locks that were lost though nothing was broken
+mod views; // what each server shows of the locks
 mod work; // the locks, and the calls that take them
 mod worker; // a worker process: takes a lock, uses it, releases it
 mod workers; // starts, pauses and kills worker processes

@@ -46,6 +46,7 @@ pub(crate) struct Run {
     /// Workers that ended too early, or not when they should have.
     pub(crate) strays: Vec<String>,
     pub(crate) samples: Vec<Sample>,
+    pub(crate) views: Vec<View>,
     pub(crate) errors: Vec<String>,
     pub(crate) start: Nanos,
     /// When the workers were told to end.
@@ -233,6 +234,20 @@ pub(crate) struct Sample {
     pub(crate) slot: usize,
     pub(crate) kilobytes: u64,
     pub(crate) threads: u64,
+}
+
+/// What a server showed of a lock: who had been its first contender for long.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) server: String,
+    pub(crate) lock: String,
+    pub(crate) first: String,
+    /// The session that owns it.
+    pub(crate) owner: String,
+    /// Since when, and when that was noted.
+    pub(crate) span: Span,
+    /// How many contenders there were.
+    pub(crate) count: u64,
 }
 
 impl Run {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::history::{Line, MILLISECOND, Nanos, Who, lines};
-use super::model::{Attempt, Came, Decision, Deed, Fault, Hold, Outcome, Run, Sample, Share};
+use super::model::{Attempt, Came, Decision, Deed, Fault, Hold, Outcome, Run, Sample, Share, View};
 
 /// The texts of a run's files, by the files' names.
 pub(crate) type Files = BTreeMap<String, String>;
@@ -250,9 +250,17 @@ impl Run {
     }
 
     fn sample(&mut self, line: &Line) {
+        let number = |text: &str| text.parse::<u64>().unwrap_or_default();
         match line.words()[..] {
+            ["shows", lock, first, owner, since, count] => self.views.push(View {
+                server: line.who.clone(),
+                lock: lock.to_owned(),
+                first: first.to_owned(),
+                owner: owner.to_owned(),
+                span: (number(since), line.at),
+                count: number(count),
+            }),
             ["sample", slot, _, kilobytes, threads] => {
-                let number = |text: &str| text.parse::<u64>().unwrap_or_default();
                 self.samples.push(Sample {
                     at: line.at,
                     slot: number(slot) as usize,

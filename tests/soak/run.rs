@@ -19,6 +19,7 @@ use super::register;
 use super::support::proxy::Proxy;
 use super::support::raw::{self, Raw};
 use super::support::transport::Transport;
+use super::views;
 use super::work::NODES;
 use super::worker::{BASE, SOCKET};
 use super::workers::Crew;
@@ -120,6 +121,10 @@ fn run(nemesis: &Nemesis<'_>, options: &Options, out: &Path) -> Result<(), Box<d
                 thread::park_timeout(SAMPLE);
             }
         });
+        for (index, server) in ground.ensemble.nodes().iter().enumerate() {
+            let (over, samples, host) = (&over, &samples, server.hosts());
+            scope.spawn(move || views::look(index, &host, over, samples));
+        }
         // Ends the samples, also after a panic.
         let _end = Raise(&over);
         match options.plan {
