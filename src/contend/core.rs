@@ -754,6 +754,18 @@ mod tests {
     }
 
     #[test]
+    fn s44_an_adopted_node_with_a_number_near_the_end_is_refused_too() {
+        let mut queue = queue(true);
+        begin(&mut queue);
+        queue.step(Input::Created(Err(UNANSWERED)));
+        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
+        queue.step(listed(2, &[name(1, i32::MAX as u32 - 10)]));
+        let mine = Inspection { owner: 7, czxid: 55 };
+        let Action::Fail(error) = queue.step(Input::Inspected(Ok(Some(mine)))) else { panic!() };
+        assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
+    }
+
+    #[test]
     fn who_is_not_to_wait_yields_and_leaves_its_node_to_be_deleted() {
         let mut queue = queue(false);
         begin(&mut queue);

@@ -525,11 +525,25 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_node_of_another_session_than_before_ends_the_session_and_is_deleted() {
+    fn monitor() -> (Arc<Monitor>, Waiter) {
         let reports =
             Reports { status: Arc::default(), watches: Arc::default(), on_notice: Box::new(drop) };
-        let (monitor, _waiter) = Monitor::new(Arc::new(Maker), reports);
+        Monitor::new(Arc::new(Maker), reports)
+    }
+
+    #[test]
+    fn what_may_have_been_made_is_looked_for_after_the_close() {
+        let (monitor, _waiter) = monitor();
+        monitor.heard(HandleEvent::Connected);
+        let answer = monitor.make("/a-", |_| Err(Fault::ConnectionLoss));
+        assert_eq!(answer, Err(Fault::ConnectionLoss));
+        monitor.close();
+        assert_eq!(monitor.state.lock().strays, [Stray::Marked("/a-".to_owned())]);
+    }
+
+    #[test]
+    fn a_node_of_another_session_than_before_ends_the_session_and_is_deleted() {
+        let (monitor, _waiter) = monitor();
         let of = |owner| Stat { ephemeral_owner: owner, ..Stat::default() };
         monitor.heard(HandleEvent::Connected);
         let make = |prefix: &str| {
