@@ -219,6 +219,8 @@ fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| timed(|| lock.try_lock_for(limit).unwrap()));
         rig.wait_for_contenders(2);
+        // A list has shown the holder: otherwise the call must not say that another has the lock.
+        assert!(rig.proxy.wait_for_request(opcode::GET_DATA, SOON));
         rig.site.server().kill();
         let (result, took) = waiter.join().unwrap();
         assert!(result.is_none() && took.at_least(limit) && took.within(limit + LATE), "{took:?}");
