@@ -9,7 +9,7 @@ use super::network::Ground;
 use super::plan::{Fault, Kind, Plan, Round};
 use super::support::proxy::{Proxy, opcode};
 use super::support::raw::{self, Raw};
-use super::work::NODES;
+use super::work::{NODES, by_sequence};
 use super::worker::{BASE, LOCKS, STAY};
 use super::workers::Crew;
 
@@ -264,7 +264,7 @@ impl Nemesis<'_> {
         let node = format!("{BASE}/{lock}");
         raw.sync("/")?;
         let mut contenders = raw.get_children(&node)?;
-        contenders.sort_by_key(|name| name[name.len().saturating_sub(10)..].to_owned());
+        contenders.sort_by(|one, other| by_sequence(one, other));
         let first = fault.kind == Kind::DeleteHolder
             || (fault.kind == Kind::CloseSession && fault.choice % 8 < 5);
         let index = match contenders.len() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::history::{Journal, Nanos, SECOND, now};
 use super::support::raw::{self, Raw};
-use super::work::NODES;
+use super::work::{NODES, by_sequence};
 use super::worker::BASE;
 
 const SESSION: Duration = Duration::from_secs(10);
@@ -53,8 +53,7 @@ fn note(
             Err(failure) if failure.code() == Some(raw::NO_NODE) => Vec::new(),
             names => names?,
         };
-        let sequence = |name: &&String| name[name.len().saturating_sub(10)..].to_owned();
-        let Some(first) = names.iter().min_by_key(sequence) else {
+        let Some(first) = names.iter().min_by(|one, other| by_sequence(one, other)) else {
             known.remove(lock);
             continue;
         };

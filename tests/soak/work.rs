@@ -1,5 +1,6 @@
 //! Locks and guards of all kinds behind one interface.
 
+use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 use zklock::{
@@ -18,6 +19,12 @@ pub(crate) const NODES: [&str; 7] = ["a", "b", "readwrite", "semaphore", "one", 
 pub(crate) const DOWNGRADE: &str = "downgrade";
 
 const PERMITS: u32 = 3;
+
+/// The order of two contenders of a lock, by their nodes' names.
+pub(crate) fn by_sequence(one: &str, other: &str) -> Ordering {
+    let [one, other] = [one, other].map(|name| &name[name.len().saturating_sub(10)..]);
+    one.cmp(other)
+}
 
 /// One lock, or several at once.
 pub(crate) enum Work {
