@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::access::Access;
 use super::core::{FlushMark, OnReply};
-use super::dial::{Access, Dialed, Resolver};
+use super::handshake::Dialed;
+use super::resolver::Resolver;
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
 

@@ -6,22 +6,27 @@
 //! session.
 //!
 //! [`core`] is the protocol, [`lease`] says until when the session is sure to live,
-//! [`request_limit`] how large requests may be; [`dial`] finds a server, which [`sasl`] convinces of
-//! who the client is; [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]. Callers have a [`handle`]; [`runner`] is the thread, with which they share the
-//! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
+//! [`request_limit`] how large requests may be. [`search`] finds a server: [`resolver`] has the
+//! addresses, [`handshake`] asks one of them, [`access`] and [`sasl`] show who the client is.
+//! [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]. Callers have a
+//! [`handle`]; [`runner`] is the thread, with which they share the [`locked_connection`] and exchange
+//! [`messages`]. [`outage_log`] keeps the log short in an outage.
 
+pub(crate) mod access;
 pub(crate) mod core;
-pub(crate) mod dial;
 pub(crate) mod frame;
 pub(crate) mod handle;
+pub(crate) mod handshake;
 mod lease;
 mod locked_connection;
 pub(crate) mod messages;
 mod outage_log;
 pub(crate) mod request_limit;
+pub(crate) mod resolver;
 mod runner;
 #[cfg_attr(not(feature = "sasl"), path = "no_sasl.rs")]
 pub(crate) mod sasl;
+mod search;
 pub(crate) mod server_stream;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::dial::{Access, Resolver};
+use super::access::Access;
 use super::handle::Link;
 use super::messages::{DeferredRequest, LinkConfig, Outgoing};
+use super::resolver::Resolver;
 use crate::rt::{self, Deadline, Receiver, bounded, unbounded};
 use crate::session_notice::{End, Notice};
 use crate::wire_values::code::SESSION_EXPIRED;

@@ -11,11 +11,13 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
+use super::access::Access;
 use super::core::Incoming;
-use super::dial::{Access, Dial, Dialed, Wanted};
+use super::handshake::{Dialed, Wanted};
 use super::lease;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
 use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing, Waker};
+use super::search::{Dial, Search};
 use crate::logging;
 use crate::rt::{Moment, Receiver, Sender};
 use crate::session_notice::{End, Info, Notice};
@@ -187,11 +189,14 @@ impl Runner {
             return;
         }
         let wanted = Wanted {
-            resolver: Arc::clone(&self.config.resolver),
             access: self.access(line.core.is_rejected()),
             timeout: self.config.session_timeout,
             session: line.core.granted().cloned(),
             last_zxid,
+        };
+        let search = Search {
+            resolver: Arc::clone(&self.config.resolver),
+            wanted,
             avoid: self.avoid,
             round_trip: line.core.round_trip(),
             patience: self.config.connect_timeout,
@@ -202,7 +207,7 @@ impl Runner {
         let (id, (commands, waker)) = (self.dials, self.to_self.clone());
         let shared = Arc::clone(&self.shared);
         let started = Dial::start(
-            wanted,
+            search,
             move |found| {
                 if commands.send(Command::Dialed { dial: id, found }).is_ok() {
                     waker.wake();

@@ -7,10 +7,11 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::dial::{Access, Auth, Resolver};
+use super::access::{Access, Auth};
 use super::frame::{ConnectResponse, Frame};
 use super::handle::Link;
 use super::messages::{DeferredRequest, LinkConfig, MOMENT, OnEvent, OnNotice, Outgoing};
+use super::resolver::Resolver;
 use crate::connect_string::Host;
 use crate::rt::Moment;
 use crate::session_notice::{End, Notice};

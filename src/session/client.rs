@@ -15,8 +15,9 @@ use super::wait::Wait;
 use crate::connect_string::ConnectString;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::link::dial::{Access, Auth, Resolver};
+use crate::link::access::{Access, Auth};
 use crate::link::messages::LinkConfig;
+use crate::link::resolver::Resolver;
 #[cfg(feature = "sasl")]
 use crate::link::sasl::Sasl;
 #[cfg(feature = "tls")]

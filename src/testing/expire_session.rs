@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::{POLL, end_after, system};
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::dial::read_frame;
 use crate::link::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
+use crate::link::handshake::read_frame;
 use crate::link::server_stream::ServerStream;
 use crate::rt::bounded;
 use crate::wire_values::op;

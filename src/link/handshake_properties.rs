@@ -2,23 +2,23 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, TcpListener};
-use std::sync::atomic::Ordering;
 use std::thread;
 
 use proptest::prelude::*;
 
+use super::super::access::Auth;
 use super::*;
+use crate::rt::bounded;
 
-const SESSION: i64 = 0x77;
+pub(in crate::link) const SESSION: i64 = 0x77;
 const SECRET: &[u8] = b"user:secret";
 
-fn wanted(known: bool) -> Wanted {
+pub(in crate::link) fn wanted(known: bool) -> Wanted {
     let timeout = Duration::from_secs(4);
     let password = vec![7; 16];
     let sent = Moment::ZERO;
     let granted = Granted { session: SESSION, password, timeout, by_server: timeout, sent };
     Wanted {
-        resolver: Resolver::new(Vec::new()),
         access: Access {
             auth: vec![Auth { scheme: "digest".to_owned(), credentials: SECRET.to_vec() }],
             ..Access::default()
@@ -26,10 +26,6 @@ fn wanted(known: bool) -> Wanted {
         timeout,
         session: known.then_some(granted),
         last_zxid: 0,
-        avoid: None,
-        round_trip: Duration::ZERO,
-        patience: timeout,
-        futile: 0,
     }
 }
 
@@ -62,11 +58,11 @@ fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>,
     })
 }
 
-fn response(timeout: i32, session: i64, read_only: bool) -> Vec<u8> {
+pub(in crate::link) fn response(timeout: i32, session: i64, read_only: bool) -> Vec<u8> {
     ConnectResponse { timeout, session, password: vec![3; 16], read_only }.encode()
 }
 
-fn auth_reply(number: i32, error: i32) -> Vec<u8> {
+pub(in crate::link) fn auth_reply(number: i32, error: i32) -> Vec<u8> {
     Frame::reply(number, 0, error).finish()
 }
 
@@ -169,129 +165,6 @@ fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
     assert_eq!(believable(days, days), days, "as it was asked for");
 }
 
-/// A server that sends the same bytes on every connection.
-fn server(bytes: Vec<u8>) -> Host {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.write_all(&bytes);
-            thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
-        }
-    });
-    Host { name: "127.0.0.1".to_owned(), port }
-}
-
-fn accepting() -> Host {
-    server([response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat())
-}
-
-fn rejecting() -> Host {
-    server([response(4000, SESSION, false), auth_reply(xid::AUTH, code::AUTH_FAILED)].concat())
-}
-
-#[test]
-fn a_panic_while_dialling_does_not_end_the_search() {
-    let (tell, told) = bounded(1);
-    let panicked = std::sync::atomic::AtomicBool::new(false);
-    let wanted = Wanted { resolver: Resolver::new(vec![accepting()]), ..wanted(true) };
-    let _dial = Dial::start(
-        wanted,
-        move |found| tell.send(found).unwrap(),
-        move |_| assert!(panicked.swap(true, Ordering::Relaxed), "the search must survive this"),
-    );
-    let found = told.recv_timeout(Duration::from_secs(30));
-    assert!(matches!(found, Ok(Dialed::Server { .. })), "{found:?}");
-}
-
-#[test]
-fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
-    let (_stop, stopped) = bounded(0);
-    let (good, bad) = (accepting(), rejecting());
-    for known in [true, false] {
-        let search = |hosts: &[&Host]| {
-            let hosts = hosts.iter().map(|host| (*host).clone()).collect();
-            // So that the others are tried first.
-            let avoid = good.literal();
-            let resolver = Resolver::new(hosts);
-            search(&Wanted { resolver, avoid, ..wanted(known) }, &stopped, &|_| ())
-        };
-        assert!(matches!(search(&[&good, &bad]), Some(Dialed::Server { .. })));
-        assert!(matches!(search(&[&bad, &rejecting()]), Some(Dialed::AuthFailed(_))));
-    }
-}
-
-/// A port at which nothing listens.
-fn absent() -> Host {
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-    Host { name: "127.0.0.1".to_owned(), port }
-}
-
-/// A name that no name server is asked for.
-fn unknown() -> Host {
-    Host { name: "no..name".to_owned(), port: 1 }
-}
-
-/// What becomes of a search if this server is there from its second round on, too.
-fn searched(known: bool, hosts: [Host; 2], late: Host) -> Option<Dialed> {
-    let (_stop, stopped) = bounded(0);
-    let resolver = Resolver::new(hosts.to_vec());
-    let add = |why: &str| {
-        // The reasons of a whole round.
-        if why.contains("rejected") {
-            resolver.set_hosts(vec![hosts[0].clone(), late.clone()]);
-        }
-    };
-    let patience = Duration::from_secs(600);
-    let wanted = Wanted { resolver: Arc::clone(&resolver), patience, ..wanted(known) };
-    search(&wanted, &stopped, &add)
-}
-
-#[test]
-fn servers_that_do_not_answer_yet_may_accept_what_another_rejects() {
-    for known in [true, false] {
-        for other in [absent(), unknown()] {
-            let found = searched(known, [rejecting(), other], accepting());
-            assert!(matches!(found, Some(Dialed::Server { .. })), "{known}: {found:?}");
-        }
-    }
-}
-
-#[test]
-fn a_new_session_is_not_asked_for_for_ever_where_one_server_rejects_the_client() {
-    let (_stop, stopped) = bounded(0);
-    let resolver = Resolver::new(vec![absent(), rejecting()]);
-    let patience = Duration::from_millis(300);
-    let found = search(&Wanted { resolver, patience, ..wanted(false) }, &stopped, &|_| ());
-    let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
-    assert!(why.contains("rejected the credentials"), "{why}");
-}
-
-/// As servers before 3.5 do.
-#[cfg(feature = "sasl")]
-#[test]
-fn a_server_that_closes_the_connection_instead_of_an_answer_to_sasl_rejects_the_client() {
-    let (_stop, stopped) = bounded(0);
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            stream.write_all(&response(4000, SESSION, false)).unwrap();
-            let _ = stream.shutdown(Shutdown::Write);
-            thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
-        }
-    });
-    let host = Host { name: "127.0.0.1".to_owned(), port };
-    let access = Access { sasl: Some(Sasl::digest_md5("ann", "secret")), ..Access::default() };
-    let resolver = Resolver::new(vec![host]);
-    let patience = Duration::from_millis(300);
-    let found = search(&Wanted { resolver, access, patience, ..wanted(false) }, &stopped, &|_| ());
-    let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
-    assert!(why.contains("rejected the user \"ann\""), "{why}");
-}
-
 #[test]
 fn a_new_session_that_is_of_no_use_is_closed() {
     let close = Frame::request(1, op::CLOSE_SESSION).finish();
@@ -302,14 +175,4 @@ fn a_new_session_that_is_of_no_use_is_closed() {
             assert_eq!(told.ends_with(&close), !known);
         }
     }
-}
-
-#[test]
-fn a_late_answer_about_a_former_host_is_not_kept() {
-    let host = unknown();
-    let resolver = Resolver::new(vec![host.clone()]);
-    resolver.known.lock().entry(host.clone()).or_default().asking = true;
-    resolver.set_hosts(vec![absent()]);
-    resolver.learn(&host, Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 1))]));
-    assert!(resolver.known.lock().is_empty());
 }

@@ -1,0 +1,177 @@
+//! The addresses of the servers: resolves host names anew each time.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::outage_log::OutageLog;
+use crate::connect_string::Host;
+use crate::logging;
+use crate::rt::{self, Deadline, Mutex, Sender, bounded};
+
+/// Resolves host names anew each time, and uses the last known addresses as long as that fails.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    hosts: Mutex<Vec<Host>>,
+    known: Mutex<HashMap<Host, Known>>,
+    pub(super) outage: OutageLog,
+    /// The greatest zxid that any session of these servers has seen.
+    last_zxid: AtomicI64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    addresses: Vec<SocketAddr>,
+    asking: bool,
+    /// Why the last attempt to resolve the name failed, if it did.
+    failure: Option<String>,
+}
+
+impl Resolver {
+    pub(crate) fn new(hosts: Vec<Host>) -> Arc<Resolver> {
+        let outage = OutageLog::default();
+        let (hosts, known) = (Mutex::new(hosts), Mutex::new(HashMap::new()));
+        Arc::new(Resolver { hosts, known, outage, last_zxid: AtomicI64::new(0) })
+    }
+
+    /// Notes the zxid that a session has seen, its `first` one or a later one, and warns if an earlier session
+    /// has seen a greater one. To open a session is a change, too, so that means that changes were lost.
+    pub(super) fn note_zxid(&self, zxid: i64, is_first: bool) {
+        let before = self.last_zxid.fetch_max(zxid, Ordering::AcqRel);
+        if is_first && zxid < before {
+            self.last_zxid.store(zxid, Ordering::Release);
+            logging::warning!(
+                target: "zklock::link",
+                "the ensemble has lost data, or was made anew: its last change is 0x{zxid:x}, and an earlier \
+                 session has seen 0x{before:x}; fencing tokens begin anew, too"
+            );
+        }
+    }
+
+    /// Why the last search found no server, in an outage.
+    pub(crate) fn why_no_server(&self) -> Option<String> {
+        self.outage.why()
+    }
+
+    /// From its next round on, a search uses these hosts.
+    pub(crate) fn set_hosts(&self, hosts: Vec<Host>) {
+        self.known.lock().retain(|host, _| hosts.contains(host));
+        *self.hosts.lock() = hosts;
+    }
+
+    /// The addresses of all hosts with the hosts' names, sorted; waits up to `limit` for name servers.
+    pub(super) fn addresses(self: &Arc<Self>, limit: Duration) -> Vec<(SocketAddr, String)> {
+        let hosts = self.hosts.lock().clone();
+        let (done, answers) = bounded(hosts.len());
+        let mut asked = 0;
+        let mut found: Vec<(SocketAddr, String)> = Vec::new();
+        let mut names = Vec::new();
+        for host in hosts {
+            if let Some(address) = host.literal() {
+                found.push((address, host.name));
+            } else if !names.contains(&host) {
+                asked += usize::from(self.ask(&host, done.clone()));
+                names.push(host);
+            }
+        }
+        let deadline = Deadline::after(limit);
+        for _ in 0..asked {
+            let Some(end) = deadline.instant() else { break };
+            if answers.recv_deadline(end).is_err() {
+                break;
+            }
+        }
+        let known = self.known.lock();
+        for host in &names {
+            let addresses = known.get(host).into_iter().flat_map(|known| &known.addresses);
+            found.extend(addresses.map(|address| (*address, host.name.clone())));
+        }
+        drop(known);
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn ask(self: &Arc<Self>, host: &Host, done: Sender<()>) -> bool {
+        let mut known = self.known.lock();
+        let entry = known.entry(host.clone()).or_default();
+        if entry.asking {
+            return false;
+        }
+        entry.asking = true;
+        drop(known);
+        let (resolver, asked) = (Arc::clone(self), host.clone());
+        let started = rt::spawn("zklock-resolve", move || {
+            let answer = (asked.name.as_str(), asked.port).to_socket_addrs();
+            resolver.learn(&asked, answer.map(Iterator::collect));
+            let _ = done.try_send(());
+        });
+        if started.is_err() {
+            self.known.lock().entry(host.clone()).or_default().asking = false;
+        }
+        started.is_ok()
+    }
+
+    fn learn(&self, host: &Host, answer: io::Result<Vec<SocketAddr>>) {
+        let mut known = self.known.lock();
+        // It may no longer be one of the hosts.
+        let Some(entry) = known.get_mut(host) else { return };
+        entry.asking = false;
+        match answer {
+            Ok(addresses) => {
+                entry.addresses = addresses;
+                entry.failure = None;
+            }
+            Err(cause) => {
+                let is_new = entry.failure.replace(cause.to_string()).is_none();
+                drop(known);
+                if is_new {
+                    logging::warning!(
+                        target: "zklock::link",
+                        "the host {host} cannot be resolved: {cause}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Why there are no addresses of some hosts, a reason for each.
+    pub(super) fn failures(&self) -> Vec<String> {
+        let known = self.known.lock();
+        let without = |host: &&Host| known.get(host).is_none_or(|known| known.addresses.is_empty());
+        let reason = |host: &Host| match known.get(host).and_then(|known| known.failure.as_ref()) {
+            Some(failure) => format!("{host}: {failure}"),
+            None => format!("{host}: its name is not resolved yet"),
+        };
+        let hosts = self.hosts.lock();
+        hosts.iter().filter(|host| host.literal().is_none()).filter(without).map(reason).collect()
+    }
+}
+
+impl std::fmt::Display for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hosts: Vec<String> = self.hosts.lock().iter().map(Host::to_string).collect();
+        f.write_str(&hosts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_late_answer_about_a_former_host_is_not_kept() {
+        // No name server is asked for this name.
+        let host = Host { name: "no..name".to_owned(), port: 1 };
+        let resolver = Resolver::new(vec![host.clone()]);
+        resolver.known.lock().entry(host.clone()).or_default().asking = true;
+        resolver.set_hosts(vec![Host { name: "127.0.0.1".to_owned(), port: 1 }]);
+        resolver.learn(&host, Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 1))]));
+        assert!(resolver.known.lock().is_empty());
+    }
+}

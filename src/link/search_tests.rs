@@ -1,0 +1,145 @@
+//! Searches among servers that accept the client, reject it, or are not there.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, Shutdown, TcpListener};
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use super::super::handshake::properties::{SESSION, auth_reply, response, wanted};
+#[cfg(feature = "sasl")]
+use super::super::{access::Access, sasl::Sasl};
+use super::*;
+use crate::connect_string::Host;
+use crate::wire_values::{code, xid};
+
+fn among(known: bool, hosts: Vec<Host>) -> Search {
+    Search {
+        resolver: Resolver::new(hosts),
+        wanted: wanted(known),
+        avoid: None,
+        round_trip: Duration::ZERO,
+        patience: Duration::from_secs(4),
+        futile: 0,
+    }
+}
+
+/// A server that sends the same bytes on every connection.
+fn server(bytes: Vec<u8>) -> Host {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(&bytes);
+            thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
+        }
+    });
+    Host { name: "127.0.0.1".to_owned(), port }
+}
+
+fn accepting() -> Host {
+    server([response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat())
+}
+
+fn rejecting() -> Host {
+    server([response(4000, SESSION, false), auth_reply(xid::AUTH, code::AUTH_FAILED)].concat())
+}
+
+#[test]
+fn a_panic_while_dialling_does_not_end_the_search() {
+    let (tell, told) = bounded(1);
+    let panicked = std::sync::atomic::AtomicBool::new(false);
+    let what = among(true, vec![accepting()]);
+    let _dial = Dial::start(
+        what,
+        move |found| tell.send(found).unwrap(),
+        move |_| assert!(panicked.swap(true, Ordering::Relaxed), "the search must survive this"),
+    );
+    let found = told.recv_timeout(Duration::from_secs(30));
+    assert!(matches!(found, Ok(Dialed::Server { .. })), "{found:?}");
+}
+
+#[test]
+fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
+    let (_stop, stopped) = bounded(0);
+    let (good, bad) = (accepting(), rejecting());
+    for known in [true, false] {
+        let search = |hosts: &[&Host]| {
+            let hosts = hosts.iter().map(|host| (*host).clone()).collect();
+            // So that the others are tried first.
+            let avoid = good.literal();
+            search(&Search { avoid, ..among(known, hosts) }, &stopped, &|_| ())
+        };
+        assert!(matches!(search(&[&good, &bad]), Some(Dialed::Server { .. })));
+        assert!(matches!(search(&[&bad, &rejecting()]), Some(Dialed::AuthFailed(_))));
+    }
+}
+
+/// A port at which nothing listens.
+fn absent() -> Host {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    Host { name: "127.0.0.1".to_owned(), port }
+}
+
+/// A name that no name server is asked for.
+fn unknown() -> Host {
+    Host { name: "no..name".to_owned(), port: 1 }
+}
+
+/// What becomes of a search if this server is there from its second round on, too.
+fn searched(known: bool, hosts: [Host; 2], late: Host) -> Option<Dialed> {
+    let (_stop, stopped) = bounded(0);
+    let what = Search { patience: Duration::from_secs(600), ..among(known, hosts.to_vec()) };
+    let add = |why: &str| {
+        // The reasons of a whole round.
+        if why.contains("rejected") {
+            what.resolver.set_hosts(vec![hosts[0].clone(), late.clone()]);
+        }
+    };
+    search(&what, &stopped, &add)
+}
+
+#[test]
+fn servers_that_do_not_answer_yet_may_accept_what_another_rejects() {
+    for known in [true, false] {
+        for other in [absent(), unknown()] {
+            let found = searched(known, [rejecting(), other], accepting());
+            assert!(matches!(found, Some(Dialed::Server { .. })), "{known}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_new_session_is_not_asked_for_for_ever_where_one_server_rejects_the_client() {
+    let (_stop, stopped) = bounded(0);
+    let patience = Duration::from_millis(300);
+    let what = Search { patience, ..among(false, vec![absent(), rejecting()]) };
+    let found = search(&what, &stopped, &|_| ());
+    let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
+    assert!(why.contains("rejected the credentials"), "{why}");
+}
+
+/// As servers before 3.5 do.
+#[cfg(feature = "sasl")]
+#[test]
+fn a_server_that_closes_the_connection_instead_of_an_answer_to_sasl_rejects_the_client() {
+    let (_stop, stopped) = bounded(0);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.write_all(&response(4000, SESSION, false)).unwrap();
+            let _ = stream.shutdown(Shutdown::Write);
+            thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
+        }
+    });
+    let host = Host { name: "127.0.0.1".to_owned(), port };
+    let sasl = Some(Sasl::digest_md5("ann", "secret"));
+    let access = Access { sasl, ..Access::default() };
+    let wanted = Wanted { access, ..wanted(false) };
+    let patience = Duration::from_millis(300);
+    let found = search(&Search { wanted, patience, ..among(false, vec![host]) }, &stopped, &|_| ());
+    let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
+    assert!(why.contains("rejected the user \"ann\""), "{why}");
+}
