@@ -39,6 +39,8 @@ pub(crate) struct Info {
     pub(crate) session: i64,
     /// The session timeout that the server granted.
     pub(crate) timeout: Duration,
+    /// How long an outage surely loses no lock.
+    pub(crate) outage_limit: Duration,
     /// The server that serves the session, if one does.
     pub(crate) server: Option<SocketAddr>,
     /// Why the last attempt found no server.

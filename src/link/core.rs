@@ -7,7 +7,11 @@ use std::time::Duration;
 use super::frame::{
     Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, read_event,
 };
-use super::lease::{Lease, heartbeat_interval};
+use super::granted::Granted;
+use super::heartbeats::Heartbeats;
+use super::lease::Lease;
+#[cfg(test)]
+use super::lease::Terms;
 use super::request_limit::Sizes;
 use crate::logging;
 use crate::rt::{Moment, Sender};
@@ -46,19 +50,6 @@ impl From<Malformed> for Broken {
     }
 }
 
-/// What a successful handshake gave.
-#[derive(Clone, Debug)]
-pub(crate) struct Granted {
-    pub(crate) session: i64,
-    pub(crate) password: Vec<u8>,
-    /// The session timeout that the link uses.
-    pub(crate) timeout: Duration,
-    /// The session timeout that the server granted, which may be longer.
-    pub(crate) by_server: Duration,
-    /// When the connect request was sent.
-    pub(crate) sent: Moment,
-}
-
 struct Outstanding {
     xid: i32,
     operation: i32,
@@ -87,13 +78,13 @@ pub(crate) struct LinkCore {
     last_zxid: i64,
     next_xid: i32,
     lease: Lease,
-    /// When the last heartbeat, or a later request that renewed the lease, was sent.
-    renewed: Moment,
+    heartbeats: Heartbeats,
     round_trip: Duration,
     heard: Moment,
     from_server: Splitter,
     max_reply: usize,
     outstanding: VecDeque<Outstanding>,
+    has_warned_of_refusal: bool,
     sizes: Sizes,
     to_server: Vec<u8>,
     /// How many bytes have ever been put into `to_server`.
@@ -115,12 +106,13 @@ impl LinkCore {
             last_zxid: 0,
             next_xid: 1,
             lease: Lease::new(),
-            renewed: Moment::ZERO,
+            heartbeats: Heartbeats::new(),
             round_trip: Duration::ZERO,
             heard: Moment::ZERO,
             from_server: Splitter::new(max_reply, REPLY_HEADER),
             max_reply,
             outstanding: VecDeque::new(),
+            has_warned_of_refusal: false,
             sizes: Sizes::default(),
             to_server: Vec::new(),
             queued: 0,
@@ -189,17 +181,20 @@ impl LinkCore {
     /// A connection has been made and serves the session.
     pub(crate) fn attach(&mut self, granted: Granted, now: Moment) {
         self.detach(now);
-        if self.granted.as_ref().is_some_and(|before| before.session == granted.session)
-            && self.ended.is_none()
-            && now >= self.lease.end()
-        {
+        let before = self.granted.take().filter(|before| before.session == granted.session);
+        if before.is_some() && self.ended.is_none() && now >= self.lease.end() {
             self.end(End::Lapsed);
         }
-        self.lease.restart(granted.timeout, granted.sent, now);
+        let granted = match &before {
+            Some(before) => granted.since(before),
+            None => granted,
+        };
+        let terms = granted.terms();
+        self.lease.restart(terms, granted.sent, now);
         if self.ended.is_none() && now >= self.lease.end() {
             self.end(End::Lapsed);
         }
-        self.renewed = granted.sent;
+        self.heartbeats.restart(terms, granted.sent, now);
         self.round_trip = now.since(granted.sent);
         self.heard = now;
         self.granted = Some(granted);
@@ -320,7 +315,8 @@ impl LinkCore {
         self.to_server.extend_from_slice(&frame);
         self.queued += frame.len() as u64;
         if matches!(to, Recipient::Heartbeat) {
-            self.renewed = now;
+            self.lease.pledge(now);
+            self.heartbeats.sent(now);
         }
         let size = REQUEST_HEADER + body.len();
         self.outstanding.push_back(Outstanding { xid, operation, size, sent: now, to });
@@ -475,9 +471,10 @@ impl LinkCore {
         self.round_trip = now.since(sent.sent);
         if self.ended.is_none() {
             let by_leader = goes_to_the_leader(sent.operation) && is_from_the_leader(error);
-            self.lease.answered(sent.sent, now, by_leader);
-            if by_leader {
-                self.renewed = self.renewed.max(sent.sent);
+            let is_heartbeat = matches!(sent.to, Recipient::Heartbeat);
+            self.lease.answered(sent.sent, now, by_leader, is_heartbeat);
+            if is_heartbeat {
+                self.heartbeat_answered(by_leader, error, now);
             }
         }
         match sent.to {
@@ -492,6 +489,31 @@ impl LinkCore {
         Ok(())
     }
 
+    fn heartbeat_answered(&mut self, by_leader: bool, error: i32, now: Moment) {
+        if by_leader {
+            self.heartbeats.pace(self.lease.terms(), self.round_trip);
+            return;
+        }
+        self.lease.withdraw_pledges();
+        self.heartbeats.refused(&self.lease, now, self.chance());
+        if !std::mem::replace(&mut self.has_warned_of_refusal, true) {
+            logging::warning!(
+                target: "zklock::link",
+                "the server refuses to pass heartbeats on to the leader (error {error}; {} means that it is \
+                 overloaded): asking again until the lease ends",
+                code::THROTTLED
+            );
+        }
+    }
+
+    /// Differs from client to client, and from request to request.
+    fn chance(&self) -> u32 {
+        let session = self.granted.as_ref().map_or(0, |granted| granted.session);
+        let mixed = (session as u64 ^ u64::from(self.next_xid.unsigned_abs()))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as u32
+    }
+
     fn event(&mut self, body: &[u8], oversized: Option<usize>) -> Result<(), Broken> {
         if oversized.is_some() {
             return Err(Broken("the server sent an event over the size limit".into()));
@@ -504,7 +526,7 @@ impl LinkCore {
     // ----- time
 
     fn heartbeat_due(&self) -> Moment {
-        self.renewed.plus(heartbeat_interval(self.lease_timeout(), self.round_trip))
+        self.heartbeats.due(&self.lease)
     }
 
     fn lease_timeout(&self) -> Duration {

@@ -3,12 +3,14 @@
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::access::Access;
-use super::core::Granted;
 use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
+use super::granted::{Granted, tick_shown};
 use super::server_stream::ServerStream;
+use super::unanswered::Unanswered;
 use crate::rt::{self, Moment, Receiver};
 use crate::wire_values::{code, op, xid};
 
@@ -16,11 +18,16 @@ use crate::wire_values::{code, op, xid};
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) access: Access,
-    /// The session timeout to ask for.
+    /// The session timeout of a new session. An open one keeps its own, which every server can grant
+    /// whose limits contain it.
     pub(crate) timeout: Duration,
+    /// The servers' tick, if it is stated.
+    pub(crate) tick: Option<Duration>,
     /// The session to continue; without one, a new session is asked for.
     pub(crate) session: Option<Granted>,
     pub(crate) last_zxid: i64,
+    /// Earlier attempts to continue the session.
+    pub(crate) unanswered: Arc<Unanswered>,
 }
 
 /// How a search for a server ended.
@@ -95,17 +102,19 @@ fn greet(
 ) -> io::Result<Dialed> {
     while !patiently(&mut stream, deadline, stopped, ServerStream::shake_hands)? {}
     let none = [0; 16];
+    let asked = wanted.session.as_ref().map_or(wanted.timeout, |session| session.timeout);
     let request = ConnectRequest {
         last_zxid: wanted.last_zxid,
-        timeout: i32::try_from(wanted.timeout.as_millis()).unwrap_or(i32::MAX),
+        timeout: i32::try_from(asked.as_millis()).unwrap_or(i32::MAX),
         session: wanted.session.as_ref().map_or(0, |session| session.session),
         password: wanted.session.as_ref().map_or(&none[..], |session| &session.password),
     };
     let sent = Moment::now();
-    stream.send_all(&request.encode())?;
-    let response = read_frame(&mut stream, deadline, stopped)
-        .map_err(|cause| unanswered(cause, wanted))
-        .and_then(|frame| ConnectResponse::read(&frame).map_err(invalid))?;
+    let answer = stream
+        .send_all(&request.encode())
+        .and_then(|()| read_frame(&mut stream, deadline, stopped))
+        .map_err(|cause| unanswered(cause, sent, wanted));
+    let response = answer.and_then(|frame| ConnectResponse::read(&frame).map_err(invalid))?;
     let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0) else {
         return if wanted.session.is_some() {
             Ok(Dialed::Expired)
@@ -135,13 +144,17 @@ fn greet(
     if response.session == 0 {
         return Err(io::Error::other("the server granted a session with the number 0"));
     }
-    let granted = Granted {
+    let by_server = Duration::from_millis(timeout);
+    let mut granted = Granted {
         session: response.session,
         password: response.password,
-        timeout: believable(Duration::from_millis(timeout), wanted.timeout),
-        by_server: Duration::from_millis(timeout),
+        timeout: believable(by_server, wanted.timeout),
+        by_server,
+        stated: wanted.tick,
+        shown: tick_shown(asked, by_server),
         sent,
     };
+    granted.sent = wanted.unanswered.earliest(sent, granted.terms().settle_time());
     Ok(Dialed::Server { stream, address, granted })
 }
 
@@ -184,8 +197,12 @@ fn invalid(malformed: impl std::error::Error + Send + Sync + 'static) -> io::Err
     io::Error::new(io::ErrorKind::InvalidData, malformed)
 }
 
-/// Says what it may mean that a server closes the connection when it is asked for a session.
-fn unanswered(cause: io::Error, wanted: &Wanted) -> io::Error {
+/// Notes that an attempt to continue a session is given up, and says what it may mean that a server
+/// closes the connection when it is asked for a session.
+fn unanswered(cause: io::Error, sent: Moment, wanted: &Wanted) -> io::Error {
+    if let Some(session) = &wanted.session {
+        wanted.unanswered.note(sent, Moment::now(), session.timeout);
+    }
     let is_closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
     if !is_closed.contains(&cause.kind()) {
         return cause;

@@ -17,15 +17,25 @@ pub(in crate::link) fn wanted(known: bool) -> Wanted {
     let timeout = Duration::from_secs(4);
     let password = vec![7; 16];
     let sent = Moment::ZERO;
-    let granted = Granted { session: SESSION, password, timeout, by_server: timeout, sent };
+    let granted = Granted {
+        session: SESSION,
+        password,
+        timeout,
+        by_server: timeout,
+        stated: None,
+        shown: Duration::ZERO,
+        sent,
+    };
     Wanted {
         access: Access {
             auth: vec![Auth { scheme: "digest".to_owned(), credentials: SECRET.to_vec() }],
             ..Access::default()
         },
         timeout,
+        tick: None,
         session: known.then_some(granted),
         last_zxid: 0,
+        unanswered: Arc::default(),
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct LinkConfig {
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) access: Access,
     pub(crate) session_timeout: Duration,
+    /// The servers' tick, if it is stated.
+    pub(crate) tick: Option<Duration>,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_reply: usize,
 }

@@ -15,8 +15,10 @@
 pub(crate) mod access;
 pub(crate) mod core;
 pub(crate) mod frame;
+mod granted;
 pub(crate) mod handle;
 pub(crate) mod handshake;
+mod heartbeats;
 mod lease;
 mod locked_connection;
 pub(crate) mod messages;
@@ -30,6 +32,7 @@ mod search;
 pub(crate) mod server_stream;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;
+mod unanswered;
 
 #[cfg(test)]
 #[cfg(not(shuttle))]

@@ -19,6 +19,7 @@ fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
         resolver: Resolver::new(Vec::new()),
         access: Access::default(),
         session_timeout: Duration::from_secs(10),
+        tick: None,
         connect_timeout: Duration::from_secs(10),
         max_reply: 1 << 20,
     };

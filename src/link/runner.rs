@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
@@ -13,19 +13,17 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::access::Access;
 use super::core::Incoming;
+use super::granted;
 use super::handshake::{Dialed, Wanted};
-use super::lease;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
 use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing, Waker};
 use super::search::{Dial, Search};
+use super::unanswered::Unanswered;
 use crate::logging;
 use crate::rt::{Moment, Receiver, Sender};
 use crate::session_notice::{End, Info, Notice};
 use crate::wire_values::RawReply;
 use crate::wire_values::code::SESSION_EXPIRED;
-
-/// Whether this process has logged the warning about a short session timeout.
-static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// How long closing a session may take when no caller says how long.
 const ORPHAN_CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -48,6 +46,7 @@ pub(super) struct Runner {
     /// The zxid that the servers being dialled must have seen.
     dialled_zxid: i64,
     redial_at: Moment,
+    unanswered: Arc<Unanswered>,
     futile: u32,
     attached_at: Moment,
     /// When it was last reported that the connection serves the session.
@@ -86,6 +85,7 @@ impl Runner {
             dials: 0,
             dialled_zxid: 0,
             redial_at: Moment::ZERO,
+            unanswered: Arc::default(),
             futile: 0,
             attached_at: Moment::ZERO,
             alive_at: Moment::ZERO,
@@ -191,8 +191,10 @@ impl Runner {
         let wanted = Wanted {
             access: self.access(line.core.is_rejected()),
             timeout: self.config.session_timeout,
+            tick: self.config.tick,
             session: line.core.granted().cloned(),
             last_zxid,
+            unanswered: Arc::clone(&self.unanswered),
         };
         let search = Search {
             resolver: Arc::clone(&self.config.resolver),
@@ -431,31 +433,31 @@ impl Runner {
                     return;
                 }
                 let now = Moment::now();
-                let (first, timeout) = (line.core.granted().is_none(), granted.timeout);
-                self.shared.info.lock().clone_from(&Info {
-                    session: granted.session,
-                    timeout: granted.by_server,
-                    server: Some(address),
-                    trouble: None,
-                });
+                let before = line.core.granted().map(|before| before.by_server);
                 self.server = Some((Arc::clone(stream.tcp()), address));
                 (line.server, line.broken) = (Some(stream), None);
                 self.attached_at = now;
                 self.config.resolver.outage.over(now);
+                let by_server = granted.by_server;
                 line.core.attach(granted, now);
-                let what = match (first, line.core.ended()) {
-                    (true, _) => format!(
-                        "opened at {address}, timeout {timeout:?} (asked for {:?})",
-                        self.config.session_timeout
-                    ),
-                    (false, None) => format!("is served again, by {address}"),
-                    (false, Some(_)) => format!("is over and is being closed at {address}"),
+                let Some(granted) = line.core.granted() else { return };
+                *self.shared.info.lock() = Info {
+                    session: granted.session,
+                    timeout: granted.by_server,
+                    outage_limit: granted.terms().least_left(Duration::ZERO),
+                    server: Some(address),
+                    trouble: None,
                 };
-                logging::info!(target: "zklock::link", "session 0x{:x} {what}", self.session(line));
-                let warn_once = |_: &_| first && !WARNED.swap(true, Ordering::Relaxed);
-                if let Some(warning) = lease::warning(timeout).filter(warn_once) {
-                    logging::warning!(target: "zklock::link", "{warning}");
-                }
+                let (asked, timeout) = (self.config.session_timeout, granted.timeout);
+                let what = match (before, line.core.ended()) {
+                    (None, _) => {
+                        format!("opened at {address}, timeout {timeout:?} (asked for {asked:?})")
+                    }
+                    (Some(_), None) => format!("is served again, by {address}"),
+                    (Some(_), Some(_)) => format!("is over and is being closed at {address}"),
+                };
+                logging::info!(target: "zklock::link", "session 0x{:x} {what}", granted.session);
+                granted::warn(granted, (before, by_server), asked);
                 // Of what TLS has decrypted in the handshakes, the socket does not tell.
                 self.read_server(line);
             }

@@ -30,6 +30,7 @@ fn link(host: Host, auth: Vec<Auth>, (on_notice, on_event): (OnNotice, OnEvent))
         resolver: Resolver::new(vec![host]),
         access: Access { auth, ..Access::default() },
         session_timeout: LONG,
+        tick: None,
         connect_timeout: LONG,
         max_reply: 1 << 20,
     };

@@ -135,13 +135,25 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
             if is_first {
                 trouble(&format!("{address} has not answered yet"));
             }
-            match try_address(wanted, address, &name, attempt, stopped) {
+            match try_until_fast(wanted, address, &name, attempt, stopped) {
                 // Another server may accept them.
                 Ok(Dialed::AuthFailed(why)) => {
                     rejected += 1;
                     let cause = format!("{address}: {why}");
                     rejection.get_or_insert_with(|| (Moment::now(), cause.clone()));
                     causes.push(cause);
+                }
+                Ok(Dialed::Server { mut stream, granted, .. })
+                    if wanted.session.is_none() && !granted.terms().are_usable() =>
+                {
+                    let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
+                    causes.push(format!(
+                        "{address}: the session timeout of {:?} that it grants is too short for servers with \
+                         a tickTime of {:?}",
+                        granted.timeout,
+                        granted.terms().tick
+                    ));
+                    pause = pause.max(Duration::from_millis(250));
                 }
                 Ok(Dialed::Server { mut stream, granted, .. })
                     if wanted.session.is_none()
@@ -207,6 +219,38 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
         pause = (pause * 2).min(longest_pause);
         rest(stopped, pause)?;
     }
+}
+
+/// Asks this address for the session, and asks it again, twice at most, if the answer took so long that
+/// the lease could hardly be renewed in time: nothing is under way on the connection yet that could be
+/// lost by that.
+fn try_until_fast(
+    wanted: &Wanted,
+    address: SocketAddr,
+    name: &str,
+    limit: Duration,
+    stopped: &Receiver<()>,
+) -> Result<Dialed, Failure> {
+    let mut found = try_address(wanted, address, name, limit, stopped);
+    let mut least = Duration::MAX;
+    for _ in 0..2 {
+        let Ok(Dialed::Server { granted, .. }) = &found else { break };
+        let took = Moment::now().since(granted.sent);
+        if took >= least || !granted.terms().is_slow(took) {
+            break;
+        }
+        least = took;
+        let before = granted.clone();
+        let again = Wanted { session: Some(before.clone()), ..wanted.clone() };
+        match try_address(&again, address, name, limit, stopped) {
+            Ok(Dialed::Server { stream, address, granted }) => {
+                found = Ok(Dialed::Server { stream, address, granted: granted.since(&before) });
+            }
+            // The link finds out whether the connection that there is still works.
+            _ => break,
+        }
+    }
+    found
 }
 
 /// Sleeps for about `pause`; `None` when the search is to end.

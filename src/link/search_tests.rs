@@ -1,7 +1,9 @@
 //! Searches among servers that accept the client, reject it, or are not there.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, Shutdown, TcpListener};
+#[cfg(feature = "sasl")]
+use std::net::Shutdown;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::thread;
 

@@ -91,7 +91,7 @@ impl Connection for Wire {
     }
 
     fn info(&self) -> Info {
-        Info { session: self.session, timeout: TIMEOUT, server: None, trouble: None }
+        Info { session: self.session, timeout: TIMEOUT, ..Info::default() }
     }
 
     fn close(&self, _give_up_after: Duration) {

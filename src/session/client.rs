@@ -76,6 +76,7 @@ impl Client {
             hosts: hosts.to_owned(),
             session_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(15),
+            tick_time: None,
             access: Access::default(),
             max_reply: 64 << 20,
             retry: Retry::default(),
@@ -162,6 +163,17 @@ impl Client {
     pub fn requested_session_timeout(&self) -> Option<Duration> {
         let requested = self.owner.core.ensemble.session_timeout();
         (!requested.is_zero()).then_some(requested)
+    }
+
+    /// Returns how long an outage surely loses no lock of this client, whatever the client was doing:
+    /// what a session's lease has left at least while its server answers at once.
+    ///
+    /// An outage counts until a server serves the session again. The limit depends on the
+    /// [session timeout](Client::session_timeout) and on the
+    /// [servers' tick](ClientBuilder::tick_time). `None` whenever the session timeout is.
+    pub fn outage_limit(&self) -> Option<Duration> {
+        let info = self.owner.core.slot.lock().session.as_ref().map(|one| one.info())?;
+        (!info.timeout.is_zero()).then_some(info.outage_limit)
     }
 
     /// Returns the session's id; `None` when there is no session.
@@ -305,6 +317,7 @@ pub struct ClientBuilder {
     hosts: String,
     session_timeout: Duration,
     connect_timeout: Duration,
+    tick_time: Option<Duration>,
     access: Access,
     max_reply: usize,
     retry: Retry,
@@ -319,12 +332,29 @@ impl ClientBuilder {
     /// the requested timeout if that is longer.
     ///
     /// With a shorter timeout, a dead holder's lock passes on sooner; with a longer one, the locks
-    /// survive longer outages: an idle client's locks survive every outage well below a third of it, a
-    /// busy client's one fifth, and nobody's more than the timeout itself. The timeout must be at least two ticks of the ensemble (`tickTime`),
-    /// the shortest that servers grant by default: otherwise a guard may not learn of a loss before
-    /// the ensemble passes the lock on. It should be at least ten times the round trip to a server.
+    /// survive longer outages, as [`Client::outage_limit`] tells, and none of more than the timeout
+    /// itself. It should be at least ten times the round trip to a server, and within the limits of
+    /// every server of the ensemble (`minSessionTimeout`, `maxSessionTimeout`): the client then asks
+    /// each server for the same, and is granted the same.
     pub fn session_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.session_timeout = timeout;
+        self
+    }
+
+    /// States the servers' `tickTime`; of several, the longest. Locks then survive longer outages: with
+    /// a session timeout of 10 s and ticks of 2 s, 5.5 s instead of 4.3 s.
+    ///
+    /// The ensemble learns only within a tick or one and a half that a client is alive, so the client
+    /// cannot count on what it has sent since. Default 3 seconds, ZooKeeper's own default, or half of
+    /// the granted session timeout if that is less. If a server grants another session timeout than was
+    /// asked for, that may show that its ticks are longer; the client then reckons with the longer ones,
+    /// and logs one warning.
+    ///
+    /// **If a server's tick is longer than what is stated here**, two clients may hold a lock at once:
+    /// see [docs/lease.md](https://github.com/zklock/zklock/blob/main/docs/lease.md). If it is so long
+    /// that no heartbeat could renew the session in time, connecting fails, and says so.
+    pub fn tick_time(mut self, tick: Duration) -> ClientBuilder {
+        self.tick_time = Some(tick);
         self
     }
 
@@ -482,6 +512,9 @@ impl ClientBuilder {
         if self.connect_timeout.is_zero() {
             return setting("the connect timeout must be more than zero");
         }
+        if self.tick_time.is_some_and(|tick| tick.is_zero() || tick > longest) {
+            return setting("the tick time must be between a nanosecond and 24 days");
+        }
         if !(64 << 10..=1 << 30).contains(&self.max_reply) {
             return setting("the largest reply must be between 64 KiB and 1 GiB");
         }
@@ -491,6 +524,7 @@ impl ClientBuilder {
             resolver: Resolver::new(hosts.hosts),
             access: self.access,
             session_timeout: self.session_timeout,
+            tick: self.tick_time,
             connect_timeout: self.connect_timeout,
             max_reply: self.max_reply,
         });
@@ -508,6 +542,7 @@ impl fmt::Debug for ClientBuilder {
             .field("hosts", &self.hosts)
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
+            .field("tick_time", &self.tick_time)
             .field("retry", &self.retry)
             .field("access", &self.access)
             .finish_non_exhaustive()

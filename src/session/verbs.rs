@@ -623,7 +623,7 @@ mod tests {
         }
 
         fn info(&self) -> Info {
-            Info { session: 1, timeout: Duration::ZERO, server: None, trouble: None }
+            Info { session: 1, ..Info::default() }
         }
 
         fn close(&self, _give_up_after: Duration) {}

@@ -105,7 +105,7 @@ impl Connection for SimulatedConnection {
     fn info(&self) -> Info {
         let (session, timeout) =
             self.world.look(|world| (world.id(self.link), world.habits.session_timeout));
-        Info { session, timeout, server: None, trouble: None }
+        Info { session, timeout, ..Info::default() }
     }
 
     fn close(&self, give_up_after: Duration) {

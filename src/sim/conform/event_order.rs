@@ -32,6 +32,7 @@ impl Listener {
             resolver: Resolver::new(hosts.hosts),
             access: Access::default(),
             session_timeout: Duration::from_secs(20),
+            tick: None,
             connect_timeout: Duration::from_secs(20),
             max_reply: 1 << 20,
         };

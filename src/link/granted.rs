@@ -1,0 +1,115 @@
+//! What a server has granted, and what that shows of the servers' settings.
+
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::lease::Terms;
+use crate::logging;
+use crate::rt::Moment;
+
+/// The `tickTime` that is reckoned with if none is stated: ZooKeeper's own default.
+pub(crate) const USUAL_TICK: Duration = Duration::from_secs(3);
+
+/// What a successful handshake gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub(crate) session: i64,
+    pub(crate) password: Vec<u8>,
+    /// The session timeout that the link uses.
+    pub(crate) timeout: Duration,
+    /// The session timeout that the server granted, which may be longer.
+    pub(crate) by_server: Duration,
+    /// The servers' tick, if it is stated.
+    pub(crate) stated: Option<Duration>,
+    /// The longest tick that a grant has shown: see [`tick_shown`].
+    pub(crate) shown: Duration,
+    /// When the connect request was sent, or an earlier one that this may be the answer to.
+    pub(crate) sent: Moment,
+}
+
+impl Granted {
+    /// What the lease is reckoned with. By default, servers grant at least two ticks; with a longer tick,
+    /// a lease that is the ensemble's own limit could never be renewed.
+    pub(crate) fn terms(&self) -> Terms {
+        let most = self.timeout / 2;
+        let expected = self.stated.unwrap_or(USUAL_TICK.min(most));
+        Terms { timeout: self.timeout, tick: expected.max(self.shown.min(most)) }
+    }
+
+    /// What holds after the session has been granted anew. The leader takes the last report of its
+    /// timeout, whichever server that is from, so the least counts.
+    pub(super) fn since(self, before: &Granted) -> Granted {
+        Granted {
+            timeout: self.timeout.min(before.timeout),
+            by_server: self.by_server.min(before.by_server),
+            shown: self.shown.max(before.shown),
+            ..self
+        }
+    }
+}
+
+/// The tick that a grant of another session timeout than was asked for shows: a server that grants more
+/// has a minimum, by default two ticks; one that grants less has a maximum, by default twenty.
+pub(super) fn tick_shown(asked: Duration, by_server: Duration) -> Duration {
+    match by_server.cmp(&asked) {
+        Ordering::Greater => by_server / 2,
+        Ordering::Less => by_server / 20,
+        Ordering::Equal => Duration::ZERO,
+    }
+}
+
+/// Logs what may make the lease too long, or shorter than it need be, each once in a process.
+///
+/// `granted` is what counts for the session now, `by_server` what the server has granted this time and
+/// `before` the time before, `asked` what the program asks for.
+pub(crate) fn warn(
+    granted: &Granted,
+    (before, by_server): (Option<Duration>, Duration),
+    asked: Duration,
+) {
+    static LOGGED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+    let warnings = [
+        short_timeout(granted.timeout).filter(|_| before.is_none() && granted.stated.is_none()),
+        longer_ticks(granted.terms().tick, granted.stated.unwrap_or(USUAL_TICK), asked),
+        before.and_then(|before| unequal_grants(before, by_server)),
+    ];
+    for (warning, logged) in warnings.into_iter().zip(&LOGGED) {
+        if let Some(warning) = warning.filter(|_| !logged.swap(true, Relaxed)) {
+            logging::warning!(target: "zklock::link", "{warning}");
+        }
+    }
+}
+
+fn short_timeout(timeout: Duration) -> Option<String> {
+    /// That of the example in ZooKeeper's documentation, which most ensembles have.
+    const TICK_OF_MOST: Duration = Duration::from_secs(2);
+    let longest_tick = timeout / 2;
+    (longest_tick < TICK_OF_MOST).then(|| {
+        format!(
+            "the session timeout is {timeout:?}: make sure that the servers' tickTime is at most \
+             {longest_tick:?} (it is {TICK_OF_MOST:?} in most ensembles), otherwise a lock may be \
+             reported as held after the ensemble has passed it on"
+        )
+    })
+}
+
+fn longer_ticks(tick: Duration, expected: Duration, asked: Duration) -> Option<String> {
+    (tick > expected).then(|| {
+        format!(
+            "a server has not granted the session timeout of {asked:?}, so its tickTime may be {tick:?}, \
+             and locks survive shorter outages: ask for a session timeout that every server grants"
+        )
+    })
+}
+
+fn unequal_grants(before: Duration, now: Duration) -> Option<String> {
+    (before != now).then(|| {
+        format!(
+            "servers have granted the same session timeouts of {before:?} and of {now:?}; the shorter \
+             one counts. Give all servers the same tickTime, minSessionTimeout and maxSessionTimeout, or \
+             ask for a session timeout that all of them grant: otherwise a lock may be reported as held \
+             after the ensemble has passed it on"
+        )
+    })
+}
