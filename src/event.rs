@@ -54,6 +54,9 @@ pub enum Event {
         session: Option<SessionId>,
         /// Why it was lost.
         reason: LossReason,
+        /// What is known of how that came, such as which server was silent and since when, as text for
+        /// people.
+        details: Option<String>,
     },
     /// The client was closed.
     Closed,
@@ -115,6 +118,9 @@ pub enum Event {
         what: &'static str,
         /// Why it was lost.
         reason: LossReason,
+        /// What is known of how that came, such as which server was silent and since when, as text for
+        /// people.
+        details: Option<String>,
     },
 }
 
@@ -141,8 +147,9 @@ impl fmt::Display for Event {
             Event::Resumed { session, outage } => {
                 write!(f, "{} is connected again after {outage:.1?}", Named(session))
             }
-            Event::SessionLost { session, reason } => {
-                write!(f, "{} is lost, and its locks with it: {reason}", Named(session))
+            Event::SessionLost { session, reason, details } => {
+                let why = Because(*reason, details.as_deref());
+                write!(f, "{} is lost, and its locks with it: {why}", Named(session))
             }
             Event::Closed => f.write_str("the client is closed"),
             Event::Paused { gap } => write!(
@@ -161,9 +168,21 @@ impl fmt::Display for Event {
             Event::CleanupPending { path } => {
                 write!(f, "{path} could not be deleted yet; trying on in the background")
             }
-            Event::Lost { what, reason, node, .. } => {
-                write!(f, "{what} lost: {reason} (node {node:?})")
+            Event::Lost { what, reason, node, details, .. } => {
+                write!(f, "{what} lost: {} (node {node:?})", Because(*reason, details.as_deref()))
             }
+        }
+    }
+}
+
+/// Prints a reason with its details, if there are any.
+pub(crate) struct Because<'a>(pub(crate) LossReason, pub(crate) Option<&'a str>);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Some(details) => write!(f, "{}: {details}", self.0),
+            None => write!(f, "{}", self.0),
         }
     }
 }

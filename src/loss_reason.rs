@@ -10,8 +10,9 @@ use crate::session_notice::End;
 pub enum LossReason {
     /// The server expired the session.
     SessionExpired,
-    /// No server could confirm the session before its lease ran out by this machine's
-    /// clock; the ensemble may or may not have expired it yet.
+    /// The session's lease ran out by this machine's clock, before an answer of the ensemble had renewed
+    /// it; the ensemble may or may not have expired the session yet. [`Event::Lost`](crate::Event::Lost)
+    /// and the log say how that came.
     LeaseExpired,
     /// The contender's node was deleted, but not by its holder.
     NodeDeleted,
@@ -25,9 +26,7 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossReason::SessionExpired => "the session expired",
-            LossReason::LeaseExpired => {
-                "no server confirmed the session in time (its lease ran out by the local clock)"
-            }
+            LossReason::LeaseExpired => "the session's lease ran out by this machine's clock",
             LossReason::NodeDeleted => "the contender's node was deleted",
             LossReason::ClientClosed => "the client or its ZooKeeper handle was closed",
             LossReason::AuthFailed => "the credentials were rejected",

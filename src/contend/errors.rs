@@ -19,11 +19,12 @@ pub(crate) fn outage_too_long(longest: Duration) -> Error {
     Error::new(ErrorKind::Connect, message)
 }
 
-/// The error of a call that ran out of time before the ensemble told it anything.
-pub(crate) fn unanswered(core: &ClientCore, node: &str) -> Error {
+/// The error of a call that ran out of time, which was this long, before the ensemble told it anything.
+pub(crate) fn unanswered(core: &ClientCore, waited: Duration, node: &str) -> Error {
     let why = core.why_unreachable();
-    Error::new(ErrorKind::Connect, format!("the time was over before any server answered: {why}"))
-        .on(node)
+    let message =
+        format!("the time was over before any server answered, after {waited:.1?}: {why}");
+    Error::new(ErrorKind::Connect, message).on(node)
 }
 
 /// The error for a request that failed with `fault`.

@@ -16,7 +16,7 @@ use super::ticket::Ticket;
 use super::watchdog::{NodeListener, OnLost, OnRequest, ReleasedParts, Watchdog};
 use super::watched_nodes::OwnWatch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::Event;
+use crate::event::{Because, Event};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
@@ -298,6 +298,8 @@ impl Hold {
             LossReason::SessionExpired | LossReason::LeaseExpired => ErrorKind::SessionLost,
         };
         let noun = self.held_node.watchdog.noun;
+        let details = self.held_node.session.details(why);
+        let why = Because(why, details.as_deref());
         Error::new(kind, format!("the {noun} is no longer held: {why}")).on(&self.held_node.path)
     }
 

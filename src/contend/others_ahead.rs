@@ -46,7 +46,7 @@ impl OthersAhead {
         node: &str,
     ) -> Result<Option<T>> {
         if got.is_none() && !self.since(begin) {
-            return Err(unanswered(core, node));
+            return Err(unanswered(core, rt::now().saturating_duration_since(begin), node));
         }
         Ok(got)
     }

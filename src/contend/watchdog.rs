@@ -551,7 +551,11 @@ impl Watchdog {
         if !idle {
             let (node, what) = (self.shown().to_owned(), self.noun);
             let lock = path::parent(&node).to_owned();
-            self.reports.report(LogAs::LOSS, || Event::Lost { lock, node, what, reason: why });
+            let session = self.session.upgrade();
+            self.reports.report(LogAs::LOSS, || {
+                let details = session.and_then(|session| session.details(why));
+                Event::Lost { lock, node, what, reason: why, details }
+            });
         }
     }
 }

@@ -12,6 +12,7 @@ use super::heartbeats::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;
+use super::recent::Recent;
 use super::request_limit::Sizes;
 use crate::logging;
 use crate::rt::{Moment, Sender};
@@ -79,6 +80,9 @@ pub(crate) struct LinkCore {
     next_xid: i32,
     lease: Lease,
     heartbeats: Heartbeats,
+    recent: Recent,
+    /// Why the lease has run out, if it has.
+    lapse: Option<String>,
     round_trip: Duration,
     heard: Moment,
     from_server: Splitter,
@@ -107,6 +111,8 @@ impl LinkCore {
             next_xid: 1,
             lease: Lease::new(),
             heartbeats: Heartbeats::new(),
+            recent: Recent::default(),
+            lapse: None,
             round_trip: Duration::ZERO,
             heard: Moment::ZERO,
             from_server: Splitter::new(max_reply, REPLY_HEADER),
@@ -161,10 +167,16 @@ impl LinkCore {
     }
 
     /// The process was not running for so long.
-    pub(crate) fn paused(&mut self, gap: Duration) {
+    pub(crate) fn paused(&mut self, gap: Duration, now: Moment) {
+        self.recent.paused(gap, now);
         if self.ended.is_none() && self.granted.is_some() {
             self.notices.push(Notice::Paused(gap));
         }
+    }
+
+    /// Why the lease has run out, if it has: what has happened in the last session timeout.
+    pub(crate) fn why_lapsed(&self) -> Option<&str> {
+        self.lapse.as_deref()
     }
 
     pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
@@ -183,7 +195,7 @@ impl LinkCore {
         self.detach(now);
         let before = self.granted.take().filter(|before| before.session == granted.session);
         if before.is_some() && self.ended.is_none() && now >= self.lease.end() {
-            self.end(End::Lapsed);
+            self.run_out(now);
         }
         let granted = match &before {
             Some(before) => granted.since(before),
@@ -191,8 +203,9 @@ impl LinkCore {
         };
         let terms = granted.terms();
         self.lease.restart(terms, granted.sent, now);
+        self.recent.attached(&granted, now);
         if self.ended.is_none() && now >= self.lease.end() {
-            self.end(End::Lapsed);
+            self.run_out(now);
         }
         self.heartbeats.restart(terms, granted.sent, now);
         self.round_trip = now.since(granted.sent);
@@ -213,11 +226,12 @@ impl LinkCore {
     }
 
     /// The connection is gone: every outstanding request is answered now.
-    pub(crate) fn detach(&mut self, _now: Moment) {
+    pub(crate) fn detach(&mut self, now: Moment) {
         if !self.attached {
             return;
         }
         self.attached = false;
+        self.recent.cut(now);
         self.to_server.clear();
         if self.ended.is_none() {
             self.notices.push(Notice::Suspended);
@@ -469,6 +483,7 @@ impl LinkCore {
         self.last_zxid = self.last_zxid.max(header.zxid);
         self.sizes.answered(sent.size);
         self.round_trip = now.since(sent.sent);
+        self.recent.answered(sent.sent, now, self.lease_timeout());
         if self.ended.is_none() {
             let by_leader = goes_to_the_leader(sent.operation) && is_from_the_leader(error);
             let is_heartbeat = matches!(sent.to, Recipient::Heartbeat);
@@ -491,9 +506,11 @@ impl LinkCore {
 
     fn heartbeat_answered(&mut self, by_leader: bool, error: i32, now: Moment) {
         if by_leader {
+            self.recent.confirmed();
             self.heartbeats.pace(self.lease.terms(), self.round_trip);
             return;
         }
+        self.recent.refused(error, now);
         self.lease.withdraw_pledges();
         self.heartbeats.refused(&self.lease, now, self.chance());
         if !std::mem::replace(&mut self.has_warned_of_refusal, true) {
@@ -592,10 +609,25 @@ impl LinkCore {
 
     /// The lease has run out.
     pub(crate) fn lapse(&mut self, now: Moment) {
-        self.end(End::Lapsed);
+        self.run_out(now);
         if self.attached {
             self.send_close(now);
         }
+    }
+
+    /// A caller has found that the lease has run out.
+    pub(crate) fn has_lapsed(&mut self, now: Moment) {
+        if self.ended.is_none() && self.granted.is_some() {
+            self.lapse(now);
+        }
+    }
+
+    fn run_out(&mut self, now: Moment) {
+        if self.ended.is_none() {
+            let unanswered = self.outstanding.front().map(|sent| sent.sent);
+            self.lapse = Some(self.recent.why_lapsed(self.lease_timeout(), unanswered, now));
+        }
+        self.end(End::Lapsed);
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::super::granted::tests::granted_at;
 use super::*;
 use crate::rt::Mutex;
 
 pub(super) const T: Duration = Duration::from_secs(12);
-const SESSION: i64 = 0x77;
 pub(super) const MAX_REPLY: usize = 1 << 20;
 
 pub(super) fn seconds(seconds: f64) -> Moment {
@@ -16,15 +16,7 @@ pub(super) fn seconds(seconds: f64) -> Moment {
 }
 
 pub(super) fn granted(sent: Moment) -> Granted {
-    Granted {
-        session: SESSION,
-        password: vec![9; 16],
-        timeout: T,
-        by_server: T,
-        stated: Some(T / 2),
-        shown: Duration::ZERO,
-        sent,
-    }
+    granted_at(sent)
 }
 
 /// A frame without its length, as one side or the other sees it.

@@ -1,6 +1,7 @@
 //! What a server has granted, and what that shows of the servers' settings.
 
 use std::cmp::Ordering;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub(crate) struct Granted {
     pub(crate) stated: Option<Duration>,
     /// The longest tick that a grant has shown: see [`tick_shown`].
     pub(crate) shown: Duration,
+    pub(crate) server: SocketAddr,
     /// When the connect request was sent, or an earlier one that this may be the answer to.
     pub(crate) sent: Moment,
 }
@@ -112,4 +114,87 @@ fn unequal_grants(before: Duration, now: Duration) -> Option<String> {
              after the ensemble has passed it on"
         )
     })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// A session of 12 s whose servers have ticks of 6 s.
+    pub(in crate::link) fn granted_at(sent: Moment) -> Granted {
+        let timeout = Duration::from_secs(12);
+        Granted {
+            session: 0x77,
+            password: vec![9; 16],
+            timeout,
+            by_server: timeout,
+            stated: Some(timeout / 2),
+            shown: Duration::ZERO,
+            server: SocketAddr::from((Ipv4Addr::LOCALHOST, 2181)),
+            sent,
+        }
+    }
+
+    /// In seconds: the tick that is stated, session timeout that is asked for, granted; the tick to reckon with.
+    #[test]
+    fn a_grant_can_only_show_that_ticks_are_longer() {
+        for (stated, asked, by_server, tick) in [
+            (None, 10, 10, 3.0),
+            (None, 4, 4, 2.0),
+            (Some(1), 10, 10, 1.0),
+            (Some(8), 10, 10, 8.0),
+            // Less than a minimum.
+            (None, 4, 20, 10.0),
+            (Some(1), 4, 20, 10.0),
+            (Some(12), 4, 20, 12.0),
+            // More than a maximum.
+            (None, 200, 40, 3.0),
+            (None, 200, 120, 6.0),
+            (Some(1), 60, 20, 1.0),
+        ] {
+            let seconds = Duration::from_secs;
+            let (asked, timeout) = (seconds(asked), seconds(by_server));
+            let (stated, shown) = (stated.map(seconds), tick_shown(asked, timeout));
+            let granted =
+                Granted { timeout, by_server: timeout, stated, shown, ..granted_at(Moment::ZERO) };
+            let found = granted.terms().tick.as_secs_f64();
+            assert!((found - tick).abs() < 1e-9, "{stated:?} {asked:?} {timeout:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_least_grant_and_the_longest_tick_count() {
+        let seconds = Duration::from_secs;
+        let grant = |timeout: u64, shown: u64| Granted {
+            timeout: seconds(timeout),
+            by_server: seconds(timeout),
+            shown: seconds(shown),
+            ..granted_at(Moment::ZERO)
+        };
+        for (before, now) in [(grant(4, 2), grant(20, 10)), (grant(20, 10), grant(4, 0))] {
+            let granted = now.since(&before);
+            assert_eq!((granted.timeout, granted.by_server), (seconds(4), seconds(4)));
+            assert_eq!(granted.shown, seconds(10));
+            assert_eq!(granted.terms().tick, seconds(6), "as it was stated");
+        }
+    }
+
+    #[test]
+    fn what_may_harm_a_lease_is_warned_of() {
+        let seconds = Duration::from_secs;
+        assert_eq!(short_timeout(seconds(4)), None);
+        let warning = short_timeout(seconds(3)).unwrap();
+        assert!(warning.contains("tickTime is at most 1.5s"), "{warning}");
+        assert_eq!(longer_ticks(seconds(3), seconds(3), seconds(10)), None);
+        let warning = longer_ticks(seconds(10), seconds(3), seconds(4)).unwrap();
+        assert!(
+            warning.contains("the session timeout of 4s, so its tickTime may be 10s"),
+            "{warning}"
+        );
+        assert_eq!(unequal_grants(seconds(4), seconds(4)), None);
+        let warning = unequal_grants(seconds(4), seconds(20)).unwrap();
+        assert!(warning.contains("timeouts of 4s and of 20s; the shorter one counts"), "{warning}");
+    }
 }

@@ -155,6 +155,20 @@ impl Link {
         }
     }
 
+    /// Why the lease has run out, if it has.
+    pub(crate) fn why_lapsed(&self) -> Option<String> {
+        if self.is_elsewhere() {
+            return None;
+        }
+        let mut line = self.shared.line.lock();
+        if self.shared.lease_end.load(Ordering::Acquire) == LAPSED {
+            // A caller may have found that out before the link's thread.
+            line.note_pause(Moment::now());
+            line.core.has_lapsed(Moment::now());
+        }
+        line.core.why_lapsed().map(str::to_owned)
+    }
+
     pub(crate) fn info(&self) -> Info {
         if self.is_elsewhere() {
             return Info::default();

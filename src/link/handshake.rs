@@ -35,7 +35,6 @@ pub(crate) struct Wanted {
 pub(crate) enum Dialed {
     Server {
         stream: ServerStream,
-        address: SocketAddr,
         granted: Granted,
     },
     Expired,
@@ -152,10 +151,11 @@ fn greet(
         by_server,
         stated: wanted.tick,
         shown: tick_shown(asked, by_server),
+        server: address,
         sent,
     };
     granted.sent = wanted.unanswered.earliest(sent, granted.terms().settle_time());
-    Ok(Dialed::Server { stream, address, granted })
+    Ok(Dialed::Server { stream, granted })
 }
 
 /// Shows the server who the client is; `ask` sends a request and returns the reply. The inner error says

@@ -7,6 +7,7 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::super::access::Auth;
+use super::super::granted::tests::granted_at;
 use super::*;
 use crate::rt::bounded;
 
@@ -15,16 +16,12 @@ const SECRET: &[u8] = b"user:secret";
 
 pub(in crate::link) fn wanted(known: bool) -> Wanted {
     let timeout = Duration::from_secs(4);
-    let password = vec![7; 16];
-    let sent = Moment::ZERO;
     let granted = Granted {
         session: SESSION,
-        password,
+        password: vec![7; 16],
         timeout,
         by_server: timeout,
-        stated: None,
-        shown: Duration::ZERO,
-        sent,
+        ..granted_at(Moment::ZERO)
     };
     Wanted {
         access: Access {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use parking_lot::Mutex as Lock;
 
@@ -10,6 +11,9 @@ use super::messages::{DeferredRequest, Outgoing};
 use super::server_stream::ServerStream;
 use crate::rt::{Moment, Mutex};
 use crate::session_notice::{End, Info};
+
+/// A thread that wakes up so much too late was paused.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The value of `lease_end` when the lease has run out or has not begun.
 pub(super) const LAPSED: u64 = 0;
@@ -71,6 +75,15 @@ impl LockedConnection {
         }
         self.core.pass_marks();
         self.core.for_server().is_empty()
+    }
+
+    /// Notes that no thread was running if the link's thread has slept far too long.
+    pub(super) fn note_pause(&mut self, now: Moment) {
+        let late = now.since(self.asleep_until);
+        if self.asleep_until != Moment::NEVER && late >= PAUSE {
+            self.core.paused(late, now);
+            self.asleep_until = Moment::NEVER;
+        }
     }
 
     pub(super) fn ask(&mut self, verbs: Vec<Outgoing>) {

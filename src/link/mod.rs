@@ -23,6 +23,7 @@ mod lease;
 mod locked_connection;
 pub(crate) mod messages;
 mod outage_log;
+mod recent;
 pub(crate) mod request_limit;
 pub(crate) mod resolver;
 mod runner;

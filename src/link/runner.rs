@@ -28,9 +28,6 @@ use crate::wire_values::code::SESSION_EXPIRED;
 /// How long closing a session may take when no caller says how long.
 const ORPHAN_CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A thread that wakes up so much too late was paused.
-const PAUSE: Duration = Duration::from_secs(1);
-
 pub(super) struct Runner {
     config: LinkConfig,
     shared: Arc<LinkShared>,
@@ -245,24 +242,19 @@ impl Runner {
         for notice in notices {
             if let Notice::Ended(why) = notice {
                 let trouble = self.shared.info.lock().trouble.clone();
-                let what = match why {
-                    End::Expired => "is lost: the server says that it has expired",
-                    End::Lapsed => "is lost: no server has confirmed it in time",
-                    End::AuthFailed => "is over: the client is not let in",
-                    End::Closed => "is over: the client closed it",
+                let lapse = || self.shared.line.lock().core.why_lapsed().map(str::to_owned);
+                let (what, because) = match why {
+                    End::Expired => ("is lost: the server says that it has expired", None),
+                    End::Lapsed => ("is lost: its lease has run out", lapse()),
+                    End::AuthFailed => ("is over: the client is not let in", trouble),
+                    End::Closed => ("is over: the client closed it", None),
                 };
                 let level = match why {
                     End::Closed => log::Level::Debug,
                     _ => log::Level::Warn,
                 };
-                match trouble.filter(|_| why == End::AuthFailed) {
-                    Some(trouble) => logging::line!(
-                        level, target: "zklock::link", "session 0x{session:x} {what}: {trouble}"
-                    ),
-                    None => {
-                        logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}")
-                    }
-                }
+                let because = because.map_or_else(String::new, |because| format!(": {because}"));
+                logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}{because}");
             }
         }
     }
@@ -365,11 +357,7 @@ impl Runner {
         sockets.extend(self.server.iter().map(|(server, _)| PollFd::new(server, interest)));
         line.asleep_until = next;
         let polled = MutexGuard::unlocked(line, || poll(&mut sockets, limit));
-        // A thread that slept far too long was not running; nor was any other.
-        let late = Moment::now().since(next);
-        if next != Moment::NEVER && late >= PAUSE {
-            line.core.paused(late);
-        }
+        line.note_pause(Moment::now());
         if let Err(error) = polled {
             // Nothing can be done about it here; the pause avoids a busy loop.
             logging::error!(target: "zklock::link", "could not wait for data, retrying: {error}");
@@ -424,7 +412,8 @@ impl Runner {
 
     fn found(&mut self, line: &mut LockedConnection, found: Dialed) {
         match found {
-            Dialed::Server { stream, address, granted } => {
+            Dialed::Server { stream, granted } => {
+                let address = granted.server;
                 if let Err(cause) = stream.tcp().set_nonblocking(true) {
                     logging::warning!(
                         target: "zklock::link",

@@ -243,8 +243,8 @@ fn try_until_fast(
         let before = granted.clone();
         let again = Wanted { session: Some(before.clone()), ..wanted.clone() };
         match try_address(&again, address, name, limit, stopped) {
-            Ok(Dialed::Server { stream, address, granted }) => {
-                found = Ok(Dialed::Server { stream, address, granted: granted.since(&before) });
+            Ok(Dialed::Server { stream, granted }) => {
+                found = Ok(Dialed::Server { stream, granted: granted.since(&before) });
             }
             // The link finds out whether the connection that there is still works.
             _ => break,

@@ -467,7 +467,7 @@ impl ClientBuilder {
     /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled, otherwise as
     /// [`connect`](ClientBuilder::connect).
     pub fn connect_within(self, wait: impl Into<Wait>) -> Result<Client> {
-        let wait = wait.into();
+        let (wait, begun) = (wait.into(), rt::now());
         let connect_timeout = self.connect_timeout;
         let client = self.unconnected()?;
         let waiter = Waiter::new();
@@ -485,7 +485,8 @@ impl ClientBuilder {
             }
             Err(Interrupted::GaveUp) => {
                 let (hosts, why) = (&client.core().hosts, client.core().why_unreachable());
-                let message = format!("could not connect to {hosts:?} in time: {why}");
+                let waited = rt::now().saturating_duration_since(begun);
+                let message = format!("could not connect to {hosts:?} within {waited:.1?}: {why}");
                 Err(Error::new(ErrorKind::Connect, message))
             }
         }

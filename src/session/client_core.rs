@@ -411,8 +411,9 @@ impl ClientCore {
         match (slot.state(), &slot.failure) {
             (SessionState::Connected, _) => "the server does not answer".to_owned(),
             (SessionState::Suspended, _) => because("the connection is lost"),
-            (_, Some((_, error))) => error.to_string(),
-            (_, None) => because("there is no session"),
+            // Its text names the limit of another call.
+            (_, Some((_, error))) if error.kind() != ErrorKind::Connect => error.to_string(),
+            _ => because("there is no session"),
         }
     }
 
@@ -506,8 +507,10 @@ impl ClientCore {
             SessionState::Connected => return None,
             SessionState::Lost => {
                 // If its end was not reported yet, its lease is over.
-                let end = session.and_then(|session| session.status().now().ended);
-                Event::SessionLost { session: id, reason: end.unwrap_or(End::Lapsed).into() }
+                let end = session.as_ref().and_then(|session| session.status().now().ended);
+                let reason = end.unwrap_or(End::Lapsed).into();
+                let details = session.and_then(|session| session.details(reason));
+                Event::SessionLost { session: id, reason, details }
             }
             SessionState::Closed => Event::Closed,
         })

@@ -319,6 +319,11 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// long that is certain without another answer: zero where no lease is known.
     fn trusted(&self) -> Result<Duration, End>;
 
+    /// Why the lease has run out, as far as that is known.
+    fn why_lapsed(&self) -> Option<String> {
+        None
+    }
+
     /// Is `Some` on a program's handle, where a thread that wants an answer has to make the call
     /// itself. That handle's session may be unknown, and the handle manages its watches itself.
     fn blocking(&self) -> Option<&dyn Blocking> {

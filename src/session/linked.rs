@@ -108,6 +108,10 @@ impl Connection for LinkedConnection {
         self.0.lease()
     }
 
+    fn why_lapsed(&self) -> Option<String> {
+        self.0.why_lapsed()
+    }
+
     fn info(&self) -> Info {
         self.0.info()
     }

@@ -19,6 +19,7 @@ use super::time_limit::TimeLimit;
 use super::watches::Watches;
 use crate::acl::Acl;
 use crate::logging;
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::Deadline;
 use crate::session_notice::{End, Info};
@@ -583,6 +584,11 @@ impl Verbs {
     /// Whether a node that may be ours can be recognised as this session's, and so be kept.
     pub(crate) fn may_adopt(&self) -> bool {
         self.connection.blocking().is_none()
+    }
+
+    /// What is known of how the session was lost.
+    pub(crate) fn details(&self, of: LossReason) -> Option<String> {
+        (of == LossReason::LeaseExpired).then(|| self.connection.why_lapsed()).flatten()
     }
 
     pub(crate) fn info(&self) -> Info {

@@ -179,7 +179,7 @@ impl DoubleBarrier {
     }
 
     fn enter_by(&self, wait: WaitLimits<'_>) -> Result<Option<Entered>> {
-        let contention = self.contention()?;
+        let (contention, begun) = (self.contention()?, rt::now());
         loop {
             let Some(hold) = self.take_place(&contention, wait)? else { return Ok(None) };
             match self.await_round(&hold, &contention.data, wait) {
@@ -204,7 +204,8 @@ impl DoubleBarrier {
                     return match self.withdraw(hold, wait.parting()) {
                         Ok(Withdrawn::Entered(entered)) => Ok(Some(entered)),
                         Ok(Withdrawn::Gone) if in_doubt => {
-                            Err(unanswered(self.target.client.core(), &contention.node))
+                            let waited = rt::now().saturating_duration_since(begun);
+                            Err(unanswered(self.target.client.core(), waited, &contention.node))
                         }
                         Ok(Withdrawn::Unknown) if error.is_outage() => self.unknown(wait),
                         _ => Err(error),
