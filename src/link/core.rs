@@ -678,3 +678,7 @@ mod lives;
 #[cfg(test)]
 #[path = "lease_properties.rs"]
 mod lease_properties;
+
+#[cfg(test)]
+#[path = "move_properties.rs"]
+mod move_properties;

@@ -479,6 +479,41 @@ fn a_slow_connection_has_an_interval_after_which_its_heartbeats_count() {
     assert!(gaps(&beats)[8..].iter().all(|gap| *gap == 1.48), "{beats:?}");
 }
 
+/// Lets some session timeouts pass; of each hundred heartbeats, so many are refused. Returns how many were
+/// sent, and whether the lease has lasted.
+fn with_refusals(percent: u64, timeouts: u32, seed: u64) -> (u32, bool) {
+    let mut core = attached();
+    let (mut random, mut count) = (seed, 0);
+    let end = seconds(10.).plus(T * timeouts);
+    while core.ended().is_none() && core.next_tick() < end {
+        let now = core.next_tick();
+        core.tick(now).unwrap();
+        for seen in sent(&mut core) {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let is_refused = (random >> 33) % 100 < percent;
+            let error = if is_refused { code::THROTTLED } else { code::OK };
+            count += 1;
+            answer(&mut core, seen.xid, 5, error, &text("/"), now).unwrap();
+        }
+    }
+    (count, core.ended().is_none())
+}
+
+#[test]
+fn refused_heartbeats_are_sent_again_before_the_lease_ends() {
+    for seed in 0..20 {
+        for percent in [0, 25, 50, 75] {
+            let (count, has_lasted) = with_refusals(percent, 100, seed);
+            assert!(has_lasted, "{percent} % refused, seed {seed}");
+            let ordinary = 9 * 100;
+            let expected = if percent == 0 { ordinary } else { 4 * ordinary };
+            assert!(count <= expected, "{percent} % refused: {count}");
+        }
+    }
+    let (count, has_lasted) = with_refusals(100, 100, 0);
+    assert!(!has_lasted && count < 100, "{count}");
+}
+
 #[test]
 fn no_traffic_puts_off_a_heartbeat() {
     let mut core = attached();

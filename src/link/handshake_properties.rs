@@ -183,3 +183,43 @@ fn a_new_session_that_is_of_no_use_is_closed() {
         }
     }
 }
+
+/// What the client asked for, if the server sends nothing.
+fn asked(wanted: &Wanted) -> Duration {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_stop, stopped) = bounded(0);
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut prefix = [0; 4];
+            stream.read_exact(&mut prefix).unwrap();
+            let mut frame = vec![0; u32::from_be_bytes(prefix) as usize];
+            stream.read_exact(&mut frame).unwrap();
+            let timeout = ConnectRequest::read(&frame).unwrap().timeout;
+            Duration::from_millis(timeout.unsigned_abs().into())
+        });
+        let found = try_address(wanted, address, "", Duration::from_secs(10), &stopped);
+        assert!(found.is_err(), "{found:?}");
+        server.join().unwrap()
+    })
+}
+
+#[test]
+fn a_session_is_continued_with_the_timeout_that_it_has() {
+    assert_eq!(asked(&wanted(false)), Duration::from_secs(4));
+    let mut known = wanted(true);
+    known.timeout = Duration::from_secs(10);
+    assert_eq!(asked(&known), Duration::from_secs(4));
+}
+
+#[test]
+fn an_attempt_to_continue_a_session_that_has_no_answer_is_noted() {
+    for known in [true, false] {
+        let wanted = wanted(known);
+        asked(&wanted);
+        let later = Moment::now();
+        let earliest = wanted.unanswered.earliest(later, Duration::from_secs(60));
+        assert_eq!(earliest < later, known);
+    }
+}

@@ -145,3 +145,62 @@ fn a_server_that_closes_the_connection_instead_of_an_answer_to_sasl_rejects_the_
     let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
     assert!(why.contains("rejected the user \"ann\""), "{why}");
 }
+
+/// A server that keeps back its answer to each connection for this long; reports each connection.
+fn slow(pauses: Vec<Duration>) -> (SocketAddr, Receiver<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = bounded(10);
+    thread::spawn(move || {
+        for (stream, pause) in listener.incoming().zip(pauses) {
+            let mut stream = stream.unwrap();
+            let _ = tell.send(());
+            thread::sleep(pause);
+            let answers = [response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
+            let _ = stream.write_all(&answers);
+            thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
+        }
+    });
+    (address, told)
+}
+
+/// With a session timeout of 4 s and a tick of 2.5 s, a lease is renewed in time only if the opening takes
+/// less than half a second.
+#[test]
+fn a_slow_opening_is_repeated_while_that_makes_it_faster_and_twice_at_most() {
+    let (_stop, stopped) = bounded(0);
+    let [fast, slow_one, slower] = [0, 600, 1000].map(Duration::from_millis);
+    for (pauses, connections) in [
+        (vec![fast, fast], 1),
+        (vec![slow_one, fast, fast], 2),
+        (vec![slow_one, slower, fast], 2),
+        (vec![slower, slow_one, fast, fast], 3),
+    ] {
+        for known in [true, false] {
+            let (address, told) = slow(pauses.clone());
+            let wanted = Wanted { tick: Some(Duration::from_millis(2500)), ..wanted(known) };
+            let limit = Duration::from_secs(30);
+            let found = try_until_fast(&wanted, address, "", limit, &stopped);
+            assert!(matches!(found, Ok(Dialed::Server { .. })), "{found:?}");
+            assert_eq!(told.len(), connections, "{pauses:?}");
+        }
+    }
+}
+
+#[test]
+fn a_session_timeout_that_is_too_short_for_the_stated_tick_is_told() {
+    let (tell, told) = bounded(100);
+    let wanted = Wanted { tick: Some(Duration::from_secs(4)), ..wanted(false) };
+    let what = Search { wanted, ..among(false, vec![accepting()]) };
+    let _dial = Dial::start(
+        what,
+        |found| panic!("{found:?}"),
+        move |why| {
+            let _ = tell.try_send(why.to_owned());
+        },
+    );
+    let is_it = |why: &String| {
+        why.contains("of 4s that it grants is too short for servers with a tickTime of 4s")
+    };
+    assert!(told.iter().any(|why| is_it(&why)));
+}
