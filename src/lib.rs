@@ -129,13 +129,13 @@
 //! # Heartbeat and lease
 //!
 //! The *lease* is the time for which the client may trust that its session lives. Heartbeats that only
-//! the ensemble's leader can answer renew it, nine in a session timeout. An idle client always has at
-//! least a third of the [session timeout](ClientBuilder::session_timeout) left, a busy one at least a
-//! fifth: locks survive every outage well below that, and none longer than the session timeout. When
-//! the lease ends, the session is [`Lost`](SessionState::Lost), before the ensemble can expire it,
-//! provided that the session timeout is at least two ticks of the ensemble (`tickTime`). A crashed
-//! holder blocks the others for the session timeout. After a lost session the same [`Client`] and
-//! locks work again, on a new one.
+//! the ensemble's leader can answer renew it, at most nine in a session timeout while all is well. Idle
+//! or busy, a client always has [`Client::outage_limit`] left: locks survive every outage below that, and
+//! none longer than the [session timeout](ClientBuilder::session_timeout). When the lease ends, the
+//! session is [`Lost`](SessionState::Lost), before the ensemble can expire it, provided that no server's
+//! tick (`tickTime`) is longer than the one that [is stated](ClientBuilder::tick_time) or reckoned with.
+//! A crashed holder blocks the others for the session timeout. After a lost session the same [`Client`]
+//! and locks work again, on a new one.
 //!
 //! # The connection
 //!

@@ -181,6 +181,7 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
+    use super::super::granted::USUAL_TICK;
     use super::*;
 
     const T: Duration = Duration::from_secs(12);
@@ -212,6 +213,10 @@ mod tests {
         for (timeout, tick, settle, interval, left) in [
             (4.0, 2.0, 2.125, 0.533, 1.334),
             (10.0, 3.0, 4.5, 1.130, 4.350),
+            (20.0, 3.0, 4.5, 2.270, 13.191),
+            (20.0, 2.0, 3.0, 3.039, 13.922),
+            (40.0, 3.0, 4.5, 4.578, 30.844),
+            (40.0, 2.0, 3.25, 4.444, 31.111),
             (10.0, 2.0, 3.0, 1.111, 5.555),
             (30.0, 3.0, 4.5, 4.559, 20.883),
             (30.0, 2.0, 3.0, 3.333, 23.333),
@@ -225,6 +230,25 @@ mod tests {
             assert!(close(interval_now, interval), "{terms:?}: {interval_now:?}");
             assert!(close(left_now, left), "{terms:?}: {left_now:?}");
         }
+    }
+
+    /// Its table has the session timeout, and what is survived with the tick unstated and stated as 2 s.
+    #[test]
+    fn the_readme_tells_what_is_left() {
+        let number = |cell: &str| cell.trim().trim_matches('*').strip_suffix(" s")?.parse().ok();
+        let mut rows = 0;
+        for line in include_str!("../../README.md").lines() {
+            let cells: Vec<f64> = line.split('|').filter_map(number).collect();
+            let [timeout, unstated, stated, _] = cells[..] else { continue };
+            let usual = USUAL_TICK.as_secs_f64().min(timeout / 2.0);
+            for (told, tick) in [(unstated, usual), (stated, 2.0)] {
+                let terms = Terms { timeout: seconds(timeout), tick: seconds(tick) };
+                let left = terms.least_left(Duration::ZERO).as_secs_f64();
+                assert!((left - told) >= 0.0 && left - told < 0.1, "{line}: {left}");
+            }
+            rows += 1;
+        }
+        assert_eq!(rows, 5);
     }
 
     #[test]

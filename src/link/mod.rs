@@ -5,9 +5,11 @@
 //! Every request is answered once, in bounded time: by the server, or with a lost connection or
 //! session.
 //!
-//! [`core`] is the protocol, [`lease`] says until when the session is sure to live,
-//! [`request_limit`] how large requests may be. [`search`] finds a server: [`resolver`] has the
-//! addresses, [`handshake`] asks one of them, [`access`] and [`sasl`] show who the client is.
+//! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`] when
+//! it is renewed, [`granted`] on which terms, [`recent`] why it was not; [`request_limit`] how large
+//! requests may be. [`search`] finds a server: [`resolver`] has the
+//! addresses, [`handshake`] asks one of them, [`unanswered`] notes in vain, [`access`] and [`sasl`]
+//! show who the client is.
 //! [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]. Callers have a
 //! [`handle`]; [`runner`] is the thread, with which they share the [`locked_connection`] and exchange
 //! [`messages`]. [`outage_log`] keeps the log short in an outage.
