@@ -39,7 +39,9 @@ pub(crate) struct Info {
     pub(crate) session: i64,
     /// The session timeout that the server granted.
     pub(crate) timeout: Duration,
-    /// How long an outage surely loses no lock.
+    /// The longest tick of the servers, as it is reckoned with.
+    pub(crate) tick: Duration,
+    /// How long an outage surely loses no lock; zero if the session cannot last.
     pub(crate) outage_limit: Duration,
     /// The server that serves the session, if one does.
     pub(crate) server: Option<SocketAddr>,

@@ -46,14 +46,19 @@ impl Heartbeats {
     }
 
     pub(super) fn due(&self, lease: &Lease) -> Moment {
-        let ordinary = match lease.next_gain() {
+        match (self.again, lease.next_gain()) {
+            // What it could gain it could have gained by the one that was refused.
+            (Some(again), _) => again.min(self.next),
             // Without one more, the lease would run down after a silence.
-            Some(gain) if gain < self.next && lease.pledged() < self.next.plus(self.to_last) => {
-                gain
-            }
+            (None, Some(gain)) if gain < self.next && self.falls_short(lease) => gain,
             _ => self.next,
-        };
-        self.again.map_or(ordinary, |again| again.min(ordinary))
+        }
+    }
+
+    /// Whether the lease would have less left than it has in ordinary times when the answer to the next
+    /// heartbeat comes.
+    fn falls_short(&self, lease: &Lease) -> bool {
+        lease.pledged() < self.next.plus(self.to_last)
     }
 
     pub(super) fn sent(&mut self, now: Moment) {
@@ -69,7 +74,7 @@ impl Heartbeats {
     /// The answer was not the leader's: asks again soon, the sooner the less is left of the lease. Each
     /// client takes another pause, by `chance`, so that an overloaded server is not asked by all at once.
     pub(super) fn refused(&mut self, lease: &Lease, now: Moment, chance: u32) {
-        let pause = (lease.end().since(now) / 32).max(lease.terms().timeout / 90);
+        let pause = (lease.end().since(now) / 40).max(lease.terms().timeout / 180);
         let jittered = pause / 2 + pause / 256 * (chance % 256);
         self.again = Some(now.plus(jittered));
     }

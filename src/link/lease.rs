@@ -56,6 +56,11 @@ impl Terms {
         every((1..=9).min_by_key(spent).unwrap_or(9))
     }
 
+    /// How long an outage surely costs no lock; zero if no heartbeat could renew the lease in time.
+    pub(crate) fn outage_limit(self) -> Duration {
+        if self.are_usable() { self.least_left(Duration::ZERO) } else { Duration::ZERO }
+    }
+
     /// What is left of the lease at least, at any moment, as long as a server answers in this time.
     pub(crate) fn least_left(self, round_trip: Duration) -> Duration {
         let interval = self.heartbeat_interval(round_trip);
@@ -71,8 +76,7 @@ impl Terms {
         took + self.settle_time() + self.heartbeat_interval(Duration::ZERO) * 2 > self.timeout
     }
 
-    /// Whether heartbeats could renew the lease in time, on a fast network.
-    pub(crate) fn are_usable(self) -> bool {
+    fn are_usable(self) -> bool {
         self.settle_time() + self.timeout * 2 / 9 < self.timeout
     }
 }

@@ -433,7 +433,8 @@ impl Runner {
                 *self.shared.info.lock() = Info {
                     session: granted.session,
                     timeout: granted.by_server,
-                    outage_limit: granted.terms().least_left(Duration::ZERO),
+                    tick: granted.terms().tick,
+                    outage_limit: granted.terms().outage_limit(),
                     server: Some(address),
                     trouble: None,
                 };

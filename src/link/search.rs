@@ -144,18 +144,6 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
                     causes.push(cause);
                 }
                 Ok(Dialed::Server { mut stream, granted, .. })
-                    if wanted.session.is_none() && !granted.terms().are_usable() =>
-                {
-                    let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
-                    causes.push(format!(
-                        "{address}: the session timeout of {:?} that it grants is too short for servers with \
-                         a tickTime of {:?}",
-                        granted.timeout,
-                        granted.terms().tick
-                    ));
-                    pause = pause.max(Duration::from_millis(250));
-                }
-                Ok(Dialed::Server { mut stream, granted, .. })
                     if wanted.session.is_none()
                         && granted.sent.plus(granted.timeout) <= Moment::now() =>
                 {

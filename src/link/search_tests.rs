@@ -186,21 +186,3 @@ fn a_slow_opening_is_repeated_while_that_makes_it_faster_and_twice_at_most() {
         }
     }
 }
-
-#[test]
-fn a_session_timeout_that_is_too_short_for_the_stated_tick_is_told() {
-    let (tell, told) = bounded(100);
-    let wanted = Wanted { tick: Some(Duration::from_secs(4)), ..wanted(false) };
-    let what = Search { wanted, ..among(false, vec![accepting()]) };
-    let _dial = Dial::start(
-        what,
-        |found| panic!("{found:?}"),
-        move |why| {
-            let _ = tell.try_send(why.to_owned());
-        },
-    );
-    let is_it = |why: &String| {
-        why.contains("of 4s that it grants is too short for servers with a tickTime of 4s")
-    };
-    assert!(told.iter().any(|why| is_it(&why)));
-}

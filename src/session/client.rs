@@ -176,6 +176,14 @@ impl Client {
         (!info.timeout.is_zero()).then_some(info.outage_limit)
     }
 
+    /// Returns the longest tick (`tickTime`) of the servers, as the client reckons with it: the one that
+    /// [is stated](ClientBuilder::tick_time), or the default, or a longer one that a server's grant has
+    /// shown. `None` whenever the session timeout is.
+    pub fn tick_time(&self) -> Option<Duration> {
+        let info = self.owner.core.slot.lock().session.as_ref().map(|one| one.info())?;
+        (!info.timeout.is_zero()).then_some(info.tick)
+    }
+
     /// Returns the session's id; `None` when there is no session.
     pub fn session_id(&self) -> Option<SessionId> {
         let slot = self.owner.core.slot.lock();
@@ -352,7 +360,8 @@ impl ClientBuilder {
     ///
     /// **If a server's tick is longer than what is stated here**, two clients may hold a lock at once:
     /// see [docs/lease.md](https://github.com/zklock/zklock/blob/main/docs/lease.md). If it is so long
-    /// that no heartbeat could renew the session in time, connecting fails, and says so.
+    /// that no heartbeat could renew the session in time, opening a session fails with
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument).
     pub fn tick_time(mut self, tick: Duration) -> ClientBuilder {
         self.tick_time = Some(tick);
         self

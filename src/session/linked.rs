@@ -49,7 +49,7 @@ impl Ensemble for LinkEnsemble {
         let attached = until_attached(&status, waiter, deadline, stop);
         let trouble = link.info().trouble;
         match (attached, trouble.clone()) {
-            (Ok(true), _) => return Ok(Box::new(LinkedConnection(link))),
+            (Ok(true), _) => return self.usable(link),
             (Err(error), why) if error.kind() == ErrorKind::AuthFailed => {
                 return Err(rejected(why));
             }
@@ -84,6 +84,23 @@ impl Ensemble for LinkEnsemble {
 
     fn connect_timeout(&self) -> Duration {
         self.0.connect_timeout
+    }
+}
+
+impl LinkEnsemble {
+    fn usable(&self, link: Link) -> Result<Box<dyn Connection>> {
+        let info = link.info();
+        match self.0.tick.filter(|_| info.outage_limit.is_zero()) {
+            None => Ok(Box::new(LinkedConnection(link))),
+            Some(tick) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "with servers whose tickTime is {tick:?}, as is stated, no lease of a session timeout of {:?}, \
+                     which was granted, could be renewed in time: ask for a longer one",
+                    info.timeout
+                ),
+            )),
+        }
     }
 }
 

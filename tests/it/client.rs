@@ -1139,3 +1139,38 @@ fn looking_at_contenders_ends_on_time() {
     drop((guard, lock));
     site.finish([zk]);
 }
+
+/// In milliseconds: the tick that is stated, and for how long an outage is survived; the session timeout is
+/// 10 s, and the servers tick every 200 ms.
+#[test]
+fn an_outage_limit_follows_from_the_tick_that_is_stated() {
+    skip_without_server!();
+    let site = Site::own("outage-limit");
+    let builder = || site.builder().session_timeout(Duration::from_secs(10));
+    let unstated = builder().connect().unwrap();
+    assert_eq!(unstated.tick_time(), Some(Duration::from_secs(3)));
+    let mut clients = vec![unstated];
+    for (tick, limit) in [(3_000, 4_350), (2_000, 5_555), (200, 7_777)] {
+        let stated = Duration::from_millis(tick);
+        let zk = builder().tick_time(stated).connect().unwrap();
+        assert_eq!(zk.tick_time(), Some(stated));
+        assert_eq!(zk.outage_limit().unwrap().as_millis(), limit);
+        clients.push(zk);
+    }
+    assert_eq!(clients[0].outage_limit(), clients[1].outage_limit());
+    site.finish(clients);
+}
+
+#[test]
+fn a_tick_that_is_too_long_for_the_session_timeout_is_no_outage() {
+    skip_without_server!();
+    let site = Site::own("too-long-a-tick");
+    let timeout = Duration::from_secs(4);
+    let zk = site.builder().session_timeout(timeout).tick_time(timeout).lazy().unwrap();
+    let error = mutex(&zk, &site.base, "a").lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("tickTime is 4s, as is stated"), "{error}");
+    assert!(!error.is_outage());
+    drop(zk);
+    site.finish([]);
+}
