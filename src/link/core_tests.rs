@@ -485,7 +485,7 @@ fn with_refusals(percent: u64, timeouts: u32, seed: u64) -> (u32, bool) {
     let mut core = attached();
     let (mut random, mut count) = (seed, 0);
     let end = seconds(10.).plus(T * timeouts);
-    while core.ended().is_none() && core.next_tick() < end {
+    while core.ended().is_none() && core.next_tick() < end && count < 100 * timeouts {
         let now = core.next_tick();
         core.tick(now).unwrap();
         for seen in sent(&mut core) {
