@@ -10,10 +10,11 @@ use crate::exit::Failure;
 use crate::options::Options;
 
 /// What a file may set: the names of the options.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "hosts",
     "base",
     "session-timeout",
+    "tick-time",
     "connect-timeout",
     "auth-file",
     "creator-only",
@@ -86,6 +87,8 @@ fn unusable(file: &Path, why: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use clap::FromArgMatches;
 
@@ -97,9 +100,10 @@ mod tests {
 
     #[test]
     fn a_file_sets_what_the_command_line_does_not() {
-        let text = "hosts = \"zk9:1\"\nsession-timeout = \"7s\"\ntls = true\n";
+        let text = "hosts = \"zk9:1\"\nsession-timeout = \"7s\"\ntick-time = \"2s\"\ntls = true\n";
         let options = parsed(text, &["ls"]);
         assert_eq!(options.global.session_timeout.as_secs(), 7);
+        assert_eq!(options.global.tick_time, Some(Duration::from_secs(2)));
         assert!(options.global.tls);
         assert_eq!(
             parsed(text, &["ls", "--session-timeout", "9s"]).global.session_timeout.as_secs(),

@@ -55,6 +55,9 @@ impl Global {
         let mut builder = Client::builder(hosts)
             .session_timeout(self.session_timeout)
             .connect_timeout(self.connect_timeout);
+        if let Some(tick) = self.tick_time {
+            builder = builder.tick_time(tick);
+        }
         if let Some(file) = &self.auth_file {
             for (scheme, credentials) in credentials(&read_secret(file)?) {
                 builder = builder.auth(scheme, credentials);

@@ -94,6 +94,14 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "ZKLOCK_SESSION_TIMEOUT", default_value = "30s")]
     #[arg(value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub(crate) session_timeout: Duration,
+    /// The servers' tickTime; of several, the longest
+    ///
+    /// As in their zoo.cfg, where 2000 is 2s. Unstated, 3 s are reckoned with, or half of the session timeout if
+    /// that is less; a shorter one lets locks survive longer outages. If a server's is longer than what is stated,
+    /// two clients may hold a lock at once. `zklock doctor` says what to state
+    #[arg(long, global = true, env = "ZKLOCK_TICK_TIME", value_name = "DURATION")]
+    #[arg(value_parser = duration, hide_short_help = true)]
+    pub(crate) tick_time: Option<Duration>,
     /// How long to look for a server
     #[arg(long, global = true, env = "ZKLOCK_CONNECT_TIMEOUT", default_value = "15s")]
     #[arg(value_name = "DURATION", value_parser = duration, hide_short_help = true)]
@@ -295,7 +303,7 @@ pub(crate) struct Supervision {
     /// Time from TERM to KILL
     ///
     /// How long the command has between the signal of --on-loss and KILL, which is sent before the lock ends
-    /// [default: 2s, or what a short session timeout leaves]
+    /// [default: 2s, or half of what a short session timeout leaves]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) grace: Option<Duration>,
