@@ -99,6 +99,14 @@ pub(crate) fn lasting(time: Duration) -> String {
     }
 }
 
+/// The same with a tenth of a second below a minute, and never more than it is: for what is surely survived.
+pub(crate) fn at_least(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds}.{} s", time.subsec_millis() / 100),
+        _ => lasting(time),
+    }
+}
+
 /// The same without spaces, for tables: `0.2s`, `41s`, `2m14s`, `3h5m`, `12d3h`.
 pub(crate) fn lasting_short(time: Duration) -> String {
     lasting(time).replace("min", "m").replace(' ', "")
@@ -174,6 +182,8 @@ mod tests {
             assert_eq!(lasting(Duration::from_millis(milliseconds)), text);
         }
         assert_eq!(lasting_short(Duration::from_secs(134)), "2m14s");
+        assert_eq!(at_least(Duration::from_millis(20_883)), "20.8 s");
+        assert_eq!(at_least(Duration::from_millis(134_900)), "2 min 14 s");
     }
 
     #[test]

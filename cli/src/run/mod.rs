@@ -320,26 +320,46 @@ fn not_run(
     }
 }
 
-/// How often the guard is told for how long the lock is held.
-fn tick(session_timeout: Duration) -> Duration {
+/// How often zklock looks at the lock, and tells the guard until when it is held.
+fn look_interval(session_timeout: Duration) -> Duration {
     (session_timeout / 20).clamp(Duration::from_millis(50), Duration::from_secs(1))
+}
+
+/// What a grace and an outage may take together; `None` if there is no time to end a command at all.
+///
+/// An outage may begin when as little is left of the lease as the library promises, and the guard may know
+/// only until when it lasted one look before.
+fn spare(session_timeout: Duration, outage_limit: Duration) -> Option<Duration> {
+    outage_limit.checked_sub(KILL_BEFORE_END + look_interval(session_timeout))
+}
+
+/// The grace unless it is stated. At least half of what there is remains for an outage: otherwise the
+/// command would be told to end at the smallest delay.
+fn usual_grace(spare: Duration) -> Duration {
+    USUAL_GRACE.min(spare / 2)
+}
+
+/// How long an outage surely ends no command that has the usual grace, if it loses no lock of the library's
+/// within `outage_limit`; `None` if `run` refuses the session timeout.
+pub(crate) fn survives(session_timeout: Duration, outage_limit: Duration) -> Option<Duration> {
+    spare(session_timeout, outage_limit).map(|spare| spare - usual_grace(spare))
 }
 
 /// How long the command has from TERM to KILL. It needs that time also when all is well.
 fn grace(client: &Client, job: &Job) -> Result<Duration, Failure> {
     let wanted = job.supervision.grace;
-    let Some(timeout) = client.session_timeout() else { return Ok(wanted.unwrap_or(USUAL_GRACE)) };
-    // The library promises that a fifth is left whatever happens, as long as servers answer.
-    let most = (timeout / 5).checked_sub(KILL_BEFORE_END + tick(timeout));
-    match (job.supervision.on_loss, wanted, most) {
+    let (Some(timeout), Some(limit)) = (client.session_timeout(), client.outage_limit()) else {
+        return Ok(wanted.unwrap_or(USUAL_GRACE));
+    };
+    match (job.supervision.on_loss, wanted, spare(timeout, limit)) {
         (OnLoss::Warn, ..) | (OnLoss::Kill, _, Some(_)) => Ok(wanted.unwrap_or(USUAL_GRACE)),
-        (OnLoss::Signal(_), None, Some(most)) => Ok(USUAL_GRACE.min(most)),
-        (OnLoss::Signal(_), Some(grace), Some(most)) if grace <= most => Ok(grace),
-        (_, Some(grace), Some(most)) => Err(Failure::usage(format!(
-            "with a session timeout of {}, the grace can be at most {}, and is {}: the command would be ended \
+        (OnLoss::Signal(_), None, Some(spare)) => Ok(usual_grace(spare)),
+        (OnLoss::Signal(_), Some(grace), Some(spare)) if grace < spare => Ok(grace),
+        (_, Some(grace), Some(spare)) => Err(Failure::usage(format!(
+            "with a session timeout of {}, the grace must be less than {}, and is {}: the command would be ended \
              without an outage",
             lasting(timeout),
-            lasting(most),
+            words::at_least(spare),
             lasting(grace)
         ))),
         (_, _, None) => Err(Failure::usage(format!(
@@ -421,6 +441,27 @@ mod tests {
         for wrong in ["", "stop", "9", "nothing"] {
             assert!(wrong.parse::<OnLoss>().is_err(), "{wrong}");
         }
+    }
+
+    /// Session timeout and what an outage takes from the lease at most, by the library; grace and outage that a
+    /// command survives; in milliseconds.
+    #[test]
+    fn an_outage_has_its_part_of_the_lease_beside_the_grace() {
+        for (timeout, limit, grace, outage) in [
+            (30_000, 20_883, 2_000, 17_733),
+            (30_000, 23_333, 2_000, 20_183),
+            (10_000, 4_350, 1_850, 1_850),
+            (4_000, 1_334, 492, 492),
+        ] {
+            let [timeout, limit] = [timeout, limit].map(Duration::from_millis);
+            assert_eq!(
+                usual_grace(spare(timeout, limit).unwrap()).as_millis(),
+                grace,
+                "{timeout:?}"
+            );
+            assert_eq!(survives(timeout, limit).unwrap().as_millis(), outage, "{timeout:?}");
+        }
+        assert_eq!(survives(Duration::from_millis(400), Duration::from_millis(150)), None);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::processes::{
 };
 use super::signals::{ASKING_TO_END, stop_job};
 use super::terminal::Terminal;
-use super::{FORCE_BEFORE_END, Job, OnLoss, USUAL_GRACE, tick};
+use super::{FORCE_BEFORE_END, Job, OnLoss, USUAL_GRACE, look_interval};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::words::{complain, lasting, say};
@@ -151,8 +151,8 @@ impl<'a> Supervisor<'a> {
         held.on_release_requested(move || {
             let _ = to.send(Happening::ReleaseRequested);
         });
-        let tick = tick(client.session_timeout().unwrap_or(Duration::from_secs(10)));
-        self.watch(Some(held), held.variables(client, lock), tick)
+        let timeout = client.session_timeout().unwrap_or(Duration::from_secs(10));
+        self.watch(Some(held), held.variables(client, lock), look_interval(timeout))
     }
 
     /// Runs it although nothing is held.
@@ -165,7 +165,7 @@ impl<'a> Supervisor<'a> {
         mut self,
         held: Option<&Held>,
         variables: Vec<(String, String)>,
-        tick: Duration,
+        interval: Duration,
     ) -> Result<Exit, Failure> {
         let begun = Instant::now();
         let lock_ends = self.lock_ends(held);
@@ -189,7 +189,8 @@ impl<'a> Supervisor<'a> {
             let times = [progress.force_at, progress.kill_at, progress.killed_by];
             let wake_at = times.into_iter().flatten().min();
             let until = wake_at.map(|at| Duration::from_nanos(at.saturating_sub(now())));
-            let happening = self.happenings.recv_timeout(until.unwrap_or(tick).min(tick)).ok();
+            let happening =
+                self.happenings.recv_timeout(until.unwrap_or(interval).min(interval)).ok();
             let step = match happening {
                 Some(Happening::Reported(Report::NotStarted { process, error })) => {
                     // It may have got that far.
