@@ -402,7 +402,7 @@ fn the_doctor_finds_what_is_wrong() {
     assert_eq!(code, 1, "{out}");
     for found in [
         "version ",
-        "standalone; a read takes ",
+        "standalone; tickTime 200ms, session timeouts of 200ms to 60s; a read takes ",
         "ok       session: a session timeout of ",
         "ok       /locks/a: ACL world:anyone cdrwa",
         "error    /locks/a: _c_aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa-lock-0000000007 ",

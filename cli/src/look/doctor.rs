@@ -1,8 +1,6 @@
-//! `zklock doctor`: the servers, the session timeout, and a lock, as findings of one line each.
+//! `zklock doctor`: the servers, their settings, the session timeout, and a lock, as findings of one line each.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -10,12 +8,15 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use zklock::{Client, DistributedLock, ErrorKind, Permissions};
 
+use super::four_letter_words::{self, Settings, Status};
+use super::server_settings::{self, Server};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::options::{Doctor, Global};
-use crate::words::{lasting, node, print, print_raw, who};
+use crate::run;
+use crate::words::{at_least, lasting, node, print, print_raw, who};
 
-/// How long a server may take to tell its version, unless `--connect-timeout` is shorter.
+/// How long a server may take to tell its version and settings, unless `--connect-timeout` is shorter.
 const TELL_WITHIN: Duration = Duration::from_secs(3);
 
 /// Of so many requests, the median is shown.
@@ -25,7 +26,7 @@ const SAMPLES: usize = 5;
 const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
+pub(super) enum Level {
     Ok,
     Warning,
     Error,
@@ -56,7 +57,8 @@ impl Findings {
 
 pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure> {
     let mut findings = Findings { is_json: global.json, worst: Level::Ok, is_unreachable: false };
-    match look_at_servers(global, &mut findings) {
+    let (servers, client) = look_at_servers(global, &mut findings);
+    match client {
         Err(failure) if failure.exit == Exit::Unavailable => {
             findings.is_unreachable = true;
             findings.add(Level::Error, "ensemble", &failure.message);
@@ -64,6 +66,7 @@ pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure>
         Err(failure) => return Err(failure),
         Ok(client) => {
             look_at_session(global, &client, &mut findings);
+            look_at_settings(global, &client, &servers, &mut findings);
             if let Some(lock) = &options.lock {
                 let lock = global.path(lock)?;
                 look_at_lock(&client, &lock, &mut findings)?;
@@ -89,18 +92,23 @@ fn servers(hosts: &str) -> (Vec<String>, &str) {
 }
 
 /// Looks at all servers and connects, at once: three silent servers take the time of one.
-fn look_at_servers(global: &Global, findings: &mut Findings) -> Result<Client, Failure> {
+fn look_at_servers(
+    global: &Global,
+    findings: &mut Findings,
+) -> (Vec<Server>, Result<Client, Failure>) {
     let (servers, chroot) = servers(&global.hosts);
     let is_alone = servers.len() == 1;
     thread::scope(|scope| {
         let look = |server| scope.spawn(move || look_at_server(global, server, chroot, is_alone));
-        let looks: Vec<_> = servers.iter().map(|server| (server, look(server))).collect();
+        let looks: Vec<_> = servers.iter().map(String::as_str).map(look).collect();
         let client = scope.spawn(|| global.connect());
-        for (server, look) in looks {
-            let (level, text) = joined(look);
-            findings.add(level, server, &text);
+        let mut seen = Vec::new();
+        for look in looks {
+            let (level, text, server) = joined(look);
+            findings.add(level, &server.address, &text);
+            seen.push(server);
         }
-        joined(client)
+        (seen, joined(client))
     })
 }
 
@@ -108,32 +116,62 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-fn look_at_server(global: &Global, server: &str, chroot: &str, is_alone: bool) -> (Level, String) {
+fn look_at_server(
+    global: &Global,
+    server: &str,
+    chroot: &str,
+    is_alone: bool,
+) -> (Level, String, Server) {
     let within = TELL_WITHIN.min(global.connect_timeout);
-    let (told, client) = thread::scope(|scope| {
-        let told = scope.spawn(|| match global.speaks_tls() {
-            true => Told::Nothing("srvr needs a port without TLS".to_owned()),
-            false => srvr(server, within),
+    let needs = |word: &str| format!("{word} needs a port without TLS");
+    let (status, settings, client) = thread::scope(|scope| {
+        let status = scope.spawn(|| match global.speaks_tls() {
+            true => Status::NotTold(needs("srvr")),
+            false => four_letter_words::status(server, within),
+        });
+        let settings = scope.spawn(|| match global.speaks_tls() {
+            true => Err(needs("conf")),
+            false => four_letter_words::settings(server, within),
         });
         let client = global
             .builder_for(&format!("{server}{chroot}"))
             .and_then(|builder| Ok(builder.connect_timeout(within).connect()?));
-        (joined(told), client)
+        (joined(status), joined(settings), client)
     });
-    match (told, client.and_then(|client| latencies(&client))) {
-        (Told::NotServing, _) => {
+    let seen = Server {
+        address: server.to_owned(),
+        granted: client.as_ref().ok().and_then(Client::session_timeout),
+        settings: settings.as_ref().ok().copied(),
+    };
+    let (level, text) = match (status, client.and_then(|client| latencies(&client))) {
+        (Status::NotServing, _) => {
             let why = "runs, but serves no clients: it has no quorum, or is starting";
             (Level::Error, why.to_owned())
         }
         (_, Err(failure)) => (Level::Error, failure.message),
-        (Told::Mode { version, mode }, Ok(took)) if mode == "standalone" && !is_alone => {
-            let fault = "so it forms no ensemble with the others";
-            (Level::Error, format!("version {version}, {mode}, {fault}; {took}"))
+        (Status::Serving { version, mode }, Ok(took)) => {
+            let is_no_member = mode == "standalone" && !is_alone;
+            let (level, fault) = match is_no_member {
+                true => (Level::Error, ", so it forms no ensemble with the others"),
+                false => (Level::Ok, ""),
+            };
+            (level, format!("{version}, {mode}{fault}; {}; {took}", in_words(&settings)))
         }
-        (Told::Mode { version, mode }, Ok(took)) => {
-            (Level::Ok, format!("version {version}, {mode}; {took}"))
+        (Status::NotTold(why), Ok(took)) => {
+            (Level::Ok, format!("version not told ({why}); {}; {took}", in_words(&settings)))
         }
-        (Told::Nothing(why), Ok(took)) => (Level::Ok, format!("version not told ({why}); {took}")),
+    };
+    (level, text, seen)
+}
+
+fn in_words(settings: &Result<Settings, String>) -> String {
+    match settings {
+        Ok(Settings { tick, shortest_session, longest_session }) => {
+            format!(
+                "tickTime {tick:?}, session timeouts of {shortest_session:?} to {longest_session:?}"
+            )
+        }
+        Err(why) => format!("tickTime not told ({why})"),
     }
 }
 
@@ -166,68 +204,69 @@ fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)
 }
 
-/// What a server says about itself.
-enum Told {
-    Mode {
-        version: String,
-        mode: String,
-    },
-    NotServing,
-    /// Nothing, and why.
-    Nothing(String),
-}
-
-fn srvr(server: &str, within: Duration) -> Told {
-    let said = match ask(server, within) {
-        Ok(said) => said,
-        Err(error) => return Told::Nothing(error.to_string()),
-    };
-    let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    match (value("Zookeeper version:"), value("Mode:")) {
-        (Some(version), Some(mode)) => {
-            let version = version.split(['-', ',']).next().unwrap_or_default();
-            Told::Mode { version: version.to_owned(), mode: mode.to_owned() }
-        }
-        _ if said.contains("not currently serving") => Told::NotServing,
-        _ if said.contains("whitelist") => {
-            Told::Nothing("srvr is not in 4lw.commands.whitelist".to_owned())
-        }
-        _ => Told::Nothing("srvr was not answered".to_owned()),
-    }
-}
-
-fn ask(server: &str, within: Duration) -> std::io::Result<String> {
-    let mut last = std::io::ErrorKind::AddrNotAvailable.into();
-    for address in server.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, within) {
-            Err(error) => last = error,
-            Ok(mut stream) => {
-                stream.set_read_timeout(Some(within))?;
-                stream.set_write_timeout(Some(within))?;
-                stream.write_all(b"srvr")?;
-                let mut said = Vec::new();
-                // A server says a few hundred bytes.
-                stream.take(1 << 16).read_to_end(&mut said)?;
-                return Ok(String::from_utf8_lossy(&said).into_owned());
-            }
-        }
-    }
-    Err(last)
-}
-
 fn look_at_session(global: &Global, client: &Client, findings: &mut Findings) {
-    let Some(granted) = client.session_timeout() else { return };
+    let (Some(granted), Some(limit)) = (client.session_timeout(), client.outage_limit()) else {
+        return;
+    };
     let asked = global.session_timeout;
+    let command = match run::survives(granted, limit) {
+        Some(limit) => format!(
+            "one of less than {} ends no command of zklock run with its usual grace",
+            at_least(limit)
+        ),
+        None => "zklock run refuses it as too short".to_owned(),
+    };
     let text = format!(
-        "a session timeout of {} (asked for {}): an outage of less than {} loses no lock, and a host that crashes \
-         blocks the others for {}",
+        "a session timeout of {} (asked for {}): an outage of less than {} loses no lock of a program that uses the \
+         library, and {command}; a host that crashes blocks the others for {}",
         lasting(granted),
         lasting(asked),
-        lasting(granted / 3),
+        at_least(limit),
         lasting(granted)
     );
     let level = if granted == asked { Level::Ok } else { Level::Warning };
     findings.add(level, "session", &text);
+}
+
+/// Compares the servers' settings with what the library reckons with.
+fn look_at_settings(global: &Global, client: &Client, servers: &[Server], findings: &mut Findings) {
+    let asked = global.session_timeout;
+    let Some(granted) = client.session_timeout() else { return };
+    let reckoned = server_settings::reckoned_tick(global.tick_time, asked, granted);
+    let timeouts = server_settings::session_timeouts(servers, asked);
+    for (level, about, text) in
+        timeouts.into_iter().chain(server_settings::ticks(servers, reckoned))
+    {
+        findings.add(level, about, &text);
+    }
+    let Some(longest) = server_settings::longest_tick(servers).filter(|one| *one <= reckoned)
+    else {
+        return;
+    };
+    let text = gain(global, client, longest)
+        .unwrap_or_else(|| format!("at most {longest:?}, and {reckoned:?} is reckoned with"));
+    findings.add(Level::Ok, "tickTime", &text);
+}
+
+/// What it would bring to state this tick; `None` if nothing.
+fn gain(global: &Global, client: &Client, tick: Duration) -> Option<String> {
+    let stated = global.builder().ok()?.tick_time(tick).connect().ok()?;
+    let [before, after] = [client, &stated].map(|one| {
+        let (timeout, limit) = (one.session_timeout()?, one.outage_limit()?);
+        Some((limit, run::survives(timeout, limit).unwrap_or_default()))
+    });
+    let ((before, command_before), (after, command_after)) = (before?, after?);
+    (after > before).then(|| {
+        format!(
+            "at most {tick:?}: if that is stated to a program (ClientBuilder::tick_time), it loses no lock in an \
+             outage of less than {}, instead of {}; with --tick-time {tick:?}, zklock run ends no command in one of \
+             less than {}, instead of {}",
+            at_least(after),
+            at_least(before),
+            at_least(command_after),
+            at_least(command_before)
+        )
+    })
 }
 
 fn look_at_lock(client: &Client, lock: &Lock, findings: &mut Findings) -> Result<(), Failure> {

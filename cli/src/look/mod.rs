@@ -1,8 +1,10 @@
 //! What shows locks and changes nothing.
 
 mod doctor;
+mod four_letter_words;
 mod ls;
 mod one_lock;
+mod server_settings;
 mod top;
 mod watch;
 

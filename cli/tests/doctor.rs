@@ -1,0 +1,142 @@
+//! What `zklock doctor` says of servers' settings, of real servers.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::{Command, Stdio};
+
+use server::{Builder, Server, free_port};
+
+#[path = "../../tests/it/support/server.rs"]
+mod server;
+
+/// Exit code and findings.
+fn doctor(hosts: &str, options: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
+    command.env_remove("ZKLOCK_TICK_TIME").env_remove("ZKLOCK_SESSION_TIMEOUT");
+    command.args(["--hosts", hosts]).args(options).arg("doctor").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// Checks that there is a finding with each of these texts.
+fn assert_found(said: &(i32, String), code: i32, all: &[&str]) {
+    assert_eq!(said.0, code, "{}", said.1);
+    for one in all {
+        assert!(said.1.contains(one), "{one}:\n{}", said.1);
+    }
+}
+
+/// Three members of an ensemble, of which the first has other settings.
+fn ensemble(odd: impl Fn(Builder) -> Builder) -> Vec<Server> {
+    let ports: Vec<[u16; 2]> = (0..3).map(|_| [free_port(), free_port()]).collect();
+    let member = |id: usize| {
+        let mut builder = Server::builder().member(id, free_port());
+        builder = builder.extra("initLimit=50").extra("syncLimit=10");
+        for (other, [quorum, election]) in ports.iter().enumerate() {
+            builder = builder.extra(format!("server.{other}=127.0.0.1:{quorum}:{election}"));
+        }
+        if id == 0 { odd(builder) } else { builder }
+    };
+    let servers: Vec<Server> = (0..3).map(|id| member(id).launch().unwrap()).collect();
+    for server in &servers {
+        server.wait_ready().unwrap();
+    }
+    servers
+}
+
+#[test]
+fn a_tick_that_is_shorter_than_what_is_reckoned_with_is_to_be_stated() {
+    let server = Server::start();
+    let said = doctor(&server.hosts(), &[]);
+    assert_found(
+        &said,
+        0,
+        &[
+            "; tickTime 200ms, session timeouts of 200ms to 600s; a read takes ",
+            "ok       session: a session timeout of 30 s (asked for 30 s): an outage of less than 20.8 s loses no lock \
+             of a program that uses the library, and one of less than 17.7 s ends no command of zklock run with its \
+             usual grace; a host that crashes blocks the others for 30 s",
+            "ok       tickTime: at most 200ms: if that is stated to a program (ClientBuilder::tick_time), it loses no \
+             lock in an outage of less than 23.3 s, instead of 20.8 s; with --tick-time 200ms, zklock run ends no \
+             command in one of less than 20.1 s, instead of 17.7 s",
+        ],
+    );
+    let said = doctor(&server.hosts(), &["--tick-time", "200ms"]);
+    assert_found(
+        &said,
+        0,
+        &["an outage of less than 23.3 s loses no lock of a program", {
+            "ok       tickTime: at most 200ms, and 200ms is reckoned with"
+        }],
+    );
+}
+
+#[test]
+fn a_tick_that_is_longer_than_what_is_stated_is_an_error() {
+    let server = Server::start();
+    let said = doctor(&server.hosts(), &["--tick-time", "150ms"]);
+    let (text, remedy) = (
+        format!("error    tickTime: 200ms at {}, and 150ms is reckoned with: ", server.hosts()),
+        "State it to all clients (--tick-time 200ms, ClientBuilder::tick_time), or set tickTime=150 at all servers",
+    );
+    assert_found(&said, 1, &[&text, remedy]);
+    // Unstated, half of a short session timeout is reckoned with.
+    let server = Server::builder().tick(2_000).start().unwrap();
+    let said = doctor(&server.hosts(), &["--session-timeout", "3s"]);
+    let text = format!("error    tickTime: 2s at {}, and 1.5s is reckoned with: ", server.hosts());
+    assert_found(&said, 1, &[&text]);
+}
+
+#[test]
+fn a_server_with_other_settings_is_found() {
+    let servers = ensemble(|builder| builder.tick(400).max_session(20_000));
+    let [odd, second, third] = [0, 1, 2].map(|one: usize| servers[one].hosts());
+    let hosts = format!("{odd},{second},{third}");
+    let unequal_ticks = format!(
+        "warning  tickTime: not all servers have the same: 400ms at {odd}; 200ms at {second}, {third}. "
+    );
+    let grants = format!(
+        "error    session timeout: not all servers grant the same for 30s: 20s at {odd}; 30s at {second}, {third}. \
+         So two clients may hold a lock at once: ask for 200ms to 20s (--session-timeout), or give all servers "
+    );
+    assert_found(&doctor(&hosts, &[]), 1, &[&unequal_ticks, &grants]);
+    let limits = format!(
+        "warning  session timeout: not all servers have the same limits: 200ms to 20s at {odd}; 200ms to 600s at \
+         {second}, {third}. "
+    );
+    let stated = ["--session-timeout", "20s", "--tick-time", "400ms"];
+    let reckoned = "ok       tickTime: at most 400ms, and 400ms is reckoned with";
+    assert_found(&doctor(&hosts, &stated), 0, &[&unequal_ticks, &limits, reckoned]);
+    // What is true of the others is not true of this one.
+    let stated = ["--session-timeout", "20s", "--tick-time", "200ms"];
+    let longer =
+        format!("error    tickTime: 400ms at {odd}; 200ms at {second}, {third}, and 200ms ");
+    assert_found(&doctor(&hosts, &stated), 1, &[&longer]);
+}
+
+#[test]
+fn a_session_timeout_that_no_server_grants_is_found() {
+    let server = Server::builder().max_session(20_000).start().unwrap();
+    let hosts = server.hosts();
+    let outside = format!(
+        "warning  session timeout: 30s is not within the limits of {hosts}: 200ms to 20s at {hosts}. Ask for 200ms to \
+         20s (--session-timeout) or change minSessionTimeout or maxSessionTimeout of all servers"
+    );
+    let session = "warning  session: a session timeout of 20 s (asked for 30 s): ";
+    assert_found(&doctor(&hosts, &[]), 0, &[&outside, session]);
+}
+
+#[test]
+fn a_tick_that_a_server_does_not_tell_is_not_known() {
+    let server = Server::builder().extra("4lw.commands.whitelist=srvr").start().unwrap();
+    let hosts = server.hosts();
+    let unknown = format!(
+        "warning  tickTime: not known of {hosts}: if it is longer than the 3s that are reckoned with, two clients may \
+         hold a lock at once. With 4lw.commands.whitelist=srvr,conf in zoo.cfg, "
+    );
+    let said = doctor(&hosts, &[]);
+    let why = "; tickTime not told (conf is not in 4lw.commands.whitelist); a read takes ";
+    assert_found(&said, 0, &[why, &unknown]);
+    assert!(!said.1.contains("at most"), "{}", said.1);
+}
