@@ -63,13 +63,14 @@ fn a_tick_that_is_shorter_than_what_is_reckoned_with_is_to_be_stated() {
         ],
     );
     let said = doctor(&server.hosts(), &["--tick-time", "200ms"]);
-    assert_found(
-        &said,
-        0,
-        &["an outage of less than 23.3 s loses no lock of a program", {
-            "ok       tickTime: at most 200ms, and 200ms is reckoned with"
-        }],
-    );
+    let reckoned = "ok       tickTime: at most 200ms, and 200ms is reckoned with";
+    assert_found(&said, 0, &["of less than 23.3 s loses no lock of a program", reckoned]);
+    let short = ["--session-timeout", "10s"];
+    let figures = ["of less than 4.3 s loses no lock", "one of less than 1.8 s ends no command of"];
+    assert_found(&doctor(&server.hosts(), &short), 0, &figures);
+    let stated = [&short[..], &["--tick-time", "2s"]].concat();
+    let figures = ["of less than 5.5 s loses no lock", "one of less than 2.9 s ends no command of"];
+    assert_found(&doctor(&server.hosts(), &stated), 0, &figures);
 }
 
 #[test]

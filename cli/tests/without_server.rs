@@ -69,6 +69,25 @@ fn settings_come_from_files_below_the_environment() {
 }
 
 #[test]
+fn the_tick_is_stated_as_other_settings_are() {
+    let folder = folder("tick");
+    fs::write(folder.join("zklock.toml"), "tick-time = \"0s\"\n").unwrap();
+    let test = |options: &[&str], name: &str, value: &str| {
+        let mut command = zklock(&[options, &["test", "a"]].concat());
+        command.env_remove("ZKLOCK_TICK_TIME").env("XDG_CONFIG_HOME", "/none").env(name, value);
+        said(command.output().unwrap())
+    };
+    for (code, _, err) in [
+        test(&["--tick-time", "0"], "UNUSED", ""),
+        test(&[], "ZKLOCK_TICK_TIME", "0"),
+        test(&[], "XDG_CONFIG_HOME", folder.to_str().unwrap()),
+    ] {
+        assert!(code == 64 && err.contains("the tick time must be "), "{code} {err}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn files_that_cannot_be_used_are_named() {
     for arguments in [
         &["--tls-ca", "/no/ca.pem"][..],

@@ -2,6 +2,8 @@
 //! lock, and the file lock tells whether the first command still works.
 
 use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
@@ -240,6 +242,38 @@ fn the_server_is_gone_for_a_moment() {
     std::fs::write(&fifo, "").unwrap();
     let ended = running.end();
     assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "done\n", ""));
+}
+
+/// Four commands, since the heartbeats of each are at another place of their interval. The gap that a pause leaves
+/// among the answered heartbeats must not shorten the lease when the server has long been back.
+#[test]
+fn the_server_is_silent_for_a_third_of_the_session_timeout() {
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    let site = Site::new("third");
+    let fifo = |number: u32| site.file(&format!("fifo{number}"));
+    let start = |number: u32| {
+        nix::unistd::mkfifo(&fifo(number), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let script = format!("echo ready; cat {}; echo done", fifo(number).display());
+        let mut command = site.zklock();
+        command.args(["--session-timeout", "20s", "run", &format!("lock{number}"), "sh", "-c"]);
+        let mut running = Running::of(command.arg(script));
+        assert_eq!(running.line(), "ready");
+        // A quarter of the time between two heartbeats.
+        thread::sleep(TIMEOUT / 36);
+        running
+    };
+    let all = [0, 1, 2, 3].map(|number| (number, start(number)));
+    site.server.pause().unwrap();
+    thread::sleep(TIMEOUT * 31 / 100);
+    site.server.resume().unwrap();
+    thread::sleep(TIMEOUT * 6 / 10);
+    for (number, running) in all {
+        // Nobody reads it if the command has ended.
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK;
+        drop(nix::fcntl::open(&fifo(number), flags, nix::sys::stat::Mode::empty()));
+        let ended = running.end();
+        assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "done\n", ""));
+    }
 }
 
 #[test]
