@@ -5,16 +5,16 @@ use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
 use zklock::{Client, DistributedLock, ErrorKind, Permissions};
 
+use super::findings::{Findings, Level};
 use super::four_letter_words::{self, Settings, Status};
 use super::server_settings::{self, Server};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::options::{Doctor, Global};
 use crate::run;
-use crate::words::{at_least, lasting, node, print, print_raw, who};
+use crate::words::{at_least, lasting, node, who};
 
 /// How long a server may take to tell its version and settings, unless `--connect-timeout` is shorter.
 const TELL_WITHIN: Duration = Duration::from_secs(3);
@@ -25,42 +25,13 @@ const SAMPLES: usize = 5;
 /// Above this number, new contenders of a path will soon find no sequence number.
 const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
-    Ok,
-    Warning,
-    Error,
-}
-
-/// What was found, printed at once: a look at a server that is silent takes its time.
-struct Findings {
-    is_json: bool,
-    worst: Level,
-    is_unreachable: bool,
-}
-
-impl Findings {
-    fn add(&mut self, level: Level, about: &str, text: &str) {
-        self.worst = self.worst.max(level);
-        let word = match level {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::Error => "error",
-        };
-        // If nobody reads any more, the exit code still tells.
-        let _ = match self.is_json {
-            true => print_raw(&json!({ "level": word, "about": about, "text": text }).to_string()),
-            false => print(&format!("{word:<8} {about}: {text}")),
-        };
-    }
-}
-
 pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure> {
-    let mut findings = Findings { is_json: global.json, worst: Level::Ok, is_unreachable: false };
+    let mut findings = Findings::new(global.json);
+    let mut is_unreachable = false;
     let (servers, client) = look_at_servers(global, &mut findings);
     match client {
         Err(failure) if failure.exit == Exit::Unavailable => {
-            findings.is_unreachable = true;
+            is_unreachable = true;
             findings.add(Level::Error, "ensemble", &failure.message);
         }
         Err(failure) => return Err(failure),
@@ -73,8 +44,8 @@ pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure>
             }
         }
     }
-    Ok(match findings.worst {
-        _ if findings.is_unreachable => Exit::Unavailable,
+    Ok(match findings.worst() {
+        _ if is_unreachable => Exit::Unavailable,
         Level::Error => Exit::No,
         Level::Warning | Level::Ok => Exit::Success,
     })

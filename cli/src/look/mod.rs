@@ -1,6 +1,7 @@
 //! What shows locks and changes nothing.
 
 mod doctor;
+mod findings;
 mod four_letter_words;
 mod ls;
 mod one_lock;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::doctor::Level;
+use super::findings::Level;
 use super::four_letter_words::Settings;
 
 /// The tick that the library reckons with if none is stated: ZooKeeper's own default.
