@@ -76,44 +76,37 @@ pub(super) fn ticks(servers: &[Server], reckoned: Duration) -> Vec<Finding> {
 }
 
 /// What is wrong with the session timeouts that the servers grant.
-pub(super) fn session_timeouts(servers: &[Server], asked: Duration) -> Vec<Finding> {
-    let granted = |one: &Server| one.granted;
+pub(super) fn session_timeouts(servers: &[Server], asked: Duration) -> Option<Finding> {
     let limits = |one: &Server| one.settings.map(|all| (all.shortest_session, all.longest_session));
-    let outside = |one: &Server| {
-        limits(one).is_some_and(|(shortest, longest)| asked < shortest || asked > longest)
-    };
-    let outside = addresses(servers, outside);
+    let would_grant =
+        |one: &Server| limits(one).map(|(shortest, longest)| asked.max(shortest).min(longest));
+    let granted = |one: &Server| one.granted.or_else(|| would_grant(one));
     let equal = "give all servers the same tickTime, minSessionTimeout and maxSessionTimeout (the latter two are 2 and \
                  20 ticks by default)";
-    let of_limits = |(shortest, longest)| format!("{shortest:?} to {longest:?}");
-    let limits_in_words = || listed_as(servers, limits, of_limits);
-    let finding = if differ(servers, granted) {
+    let advice = advice(servers);
+    let other = servers.iter().find_map(granted).filter(|granted| *granted != asked);
+    let (level, text) = if differ(servers, granted) {
         let text = format!(
             "not all servers grant the same for {asked:?}: {}. So two clients may hold a lock at once: {}{equal}",
             listed(servers, granted),
-            advice(servers).map(|what| format!("{what}, or ")).unwrap_or_default()
+            advice.map(|what| format!("{what}, or ")).unwrap_or_default()
         );
         (Level::Error, text)
-    } else if !outside.is_empty() {
+    } else if let Some(other) = other {
         let text = format!(
-            "{asked:?} is not within the limits of {}: {}. {} or change minSessionTimeout or maxSessionTimeout of all \
-             servers",
-            outside.join(", "),
-            limits_in_words(),
-            capitalised(&advice(servers).unwrap_or_else(|| equal.to_owned()))
+            "{asked:?} was asked for, and {other:?} is granted: {}, or change minSessionTimeout or maxSessionTimeout \
+             of all servers",
+            advice.unwrap_or_else(|| format!("ask for {other:?} (--session-timeout)"))
         );
         (Level::Warning, text)
     } else if differ(servers, limits) {
-        let text = format!(
-            "not all servers have the same limits: {}. {}",
-            limits_in_words(),
-            capitalised(equal)
-        );
-        (Level::Warning, text)
+        let in_words = |(shortest, longest)| format!("{shortest:?} to {longest:?}");
+        let all = listed_as(servers, limits, in_words);
+        (Level::Warning, format!("not all servers have the same limits: {all}: {equal}"))
     } else {
-        return Vec::new();
+        return None;
     };
-    vec![(finding.0, "session timeout", finding.1)]
+    Some((level, "session timeout", text))
 }
 
 /// What to ask for so that all servers grant it, as far as that is known.
@@ -163,11 +156,6 @@ fn listed_as<T: PartialEq + Copy>(
     values.iter().map(part).collect::<Vec<_>>().join("; ")
 }
 
-fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,7 +199,7 @@ mod tests {
     fn equal_servers_whose_tick_is_reckoned_with_are_well() {
         let servers = three([2.0, 4.0, 40.0, 30.0], [2.0, 4.0, 40.0, 30.0]);
         assert_eq!(ticks(&servers, seconds(3.0)), []);
-        assert_eq!(session_timeouts(&servers, seconds(30.0)), []);
+        assert_eq!(session_timeouts(&servers, seconds(30.0)), None);
         assert_eq!(longest_tick(&servers), Some(seconds(2.0)));
     }
 
@@ -247,46 +235,44 @@ mod tests {
 
     #[test]
     fn unequal_grants_are_an_error() {
-        let servers = three([1.0, 2.0, 20.0, 20.0], [2.0, 4.0, 40.0, 30.0]);
-        let found = session_timeouts(&servers, seconds(30.0));
-        assert_eq!((found.len(), found[0].0), (1, Level::Error));
-        assert!(
-            found[0].2.contains("for 30s: 20s at zk1; 30s at zk2, zk3. ")
-                && found[0].2.contains("ask for 4s to 20s (--session-timeout), or give all "),
-            "{found:?}"
-        );
+        let found = |servers: &[Server]| {
+            let (level, _, text) = session_timeouts(servers, seconds(30.0)).unwrap();
+            assert_eq!(level, Level::Error);
+            text
+        };
+        let mut servers = three([1.0, 2.0, 20.0, 20.0], [2.0, 4.0, 40.0, 30.0]);
+        let text = found(&servers);
+        assert!(text.contains("for 30s: 20s at zk1; 30s at zk2, zk3. So two"), "{text}");
+        assert!(text.contains("ask for 4s to 20s (--session-timeout), or give all "), "{text}");
+        // What it would grant if it could be connected to.
+        servers[0].granted = None;
+        assert_eq!(found(&servers), text);
         // Without limits, there is less to say; and where there is no common one.
         let servers = [server(1, None, 20.0), server(2, None, 30.0)];
-        let found = session_timeouts(&servers, seconds(30.0));
-        assert!(
-            found[0].2.contains("hold a lock at once: give all servers the same "),
-            "{found:?}"
-        );
+        assert!(found(&servers).contains("hold a lock at once: give all servers the same "));
         let servers = three([0.1, 0.2, 2.0, 2.0], [2.0, 4.0, 40.0, 30.0]);
-        let found = session_timeouts(&servers, seconds(30.0));
-        assert!(
-            found[0].2.contains("hold a lock at once: give all servers the same "),
-            "{found:?}"
-        );
+        assert!(found(&servers).contains("hold a lock at once: give all servers the same "));
     }
 
     #[test]
-    fn a_session_timeout_outside_of_the_limits_is_a_warning_if_all_grant_the_same() {
+    fn another_session_timeout_that_all_servers_grant_is_a_warning() {
+        let found = |servers: &[Server]| session_timeouts(servers, seconds(60.0)).unwrap();
         let servers = three([2.0, 4.0, 40.0, 40.0], [2.0, 4.0, 40.0, 40.0]);
-        let found = session_timeouts(&servers, seconds(60.0));
-        assert_eq!((found.len(), found[0].0), (1, Level::Warning));
-        assert_eq!(
-            found[0].2,
-            "60s is not within the limits of zk1, zk2, zk3: 4s to 40s at zk1, zk2, zk3. Ask for 4s to 40s \
-             (--session-timeout) or change minSessionTimeout or maxSessionTimeout of all servers"
-        );
+        let text = "60s was asked for, and 40s is granted: ask for 4s to 40s (--session-timeout), or change \
+                    minSessionTimeout or maxSessionTimeout of all servers";
+        assert_eq!(found(&servers), (Level::Warning, "session timeout", text.to_owned()));
+        let (_, _, text) = found(&[server(1, None, 40.0), server(2, None, 40.0)]);
+        assert!(text.contains("40s is granted: ask for 40s (--session-timeout), or "), "{text}");
     }
 
     #[test]
     fn unequal_limits_are_a_warning() {
         let servers = three([2.0, 4.0, 60.0, 30.0], [2.0, 4.0, 40.0, 30.0]);
-        let found = session_timeouts(&servers, seconds(30.0));
-        assert_eq!((found.len(), found[0].0), (1, Level::Warning));
-        assert!(found[0].2.contains("limits: 4s to 60s at zk1; 4s to 40s at zk2, zk3. Give all"));
+        let (level, _, text) = session_timeouts(&servers, seconds(30.0)).unwrap();
+        assert_eq!(level, Level::Warning);
+        assert!(
+            text.contains("limits: 4s to 60s at zk1; 4s to 40s at zk2, zk3: give all"),
+            "{text}"
+        );
     }
 }
