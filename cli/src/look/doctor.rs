@@ -202,8 +202,7 @@ fn look_at_session(global: &Global, client: &Client, findings: &mut Findings) {
 /// Compares the servers' settings with what the library reckons with.
 fn look_at_settings(global: &Global, client: &Client, servers: &[Server], findings: &mut Findings) {
     let asked = global.session_timeout;
-    let Some(granted) = client.session_timeout() else { return };
-    let reckoned = server_settings::reckoned_tick(global.tick_time, asked, granted);
+    let Some(reckoned) = client.tick_time() else { return };
     let timeouts = server_settings::session_timeouts(servers, asked);
     for (level, about, text) in
         timeouts.into_iter().chain(server_settings::ticks(servers, reckoned))

@@ -6,9 +6,6 @@ use std::time::Duration;
 use super::findings::Level;
 use super::four_letter_words::Settings;
 
-/// The tick that the library reckons with if none is stated: ZooKeeper's own default.
-const USUAL_TICK: Duration = Duration::from_secs(3);
-
 /// What was seen of a server.
 #[derive(Debug)]
 pub(super) struct Server {
@@ -20,21 +17,6 @@ pub(super) struct Server {
 }
 
 pub(super) type Finding = (Level, &'static str, String);
-
-/// The tick that the library reckons with: the one that is stated, or its own, unless the session timeout that was
-/// granted shows a longer one.
-pub(super) fn reckoned_tick(
-    stated: Option<Duration>,
-    asked: Duration,
-    granted: Duration,
-) -> Duration {
-    let expected = stated.unwrap_or(USUAL_TICK.min(granted / 2));
-    match granted {
-        _ if granted > asked => expected.max(granted / 2),
-        _ if granted < asked => expected.max(granted / 20),
-        _ => expected,
-    }
-}
 
 /// The longest tick, if all servers have told theirs.
 pub(super) fn longest_tick(servers: &[Server]) -> Option<Duration> {
@@ -179,20 +161,6 @@ mod tests {
             server(number, Some([tick, shortest, longest]), granted)
         };
         vec![server(1, first), server(2, others), server(3, others)]
-    }
-
-    #[test]
-    fn the_tick_that_is_reckoned_with_is_the_library_s() {
-        for (stated, asked, granted, reckoned) in [
-            (None, 30.0, 30.0, 3.0),
-            (None, 4.0, 4.0, 2.0),
-            (Some(2.0), 30.0, 30.0, 2.0),
-            (Some(2.0), 2.0, 10.0, 5.0),
-            (None, 90.0, 80.0, 4.0),
-        ] {
-            let found = reckoned_tick(stated.map(seconds), seconds(asked), seconds(granted));
-            assert_eq!(found, seconds(reckoned), "{stated:?}, {asked}, {granted}");
-        }
     }
 
     #[test]

@@ -70,8 +70,8 @@ impl Events {
                 "acquired",
                 &json!({ "waited_ms": milliseconds(*waited), "token": token.to_string() }),
             ),
-            Event::Lost { reason, .. } => {
-                self.write("lost", &json!({ "reason": reason.to_string() }));
+            Event::Lost { reason, details, .. } => {
+                self.write("lost", &json!({ "reason": reason.to_string(), "details": details }));
             }
             Event::Released { held, .. } => {
                 self.write("released", &json!({ "held_ms": milliseconds(*held) }));

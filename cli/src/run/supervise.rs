@@ -315,7 +315,7 @@ impl<'a> Supervisor<'a> {
                 complain(
                     self.subject,
                     &format!(
-                        "the lock is about to be LOST: no server has confirmed the session in time; {} to {}{}, \
+                        "the lock is about to be LOST: no answer of a server has renewed its lease in time; {} to {}{}, \
                          KILL within {}",
                         self.signal_name(),
                         self.program,
@@ -454,7 +454,7 @@ impl<'a> Supervisor<'a> {
             Some(loss) => {
                 let why = match loss {
                     Loss::Reason(reason) => reason.to_string(),
-                    Loss::Near => "no server has confirmed the session in time".to_owned(),
+                    Loss::Near => "no answer of a server has renewed its lease in time".to_owned(),
                 };
                 complain(
                     self.subject,
