@@ -325,7 +325,8 @@ impl DistributedLockBuilder {
 /// - It [keeps](DistributedLockBuilder::keep_for) the node, if the lock is set to do so and there
 ///   is no other contender.
 /// - It deletes the guard's own node, never another one, and returns within half a second, when the
-///   request is on its way to the server. Without a connection, or if the connection is lost before
+///   request is on its way to the server: for other clients the lock is held until the server has
+///   carried it out. Without a connection, or if the connection is lost before
 ///   the reply, the delete is retried in the background until the server has deleted the node or
 ///   ended the session.
 ///

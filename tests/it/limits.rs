@@ -115,6 +115,21 @@ fn s14_to_try_a_held_lock_gives_none_and_leaves_no_node() {
 }
 
 #[test]
+fn s14_a_lock_that_was_dropped_is_held_for_other_clients_until_the_server_knows() {
+    skip_without_server!();
+    let rig = Rig::with_session("s14-dropped", QUIET);
+    let (lock, theirs) = (rig.lock(), mutex(&rig.holder, &rig.site.base, "a"));
+    rig.proxy.stall_request(opcode::DELETE);
+    drop(lock.lock().unwrap());
+    assert!(theirs.try_lock().unwrap().is_none());
+    rig.proxy.release();
+    rig.wait_until_clean(0, "the release");
+    assert!(theirs.try_lock().unwrap().is_some());
+    drop((lock, theirs));
+    rig.finish();
+}
+
+#[test]
 fn s15_a_wait_for_a_held_lock_ends_on_time() {
     skip_without_zookeeper!();
     let site = Site::shared("s15");
@@ -230,7 +245,8 @@ fn s17_a_server_that_is_down_ends_no_wait_late_and_keeps_no_node_on_time() {
     rig.wait_until_clean(1, "the outage");
     assert_eq!(rig.zk.session_id(), session, "the node went with its session");
     guard.ensure_held().unwrap();
-    drop(guard);
+    // After a drop the other client's request may reach the server before the deletion does.
+    guard.unlock().unwrap();
     assert!(lock.try_lock().unwrap().is_some());
     drop(lock);
     rig.finish();
