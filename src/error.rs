@@ -37,8 +37,8 @@ pub enum ErrorKind {
     /// A request or reply larger than the server or the client allows.
     ///
     /// A server closes the connection on a request beyond its own `jute.maxbuffer`. When three
-    /// connections were closed right after a request of one size, requests of that size or more
-    /// fail with this kind for a minute, without being sent.
+    /// connections were closed right after a request of one size, which is more than 64 KiB,
+    /// requests of that size or more fail with this kind for a minute, without being sent.
     TooLarge,
     /// No server answered in time, and the call has changed nothing. (A guard that was given to the call
     /// is released all the same.)

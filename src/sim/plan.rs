@@ -8,7 +8,7 @@ use crate::acl::{Acl, Permissions};
 use crate::rt::schedule::{Process, Schedule};
 
 /// A request limit in bytes that only the contenders of the first process exceed.
-const LARGEST: usize = 1500;
+const LARGEST: usize = 70_000;
 
 /// The kind of lock that a trial uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,7 +336,7 @@ impl Plan {
     /// servers accept.
     pub(super) fn data(&self, process: Process, name: &str) -> String {
         match self.habits.largest {
-            Some(largest) if process == 0 => format!("{name:largest$}"),
+            Some(largest) if process == 0 => name.to_owned() + &" ".repeat(largest),
             _ => name.to_owned(),
         }
     }

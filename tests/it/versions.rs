@@ -54,23 +54,23 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
         5,
         "close the connection of the first lock of a session, as they know no containers"
     );
-    let site = Site::with("small-buffer", &Server::builder().property("jute.maxbuffer=50000"));
+    let site = Site::with("small-buffer", &Server::builder().property("jute.maxbuffer=70000"));
     let (proxy, zk) = site.proxied(QUIET);
     let guard = mutex(&zk, &site.base, "other").lock().unwrap();
-    let large = vec![b'x'; 60_000];
+    let large = vec![b'x'; 80_000];
     let lock = mutex_builder(&zk, &site.base, "a").data(&*large).build();
     for limit in [LONG * 4, LONG] {
         let error = lock.try_lock_for(limit).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
         let text = error.to_string();
-        assert!(text.contains("the request has 60") && text.contains("jute.maxbuffer"), "{text}");
+        assert!(text.contains("the request has 80") && text.contains("jute.maxbuffer"), "{text}");
         assert_eq!(proxy.connections(), 4, "{text}");
     }
     assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::TooLarge);
     // After one such request the client refuses all that are not smaller.
     let value = SharedValue::new(&zk, &site.base, "value");
     let queue = DistributedQueue::new(&zk, &site.base, "queue");
-    let larger = vec![b'x'; 70_000];
+    let larger = vec![b'x'; 90_000];
     value.set("small").unwrap();
     let now = value.latest().unwrap().expect("a value");
     for error in [
@@ -85,7 +85,7 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
     assert_eq!(site.children("a"), [""; 0]);
     assert_eq!(value.get().unwrap().expect("a value").data(), b"small");
     guard.ensure_held().unwrap();
-    drop(mutex_builder(&zk, &site.base, "a").data(&large[..40_000]).build().lock().unwrap());
+    drop(mutex_builder(&zk, &site.base, "a").data(&large[..60_000]).build().lock().unwrap());
     guard.unlock().unwrap();
     drop((lock, value, queue));
     site.finish([zk]);
@@ -94,15 +94,29 @@ fn a_request_that_is_too_large_for_the_server_costs_a_few_connections_and_then_s
 #[test]
 fn a_compare_and_set_that_is_too_large_for_the_server_is_known_not_to_be_done() {
     skip_without_server!();
-    let site = Site::with("small-value", &Server::builder().property("jute.maxbuffer=50000"));
+    let site = Site::with("small-value", &Server::builder().property("jute.maxbuffer=70000"));
     let (proxy, zk) = site.proxied(QUIET);
     let value = SharedValue::new(&zk, &site.base, "value");
     value.set("small").unwrap();
     let now = value.latest().unwrap().expect("a value");
-    let error = value.compare_and_set(now.version(), vec![b'x'; 60_000]).unwrap_err();
+    let error = value.compare_and_set(now.version(), vec![b'x'; 80_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     assert_eq!((value.latest().unwrap(), proxy.connections()), (Some(now), 4));
     drop(value);
+    site.finish([zk]);
+}
+
+/// No server is blamed for a connection that breaks again and again.
+#[test]
+fn a_request_that_any_server_takes_is_asked_again_however_many_connections_it_costs() {
+    skip_without_server!();
+    let site = Site::own("not-too-large");
+    let (proxy, zk) = site.proxied(QUIET);
+    for size in [2_000, 65_000] {
+        let lock = mutex_builder(&zk, &site.base, "a").data(vec![b'x'; size]).build();
+        proxy.drop_request_on(opcode::CREATE, "-lock-", 4);
+        drop(lock.lock().unwrap());
+    }
     site.finish([zk]);
 }
 
@@ -112,7 +126,7 @@ fn a_large_request_without_an_answer_is_asked_again() {
     skip_without_server!();
     let site = Site::own("large-again");
     let (proxy, zk) = site.proxied(QUIET);
-    let lock = mutex_builder(&zk, &site.base, "a").data([b'x'; 60_000]).build();
+    let lock = mutex_builder(&zk, &site.base, "a").data([b'x'; 80_000]).build();
     for round in 1..=3 {
         proxy.drop_reply_on(opcode::CREATE, "-lock-", 1);
         proxy.drop_request_on(opcode::CREATE, "-lock-", 1);
@@ -136,18 +150,18 @@ fn a_change_that_may_have_been_done_is_not_said_to_be_too_large() {
     let now = value.latest().unwrap().expect("a value");
     proxy.drop_reply(opcode::SET_DATA, 1);
     proxy.drop_request(opcode::SET_DATA, 2);
-    let error = value.compare_and_set(now.version(), vec![b'x'; 60_000]).unwrap_err();
+    let error = value.compare_and_set(now.version(), vec![b'x'; 80_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLoss, "{error}");
-    assert_eq!(value.get().unwrap().expect("a value").data().len(), 60_000);
+    assert_eq!(value.get().unwrap().expect("a value").data().len(), 80_000);
     // If the client cannot tell whether the first request was done, the error says so.
     let (second, another) = site.proxied(QUIET);
     let other = SharedValue::new(&another, &site.base, "value");
     second.drop_reply(opcode::SET_DATA, 1);
     second.drop_request(opcode::SET_DATA, 2);
-    let error = other.set(vec![b'x'; 80_000]).unwrap_err();
+    let error = other.set(vec![b'x'; 90_000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     assert!(error.to_string().contains("it may have been done"), "{error}");
-    assert_eq!(value.get().unwrap().expect("a value").data().len(), 80_000);
+    assert_eq!(value.get().unwrap().expect("a value").data().len(), 90_000);
     drop((value, other));
     site.finish([zk, another]);
 }
