@@ -50,7 +50,8 @@ pub(super) enum ToDo {
 }
 
 impl Heard {
-    /// Notes an event, and returns what to signal.
+    /// Notes an event, and returns what to signal when the events are noted that came with it: if a
+    /// transaction deletes the own node, too, the waiter must not look in between.
     fn note(&mut self, name: &str, event: NodeEvent, bell: &Signal) -> Option<Signal> {
         let news = self.nodes.get_mut(name)?;
         *news = match (&news, event) {
@@ -124,12 +125,7 @@ impl WatchedNodes {
     pub(super) fn subscribe(&mut self, watches: &Arc<Watches>, name: &str, path: &str) {
         self.heard.lock().nodes.insert(name.to_owned(), News::Nothing);
         let (heard, bell, of) = (Arc::clone(&self.heard), Arc::clone(&self.bell), name.to_owned());
-        let on_event = move |event| {
-            let signal = heard.lock().note(&of, event, &bell);
-            if let Some(signal) = signal {
-                signal();
-            }
-        };
+        let on_event = move |event| heard.lock().note(&of, event, &bell);
         let subscription = watches.subscribe_to_events(path, Arc::new(on_event));
         self.subscriptions.insert(name.to_owned(), subscription);
     }
@@ -237,6 +233,17 @@ mod tests {
                 assert_eq!(looks, (ToDo::Look, true), "{path} {event:?}");
             }
         }
+    }
+
+    /// As when one transaction deletes both.
+    #[test]
+    fn the_bell_is_rung_when_all_is_noted_that_came_together() {
+        let (mut watched, watches, rings) = rig(&["a", "own"]);
+        watched.admit("own");
+        let signals = ["/a", "/own"].map(|path| watches.note(Deleted, path));
+        assert_eq!(rings.load(SeqCst), 0);
+        signals.iter().flatten().for_each(|signal| signal());
+        assert_eq!((watched.to_do(1), rings.load(SeqCst)), (ToDo::Look, 2));
     }
 
     #[test]

@@ -29,8 +29,11 @@ pub(crate) struct LinkConfig {
 pub(crate) type OnNotice = Box<dyn Fn(Notice) + Send>;
 
 /// Called when a watch fires, with what happened and the node's path, on the link's thread; it may
-/// only signal.
-pub(crate) type OnEvent = Box<dyn Fn(NodeEvent, &str) + Send>;
+/// only signal. What it returns is called when all else has been told that came with the event.
+pub(crate) type OnEvent = Box<dyn Fn(NodeEvent, &str) -> Vec<AfterEvents> + Send>;
+
+/// Called after all events that came together; it may only signal.
+pub(crate) type AfterEvents = Arc<dyn Fn() + Send + Sync>;
 
 /// A request, and the callback that gets the reply.
 pub(crate) struct Outgoing {

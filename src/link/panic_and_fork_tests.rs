@@ -23,7 +23,7 @@ fn link(on_notice: impl Fn(Notice) + Send + 'static) -> Link {
         connect_timeout: Duration::from_secs(10),
         max_reply: 1 << 20,
     };
-    Link::open(config, Box::new(on_notice), Box::new(|_, _| ())).unwrap()
+    Link::open(config, Box::new(on_notice), Box::new(|_, _| Vec::new())).unwrap()
 }
 
 /// A request, and a receiver of the code that answers it, disconnected if the request is dropped.

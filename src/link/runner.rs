@@ -269,12 +269,16 @@ impl Runner {
             }
             survive(|| (self.on_notice)(*notice));
         }
+        let mut after = Vec::new();
         for said in all_said {
             match said {
                 Incoming::Answer(on_answer, answer) => survive(|| on_answer(answer)),
-                Incoming::Event(event, path) => survive(|| (self.on_event)(event, &path)),
+                Incoming::Event(event, path) => {
+                    survive(|| after.extend((self.on_event)(event, &path)));
+                }
             }
         }
+        after.iter().for_each(|call| survive(|| call()));
     }
 
     /// Sends the deferred requests that are due. What is no longer wanted goes first, so that the

@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::access::{Access, Auth};
 use super::frame::{ConnectResponse, Frame};
 use super::handle::Link;
-use super::messages::{DeferredRequest, LinkConfig, MOMENT, OnEvent, OnNotice, Outgoing};
+use super::messages::{
+    AfterEvents, DeferredRequest, LinkConfig, MOMENT, OnEvent, OnNotice, Outgoing,
+};
 use super::resolver::Resolver;
 use crate::connect_string::Host;
 use crate::rt::Moment;
@@ -86,6 +88,24 @@ fn asked() -> (Outgoing, mpsc::Receiver<i32>) {
     (Outgoing { operation: op::EXISTS, body, on_answer }, told)
 }
 
+/// What an event returns is called once the events and answers are told that came with it.
+#[test]
+fn what_comes_together_is_told_before_anybody_acts_on_it() {
+    let (tell, told) = mpsc::channel();
+    let on_event = move |_, path: &str| {
+        let (after, path) = (tell.clone(), path.to_owned());
+        tell.send(path.clone()).unwrap();
+        vec![Arc::new(move || after.send(format!("after {path}")).unwrap()) as AfterEvents]
+    };
+    let (link, mut stream) = attached(Box::new(on_event));
+    let event =
+        |path: &[u8]| Frame::reply(xid::WATCH, -1, code::OK).int(2).int(3).buffer(path).finish();
+    stream.write_all(&[event(b"/a"), event(b"/b")].concat()).unwrap();
+    let all = [(); 4].map(|()| told.recv_timeout(LONG).unwrap());
+    assert_eq!(all, ["/a", "/b", "after /a", "after /b"]);
+    drop(link);
+}
+
 /// A caller's failed write may be noticed before what came before it is read.
 #[test]
 fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
@@ -95,6 +115,7 @@ fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
     let on_event = move |_, _: &str| {
         busy.send(()).unwrap();
         let _ = stopped.recv();
+        Vec::new()
     };
     let (link, mut stream) = attached(Box::new(on_event));
     let [(first, answered), (second, unanswered)] = [asked(), asked()];
@@ -118,7 +139,7 @@ fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
 
 #[test]
 fn deferred_requests_are_sent_in_their_order_but_for_those_that_nobody_wants() {
-    let (link, mut stream) = attached(Box::new(|_, _| ()));
+    let (link, mut stream) = attached(Box::new(|_, _| Vec::new()));
     let [(first, of_first), (second, of_second), (unwanted, of_unwanted)] =
         [(); 3].map(|()| asked());
     let (open, gate) = mpsc::channel::<()>();
@@ -146,7 +167,7 @@ fn deferred_requests_are_sent_in_their_order_but_for_those_that_nobody_wants() {
 
 #[test]
 fn a_deferred_request_is_sent_behind_those_that_were_queued_before_it() {
-    let (link, mut stream) = attached(Box::new(|_, _| ()));
+    let (link, mut stream) = attached(Box::new(|_, _| Vec::new()));
     let [(first, of_first), (queued, of_queued), (second, of_second)] = [(); 3].map(|()| asked());
     let (begin, begun) = mpsc::channel();
     let (open, gate) = mpsc::channel::<()>();
@@ -192,7 +213,7 @@ fn a_session_that_no_server_lets_in_is_not_asked_for_without_a_pause() {
         let _ = tell.send(notice);
     };
     let secret = Auth { scheme: "digest".to_owned(), credentials: b"user:secret".to_vec() };
-    let link = link(host, vec![secret], (Box::new(on_notice), Box::new(|_, _| ())));
+    let link = link(host, vec![secret], (Box::new(on_notice), Box::new(|_, _| Vec::new())));
     let (stream, _) = listener.accept().unwrap();
     let auth_reply = |error| Frame::reply(xid::AUTH, 0, error).finish();
     grant(&stream).unwrap();
@@ -227,7 +248,7 @@ fn a_session_that_no_server_lets_in_is_not_asked_for_without_a_pause() {
 #[test]
 fn a_new_session_that_comes_after_the_end_is_closed() {
     let (listener, host) = listen();
-    let link = link(host, Vec::new(), (Box::new(|_| ()), Box::new(|_, _| ())));
+    let link = link(host, Vec::new(), (Box::new(|_| ()), Box::new(|_, _| Vec::new())));
     let (stream, _) = listener.accept().unwrap();
     let line = link.shared.line.lock();
     link.close(LONG);

@@ -43,7 +43,7 @@ impl Ensemble for LinkEnsemble {
                 told.note(notice);
                 on_notice(notice);
             }),
-            Box::new(move |event, path| watches.tell(event, path)),
+            Box::new(move |event, path| watches.note(event, path)),
         )?;
         let deadline = Deadline::after(limit);
         let attached = until_attached(&status, waiter, deadline, stop);

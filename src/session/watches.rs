@@ -13,8 +13,9 @@ use crate::wire_values::NodeEvent;
 const LITTER: usize = if cfg!(test) { 4 } else { 64 };
 
 /// Called with what has happened to a node, and when a watch is set on it, in the order of the
-/// server's answers and events; it may only signal.
-pub(crate) type OnNodeEvent = Arc<dyn Fn(NodeEvent) + Send + Sync>;
+/// server's answers and events; it may only note that. The signal that it returns is given when all
+/// events are noted that came together: those of one transaction often do.
+pub(crate) type OnNodeEvent = Arc<dyn Fn(NodeEvent) -> Option<Signal> + Send + Sync>;
 
 #[derive(Clone)]
 enum Listener {
@@ -24,10 +25,14 @@ enum Listener {
 }
 
 impl Listener {
-    fn tell(&self, event: NodeEvent) {
+    /// Returns the signal that is to be given later.
+    fn note(&self, event: NodeEvent) -> Option<Signal> {
         match self {
-            Listener::Signal(_) if event == NodeEvent::Watched => {}
-            Listener::Signal(signal) => signal(),
+            Listener::Signal(_) if event == NodeEvent::Watched => None,
+            Listener::Signal(signal) => {
+                signal();
+                None
+            }
             Listener::Events(on_event) => on_event(event),
         }
     }
@@ -96,14 +101,20 @@ impl Watches {
         }
     }
 
-    /// Passes an event on.
+    /// Passes an event on that came alone.
     pub(crate) fn tell(&self, event: NodeEvent, path: &str) {
+        self.note(event, path).iter().for_each(|signal| signal());
+    }
+
+    /// Passes an event on; returns the signals to give when the events are passed on that came with
+    /// it.
+    pub(crate) fn note(&self, event: NodeEvent, path: &str) -> Vec<Signal> {
         let mut table = self.table.lock();
         table.set.remove(path);
         table.litter.remove(path);
         let all = table.listeners(path);
         drop(table);
-        all.iter().for_each(|listener| listener.tell(event));
+        all.iter().filter_map(|listener| listener.note(event)).collect()
     }
 
     /// Notes that the server has set a watch, on a node that `is_there` or is to come. Call this in
@@ -117,7 +128,8 @@ impl Watches {
         }
         drop(table);
         if is_there {
-            all.iter().for_each(|listener| listener.tell(NodeEvent::Watched));
+            let signals = all.iter().filter_map(|listener| listener.note(NodeEvent::Watched));
+            signals.for_each(|signal| signal());
         }
     }
 

@@ -5,12 +5,12 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use log::LevelFilter;
-use zklock::{Client, ErrorKind, SessionState};
+use zklock::{Client, ErrorKind, Event, SessionState};
 
 use crate::support::logs::{Logs, logs};
 use crate::support::proxy::opcode;
@@ -18,8 +18,8 @@ use crate::support::server::free_port;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    alone, eventually, is_unanswered, mutex, mutex_builder, skip_before, skip_without_server,
-    skip_without_zookeeper,
+    alone, eventually, in_background, is_unanswered, mutex, mutex_builder, skip_before,
+    skip_without_server, skip_without_zookeeper,
 };
 
 const LONG: Duration = Duration::from_secs(15);
@@ -109,6 +109,8 @@ enum About {
     Handshake,
     /// The reply to the next request of this kind.
     Request(i32),
+    /// The next event of a watch.
+    Event,
 }
 
 #[derive(Default)]
@@ -217,7 +219,11 @@ impl Lies {
         while let Ok(frame) = read_frame(&mut server) {
             let about = about.take().or_else(|| {
                 let xid = int(&frame, 0);
-                lock(asked).remove(&xid).map(About::Request)
+                if xid == WATCH {
+                    Some(About::Event)
+                } else {
+                    lock(asked).remove(&xid).map(About::Request)
+                }
             });
             let truth = with_length(&frame);
             let lie = about.and_then(|about| self.next(about)).map(|lie| lie(&frame));
@@ -668,4 +674,49 @@ fn one_good_host_among_liars_is_enough() {
     assert!(witness.warned_of("does not speak ZooKeeper's protocol"));
     witness.assert_calm();
     site.finish([]);
+}
+
+// ----- events that come together
+
+/// One transaction deletes the holder's node and the waiter's, and the server tells of both in one
+/// breath: the waiter must not take the first event for its turn before it hears the second.
+#[test]
+fn a_waiter_is_not_granted_by_a_node_that_is_deleted_together_with_the_holder_s() {
+    skip_without_server!();
+    let site = Site::own("together");
+    let liar = Liar::before(site.server().addr());
+    let (tell, told) = mpsc::channel();
+    let on_event = move |event: &Event| {
+        if let Event::Waiting { .. } = event {
+            tell.send(()).unwrap();
+        }
+    };
+    let builder = Client::builder(&liar.hosts()).session_timeout(ms(60_000)).on_event(on_event);
+    let (zk, holder) = (builder.connect().unwrap(), site.quiet_client());
+    for round in 0..50 {
+        let held = mutex(&holder, &site.base, "a").lock().unwrap();
+        let theirs = mutex(&zk, &site.base, "a");
+        let waiter = in_background(move || theirs.lock().unwrap());
+        // It watches both nodes.
+        told.recv_timeout(LONG).unwrap();
+        let mut nodes =
+            site.children("a").into_iter().map(|name| format!("{}/a/{name}", site.base));
+        let own = nodes.find(|node| node != held.path()).expect("the waiter's node");
+        let first = Arc::new(Mutex::new(Vec::new()));
+        let both = Arc::clone(&first);
+        liar.tell(About::Event, move |event| {
+            *lock(&first) = with_length(event);
+            Lie::Say(Vec::new())
+        });
+        liar.tell(About::Event, move |event| {
+            Lie::Say([std::mem::take(&mut *lock(&both)), with_length(event)].concat())
+        });
+        holder.transaction().delete(held.path()).delete(&own).commit().unwrap();
+        let guard = waiter.recv_timeout(LONG).unwrap();
+        assert_ne!(guard.path(), own, "round {round}");
+        guard.unlock().unwrap();
+        drop(held);
+        assert!(liar.has_told_all());
+    }
+    site.finish([zk, holder]);
 }

@@ -42,6 +42,7 @@ impl Listener {
         let events = tell.clone();
         let on_event = move |event, path: &str| {
             let _ = events.send(Heard::Event(event, path.to_owned()));
+            Vec::new()
         };
         let link = Link::open(config, Box::new(on_notice), Box::new(on_event)).expect("a link");
         attached.recv().expect("a session");

@@ -141,6 +141,7 @@ impl PlayerSession {
                 if event != NodeEvent::Watched {
                     heard.lock().events.push((what.clone(), event));
                 }
+                None
             };
             watches.subscribe_to_events(path, Arc::new(note))
         });
