@@ -21,13 +21,13 @@ use crate::support::{
 const AMPLE: Duration = Duration::from_secs(30);
 
 /// Three servers, and a base path of the test's own.
-struct Trio {
-    servers: Ensemble,
+pub(crate) struct Trio {
+    pub(crate) servers: Ensemble,
     base: String,
 }
 
 impl Trio {
-    fn start(test: &str, options: &Options) -> Trio {
+    pub(crate) fn start(test: &str, options: &Options) -> Trio {
         Trio { servers: Ensemble::start(3, options).expect("an ensemble"), base: unique_base(test) }
     }
 
@@ -35,16 +35,20 @@ impl Trio {
         connect(&self.servers.hosts(), session)
     }
 
-    fn lock(&self, zk: &Client, name: &str) -> DistributedLock {
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub(crate) fn lock(&self, zk: &Client, name: &str) -> DistributedLock {
         mutex(zk, &self.base, name)
     }
 
-    fn raw(&self, node: usize) -> Raw {
+    pub(crate) fn raw(&self, node: usize) -> Raw {
         Raw::connect(&self.servers.node(node).hosts(), Duration::from_secs(60)).unwrap()
     }
 
     /// Like `Site::finish`, with all three servers up.
-    fn finish(self, clients: impl IntoIterator<Item = Client>) {
+    pub(crate) fn finish(self, clients: impl IntoIterator<Item = Client>) {
         const SOON: Duration = Duration::from_secs(15);
         self.servers.wait_ready();
         let clients: Vec<Client> = clients.into_iter().collect();
@@ -66,7 +70,7 @@ impl Trio {
     }
 }
 
-fn connect(hosts: &str, session: Duration) -> Client {
+pub(crate) fn connect(hosts: &str, session: Duration) -> Client {
     connecting(hosts).session_timeout(session).connect_timeout(AMPLE).connect().unwrap()
 }
 

@@ -30,10 +30,20 @@ pub(crate) struct Options {
     pub(crate) init_limit: u32,
     /// The shortest session timeout granted, in milliseconds.
     pub(crate) min_session: u32,
+    /// Members that grant other session timeouts than the others.
+    pub(crate) unequal: Vec<Unequal>,
     /// Whether the last member only observes: it follows the leader without a vote.
     pub(crate) observer: bool,
     /// Whether members that are cut off from the others go on, for readers that ask for that.
     pub(crate) read_only: bool,
+}
+
+/// A member with its own limits of the session timeout, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unequal {
+    pub(crate) member: usize,
+    pub(crate) min_session: u32,
+    pub(crate) max_session: u32,
 }
 
 impl Default for Options {
@@ -43,6 +53,7 @@ impl Default for Options {
             sync_limit: 10,
             init_limit: 50,
             min_session: 200,
+            unequal: Vec::new(),
             observer: false,
             read_only: false,
         }
@@ -51,10 +62,14 @@ impl Default for Options {
 
 impl Options {
     fn member(&self, id: usize, port: u16) -> Builder {
-        Server::builder()
-            .member(id, port)
+        let builder = Server::builder().member(id, port).min_session(self.min_session);
+        let unequal = self.unequal.iter().find(|unequal| unequal.member == id);
+        let builder = match unequal {
+            None => builder,
+            Some(own) => builder.min_session(own.min_session).max_session(own.max_session),
+        };
+        builder
             .tick(self.tick)
-            .min_session(self.min_session)
             .extra(format!("initLimit={}", self.init_limit))
             .extra(format!("syncLimit={}", self.sync_limit))
     }
@@ -184,7 +199,14 @@ impl Ensemble {
         self.links_of(follower).for_each(Proxy::black_hole);
     }
 
-    /// Ends [`cut_from_leader`](Ensemble::cut_from_leader), without waiting for the effect.
+    /// Like [`cut_from_leader`](Ensemble::cut_from_leader), but what was sent meanwhile arrives after
+    /// [`heal`](Ensemble::heal).
+    pub(crate) fn hold_up_from_leader(&self, follower: usize) {
+        self.links_of(follower).for_each(Proxy::hold);
+    }
+
+    /// Ends [`cut_from_leader`](Ensemble::cut_from_leader) and
+    /// [`hold_up_from_leader`](Ensemble::hold_up_from_leader), without waiting for the effect.
     pub(crate) fn heal(&self, follower: usize) {
         self.links_of(follower).for_each(Proxy::pass);
     }

@@ -14,6 +14,7 @@
 pub(crate) mod certificates;
 pub(crate) mod ensemble;
 pub(crate) mod logs;
+pub(crate) mod promised_lease;
 pub(crate) mod proxy;
 pub(crate) mod raw;
 pub(crate) mod server;

@@ -170,7 +170,8 @@ impl Proxy {
 
     /// Delays everything by this much, in each direction.
     pub(crate) fn delay(&self, by: Duration) {
-        self.shared.update(|state| state.delays = Delays { requests: by, replies: by });
+        self.delay_requests(by);
+        self.delay_replies(by);
     }
 
     pub(crate) fn delay_requests(&self, by: Duration) {
@@ -206,6 +207,23 @@ impl Proxy {
     /// server, and the connection stays open.
     pub(crate) fn throttle(&self, opcode: i32, count: usize) {
         self.arm(Fate::Throttle, opcode, "", count);
+    }
+
+    /// Like [`throttle`](Proxy::throttle), for so many percent of the requests of this kind, chosen at
+    /// random, until [`pass`](Proxy::pass).
+    pub(crate) fn throttle_share(&self, opcode: i32, percent: u64) {
+        self.arm_share(Fate::Throttle, opcode, "", usize::MAX, percent);
+    }
+
+    /// How many requests were throttled since the start.
+    pub(crate) fn throttled(&self) -> u64 {
+        self.shared.lock().throttled
+    }
+
+    /// Holds each answer to a request to connect back for so long, until one of them has reached the
+    /// client after that time, or until [`pass`](Proxy::pass), which delivers them.
+    pub(crate) fn slow_opening(&self, by: Duration) {
+        self.shared.update(|state| state.delays.opening = by);
     }
 
     /// Withholds requests of this kind, and whatever follows each on its connection, until
@@ -298,8 +316,12 @@ impl Proxy {
     }
 
     fn arm(&self, fate: Fate, opcode: i32, part: &str, count: usize) {
+        self.arm_share(fate, opcode, part, count, 100);
+    }
+
+    fn arm_share(&self, fate: Fate, opcode: i32, part: &str, count: usize, percent: u64) {
         self.shared.update(|state| {
-            state.rules.push(Rule { fate, opcode, part: part.to_owned(), left: count });
+            state.rules.push(Rule { fate, opcode, part: part.to_owned(), left: count, percent });
         });
     }
 }
@@ -339,6 +361,8 @@ enum Direction {
 struct Delays {
     requests: Duration,
     replies: Duration,
+    /// Of the answer to the request to connect.
+    opening: Duration,
 }
 
 /// What happens to a request and its reply.
@@ -371,6 +395,8 @@ struct Rule {
     opcode: i32,
     part: String,
     left: usize,
+    /// Of how many requests in a hundred.
+    percent: u64,
 }
 
 /// What a reader passes to its writer.
@@ -380,6 +406,8 @@ struct Piece {
     bytes: Option<Vec<u8>>,
     received: Instant,
     fate: Fate,
+    /// Whether it is the request to connect, or the answer to it.
+    opens: bool,
 }
 
 /// What the writer does with a piece.
@@ -419,6 +447,9 @@ struct State {
     mode: Mode,
     delays: Delays,
     rules: Vec<Rule>,
+    /// The last random number.
+    random: u64,
+    throttled: u64,
     releases: u64,
     requests: Vec<Seen>,
     sessions: VecDeque<(i64, Vec<u8>)>,
@@ -436,6 +467,8 @@ impl State {
             mode: Mode::Pass,
             delays: Delays::default(),
             rules: Vec::new(),
+            random: u64::from(target.port()),
+            throttled: 0,
             releases: 0,
             requests: Vec::new(),
             sessions: VecDeque::new(),
@@ -478,7 +511,8 @@ impl State {
             return Fate::Swallow;
         }
         if let Some(request) = request {
-            let fate = fate_of(&mut self.rules, &request);
+            let fate = fate_of(&mut self.rules, &mut self.random, &request);
+            self.throttled += u64::from(fate == Fate::Throttle);
             connection.expected.entry(request.xid).or_default().push(fate);
             return fate;
         }
@@ -636,14 +670,14 @@ impl Shared {
                 }
                 state.receive(id, direction, message)
             });
-            handshake = false;
+            let opens = self.framed && std::mem::take(&mut handshake) && bytes.is_some();
             let bytes = match (direction, fate) {
                 (Direction::Requests, Fate::Unknown) => bytes.map(estranged),
                 (Direction::Replies, Fate::Deny { code }) => bytes.map(|reply| denied(reply, code)),
                 _ => bytes,
             };
             let ended = bytes.is_none();
-            if to.send(Piece { bytes, received, fate }).is_err() || ended {
+            if to.send(Piece { bytes, received, fate, opens }).is_err() || ended {
                 return;
             }
         }
@@ -738,7 +772,7 @@ impl Shared {
                 Direction::Requests => delays.requests,
                 Direction::Replies => {
                     connection.stalled |= std::mem::take(&mut stalls);
-                    delays.replies
+                    delays.replies + if piece.opens { delays.opening } else { Duration::ZERO }
                 }
             };
             let early = delay.saturating_sub(piece.received.elapsed());
@@ -757,6 +791,10 @@ impl Shared {
                 (state, _) =
                     self.changed.wait_timeout(state, early).unwrap_or_else(PoisonError::into_inner);
             } else {
+                if piece.opens && direction == Direction::Replies {
+                    delays.opening = Duration::ZERO;
+                    self.changed.notify_all();
+                }
                 return match (direction, piece.fate) {
                     (Direction::Requests, Fate::DropRequest)
                     | (Direction::Replies, Fate::DropReply) => Verdict::Cut,
@@ -768,15 +806,25 @@ impl Shared {
 }
 
 /// Uses up one count of the first rule that matches the request, and returns its fate.
-fn fate_of(rules: &mut [Rule], request: &Seen) -> Fate {
+fn fate_of(rules: &mut [Rule], random: &mut u64, request: &Seen) -> Fate {
     let path = request.path.as_deref().unwrap_or_default();
-    let rule = rules
-        .iter_mut()
-        .find(|rule| rule.left > 0 && rule.opcode == request.opcode && path.contains(&rule.part));
+    let rule = rules.iter_mut().find(|rule| {
+        rule.left > 0
+            && rule.opcode == request.opcode
+            && path.contains(&rule.part)
+            && percentile(random) < rule.percent
+    });
     rule.map_or(Fate::Deliver, |rule| {
         rule.left -= 1;
         rule.fate
     })
+}
+
+/// A random number from 0 to 99: Knuth's linear congruential generator.
+fn percentile(random: &mut u64) -> u64 {
+    *random =
+        random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*random >> 33) % 100
 }
 
 /// A request with the same xid that asks whether the root exists.
