@@ -62,15 +62,10 @@ impl PromisedLease {
     pub(crate) fn set(self, builder: ClientBuilder) -> ClientBuilder {
         let builder = builder.session_timeout(self.timeout);
         match self.tick {
-            Some(tick) => state_tick(builder, tick),
+            Some(tick) => builder.tick_time(tick),
             None => builder,
         }
     }
-}
-
-/// Tells the client the servers' `tickTime`.
-fn state_tick(builder: ClientBuilder, _tick: Duration) -> ClientBuilder {
-    builder
 }
 
 #[test]
