@@ -1,6 +1,7 @@
 //! The checks accept a good run, and reject the same run with something wrong in it.
 
 use super::check::{Verdict, check};
+use super::history::SECOND;
 use super::model::Run;
 use super::parse::{FINISH, Files, NEMESIS, REGISTER, SAMPLES, SETTINGS};
 use super::summary::summary;
@@ -370,6 +371,48 @@ fn a_lock_that_is_lost_though_nothing_is_broken() {
         &doctored(&[lost, session, (W0, "100 0.0.0", "95 0.0.99 starved 1\n100 0.0.0")]),
         "lost /a/three though nothing was broken",
     );
+}
+
+#[test]
+fn what_is_lost_to_a_fault_that_must_cost_nothing() {
+    let lost = "341 0.0.0 lost T3 the_session_expired\n342 0.0.0 unheld 341\n\
+                350 0.0.0 ensured 345 SessionLost";
+    let lost = (W0, "350 0.0.0 ensured 345 ok", lost);
+    let session = (W0, "481 0.0.0", "341 0.0.99 state 0 lost\n481 0.0.0");
+    let lease = (SETTINGS, "plan=all", "plan=lease");
+    let fault = |kind: &str| {
+        format!(
+            "200 - round 9\n201 - fault {kind} all\n250 - heal {kind}\n260 - healthy 9\n1000 - round"
+        )
+    };
+    let [mild, hard] = ["throttle", "cut"].map(fault);
+    let [mild, hard] = [mild, hard].map(|rounds| (NEMESIS, "1000 - round", rounds));
+    for (change, what) in
+        [(lost, "lost /a/three"), (session, "client 0 of 0.0.99 lost its session")]
+    {
+        let mild = (mild.0, mild.1, mild.2.as_str());
+        let hard = (hard.0, hard.1, hard.2.as_str());
+        let why = format!("{what} though no fault explains that");
+        rejected(&doctored(&[lease, change, mild]), &why);
+        accepted(&doctored(&[lease, change, hard]));
+        // Among other faults it may cost something.
+        accepted(&doctored(&[change, mild]));
+        // A tenth of the session timeout without a processor explains it.
+        let starved = (W0, "100 0.0.0", "300 0.0.99 starved 99\n100 0.0.0");
+        accepted(&doctored(&[lease, change, mild, starved]));
+    }
+}
+
+#[test]
+fn the_session_timeout_of_a_run_is_the_longest_that_a_server_grants() {
+    let longer = (
+        SETTINGS,
+        "session_ms=2000",
+        "session_ms=2000\nmost_session_ms=4000\nleast_session_ms=1000",
+    );
+    let run = run(&doctored(&[longer]));
+    assert_eq!(run.session_timeout(), 4 * SECOND);
+    assert_eq!(run.least_session_timeout(), SECOND);
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod check; // finds violations in a run
 mod check_tests;
 mod growth; // how much a worker's memory grows
 mod history; // the lines that are written
+mod idle; // a session that only holds a lock
 mod leftovers; // what is left in the recipes' nodes at the end
 mod model; // a whole run, as read from the histories
 mod nemesis; // causes faults, and heals them

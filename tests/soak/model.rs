@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use zklock::FencingToken;
 
-use super::history::{MILLISECOND, Nanos, Who};
+use super::history::{MILLISECOND, Nanos, SECOND, Who};
+use super::plan::Kind;
 
 /// From, to.
 pub(crate) type Span = (Nanos, Nanos);
@@ -255,8 +256,43 @@ impl Run {
         self.settings.get(name).map_or("", String::as_str)
     }
 
+    fn milliseconds(&self, setting: &str) -> Option<Nanos> {
+        Some(self.setting(setting).parse::<u64>().ok()? * MILLISECOND)
+    }
+
+    /// The longest that a server grants.
     pub(crate) fn session_timeout(&self) -> Nanos {
-        self.setting("session_ms").parse::<u64>().unwrap_or(2000) * MILLISECOND
+        let most = self.milliseconds("most_session_ms").or(self.milliseconds("session_ms"));
+        most.unwrap_or(2 * SECOND)
+    }
+
+    /// The shortest that a server grants.
+    pub(crate) fn least_session_timeout(&self) -> Nanos {
+        self.milliseconds("least_session_ms").unwrap_or_else(|| self.session_timeout())
+    }
+
+    /// Times in which nothing was broken that may cost a lock or a session.
+    pub(crate) fn calm(&self) -> Vec<Span> {
+        let mut calm: Vec<Span> = Vec::new();
+        for healthy in &self.healthy {
+            match calm.last_mut() {
+                Some(last) if self.cost_nothing((last.1, healthy.0)) => last.1 = healthy.1,
+                _ => calm.push(*healthy),
+            }
+        }
+        calm
+    }
+
+    /// Whether all faults that began in that time must cost no lock. Among other faults they may.
+    fn cost_nothing(&self, time: Span) -> bool {
+        let mut faults = self.faults.iter().filter(|fault| (time.0..=time.1).contains(&fault.from));
+        let costs_nothing = |kind| Kind::named(kind).is_some_and(Kind::costs_nothing);
+        self.is_mild() && faults.all(|fault| costs_nothing(&fault.kind))
+    }
+
+    /// Whether the plan has only faults that must cost nothing.
+    pub(crate) fn is_mild(&self) -> bool {
+        self.setting("plan") == "lease"
     }
 
     /// The worker processes that must have existed: each that was killed was replaced.

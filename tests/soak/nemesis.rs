@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::history::{Journal, now};
 use super::network::Ground;
+use super::options::Options;
 use super::plan::{Fault, Kind, Plan, Round};
 use super::support::proxy::{Proxy, opcode};
 use super::support::raw::{self, Raw};
@@ -24,6 +25,7 @@ pub(crate) struct Nemesis<'a> {
     /// The proxies between workers and servers, by worker and server.
     pub(crate) proxies: &'a [Vec<Proxy>],
     pub(crate) crew: &'a Crew,
+    pub(crate) options: &'a Options,
     pub(crate) journal: &'a Journal,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) end: Instant,
@@ -82,7 +84,7 @@ impl Nemesis<'_> {
             }
             wounds.push(self.inject(fault));
             // A second fault happens while the first one lasts.
-            self.pause(fault.length / round.faults.len() as u32);
+            self.pause(self.length(fault) / round.faults.len() as u32);
         }
         for (fault, wound) in round.faults.iter().zip(wounds).rev() {
             self.mend(wound, fault);
@@ -126,6 +128,11 @@ impl Nemesis<'_> {
                 }
                 Wound::None
             }
+            Kind::BriefStop => {
+                tell(format!("server {any}"));
+                ensemble.node(any).pause();
+                Wound::Stopped(any)
+            }
             Kind::StopLeader | Kind::StopFollower => {
                 let node = if fault.kind == Kind::StopLeader { leader() } else { follower() };
                 tell(format!("server {node}"));
@@ -158,7 +165,22 @@ impl Nemesis<'_> {
                 self.crew.kill(worker, self.journal);
                 Wound::Dead(worker)
             }
-            Kind::KillWorker => Wound::None,
+            Kind::SlowOpening if worker != 0 => {
+                tell(format!("worker {worker} at server {any}"));
+                self.open_slowly(worker, any, fault.length);
+                Wound::Ways(self.all_ways(worker))
+            }
+            Kind::KillWorker | Kind::SlowOpening => Wound::None,
+            Kind::SlowReopening => {
+                tell(format!("all of worker {worker}"));
+                let ways = self.all_ways(worker);
+                for (worker, node) in &ways {
+                    // Until it is healed.
+                    self.proxies[*worker][*node].slow_opening(OWN_SESSION * 100);
+                    self.proxies[*worker][*node].cut();
+                }
+                Wound::Ways(ways)
+            }
             Kind::Cut
             | Kind::BlackHole
             | Kind::BlackHoleThenCut
@@ -166,7 +188,8 @@ impl Nemesis<'_> {
             | Kind::LoseCreateReply
             | Kind::LoseDeleteReply
             | Kind::LoseWriteReply
-            | Kind::LoseRequest => {
+            | Kind::LoseRequest
+            | Kind::Throttle => {
                 let (what, ways) = self.ways(fault);
                 tell(what);
                 ways.iter().for_each(|(worker, node)| {
@@ -184,11 +207,50 @@ impl Nemesis<'_> {
         }
     }
 
+    /// How long the fault lasts. One that must cost nothing is over before the lease is.
+    fn length(&self, fault: &Fault) -> Duration {
+        match fault.kind {
+            Kind::SlowReopening => {
+                let lease = self.options.lease(self.victim(fault));
+                // The rest is for connecting again, and for a busy machine.
+                fault.length.min(lease.least_left().saturating_sub(lease.timeout / 8))
+            }
+            Kind::BriefStop => {
+                let lease = self.options.lease(0);
+                let spare =
+                    lease.least_left_after(Duration::ZERO).saturating_sub(lease.timeout / 10);
+                fault.length.min(spare)
+            }
+            // Until the session is open, which the fault itself waits for.
+            Kind::SlowOpening => Duration::ZERO,
+            _ => fault.length,
+        }
+    }
+
+    /// Replaces a worker, whose first session is opened at this server, and slowly.
+    fn open_slowly(&self, worker: usize, node: usize, slow: Duration) {
+        self.crew.kill(worker, self.journal);
+        for (index, way) in self.proxies[worker].iter().enumerate() {
+            if index == node { way.slow_opening(slow) } else { way.refuse() }
+        }
+        self.crew.replace(worker);
+        let way = &self.proxies[worker][node];
+        // Attempts that take too long are given up, and repeated with more time.
+        let end = Instant::now() + slow * 4 + Duration::from_secs(5);
+        while way.opens_slowly() && Instant::now() < end && !self.is_over() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn all_ways(&self, worker: usize) -> Vec<(usize, usize)> {
+        (0..self.proxies[worker].len()).map(|node| (worker, node)).collect()
+    }
+
     /// The worker that a fault harms, if it harms one.
     fn victim(&self, fault: &Fault) -> usize {
         match (fault.kind, self.crew.size()) {
             // Worker 0 is never killed.
-            (Kind::KillWorker, size @ 2..) => 1 + fault.worker % (size - 1),
+            (Kind::KillWorker | Kind::SlowOpening, size @ 2..) => 1 + fault.worker % (size - 1),
             (_, size) => fault.worker % size,
         }
     }
@@ -225,6 +287,7 @@ impl Nemesis<'_> {
                 let kind = kinds[(fault.choice / 4) as usize % kinds.len()];
                 way.drop_request_on(kind, BASE, fault.count);
             }
+            Kind::Throttle => way.throttle_share(opcode::SYNC, 50 + fault.choice / 4 % 26),
             _ => way.cut(),
         }
     }

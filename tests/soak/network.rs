@@ -13,10 +13,12 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::support::ensemble::{Ensemble, Options};
+use super::options as soak;
+use super::support::ensemble::{Ensemble, Options, Unequal};
 use super::support::server::Place;
 
 const PREFIX: &str = "zksoak-";
@@ -32,9 +34,10 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// `namespaces`: `None` means: if possible. To be called before any thread is started.
-    pub(crate) fn start(nodes: usize, namespaces: Option<bool>) -> io::Result<Ground> {
-        let namespaces = match namespaces {
+    /// To be called before any thread is started.
+    pub(crate) fn start(soak: &soak::Options) -> io::Result<Ground> {
+        let nodes = soak.nodes;
+        let namespaces = match soak.namespaces {
             Some(false) => None,
             Some(true) => Some(Namespaces::enter(nodes)?),
             None => match Namespaces::enter(nodes) {
@@ -45,7 +48,7 @@ impl Ground {
                 }
             },
         };
-        let options = Options::default();
+        let options = settings(soak);
         let ensemble = match &namespaces {
             Some(namespaces) => Ensemble::start_at(&namespaces.places(), &options)?,
             None => Ensemble::start(nodes, &options)?,
@@ -119,6 +122,26 @@ impl Ground {
             None => (0..count).for_each(|node| self.ensemble.heal(node)),
         }
     }
+}
+
+/// The settings of the servers.
+fn settings(soak: &soak::Options) -> Options {
+    let milliseconds = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    let options = Options { tick: milliseconds(soak::TICK), ..Options::default() };
+    // Servers do not part while one of them pauses for less than a connection may be silent.
+    let patience = milliseconds(soak.session / 2).div_ceil(options.tick);
+    let (more, less) = soak.unequal;
+    let (least, most) = soak.granted();
+    let min_session = options.min_session;
+    let mut unequal = Vec::new();
+    if more {
+        unequal.push(Unequal { member: 0, min_session: milliseconds(most), max_session: 600_000 });
+    }
+    if less {
+        unequal.push(Unequal { member: 1, min_session, max_session: milliseconds(least) });
+    }
+    let sync_limit = if soak.plan == soak::Plan::Lease { patience } else { options.sync_limit };
+    Options { sync_limit, unequal, ..options }
 }
 
 /// Namespaces of this process, removed when dropped. If the process is killed, the next one removes

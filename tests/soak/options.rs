@@ -4,7 +4,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::support::promised_lease::PromisedLease;
 use super::support::transport::Transport;
+
+/// The servers' tick.
+pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 pub(crate) const USAGE: &str = "\
 usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
@@ -14,15 +18,24 @@ usage: soak [--minutes N] [--nodes 1|3] [--seed S] [--out DIR] [...]
   --nodes 1|3         number of servers (3)
   --seed S            decides which faults happen, in which order; a random seed is printed
   --out DIR           where to write histories, summary and timeline (target/soak/...)
-  --plan all|rolling  all faults, or only restarts of one server after another, during
-                      which no session may be lost (all)
+  --plan all|rolling|lease
+                      all faults; or only restarts of one server after another, during which
+                      no session may be lost; or only faults that a session's lease must
+                      survive, such as sessions that open slowly and throttled heartbeats (all)
+  --tick none|half|all
+                      which workers tell the library the servers' tick (none; with --plan
+                      lease half)
+  --unequal more|less|both
+                      one server grants at least twice the session timeout, or at most half of
+                      it; or one does this and one that (all grant what is asked for). A grant
+                      of less whose answer is lost may leave two holders for a while
   --network namespaces|loopback
                       a network namespace for each server, which needs root and the command ip,
                       or all servers on loopback (namespaces where possible)
   --workers N         worker processes (4)
   --threads N         threads in each (4); the last one uses a second lock. One more thread
                       uses the recipes that are not locks
-  --session SECONDS   session timeout (2; with --plan rolling 10)
+  --session SECONDS   session timeout (2; with --plan rolling and lease 10)
   --tls               clients and servers talk by TLS, with certificates of both sides
   --break-it          give each worker its own locks, to show that the checks find violations
   --check DIR         only check the histories of an earlier run
@@ -33,6 +46,33 @@ The exit code is 0 if no violation was found, 1 if one was found, 2 if it could 
 pub(crate) enum Plan {
     All,
     Rolling,
+    Lease,
+}
+
+impl Plan {
+    const NAMES: [(&str, Plan); 3] =
+        [("all", Plan::All), ("rolling", Plan::Rolling), ("lease", Plan::Lease)];
+
+    pub(crate) fn name(self) -> &'static str {
+        Plan::NAMES.iter().find(|(_, plan)| *plan == self).expect("all plans have names").0
+    }
+}
+
+/// Which workers tell the library the servers' tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stated {
+    None,
+    Half,
+    All,
+}
+
+impl Stated {
+    const NAMES: [(&str, Stated); 3] =
+        [("none", Stated::None), ("half", Stated::Half), ("all", Stated::All)];
+
+    pub(crate) fn name(self) -> &'static str {
+        Stated::NAMES.iter().find(|(_, one)| *one == self).expect("all have names").0
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +87,9 @@ pub(crate) struct Options {
     pub(crate) workers: usize,
     pub(crate) threads: usize,
     pub(crate) session: Duration,
+    pub(crate) stated: Option<Stated>,
+    /// Whether one server grants more than the session timeout, and whether one grants less.
+    pub(crate) unequal: (bool, bool),
     pub(crate) break_it: bool,
     pub(crate) check: Option<PathBuf>,
     pub(crate) help: bool,
@@ -74,6 +117,8 @@ impl Options {
             workers: 4,
             threads: 4,
             session: Duration::ZERO,
+            stated: None,
+            unequal: (false, false),
             break_it: false,
             check: None,
             help: false,
@@ -86,9 +131,12 @@ impl Options {
                 "--nodes" => options.nodes = one_of(&option, &value()?, &[("1", 1), ("3", 3)])?,
                 "--seed" => options.seed = number(&option, &value()?)?,
                 "--out" => options.out = Some(value()?.into()),
-                "--plan" => {
-                    let plans = [("all", Plan::All), ("rolling", Plan::Rolling)];
-                    options.plan = one_of(&option, &value()?, &plans)?;
+                "--plan" => options.plan = one_of(&option, &value()?, &Plan::NAMES)?,
+                "--tick" => options.stated = Some(one_of(&option, &value()?, &Stated::NAMES)?),
+                "--unequal" => {
+                    let all =
+                        [("more", (true, false)), ("less", (false, true)), ("both", (true, true))];
+                    options.unequal = one_of(&option, &value()?, &all)?;
                 }
                 "--network" => {
                     let networks = [("namespaces", true), ("loopback", false)];
@@ -118,13 +166,47 @@ impl Options {
         if options.session.is_zero() {
             options.session = Duration::from_secs(match options.plan {
                 Plan::All => 2,
-                Plan::Rolling => 10,
+                Plan::Rolling | Plan::Lease => 10,
             });
+        }
+        if options.unequal != (false, false) && options.nodes == 1 {
+            return Err("--unequal needs three servers: use --nodes 3".to_owned());
         }
         if options.plan == Plan::Rolling && options.nodes == 1 {
             return Err("--plan rolling needs three servers: use --nodes 3".to_owned());
         }
         Ok(options)
+    }
+
+    pub(crate) fn stated(&self) -> Stated {
+        let default = if self.plan == Plan::Lease { Stated::Half } else { Stated::None };
+        self.stated.unwrap_or(default)
+    }
+
+    /// The tick that a worker tells the library.
+    pub(crate) fn tick(&self, slot: usize) -> Option<Duration> {
+        let states = match self.stated() {
+            Stated::None => false,
+            Stated::Half => slot % 2 == 1,
+            Stated::All => true,
+        };
+        states.then_some(TICK)
+    }
+
+    /// The least and the most that a server grants.
+    pub(crate) fn granted(&self) -> (Duration, Duration) {
+        let (more, less) = self.unequal;
+        let least = if less { self.session / 2 } else { self.session };
+        let most = if more { self.session * 2 } else { self.session };
+        (least, most)
+    }
+
+    /// What a worker's sessions may rely on.
+    pub(crate) fn lease(&self, slot: usize) -> PromisedLease {
+        let least = self.granted().0;
+        // A grant of another session timeout may show longer ticks.
+        let shown = (self.unequal != (false, false)).then_some(least / 2);
+        PromisedLease::new(least, shown.or(self.tick(slot)))
     }
 }
 

@@ -31,6 +31,10 @@ pub(crate) enum Kind {
     CloseSession,
     DeleteHolder,
     DeleteWaiter,
+    SlowOpening,
+    SlowReopening,
+    BriefStop,
+    Throttle,
 }
 
 /// What a fault harms. Faults of one round are of different groups. Faults on data come alone: they
@@ -53,9 +57,9 @@ enum Needs {
 
 type Entry = (Kind, &'static str, Group, Needs, u64, u64);
 
-/// Each kind with its name, its group, what it needs, and its shortest and longest duration in
-/// milliseconds.
-const KINDS: [Entry; 24] = {
+/// Each kind with its name, its group, what it needs, and its shortest and longest duration: in
+/// milliseconds, or in thousandths of the session timeout if it must [cost no lock](Kind::costs_nothing).
+const KINDS: [Entry; 28] = {
     use Group::*;
     use Kind::*;
     use Needs::*;
@@ -84,6 +88,10 @@ const KINDS: [Entry; 24] = {
         (CloseSession, "close-session", Data, Nothing, 0, 500),
         (DeleteHolder, "delete-holder", Data, Nothing, 0, 300),
         (DeleteWaiter, "delete-waiter", Data, Nothing, 0, 300),
+        (SlowOpening, "slow-opening", Workers, Nothing, 300, 600),
+        (SlowReopening, "slow-reopening", Connections, Nothing, 300, 600),
+        (BriefStop, "brief-stop", Servers, Nothing, 250, 315),
+        (Throttle, "throttle", Connections, Nothing, 500, 2000),
     ]
 };
 
@@ -94,6 +102,17 @@ impl Kind {
 
     pub(crate) fn name(self) -> &'static str {
         self.entry().1
+    }
+
+    /// Whether a fault of this kind alone must cost no lock and no session, if the lease had time to
+    /// recover from the one before.
+    pub(crate) fn costs_nothing(self) -> bool {
+        use Kind::*;
+        matches!(self, SlowOpening | SlowReopening | BriefStop | Throttle)
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Kind> {
+        KINDS.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
     }
 }
 
@@ -130,17 +149,29 @@ pub(crate) struct Plan {
     possible: Vec<Kind>,
     /// Kinds still to come: each possible kind comes once before any comes again.
     bag: Vec<Kind>,
+    timeout: Duration,
+    /// Whether all faults are of the kinds that must cost nothing, and come one at a time.
+    is_mild: bool,
 }
 
 impl Plan {
-    pub(crate) fn new(seed: u64, nodes: usize, namespaces: bool) -> Plan {
+    /// All faults. `timeout`: the least session timeout that a server grants.
+    pub(crate) fn new(seed: u64, nodes: usize, namespaces: bool, timeout: Duration) -> Plan {
         let possible = |entry: &&Entry| match entry.3 {
             Needs::Nothing => true,
             Needs::Ensemble => nodes > 1,
             Needs::Namespaces => namespaces && nodes > 1,
         };
         let possible = KINDS.iter().filter(possible).map(|entry| entry.0).collect();
-        Plan { rng: Rng::new(seed), possible, bag: Vec::new() }
+        Plan { rng: Rng::new(seed), possible, bag: Vec::new(), timeout, is_mild: false }
+    }
+
+    /// Only faults that must cost nothing.
+    pub(crate) fn mild(seed: u64, timeout: Duration) -> Plan {
+        let mut plan = Plan::new(seed, 1, false, timeout);
+        plan.possible.retain(|kind| kind.costs_nothing());
+        plan.is_mild = true;
+        plan
     }
 
     fn draw(&mut self, fits: impl Fn(Group) -> bool) -> Option<Fault> {
@@ -151,9 +182,14 @@ impl Plan {
         let at = self.bag.iter().rposition(|kind| fits(kind.entry().2))?;
         let kind = self.bag.remove(at);
         let (.., shortest, longest) = *kind.entry();
+        let thousandths = self.rng.milliseconds(shortest, longest);
+        let length = match kind.costs_nothing() {
+            true => self.timeout.mul_f64(thousandths.as_secs_f64()),
+            false => thousandths,
+        };
         Some(Fault {
             kind,
-            length: self.rng.milliseconds(shortest, longest),
+            length,
             node: self.rng.below(1000) as usize,
             worker: self.rng.below(1000) as usize,
             count: 1 + self.rng.below(4) as usize,
@@ -167,6 +203,11 @@ impl Iterator for Plan {
 
     fn next(&mut self) -> Option<Round> {
         let first = self.draw(|_| true)?;
+        if self.is_mild {
+            // The lease recovers from one fault before the next one.
+            let thousandths = self.rng.milliseconds(650, 1000).as_secs_f64();
+            return Some(Round { faults: vec![first], quiet: self.timeout.mul_f64(thousandths) });
+        }
         let group = first.kind.entry().2;
         let mut faults = vec![first];
         if group != Group::Data && self.rng.per_mille(300) {
@@ -185,24 +226,38 @@ impl Iterator for Plan {
 mod tests {
     use super::*;
 
+    const T: Duration = Duration::from_secs(10);
+
     fn kinds(plan: Plan, count: usize) -> Vec<Kind> {
         plan.flat_map(|round| round.faults).take(count).map(|fault| fault.kind).collect()
     }
 
     #[test]
     fn the_same_seed_gives_the_same_plan() {
-        let text = |seed| format!("{:?}", Plan::new(seed, 3, true).take(50).collect::<Vec<_>>());
+        let text = |seed| format!("{:?}", Plan::new(seed, 3, true, T).take(50).collect::<Vec<_>>());
         assert_eq!(text(7), text(7));
         assert_ne!(text(7), text(8));
     }
 
     #[test]
     fn all_kinds_come_and_only_those_that_are_possible() {
-        let all = kinds(Plan::new(1, 3, true), KINDS.len());
+        let all = kinds(Plan::new(1, 3, true, T), KINDS.len());
         assert!(KINDS.iter().all(|entry| all.contains(&entry.0)));
-        let single = kinds(Plan::new(1, 1, true), 200);
+        let single = kinds(Plan::new(1, 1, true, T), 200);
         assert!(!single.contains(&Kind::KillFollower) && !single.contains(&Kind::Unplug));
         assert!(single.contains(&Kind::KillLeader));
-        assert!(!kinds(Plan::new(1, 3, false), 200).contains(&Kind::Mute));
+        assert!(!kinds(Plan::new(1, 3, false, T), 200).contains(&Kind::Mute));
+        assert!(kinds(Plan::mild(1, T), 200).into_iter().all(Kind::costs_nothing));
+    }
+
+    #[test]
+    fn mild_faults_come_alone_and_have_times_of_the_session_timeout() {
+        for round in Plan::mild(3, T).take(100) {
+            let [fault] = &round.faults[..] else { panic!("{round:?}") };
+            assert!(round.quiet >= T * 65 / 100);
+            if fault.kind == Kind::BriefStop {
+                assert!((T / 4..T / 3).contains(&fault.length), "{fault:?}");
+            }
+        }
     }
 }

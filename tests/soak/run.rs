@@ -37,7 +37,7 @@ pub(crate) fn whole(options: &Options, stop: &Arc<AtomicBool>) -> Result<PathBuf
     let out = directory(options)?;
     println!("seed {}; histories in {}", options.seed, out.display());
     // Before any thread is started, because it may move the process into a namespace.
-    let ground = Ground::start(options.nodes, options.namespaces)?;
+    let ground = Ground::start(options)?;
     let tls =
         if Transport::wanted().is_tls() { ", TLS with certificates of both sides" } else { "" };
     let network = format!("{}{tls}", ground.describe());
@@ -60,6 +60,7 @@ pub(crate) fn whole(options: &Options, stop: &Arc<AtomicBool>) -> Result<PathBuf
             ground: &ground,
             proxies: &proxies,
             crew: &crew,
+            options,
             journal: &journal,
             stop,
             end: Instant::now() + options.length.saturating_sub(LAST_QUIET),
@@ -96,17 +97,16 @@ fn directory(options: &Options) -> Result<PathBuf, Box<dyn Error>> {
 }
 
 fn settings(options: &Options, network: &str) -> String {
-    let plan = match options.plan {
-        Plan::All => "all",
-        Plan::Rolling => "rolling",
-    };
+    let Options { seed, nodes, workers, threads, session, .. } = options;
+    let (least, most) = options.granted();
     format!(
-        "seed={}\nplan={plan}\nnodes={}\nnetwork={network}\nworkers={}\nthreads={}\nsession_ms={}\n",
-        options.seed,
-        options.nodes,
-        options.workers,
-        options.threads,
-        options.session.as_millis()
+        "seed={seed}\nplan={}\nnodes={nodes}\nnetwork={network}\nworkers={workers}\n\
+         threads={threads}\nsession_ms={}\nleast_session_ms={}\nmost_session_ms={}\ntick={}\n",
+        options.plan.name(),
+        session.as_millis(),
+        least.as_millis(),
+        most.as_millis(),
+        options.stated().name()
     )
 }
 
@@ -127,10 +127,13 @@ fn run(nemesis: &Nemesis<'_>, options: &Options, out: &Path) -> Result<(), Box<d
         }
         // Ends the samples, also after a panic.
         let _end = Raise(&over);
+        let (seed, least) = (options.seed, options.granted().0);
         match options.plan {
             Plan::All => {
-                nemesis.rage(plan::Plan::new(options.seed, options.nodes, ground.has_namespaces()));
+                let namespaces = ground.has_namespaces();
+                nemesis.rage(plan::Plan::new(seed, options.nodes, namespaces, least));
             }
+            Plan::Lease => nemesis.rage(plan::Plan::mild(seed, least)),
             Plan::Rolling => nemesis.roll(),
         }
         let quiet = Instant::now() + LAST_QUIET;

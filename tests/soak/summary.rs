@@ -14,7 +14,8 @@ pub(crate) fn summary(run: &Run, verdict: &Verdict) -> String {
     page.line(
         "run",
         format!(
-            "{:.1} minutes, seed {}, plan {}, {} servers ({}), {} workers of {} threads, session timeout {:.1} s",
+            "{:.1} minutes, seed {}, plan {}, {} servers ({}), {} workers of {} threads, session timeout \
+             {:.1} to {:.1} s, tick stated by {}",
             seconds(length) / 60.0,
             run.setting("seed"),
             run.setting("plan"),
@@ -22,7 +23,9 @@ pub(crate) fn summary(run: &Run, verdict: &Verdict) -> String {
             run.setting("network"),
             run.setting("workers"),
             run.setting("threads"),
-            seconds(run.session_timeout())
+            seconds(run.least_session_timeout()),
+            seconds(run.session_timeout()),
+            run.setting("tick")
         ),
     );
     operations(&mut page, run, length);

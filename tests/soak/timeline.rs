@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::history::{Nanos, seconds};
 use super::model::{Run, Span};
+use super::worker::CLIENTS;
 
 const LEFT: f64 = 150.0;
 const WIDTH: f64 = 1650.0;
@@ -38,11 +39,13 @@ pub(crate) fn timeline(run: &Run) -> String {
             .filter(|((killed, _), _)| *killed == slot)
             .map(|(_, at)| (*at, process(at)))
             .collect();
+        let threads = run.setting("threads").parse().unwrap_or(usize::MAX);
+        let its_client = if thread > threads { CLIENTS } else { thread % CLIENTS };
         let lost: Vec<(Nanos, String)> = run
             .states
             .iter()
             .filter(|(_, who, client, state)| {
-                who.slot == slot && *client == thread % 2 && state == "lost"
+                who.slot == slot && *client == its_client && state == "lost"
             })
             .map(|(at, ..)| (*at, format!("session lost at {:.1} s", picture.since(*at))))
             .collect();

@@ -1,4 +1,4 @@
-//! Locks that were lost though nothing was broken.
+//! Locks and sessions that were lost though nothing was broken, or only what must cost nothing.
 
 use super::history::{Nanos, SECOND, seconds};
 use super::model::{Hold, Run, Span, common};
@@ -7,28 +7,45 @@ use super::model::{Hold, Run, Span, common};
 /// effects after they are healed, and the machine is busy.
 const AFTERMATH: Nanos = SECOND;
 
-/// Locks that were lost without a cause, and when that was seen.
+/// Locks and sessions that were lost without a cause, and when that was seen.
 pub(crate) fn unfounded(run: &Run) -> Vec<(Nanos, String)> {
+    let calm = run.calm();
+    let has_no_cause = |process, renewed: Nanos, seen: Nanos| {
+        calm.iter().any(|span| span.0 <= renewed && seen <= span.1)
+            && !was_starved(run, process, (renewed, seen))
+    };
+    // It held up to a moment, so its lease was renewed within a session timeout before.
+    let renewed =
+        |held: Nanos| held.saturating_sub(run.session_timeout() + AFTERMATH).max(run.start);
     let mut unfounded = Vec::new();
     for (attempt, hold) in run.holds() {
         let Some(seen) = lost(hold) else { continue };
-        let taken = hold.was_taken(run);
-        // It held up to here, so its lease was renewed within a session timeout before.
         let held = hold.claimed.unwrap_or(hold.got).min(seen);
-        let renewed = held.saturating_sub(run.session_timeout() + AFTERMATH).max(run.start);
-        let healthy = run.healthy.iter().any(|span| span.0 <= renewed && seen <= span.1);
         let process = (attempt.who.slot, attempt.who.generation);
-        if healthy && !taken && !was_starved(run, process, (renewed, seen)) {
+        if !hold.was_taken(run) && has_no_cause(process, renewed(held), seen) {
             let what = format!(
-                "{} lost {} though nothing was broken; it held {:.3} s before",
+                "{} lost {} though {}; it held {:.3} s before",
                 attempt.who,
                 hold.path,
+                cause_missing(run),
                 seconds(seen - held)
             );
             unfounded.push((seen, what));
         }
     }
+    // Other plans end sessions, too.
+    for (at, who, client, state) in run.states.iter().filter(|_| run.is_mild()) {
+        if state == "lost" && has_no_cause((who.slot, who.generation), renewed(*at), *at) {
+            let what =
+                format!("client {client} of {who} lost its session though {}", cause_missing(run));
+            unfounded.push((*at, what));
+        }
+    }
     unfounded
+}
+
+fn cause_missing(run: &Run) -> &'static str {
+    if run.is_mild() { "no fault explains that" } else { "nothing was broken" }
 }
 
 /// When it was first seen not to be held, other than by releasing it.
@@ -38,9 +55,10 @@ fn lost(hold: &Hold) -> Option<Nanos> {
     told.chain(hold.unheld).min()
 }
 
-/// Whether the process got no processor for a third of a session timeout, so that it may have sent
-/// no heartbeat.
+/// Whether the process got no processor for so long that it may have sent no heartbeat in time: for a
+/// third of a session timeout or, when a fault uses up most of the lease, a tenth.
 pub(crate) fn was_starved(run: &Run, process: (usize, usize), time: Span) -> bool {
     let starved = run.starved.get(&process).into_iter().flatten();
-    starved.map(|starved| common(*starved, time)).sum::<Nanos>() >= run.session_timeout() / 3
+    let enough = run.least_session_timeout() / if run.is_mild() { 10 } else { 3 };
+    starved.map(|starved| common(*starved, time)).sum::<Nanos>() >= enough
 }

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use zklock::{Cancel, Client, ErrorKind, SessionId, WriteGuard};
 
 use super::history::{Journal, MILLISECOND, Nanos, Who, nanos, now, word as word_of};
-use super::options::{Options, Worker};
+use super::idle::Idle;
+use super::options::{Options, Plan, Worker};
 use super::parse::worker_name;
 use super::recipes::Deeds;
 use super::register::Writer;
 use super::rng::Rng;
+use super::support::promised_lease::PromisedLease;
 use super::support::{connecting, threads_named};
 use super::work::{DOWNGRADE, Guard, How, Work, Works};
 
@@ -34,8 +36,8 @@ pub(crate) const END: &str = "end";
 pub(crate) const STAY: &str = "stay";
 pub(crate) const SOCKET: &str = "register.socket";
 
-/// The threads share two sessions.
-const CLIENTS: usize = 2;
+/// The threads share two sessions, besides that of the [idle holder](Idle).
+pub(crate) const CLIENTS: usize = 2;
 /// How often a holder checks that it still holds.
 const LOOK: Duration = Duration::from_millis(5);
 /// How long background work may take to finish at the end.
@@ -52,10 +54,18 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
     let process = Who { slot, generation, thread: 99 };
     journal.note(process, format_args!("begin {}", std::process::id()));
     watch_the_machine(process, Arc::clone(&journal));
+    let idle = (options.plan == Plan::Lease).then(|| {
+        // First, as the first session of a new worker is the one that may open slowly.
+        let limit = CONNECT.max(options.session * 2);
+        let zk = connect(worker, options, (CLIENTS, limit), process, &journal);
+        let who = Who { slot, generation, thread: options.threads + 1 };
+        let (journal, until, kept) = (Arc::clone(&journal), Arc::clone(&ending), zk.clone());
+        (thread::spawn(move || Idle::new(zk, who, journal).work(&until)), kept)
+    });
     let mut clients = Vec::new();
     let base = if options.break_it { format!("{BASE}/{slot}") } else { BASE.to_owned() };
     for index in 0..CLIENTS {
-        clients.push(connect(worker, options, index, process, &journal));
+        clients.push(connect(worker, options, (index, CONNECT), process, &journal));
     }
     let canceller = canceller();
     let seed = |thread| options.seed ^ ((slot * 100 + thread) * 1000 + generation) as u64;
@@ -95,11 +105,13 @@ pub(crate) fn work(worker: &Worker, options: &Options) -> Result<(), Box<dyn Err
             })
         })
         .collect();
-    for thread in threads.into_iter().chain([doer]) {
+    let (idle, idle_client) = idle.unzip();
+    for thread in threads.into_iter().chain([doer]).chain(idle) {
         if thread.join().is_err() {
             return Err("a thread panicked".into());
         }
     }
+    clients.extend(idle_client);
     leave(clients, process, &journal);
     Ok(())
 }
@@ -146,13 +158,13 @@ fn watch_the_machine(process: Who, journal: Arc<Journal>) {
 fn connect(
     worker: &Worker,
     options: &Options,
-    index: usize,
+    (index, limit): (usize, Duration),
     process: Who,
     journal: &Arc<Journal>,
 ) -> Client {
     loop {
-        let builder =
-            connecting(&worker.hosts).session_timeout(options.session).connect_timeout(CONNECT);
+        let lease = PromisedLease::new(options.session, options.tick(worker.slot));
+        let builder = lease.set(connecting(&worker.hosts)).connect_timeout(limit);
         match builder.connect() {
             Ok(zk) => {
                 let journal = Arc::clone(journal);

@@ -55,6 +55,7 @@ impl Crew {
             .args(["--worker", &slot.to_string(), &generation.to_string(), &self.hosts[slot]])
             .args(["--threads", &self.options.threads.to_string()])
             .args(["--session", &self.options.session.as_secs().to_string()])
+            .args(["--plan", self.options.plan.name(), "--tick", self.options.stated().name()])
             .args(["--seed", &self.options.seed.to_string()])
             .args(self.options.break_it.then_some("--break-it"))
             .arg("--out")

@@ -226,6 +226,11 @@ impl Proxy {
         self.shared.update(|state| state.delays.opening = by);
     }
 
+    /// Whether no answer has been held back for as long as that yet.
+    pub(crate) fn opens_slowly(&self) -> bool {
+        !self.shared.lock().delays.opening.is_zero()
+    }
+
     /// Withholds requests of this kind, and whatever follows each on its connection, until
     /// [`release`](Proxy::release) or [`pass`](Proxy::pass).
     pub(crate) fn stall_request(&self, opcode: i32) {
