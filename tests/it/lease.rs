@@ -13,11 +13,10 @@ use crate::ensemble::{Trio, connect};
 use crate::support::ensemble::{Options, Unequal};
 use crate::support::promised_lease::PromisedLease;
 use crate::support::proxy::{Proxy, opcode};
-use crate::support::raw::Raw;
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
-use crate::support::{QUIET, connecting, eventually, in_background, mutex, skip_without_server};
+use crate::support::{connecting, eventually, in_background, mutex, skip_without_server};
 
 /// Ample time for steps whose duration a test does not check.
 const AMPLE: Duration = Duration::from_secs(30);
@@ -97,10 +96,10 @@ impl Unequals {
     /// Before that, waits until the server that the client had before has reported the session for the
     /// last time.
     fn lose_an_answer(&self, zk: &Client, by: &Proxy) {
+        let session = zk.session_id().unwrap().as_i64();
         thread::sleep(LONG_TICK);
         by.slow_opening(AMPLE * 10);
         by.release();
-        let session = zk.session_id().unwrap().as_i64();
         eventually(AMPLE, "the answer", || by.sessions().iter().any(|(id, _)| *id == session));
         by.refuse();
         by.slow_opening(Duration::ZERO);
@@ -212,40 +211,22 @@ fn s28a_a_lost_answer_of_a_server_that_would_grant_less_leaves_no_two_holders() 
     servers.never_held_twice(zk, guard, successor);
 }
 
-/// One server's maximum is below what the others grant, and the client has met that once. In its next
-/// session, the answer of that server is lost.
+/// The session was opened at a server that grants less than was asked for. The next server must not be
+/// asked for more: if its answer is lost, the leader would keep the session for longer than its client.
 #[test]
-fn s28a_a_lost_answer_of_a_server_with_a_smaller_maximum_leaves_no_two_holders() {
+fn s28a_a_lost_answer_of_a_server_that_would_grant_more_keeps_the_lock_no_longer() {
     skip_without_server!();
     let (asked, less) = (seconds(20), seconds(4));
     let servers = Unequals::with_less("mixed-less", less);
-    servers.odd.refuse();
+    servers.even.refuse();
     let zk = connect(&servers.hosts(), asked);
-    let (tell, states) = channel();
-    zk.on_state_change(move |state| tell.send(state).unwrap_or_default()).detach();
-    let expect = |expected| {
-        assert_eq!(states.recv_timeout(AMPLE), Ok(expected));
-    };
-    servers.odd.release();
-    servers.even.refuse();
-    expect(SessionState::Suspended);
-    expect(SessionState::Connected);
-    assert_eq!(zk.session_timeout(), Some(less));
-    // The next session, at a server that grants what is asked for.
-    servers.odd.refuse();
-    expect(SessionState::Suspended);
-    let (session, password) = servers.odd.session();
-    let leader = servers.trio.servers.node(servers.leader).hosts();
-    Raw::resume(&leader, QUIET, session, &password).and_then(Raw::close).unwrap();
-    servers.even.release();
-    expect(SessionState::Lost);
     let guard = servers.trio.lock(&zk, "a").lock().unwrap();
-    assert_eq!(zk.session_timeout(), Some(asked));
+    assert_eq!(zk.session_timeout(), Some(less));
     let successor = servers.successor();
-    servers.even.refuse();
-    servers.lose_an_answer(&zk, &servers.odd);
+    servers.odd.refuse();
+    servers.lose_an_answer(&zk, &servers.even);
     let took = servers.never_held_twice(zk, guard, successor);
-    assert!(took < asked - LONG_TICK * 4, "the leader counted {asked:?}: the test proves nothing");
+    assert!(took < asked / 2, "the leader kept the session for {took:.1?}");
 }
 
 // ----- what is left of the lease
@@ -309,6 +290,8 @@ impl Holder {
     /// Cuts everything for just less than the lease must survive, when least of it is left.
     fn survives_an_outage(&self) -> Result<(), String> {
         let promised = self.lease.least_left().saturating_sub(self.slack());
+        let limit = self.zk.outage_limit().unwrap();
+        assert!((promised..promised + self.slack() * 2).contains(&limit), "told: {limit:.2?}");
         // Meanwhile, the opening of the session becomes too old to renew it.
         let least = self.least_left(self.lease.timeout * 3 / 4);
         let watch = Stopwatch::start();

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use zklock::FencingToken;
+use zklock::{FencingToken, LossReason};
 
 use super::growth::Growth;
-use super::history::{MILLISECOND, Nanos, SECOND, Who, seconds};
+use super::history::{MILLISECOND, Nanos, SECOND, Who, seconds, word as word_of};
 use super::model::{Attempt, Deed, Hold, Outcome, Run, Share, Span, common};
 use super::recipe_check;
 use super::unexplained_losses;
@@ -315,13 +315,13 @@ impl Verdict {
         let said = hold.released.iter().map(|(_, outcome)| outcome.as_str());
         let ensured = hold.ensured.iter().map(|(_, outcome)| outcome.as_str());
         for word in lost.chain(said).chain(ensured) {
+            let is = |reason: LossReason| word == word_of(reason);
             let fine = match word {
                 "ok" | "SessionLost" => true,
-                "the_session_expired" => true,
-                word if word.starts_with("no_server_confirmed_the_session_in_time") => true,
+                _ if is(LossReason::SessionExpired) || is(LossReason::LeaseExpired) => true,
                 // Its session may have ended after it was asked for, and before it was looked for.
-                "Lost" | "the_contender's_node_was_deleted" => hold.was_taken(run),
-                _ => false,
+                "Lost" => hold.was_taken(run),
+                _ => is(LossReason::NodeDeleted) && hold.was_taken(run),
             };
             if !fine {
                 let what = format!("{} of {} was told {word}", attempt.who, hold.path);
