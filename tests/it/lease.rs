@@ -48,7 +48,9 @@ struct Unequals {
 impl Unequals {
     fn start(test: &str, odd: Unequal) -> Unequals {
         let tick = u32::try_from(LONG_TICK.as_millis()).unwrap();
-        let options = Options { tick, unequal: vec![odd], ..Options::default() };
+        // An election that has to be repeated costs as much as that.
+        let init_limit = 10;
+        let options = Options { tick, init_limit, unequal: vec![odd], ..Options::default() };
         let trio = Trio::start(test, &options);
         let followers = trio.servers.all_followers();
         // Of servers without data, the one with the lowest number is not elected.

@@ -174,6 +174,11 @@ impl Plan {
         plan
     }
 
+    /// So many thousandths of the session timeout.
+    fn share(&mut self, least: u64, most: u64) -> Duration {
+        self.timeout.mul_f64(self.rng.milliseconds(least, most).as_secs_f64())
+    }
+
     fn draw(&mut self, fits: impl Fn(Group) -> bool) -> Option<Fault> {
         if self.bag.is_empty() {
             self.bag.clone_from(&self.possible);
@@ -182,10 +187,9 @@ impl Plan {
         let at = self.bag.iter().rposition(|kind| fits(kind.entry().2))?;
         let kind = self.bag.remove(at);
         let (.., shortest, longest) = *kind.entry();
-        let thousandths = self.rng.milliseconds(shortest, longest);
         let length = match kind.costs_nothing() {
-            true => self.timeout.mul_f64(thousandths.as_secs_f64()),
-            false => thousandths,
+            true => self.share(shortest, longest),
+            false => self.rng.milliseconds(shortest, longest),
         };
         Some(Fault {
             kind,
@@ -205,8 +209,7 @@ impl Iterator for Plan {
         let first = self.draw(|_| true)?;
         if self.is_mild {
             // The lease recovers from one fault before the next one.
-            let thousandths = self.rng.milliseconds(650, 1000).as_secs_f64();
-            return Some(Round { faults: vec![first], quiet: self.timeout.mul_f64(thousandths) });
+            return Some(Round { faults: vec![first], quiet: self.share(650, 1000) });
         }
         let group = first.kind.entry().2;
         let mut faults = vec![first];
