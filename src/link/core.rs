@@ -219,6 +219,14 @@ impl LinkCore {
         }
     }
 
+    /// A server is asked to continue the session, at that time. Servers grant different session timeouts,
+    /// of which the `least` counts until the answer says more.
+    pub(crate) fn attempted(&mut self, sent: Moment, least: Duration) {
+        if !self.attached {
+            self.lease.end_by(sent.plus(least));
+        }
+    }
+
     /// The server has closed the connection, which is about to be given up.
     pub(crate) fn server_has_closed(&mut self, now: Moment) {
         let unanswered = self.outstanding.iter().map(|sent| (sent.size, sent.sent));

@@ -479,6 +479,29 @@ fn a_slow_connection_has_an_interval_after_which_its_heartbeats_count() {
     assert!(gaps(&beats)[8..].iter().all(|gap| *gap == 1.48), "{beats:?}");
 }
 
+/// Another server may have granted less, whose answer was lost: the leader then counts with that.
+#[test]
+fn an_attempt_at_servers_that_grant_less_ends_the_lease_sooner_unless_its_answer_comes() {
+    for is_answered in [true, false] {
+        let mut core = attached();
+        core.detach(seconds(12.));
+        let lease_end = core.lease_end();
+        core.attempted(seconds(13.), Duration::from_secs(20));
+        assert_eq!(core.lease_end(), lease_end, "no server grants less than what is in use");
+        core.attempted(seconds(13.), Duration::from_secs(4));
+        assert_eq!(core.lease_end(), seconds(17.));
+        if is_answered {
+            core.attach(granted(seconds(13.)), seconds(14.));
+            assert_eq!(core.lease_end(), seconds(13.).plus(T));
+            core.attempted(seconds(13.5), Duration::from_secs(4));
+            assert_eq!(core.lease_end(), seconds(13.).plus(T), "told late");
+        } else {
+            core.tick(seconds(17.)).unwrap();
+            assert_eq!(core.ended(), Some(End::Lapsed));
+        }
+    }
+}
+
 /// Lets some session timeouts pass; of each hundred heartbeats, so many are refused. Returns how many were
 /// sent, and whether the lease has lasted.
 fn with_refusals(percent: u64, timeouts: u32, seed: u64) -> (u32, bool) {

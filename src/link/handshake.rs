@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::access::Access;
+use super::attempts::Attempts;
 use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use super::granted::{Granted, tick_shown};
 use super::server_stream::ServerStream;
-use super::unanswered::Unanswered;
 use crate::rt::{self, Moment, Receiver};
 use crate::wire_values::{code, op, xid};
 
@@ -26,8 +26,8 @@ pub(crate) struct Wanted {
     /// The session to continue; without one, a new session is asked for.
     pub(crate) session: Option<Granted>,
     pub(crate) last_zxid: i64,
-    /// Earlier attempts to continue the session.
-    pub(crate) unanswered: Arc<Unanswered>,
+    /// Attempts to continue the session.
+    pub(crate) attempts: Arc<Attempts>,
 }
 
 /// How a search for a server ended.
@@ -109,6 +109,9 @@ fn greet(
         password: wanted.session.as_ref().map_or(&none[..], |session| &session.password),
     };
     let sent = Moment::now();
+    if wanted.session.is_some() {
+        wanted.attempts.sending(sent);
+    }
     let answer = stream
         .send_all(&request.encode())
         .and_then(|()| read_frame(&mut stream, deadline, stopped))
@@ -154,7 +157,7 @@ fn greet(
         server: address,
         sent,
     };
-    granted.sent = wanted.unanswered.earliest(sent, granted.terms().settle_time());
+    granted.sent = wanted.attempts.earliest(sent, granted.terms().settle_time());
     Ok(Dialed::Server { stream, granted })
 }
 
@@ -201,7 +204,7 @@ fn invalid(malformed: impl std::error::Error + Send + Sync + 'static) -> io::Err
 /// closes the connection when it is asked for a session.
 fn unanswered(cause: io::Error, sent: Moment, wanted: &Wanted) -> io::Error {
     if let Some(session) = &wanted.session {
-        wanted.unanswered.note(sent, Moment::now(), session.timeout);
+        wanted.attempts.note(sent, Moment::now(), session.timeout);
     }
     let is_closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
     if !is_closed.contains(&cause.kind()) {

@@ -32,7 +32,7 @@ pub(in crate::link) fn wanted(known: bool) -> Wanted {
         tick: None,
         session: known.then_some(granted),
         last_zxid: 0,
-        unanswered: Arc::default(),
+        attempts: Arc::new(Attempts::new(drop)),
     }
 }
 
@@ -219,7 +219,7 @@ fn an_attempt_to_continue_a_session_that_has_no_answer_is_noted() {
         let wanted = wanted(known);
         asked(&wanted);
         let later = Moment::now();
-        let earliest = wanted.unanswered.earliest(later, Duration::from_secs(60));
+        let earliest = wanted.attempts.earliest(later, Duration::from_secs(60));
         assert_eq!(earliest < later, known);
     }
 }

@@ -122,6 +122,12 @@ impl Lease {
         self.touches.push_back(Touch { sent, answered: now, is_heartbeat: true });
     }
 
+    /// The leader may count with less than the session timeout from now on.
+    pub(crate) fn end_by(&mut self, end: Moment) {
+        self.end = self.end.min(end);
+        self.pledged = self.pledged.min(end);
+    }
+
     /// Notes the reply to a request that was sent at that time.
     pub(crate) fn answered(
         &mut self,

@@ -10,6 +10,7 @@ use super::access::Access;
 use super::core::{FlushMark, OnReply};
 use super::handshake::Dialed;
 use super::resolver::Resolver;
+use crate::rt::Moment;
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
 
@@ -59,6 +60,10 @@ pub(super) enum Command {
     /// Requests that are sent back to back.
     Verbs(Vec<Outgoing>),
     FlushMark(FlushMark),
+    /// A server is asked to continue the session.
+    Attempted {
+        sent: Moment,
+    },
     Dialed {
         dial: u64,
         found: Dialed,

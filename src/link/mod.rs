@@ -8,13 +8,14 @@
 //! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`] when
 //! it is renewed, [`granted`] on which terms, [`recent`] why it was not; [`request_limit`] how large
 //! requests may be. [`search`] finds a server: [`resolver`] has the
-//! addresses, [`handshake`] asks one of them, [`unanswered`] notes in vain, [`access`] and [`sasl`]
-//! show who the client is.
+//! addresses, [`handshake`] asks one of them, [`attempts`] notes those without answer, [`access`] and
+//! [`sasl`] show who the client is.
 //! [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]. Callers have a
 //! [`handle`]; [`runner`] is the thread, with which they share the [`locked_connection`] and exchange
 //! [`messages`]. [`outage_log`] keeps the log short in an outage.
 
 pub(crate) mod access;
+mod attempts;
 pub(crate) mod core;
 pub(crate) mod frame;
 mod granted;
@@ -35,7 +36,6 @@ mod search;
 pub(crate) mod server_stream;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;
-mod unanswered;
 
 #[cfg(test)]
 #[cfg(not(shuttle))]

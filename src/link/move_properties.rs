@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 
+use super::super::attempts::Attempts;
 use super::super::granted::tick_shown;
-use super::super::unanswered::Unanswered;
 use super::tests::*;
 use super::*;
 
@@ -76,7 +76,7 @@ fn grant(asked: u64, by_server: u64, sent: Moment) -> Granted {
 /// had ended the session.
 fn overlap(first: (u64, u64), stays: &[Stay]) -> u64 {
     let mut core = Rig::new();
-    let unanswered = Unanswered::default();
+    let attempts = Attempts::new(drop);
     let mut now = 100_000;
     let mut granted_here = ASKED.clamp(first.0, first.1);
     core.attach(grant(ASKED, granted_here, at(now)), at(now));
@@ -96,12 +96,12 @@ fn overlap(first: (u64, u64), stays: &[Stay]) -> u64 {
                 (Fate::Answered, Some(())) => {}
                 (Fate::Lost, _) => {
                     leader.told(sent, by_server);
-                    unanswered.note(at(sent), at(until), Duration::from_secs(10));
+                    attempts.note(at(sent), at(until), Duration::from_secs(10));
                     continue;
                 }
                 (Fate::MixedUp, _) => {
                     leader.told(sent, by_server);
-                    unanswered.note(at(sent), at(until), Duration::from_secs(10));
+                    attempts.note(at(sent), at(until), Duration::from_secs(10));
                     is_mixed_up = Some(());
                     continue;
                 }
@@ -110,7 +110,7 @@ fn overlap(first: (u64, u64), stays: &[Stay]) -> u64 {
                 break;
             }
             granted_here = by_server;
-            let sent = unanswered.earliest(at(sent), Duration::from_millis(SETTLE));
+            let sent = attempts.earliest(at(sent), Duration::from_millis(SETTLE));
             core.attach(grant(asked, by_server, sent), at(until));
         }
         if !core.is_attached() {

@@ -20,6 +20,8 @@ pub(crate) struct Resolver {
     pub(super) outage: OutageLog,
     /// The greatest zxid that any session of these servers has seen.
     last_zxid: AtomicI64,
+    /// The least and the greatest session timeout that a server has granted.
+    grants: Mutex<Option<(Duration, Duration)>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +36,13 @@ impl Resolver {
     pub(crate) fn new(hosts: Vec<Host>) -> Arc<Resolver> {
         let outage = OutageLog::default();
         let (hosts, known) = (Mutex::new(hosts), Mutex::new(HashMap::new()));
-        Arc::new(Resolver { hosts, known, outage, last_zxid: AtomicI64::new(0) })
+        Arc::new(Resolver {
+            hosts,
+            known,
+            outage,
+            last_zxid: AtomicI64::new(0),
+            grants: Mutex::default(),
+        })
     }
 
     /// Notes the zxid that a session has seen, its `first` one or a later one, and warns if an earlier session
@@ -51,6 +59,19 @@ impl Resolver {
         }
     }
 
+    /// Notes a session timeout that a server has granted.
+    pub(super) fn note_grant(&self, timeout: Duration) {
+        let mut grants = self.grants.lock();
+        let (least, greatest) = grants.unwrap_or((timeout, timeout));
+        *grants = Some((least.min(timeout), greatest.max(timeout)));
+    }
+
+    /// The least session timeout that a server has granted, if others have granted more.
+    pub(super) fn least_grant(&self) -> Option<Duration> {
+        let (least, greatest) = (*self.grants.lock())?;
+        (least < greatest).then_some(least)
+    }
+
     /// Why the last search found no server, in an outage.
     pub(crate) fn why_no_server(&self) -> Option<String> {
         self.outage.why()
@@ -60,6 +81,7 @@ impl Resolver {
     pub(crate) fn set_hosts(&self, hosts: Vec<Host>) {
         self.known.lock().retain(|host, _| hosts.contains(host));
         *self.hosts.lock() = hosts;
+        *self.grants.lock() = None;
     }
 
     /// The addresses of all hosts with the hosts' names, sorted; waits up to `limit` for name servers.
@@ -163,6 +185,18 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn the_least_grant_is_known_once_servers_have_granted_different_ones() {
+        let resolver = Resolver::new(Vec::new());
+        let note = |grant: u64| {
+            resolver.note_grant(Duration::from_secs(grant));
+            resolver.least_grant().map(|least| least.as_secs())
+        };
+        assert_eq!([10, 10, 20, 4, 10].map(note), [None, None, Some(10), Some(4), Some(4)]);
+        resolver.set_hosts(Vec::new());
+        assert_eq!(note(10), None);
+    }
 
     #[test]
     fn a_late_answer_about_a_former_host_is_not_kept() {

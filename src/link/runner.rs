@@ -12,13 +12,13 @@ use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
 use super::access::Access;
+use super::attempts::Attempts;
 use super::core::Incoming;
 use super::granted;
 use super::handshake::{Dialed, Wanted};
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
 use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing, Waker};
 use super::search::{Dial, Search};
-use super::unanswered::Unanswered;
 use crate::logging;
 use crate::rt::{Moment, Receiver, Sender};
 use crate::session_notice::{End, Info, Notice};
@@ -43,7 +43,7 @@ pub(super) struct Runner {
     /// The zxid that the servers being dialled must have seen.
     dialled_zxid: i64,
     redial_at: Moment,
-    unanswered: Arc<Unanswered>,
+    attempts: Arc<Attempts>,
     futile: u32,
     attached_at: Moment,
     /// When it was last reported that the connection serves the session.
@@ -68,6 +68,12 @@ impl Runner {
         (to_self, commands): (&Sender<Command>, Receiver<Command>),
         (waker, woken): (&Arc<Waker>, UnixStream),
     ) -> Runner {
+        let (commands_to, thread) = (to_self.clone(), Arc::clone(waker));
+        let attempts = Attempts::new(move |sent| {
+            if commands_to.send(Command::Attempted { sent }).is_ok() {
+                thread.wake();
+            }
+        });
         Runner {
             config,
             shared: Arc::clone(shared),
@@ -82,7 +88,7 @@ impl Runner {
             dials: 0,
             dialled_zxid: 0,
             redial_at: Moment::ZERO,
-            unanswered: Arc::default(),
+            attempts: Arc::new(attempts),
             futile: 0,
             attached_at: Moment::ZERO,
             alive_at: Moment::ZERO,
@@ -191,7 +197,7 @@ impl Runner {
             tick: self.config.tick,
             session: line.core.granted().cloned(),
             last_zxid,
-            unanswered: Arc::clone(&self.unanswered),
+            attempts: Arc::clone(&self.attempts),
         };
         let search = Search {
             resolver: Arc::clone(&self.config.resolver),
@@ -383,6 +389,11 @@ impl Runner {
             match command {
                 Command::Verbs(verbs) => line.ask(verbs),
                 Command::FlushMark(mark) => line.core.mark(mark),
+                Command::Attempted { sent } => {
+                    if let Some(least) = self.config.resolver.least_grant() {
+                        line.core.attempted(sent, least);
+                    }
+                }
                 Command::Dialed { dial, found } => {
                     let is_awaited = dial == self.dials && self.dial.take().is_some();
                     if is_awaited && !line.core.is_over() {
@@ -432,6 +443,7 @@ impl Runner {
                 self.attached_at = now;
                 self.config.resolver.outage.over(now);
                 let by_server = granted.by_server;
+                self.config.resolver.note_grant(by_server);
                 line.core.attach(granted, now);
                 let Some(granted) = line.core.granted() else { return };
                 *self.shared.info.lock() = Info {

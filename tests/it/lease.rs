@@ -13,6 +13,7 @@ use crate::ensemble::{Trio, connect};
 use crate::support::ensemble::{Options, Unequal};
 use crate::support::promised_lease::PromisedLease;
 use crate::support::proxy::{Proxy, opcode};
+use crate::support::raw::Raw;
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
@@ -229,6 +230,42 @@ fn s28a_a_lost_answer_of_a_server_that_would_grant_more_keeps_the_lock_no_longer
     servers.lose_an_answer(&zk, &servers.even);
     let took = servers.never_held_twice(zk, guard, successor);
     assert!(took < asked / 2, "the leader kept the session for {took:.1?}");
+}
+
+/// One server's maximum is below what the others grant, and the client has met that once. In its next
+/// session, the answer of that server is lost.
+#[test]
+fn s28a_a_lost_answer_of_a_server_with_a_smaller_maximum_leaves_no_two_holders() {
+    skip_without_server!();
+    let (asked, less) = (seconds(20), seconds(4));
+    let servers = Unequals::with_less("mixed-less", less);
+    servers.odd.refuse();
+    let zk = connect(&servers.hosts(), asked);
+    let (tell, states) = channel();
+    zk.on_state_change(move |state| tell.send(state).unwrap_or_default()).detach();
+    let expect = |expected| {
+        assert_eq!(states.recv_timeout(AMPLE), Ok(expected));
+    };
+    servers.odd.release();
+    servers.even.refuse();
+    expect(SessionState::Suspended);
+    expect(SessionState::Connected);
+    assert_eq!(zk.session_timeout(), Some(less));
+    // The next session, at a server that grants what is asked for.
+    servers.odd.refuse();
+    expect(SessionState::Suspended);
+    let (session, password) = servers.odd.session();
+    let leader = servers.trio.servers.node(servers.leader).hosts();
+    Raw::resume(&leader, AMPLE * 4, session, &password).and_then(Raw::close).unwrap();
+    servers.even.release();
+    expect(SessionState::Lost);
+    let guard = servers.trio.lock(&zk, "a").lock().unwrap();
+    assert_eq!(zk.session_timeout(), Some(asked));
+    let successor = servers.successor();
+    servers.even.refuse();
+    servers.lose_an_answer(&zk, &servers.odd);
+    let took = servers.never_held_twice(zk, guard, successor);
+    assert!(took < asked - LONG_TICK * 4, "the leader counted {asked:?}: the test proves nothing");
 }
 
 // ----- what is left of the lease

@@ -1,22 +1,36 @@
-//! Attempts to continue a session that were given up before the server answered.
+//! Attempts to continue a session, which the leader may have heard of though no answer has come.
 //!
-//! A server keeps the attempts that it has passed on to the leader by their session only. So the answer
-//! to one that was given up may be taken for the answer to the next one, which the leader has not heard
-//! of yet.
+//! - The server may have granted another session timeout, with which the leader then counts. So each
+//!   attempt is announced when it is sent.
+//! - A server keeps the attempts that it has passed on to the leader by their session only. So the
+//!   answer to one that was given up may be taken for the answer to the next one, which the leader has
+//!   not heard of yet.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::rt::{Moment, Mutex};
 
-/// The attempts of one session, at any address: when each was sent, and when it was given up.
-#[derive(Debug, Default)]
-pub(crate) struct Unanswered(Mutex<VecDeque<(Moment, Moment)>>);
+/// The attempts of one session, at any address.
+pub(crate) struct Attempts {
+    /// When each was sent that was given up, and when that was.
+    given_up: Mutex<VecDeque<(Moment, Moment)>>,
+    on_sending: Box<dyn Fn(Moment) + Send + Sync>,
+}
 
-impl Unanswered {
+impl Attempts {
+    /// Has a function called when an attempt is about to be sent.
+    pub(super) fn new(on_sending: impl Fn(Moment) + Send + Sync + 'static) -> Attempts {
+        Attempts { given_up: Mutex::default(), on_sending: Box::new(on_sending) }
+    }
+
+    pub(super) fn sending(&self, now: Moment) {
+        (self.on_sending)(now);
+    }
+
     /// Notes an attempt that is given up now. Those that were given up more than `kept` ago no longer count.
     pub(super) fn note(&self, sent: Moment, now: Moment, kept: Duration) {
-        let mut all = self.0.lock();
+        let mut all = self.given_up.lock();
         while all.front().is_some_and(|(_, given_up)| given_up.plus(kept) < now) {
             all.pop_front();
         }
@@ -26,9 +40,15 @@ impl Unanswered {
     /// When the request was sent at the earliest that is answered by the answer to an attempt sent at
     /// that time: an answer may be as late as the settle time.
     pub(super) fn earliest(&self, sent: Moment, settle_time: Duration) -> Moment {
-        let all = self.0.lock();
+        let all = self.given_up.lock();
         let may_be_answered = |(_, given_up): &&(Moment, Moment)| given_up.plus(settle_time) > sent;
         all.iter().filter(may_be_answered).map(|(earlier, _)| *earlier).fold(sent, Moment::min)
+    }
+}
+
+impl std::fmt::Debug for Attempts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attempts").field("given_up", &self.given_up).finish_non_exhaustive()
     }
 }
 
@@ -42,7 +62,7 @@ mod tests {
 
     #[test]
     fn an_answer_may_be_that_to_an_attempt_given_up_shortly_before() {
-        let (all, settle_time) = (Unanswered::default(), Duration::from_secs(3));
+        let (all, settle_time) = (Attempts::new(drop), Duration::from_secs(3));
         assert_eq!(all.earliest(at(9), settle_time), at(9));
         all.note(at(1), at(2), Duration::from_secs(10));
         all.note(at(4), at(5), Duration::from_secs(10));
@@ -50,6 +70,6 @@ mod tests {
             assert_eq!(all.earliest(at(sent), settle_time), at(earliest), "sent at {sent}");
         }
         all.note(at(20), at(21), Duration::from_secs(10));
-        assert_eq!(all.0.lock().len(), 1, "those of long ago are forgotten");
+        assert_eq!(all.given_up.lock().len(), 1, "those of long ago are forgotten");
     }
 }
