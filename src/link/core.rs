@@ -2,18 +2,22 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::{
-    Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, read_event,
+    Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, has_failed_with,
+    read_event,
 };
 use super::granted::Granted;
 use super::heartbeats::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;
+use super::reattachment::ends_with_its_connection;
 use super::recent::Recent;
 use super::request_limit::Sizes;
+use super::unknown_operations::{UnknownOperations, is_newer};
 use crate::logging;
 use crate::rt::{Moment, Sender};
 use crate::session_notice::{End, Notice};
@@ -26,6 +30,9 @@ use crate::wire_values::{
 const MOST_OUTSTANDING: usize = 1 << 16;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
+
+/// A connection that is closed with a larger request under way may be closed for its size.
+const SMALL: usize = 64 << 10;
 
 /// Dropped when every earlier request has been written to the server's socket, or when there is no
 /// connection to write to.
@@ -90,6 +97,9 @@ pub(crate) struct LinkCore {
     outstanding: VecDeque<Outstanding>,
     has_warned_of_refusal: bool,
     sizes: Sizes,
+    unknown_operations: Arc<UnknownOperations>,
+    /// Whether the server has answered a request on this connection.
+    has_answered: bool,
     to_server: Vec<u8>,
     /// How many bytes have ever been put into `to_server`.
     queued: u64,
@@ -100,7 +110,7 @@ pub(crate) struct LinkCore {
 }
 
 impl LinkCore {
-    pub(crate) fn new(max_reply: usize) -> LinkCore {
+    pub(crate) fn new(max_reply: usize, unknown_operations: Arc<UnknownOperations>) -> LinkCore {
         LinkCore {
             granted: None,
             attached: false,
@@ -120,6 +130,8 @@ impl LinkCore {
             outstanding: VecDeque::new(),
             has_warned_of_refusal: false,
             sizes: Sizes::default(),
+            unknown_operations,
+            has_answered: false,
             to_server: Vec::new(),
             queued: 0,
             marks: VecDeque::new(),
@@ -212,6 +224,7 @@ impl LinkCore {
         self.heard = now;
         self.granted = Some(granted);
         self.attached = true;
+        self.has_answered = false;
         self.from_server = Splitter::new(self.max_reply, REPLY_HEADER);
         match self.ended {
             None => self.notices.push(Notice::Attached),
@@ -231,6 +244,32 @@ impl LinkCore {
     pub(crate) fn server_has_closed(&mut self, now: Moment) {
         let unanswered = self.outstanding.iter().map(|sent| (sent.size, sent.sent));
         self.sizes.closed(unanswered, now);
+        if !self.has_answered {
+            self.unknown_operations.closed_without_an_answer();
+        }
+        let are_small = self.outstanding.iter().all(|sent| sent.size <= SMALL);
+        if let Some(oldest) = self.outstanding.front().filter(|_| are_small) {
+            let timeout = self.lease_timeout();
+            self.unknown_operations.closed(oldest.operation, self.has_answered, timeout, now);
+        }
+    }
+
+    /// The server has ended the connection in good order. Where sessions end with their connections,
+    /// that is the only answer to the request to close one, and nobody could close it later.
+    pub(crate) fn server_has_hung_up(&mut self, now: Moment) {
+        let is_closing = self.outstanding.iter().any(|sent| matches!(sent.to, Recipient::Closing));
+        let is_sent = is_closing && self.to_server.is_empty();
+        if is_sent && self.granted.as_ref().is_some_and(|it| ends_with_its_connection(&it.password))
+        {
+            self.finish();
+        } else {
+            self.server_has_closed(now);
+        }
+    }
+
+    /// Whether no request waits for its answer.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outstanding.is_empty()
     }
 
     /// The connection is gone: every outstanding request is answered now.
@@ -434,6 +473,11 @@ impl LinkCore {
         let header = ReplyHeader::read(&mut fields)?;
         let mut body = fields.0;
         match header.xid {
+            // Servers other than ZooKeeper's end a session by a reply to no request.
+            _ if header.error == code::SESSION_EXPIRED => {
+                self.expired();
+                return Ok(());
+            }
             xid::WATCH if header.error == code::OK => {
                 self.event(body, oversized)?;
                 self.last_zxid = self.last_zxid.max(header.zxid);
@@ -451,6 +495,7 @@ impl LinkCore {
             }
             _ => {}
         }
+        self.pass_over_unknown(header.xid, now);
         let Some(sent) = self.outstanding.front() else {
             return Err(Broken(format!("the server replied to no request: xid {}", header.xid)));
         };
@@ -461,10 +506,6 @@ impl LinkCore {
             )));
         }
         let mut error = header.error;
-        if error == code::SESSION_EXPIRED {
-            self.expired();
-            return Ok(());
-        }
         // Callers retry at once after a lost connection, so they hear of one only if it is lost.
         if matches!(
             error,
@@ -485,11 +526,15 @@ impl LinkCore {
             body = &[];
         } else if error == code::OK {
             check_reply(sent.operation, body)?;
+            if sent.operation == op::MULTI && has_failed_with(code::SESSION_MOVED, body) {
+                return Err(Broken("the session has moved, says a transaction".into()));
+            }
         }
         let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
         // Only after the checks: no server accepts a session with a zxid made up from garbage.
         self.last_zxid = self.last_zxid.max(header.zxid);
         self.sizes.answered(sent.size);
+        self.note_answer(sent.operation, error, now);
         self.round_trip = now.since(sent.sent);
         self.recent.answered(sent.sent, now, self.lease_timeout());
         if self.ended.is_none() {
@@ -537,6 +582,32 @@ impl LinkCore {
         let mixed = (session as u64 ^ u64::from(self.next_xid.unsigned_abs()))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as u32
+    }
+
+    /// Servers answer in order: one that answers a later request has left out those that it does not
+    /// know.
+    fn pass_over_unknown(&mut self, xid: i32, now: Moment) {
+        let Some(place) = self.outstanding.iter().position(|sent| sent.xid == xid) else { return };
+        if !self.outstanding.iter().take(place).all(|sent| is_newer(sent.operation)) {
+            return;
+        }
+        for sent in self.outstanding.drain(..place) {
+            self.unknown_operations.learn(sent.operation, now);
+            if let Recipient::Outgoing(on_answer) = sent.to {
+                let error = code::UNIMPLEMENTED;
+                let answer = RawReply { zxid: 0, error, body: Vec::new() };
+                self.said.push(Incoming::Answer(on_answer, answer));
+            }
+        }
+    }
+
+    fn note_answer(&mut self, operation: i32, error: i32, now: Moment) {
+        self.has_answered = true;
+        if error == code::UNIMPLEMENTED && is_newer(operation) {
+            self.unknown_operations.learn(operation, now);
+        } else {
+            self.unknown_operations.answered(operation, now);
+        }
     }
 
     fn event(&mut self, body: &[u8], oversized: Option<usize>) -> Result<(), Broken> {
@@ -674,6 +745,10 @@ impl fmt::Debug for LinkCore {
 #[cfg(test)]
 #[path = "core_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "other_servers_tests.rs"]
+mod other_servers_tests;
 
 #[cfg(test)]
 #[path = "core_properties.rs"]

@@ -66,7 +66,11 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new() -> Rig {
-        Rig { core: LinkCore::new(MAX_REPLY), told: Arc::default(), events: Vec::new() }
+        Rig {
+            core: LinkCore::new(MAX_REPLY, Arc::default()),
+            told: Arc::default(),
+            events: Vec::new(),
+        }
     }
 
     fn listen(&mut self) {
@@ -105,7 +109,7 @@ pub(super) fn events(rig: &mut Rig) -> Vec<String> {
     std::mem::take(&mut rig.events)
 }
 
-fn codes(rig: &mut Rig) -> Vec<(i32, i32)> {
+pub(super) fn codes(rig: &mut Rig) -> Vec<(i32, i32)> {
     told(rig).into_iter().map(|told| (told.number, told.error)).collect()
 }
 
@@ -669,7 +673,7 @@ fn closing_ends_also_when_the_server_knows_the_session_no_more_or_nobody_waits()
         end(&mut core);
         assert_eq!(core.take_notices(), [Notice::Over]);
     }
-    let mut unborn = LinkCore::new(MAX_REPLY);
+    let mut unborn = LinkCore::new(MAX_REPLY, Arc::default());
     unborn.close(seconds(1.));
     assert_eq!(unborn.take_notices(), [Notice::Ended(End::Closed), Notice::Over]);
 }
@@ -687,7 +691,7 @@ fn a_session_whose_credentials_are_rejected_later_is_still_closed() {
     answer(&mut core, close.xid, 5, 0, &[], seconds(12.)).unwrap();
     assert_eq!(core.take_notices(), [Notice::Over]);
 
-    let mut unborn = LinkCore::new(MAX_REPLY);
+    let mut unborn = LinkCore::new(MAX_REPLY, Arc::default());
     unborn.credentials_rejected();
     assert_eq!(unborn.take_notices(), [Notice::Ended(End::AuthFailed), Notice::Over]);
 }

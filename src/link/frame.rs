@@ -277,6 +277,8 @@ impl<'a> ConnectRequest<'a> {
 /// The answer to a [`ConnectRequest`]; a timeout of zero or less says that the session has expired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectResponse {
+    /// The version of the protocol: 0 from servers that serve sessions.
+    pub(crate) version: i32,
     pub(crate) timeout: i32,
     pub(crate) session: i64,
     pub(crate) password: Vec<u8>,
@@ -287,7 +289,7 @@ impl ConnectResponse {
     #[cfg(test)]
     pub(crate) fn encode(&self) -> Vec<u8> {
         Frame::new()
-            .int(0)
+            .int(self.version)
             .int(self.timeout)
             .long(self.session)
             .buffer(&self.password)
@@ -297,12 +299,12 @@ impl ConnectResponse {
 
     pub(crate) fn read(bytes: &[u8]) -> Result<ConnectResponse, Malformed> {
         let mut fields = Fields(bytes);
-        let _protocol = fields.int()?;
+        let version = fields.int()?;
         let timeout = fields.int()?;
         let session = fields.long()?;
         let password = fields.buffer()?.to_vec();
         let read_only = fields.0.first().is_some_and(|flag| *flag != 0);
-        Ok(ConnectResponse { timeout, session, password, read_only })
+        Ok(ConnectResponse { version, timeout, session, password, read_only })
     }
 }
 
@@ -342,6 +344,20 @@ pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> 
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a transaction has failed with this code, by the body of its reply.
+pub(crate) fn has_failed_with(code: i32, body: &[u8]) -> bool {
+    let mut fields = Fields(body);
+    // Of a transaction that failed, each step has a code, behind the kind of an error.
+    while let (Ok(-1), Ok(false), Ok(_), Ok(error)) =
+        (fields.int(), fields.flag(), fields.int(), fields.int())
+    {
+        if error == code {
+            return true;
+        }
+    }
+    false
 }
 
 /// Reads the body of a watch event: what happened, and the path of the node.

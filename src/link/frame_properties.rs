@@ -100,6 +100,7 @@ proptest! {
         session in any::<i64>(),
         password in prop::collection::vec(any::<u8>(), 0..40),
         read_only in any::<bool>(),
+        version in any::<i32>(),
         cut in any::<prop::sample::Index>(),
     ) {
         let request =
@@ -109,7 +110,7 @@ proptest! {
             (read.last_zxid, read.timeout, read.session, read.password),
             (zxid, timeout, session, &password[..])
         );
-        let response = ConnectResponse { timeout, session, password, read_only };
+        let response = ConnectResponse { version, timeout, session, password, read_only };
         let encoded = response.encode();
         prop_assert_eq!(ConnectResponse::read(&encoded[4..]), Ok(response));
         // Old servers do not say whether they are read-only; all else must be there.

@@ -47,7 +47,10 @@ impl Link {
             put_off: Lock::default(),
             stopped: AtomicBool::new(false),
             line: Lock::new(LockedConnection {
-                core: LinkCore::new(config.max_reply),
+                core: LinkCore::new(
+                    config.max_reply,
+                    Arc::clone(&config.resolver.unknown_operations),
+                ),
                 server: None,
                 broken: None,
                 asleep_until: Moment::ZERO,
@@ -120,6 +123,12 @@ impl Link {
             Some(end) => written.recv_deadline(end).is_ok(),
             None => written.recv().is_ok(),
         };
+    }
+
+    /// Makes the connection anew, unless a request waits for its answer: the server then forgets the
+    /// watches that were set on it.
+    pub(crate) fn reconnect(&self) {
+        self.tell(Command::Reconnect);
     }
 
     /// Starts to close the session; the link gives up if no server confirms it within

@@ -10,6 +10,7 @@ use super::access::Access;
 use super::attempts::Attempts;
 use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use super::granted::{Granted, tick_shown};
+use super::reattachment::ends_with_its_connection;
 use super::server_stream::ServerStream;
 use crate::rt::{self, Moment, Receiver};
 use crate::wire_values::{code, op, xid};
@@ -54,6 +55,8 @@ impl Dialed {
 /// Why an address does not serve the session.
 #[derive(Debug)]
 pub(super) enum Failure {
+    /// The server has answered with another session, which is closed.
+    AnotherSession,
     /// One side does not trust the other's certificate.
     Distrust(String),
     /// Of the kind [`PermissionDenied`](io::ErrorKind::PermissionDenied) if the server may have rejected
@@ -85,10 +88,13 @@ pub(super) fn try_address(
         Some(encryption) => ServerStream::encrypted(tcp, encryption),
     };
     let found = greet(wanted, (stream, address), deadline, stopped);
-    found.map_err(|cause| match tls.and_then(|tls| tls.explain(&cause)) {
-        Some((why, true)) => Failure::Distrust(why),
-        Some((why, false)) => io::Error::new(cause.kind(), why).into(),
-        None => cause.into(),
+    found.map_err(|failure| {
+        let Failure::Other(cause) = failure else { return failure };
+        match tls.and_then(|tls| tls.explain(&cause)) {
+            Some((why, true)) => Failure::Distrust(why),
+            Some((why, false)) => io::Error::new(cause.kind(), why).into(),
+            None => cause.into(),
+        }
     })
 }
 
@@ -98,7 +104,7 @@ fn greet(
     (mut stream, address): (ServerStream, SocketAddr),
     deadline: Instant,
     stopped: &Receiver<()>,
-) -> io::Result<Dialed> {
+) -> Result<Dialed, Failure> {
     while !patiently(&mut stream, deadline, stopped, ServerStream::shake_hands)? {}
     let none = [0; 16];
     let asked = wanted.session.as_ref().map_or(wanted.timeout, |session| session.timeout);
@@ -117,18 +123,27 @@ fn greet(
         .and_then(|()| read_frame(&mut stream, deadline, stopped))
         .map_err(|cause| unanswered(cause, sent, wanted));
     let response = answer.and_then(|frame| ConnectResponse::read(&frame).map_err(invalid))?;
+    // The rest of such an answer has no meaning: its timeout does not say that the session has expired.
+    if response.version != 0 {
+        let why = format!("the server serves nobody now (protocol version {})", response.version);
+        return Err(io::Error::other(why).into());
+    }
     let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0) else {
         return if wanted.session.is_some() {
             Ok(Dialed::Expired)
         } else {
-            Err(io::Error::other("the server refused a new session"))
+            Err(io::Error::other("the server refused a new session").into())
         };
     };
-    if wanted.session.as_ref().is_some_and(|session| session.session != response.session) {
-        return Err(io::Error::other("the server answered with another session"));
+    if let Some(before) = wanted.session.as_ref().filter(|it| it.session != response.session) {
+        close_another_session(&mut stream);
+        return match ends_with_its_connection(&before.password) {
+            true => Ok(Dialed::Expired),
+            false => Err(Failure::AnotherSession),
+        };
     }
     if response.read_only {
-        return Err(io::Error::other("the server is read-only"));
+        return Err(io::Error::other("the server is read-only").into());
     }
     let mut ask = |request: Vec<u8>| {
         stream.send_all(&request)?;
@@ -144,7 +159,7 @@ fn greet(
     }
     // A node with the owner 0 belongs to no session.
     if response.session == 0 {
-        return Err(io::Error::other("the server granted a session with the number 0"));
+        return Err(io::Error::other("the server granted a session with the number 0").into());
     }
     let by_server = Duration::from_millis(timeout);
     let mut granted = Granted {
@@ -159,6 +174,14 @@ fn greet(
     };
     granted.sent = wanted.attempts.earliest(sent, granted.terms().settle_time());
     Ok(Dialed::Server { stream, granted })
+}
+
+/// Closes a session that the server has opened in place of the one that was asked for, rather than
+/// leaving one behind at each attempt.
+fn close_another_session(stream: &mut ServerStream) {
+    const LIMIT: Duration = Duration::from_millis(100);
+    let _ = stream.tcp().set_write_timeout(Some(LIMIT));
+    let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
 }
 
 /// Shows the server who the client is; `ask` sends a request and returns the reply. The inner error says

@@ -39,6 +39,10 @@ pub(in crate::link) fn wanted(known: bool) -> Wanted {
 /// Connects to a server that sends only `bytes`, in pieces, and then closes the connection;
 /// returns what came of it and all that the server received.
 fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>, Vec<u8>) {
+    asked(&wanted(known), bytes, piece)
+}
+
+fn asked(wanted: &Wanted, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>, Vec<u8>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (_stop, stopped) = bounded(0);
@@ -56,7 +60,7 @@ fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>,
             let _ = stream.read_to_end(&mut told);
             told
         });
-        let found = try_address(&wanted(known), address, "", Duration::from_secs(10), &stopped);
+        let found = try_address(wanted, address, "", Duration::from_secs(10), &stopped);
         // The server reads until the connection is shut down.
         if let Ok(Dialed::Server { stream, .. }) = &found {
             stream.tcp().shutdown(Shutdown::Both).unwrap();
@@ -66,7 +70,11 @@ fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>,
 }
 
 pub(in crate::link) fn response(timeout: i32, session: i64, read_only: bool) -> Vec<u8> {
-    ConnectResponse { timeout, session, password: vec![3; 16], read_only }.encode()
+    of_version(0, timeout, session, read_only)
+}
+
+fn of_version(version: i32, timeout: i32, session: i64, read_only: bool) -> Vec<u8> {
+    ConnectResponse { version, timeout, session, password: vec![3; 16], read_only }.encode()
 }
 
 pub(in crate::link) fn auth_reply(number: i32, error: i32) -> Vec<u8> {
@@ -83,6 +91,9 @@ fn reading(known: bool, bytes: &[u8]) -> &'static str {
     };
     let Some((first, rest)) = frame(bytes) else { return "nothing" };
     let Ok(response) = ConnectResponse::read(&first) else { return "nothing" };
+    if response.version != 0 {
+        return "nothing";
+    }
     if response.timeout <= 0 {
         return if known { "expired" } else { "nothing" };
     }
@@ -101,8 +112,10 @@ fn reading(known: bool, bytes: &[u8]) -> &'static str {
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let session = prop_oneof![4 => Just(SESSION), 1 => Just(0), 1 => any::<i64>()];
     let timeout = prop_oneof![6 => Just(4000), 1 => -1i32..2, 1 => any::<i32>()];
-    let handshake = (timeout, session, prop::bool::weighted(0.1))
-        .prop_map(|(timeout, session, read_only)| response(timeout, session, read_only));
+    let version = prop_oneof![9 => Just(0), 1 => any::<i32>()];
+    let handshake = (version, timeout, session, prop::bool::weighted(0.1)).prop_map(
+        |(version, timeout, session, read_only)| of_version(version, timeout, session, read_only),
+    );
     let number = prop_oneof![6 => Just(-4), 1 => -5i32..5];
     let error = prop_oneof![4 => Just(0), 2 => Just(code::AUTH_FAILED), 1 => -120i32..5];
     let reply = (number, error).prop_map(|(number, error)| auth_reply(number, error));
@@ -153,6 +166,37 @@ fn a_session_of_number_zero_is_none() {
         let bytes = [response(4000, 0, false), auth_reply(xid::AUTH, 0)].concat();
         let (found, _) = dialled(known, &bytes, 100);
         assert!(found.is_err(), "{found:?}");
+    }
+}
+
+/// ClickHouse Keeper and RaftKeeper answer so while they have no leader.
+#[test]
+fn an_answer_of_another_protocol_version_serves_nobody_and_ends_nothing() {
+    for known in [false, true] {
+        for (timeout, session) in [(4000, -1), (4000, SESSION), (-1, 0)] {
+            let bytes =
+                [of_version(42, timeout, session, false), auth_reply(xid::AUTH, 0)].concat();
+            let (found, _) = dialled(known, &bytes, 100);
+            assert!(matches!(found, Err(Failure::Other(_))), "{found:?}");
+        }
+    }
+}
+
+/// Whether the session is lost depends on where it was opened. The other one is closed in any case.
+#[test]
+fn another_session_is_closed_and_is_the_end_where_sessions_end_with_their_connections() {
+    let zeros = [0; 16];
+    for (password, is_lost) in [(&zeros[..], true), (&[7; 14], true), (&[7; 16], false)] {
+        let mut wanted = wanted(true);
+        if let Some(session) = &mut wanted.session {
+            session.password = password.to_vec();
+        }
+        let (found, told) = asked(&wanted, &response(4000, SESSION + 1, false), 100);
+        match is_lost {
+            true => assert!(matches!(found, Ok(Dialed::Expired)), "{found:?}"),
+            false => assert!(matches!(found, Err(Failure::AnotherSession)), "{found:?}"),
+        }
+        assert!(told.ends_with(&Frame::request(1, op::CLOSE_SESSION).finish()), "{told:?}");
     }
 }
 

@@ -64,6 +64,8 @@ pub(super) enum Command {
     Attempted {
         sent: Moment,
     },
+    /// Make the connection anew, if nothing waits for an answer.
+    Reconnect,
     Dialed {
         dial: u64,
         found: Dialed,

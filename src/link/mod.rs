@@ -7,9 +7,9 @@
 //!
 //! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`] when
 //! it is renewed, [`granted`] on which terms, [`recent`] why it was not; [`request_limit`] how large
-//! requests may be. [`search`] finds a server: [`resolver`] has the
-//! addresses, [`handshake`] asks one of them, [`attempts`] notes those without answer, [`access`] and
-//! [`sasl`] show who the client is.
+//! requests may be, [`unknown_operations`] which of them servers do not know. [`search`] finds a server:
+//! [`resolver`] has the addresses, [`handshake`] asks one of them, [`attempts`] notes those without
+//! answer, [`reattachment`] what another session means; [`access`] and [`sasl`] show who the client is.
 //! [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]. Callers have a
 //! [`handle`]; [`runner`] is the thread, with which they share the [`locked_connection`] and exchange
 //! [`messages`]. [`outage_log`] keeps the log short in an outage.
@@ -26,6 +26,7 @@ mod lease;
 mod locked_connection;
 pub(crate) mod messages;
 mod outage_log;
+mod reattachment;
 mod recent;
 pub(crate) mod request_limit;
 pub(crate) mod resolver;
@@ -36,6 +37,7 @@ mod search;
 pub(crate) mod server_stream;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;
+pub(crate) mod unknown_operations;
 
 #[cfg(test)]
 #[cfg(not(shuttle))]

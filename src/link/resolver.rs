@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::outage_log::OutageLog;
+use super::reattachment::Reattachments;
+use super::unknown_operations::UnknownOperations;
 use crate::connect_string::Host;
 use crate::logging;
 use crate::rt::{self, Deadline, Mutex, Sender, bounded};
@@ -18,6 +20,8 @@ pub(crate) struct Resolver {
     hosts: Mutex<Vec<Host>>,
     known: Mutex<HashMap<Host, Known>>,
     pub(super) outage: OutageLog,
+    pub(super) reattachments: Reattachments,
+    pub(crate) unknown_operations: Arc<UnknownOperations>,
     /// The greatest zxid that any session of these servers has seen.
     last_zxid: AtomicI64,
     /// The least and the greatest session timeout that a server has granted.
@@ -34,12 +38,12 @@ struct Known {
 
 impl Resolver {
     pub(crate) fn new(hosts: Vec<Host>) -> Arc<Resolver> {
-        let outage = OutageLog::default();
-        let (hosts, known) = (Mutex::new(hosts), Mutex::new(HashMap::new()));
         Arc::new(Resolver {
-            hosts,
-            known,
-            outage,
+            hosts: Mutex::new(hosts),
+            known: Mutex::default(),
+            outage: OutageLog::default(),
+            reattachments: Reattachments::default(),
+            unknown_operations: Arc::default(),
             last_zxid: AtomicI64::new(0),
             grants: Mutex::default(),
         })
@@ -80,8 +84,13 @@ impl Resolver {
     /// From its next round on, a search uses these hosts.
     pub(crate) fn set_hosts(&self, hosts: Vec<Host>) {
         self.known.lock().retain(|host, _| hosts.contains(host));
-        *self.hosts.lock() = hosts;
-        *self.grants.lock() = None;
+        let before = std::mem::replace(&mut *self.hosts.lock(), hosts.clone());
+        let are_all_in = |these: &[Host], those: &[Host]| these.iter().all(|it| those.contains(it));
+        if !(are_all_in(&before, &hosts) && are_all_in(&hosts, &before)) {
+            self.unknown_operations.forget();
+            self.reattachments.forget();
+            *self.grants.lock() = None;
+        }
     }
 
     /// The addresses of all hosts with the hosts' names, sorted; waits up to `limit` for name servers.

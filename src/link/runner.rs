@@ -238,9 +238,19 @@ impl Runner {
         }
         self.nap_until = Moment::now().plus(NAP);
         let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
+        if notices.iter().any(|notice| matches!(notice, Notice::Ended(_))) {
+            self.limit_farewell(line);
+        }
         let session = self.session(line);
         // Unlocked, as callers that are told may send at once.
         MutexGuard::unlocked(line, || self.pass_on(notices, all_said, session));
+    }
+
+    /// By then, the server has ended the session itself.
+    fn limit_farewell(&mut self, line: &LockedConnection) {
+        if let Some(granted) = line.core.granted() {
+            self.give_up_at = self.give_up_at.min(Moment::now().plus(granted.timeout * 2));
+        }
     }
 
     fn pass_on(&mut self, notices: Vec<Notice>, all_said: Vec<Incoming>, session: i64) {
@@ -402,6 +412,7 @@ impl Runner {
                         found.abandon();
                     }
                 }
+                Command::Reconnect => self.reconnect(line),
                 Command::Close { give_up_after } => self.part(line, give_up_after),
                 Command::Dropped => {
                     self.dropped = true;
@@ -417,6 +428,19 @@ impl Runner {
         // Closing a session needs no credentials.
         let wanted = |auth| if is_rejected { Vec::new() } else { auth };
         Access { tls, sasl: sasl.filter(|_| !is_rejected), auth: wanted(auth) }
+    }
+
+    fn reconnect(&mut self, line: &mut LockedConnection) {
+        if !line.core.is_attached() || !line.core.is_idle() {
+            return;
+        }
+        logging::info!(
+            target: "zklock::link",
+            "session 0x{:x} gets another connection, which has no unused watches",
+            self.session(line)
+        );
+        (line.server, line.broken, self.server) = (None, None, None);
+        line.core.detach(Moment::now());
     }
 
     fn part(&mut self, line: &mut LockedConnection, give_up_after: Duration) {
@@ -464,6 +488,7 @@ impl Runner {
                 };
                 logging::info!(target: "zklock::link", "session 0x{:x} {what}", granted.session);
                 granted::warn(granted, (before, by_server), asked);
+                self.config.resolver.reattachments.warn(&granted.password);
                 // Of what TLS has decrypted in the handshakes, the socket does not tell.
                 self.read_server(line);
             }
@@ -501,7 +526,10 @@ impl Runner {
     fn read_server(&mut self, line: &mut LockedConnection) -> bool {
         let Some(server) = &mut line.server else { return false };
         let broken = match server.receive(&mut self.buffer) {
-            Ok(0) => Some(("the server closed it".to_owned(), true)),
+            Ok(0) => {
+                line.core.server_has_hung_up(Moment::now());
+                (!line.core.is_over()).then(|| ("the server closed it".to_owned(), false))
+            }
             Ok(read) => {
                 let result = line.core.heard_server(&self.buffer[..read], Moment::now());
                 let zxid = line.core.last_zxid();

@@ -48,11 +48,15 @@ fn read_frame(mut stream: &TcpStream) -> std::io::Result<Vec<u8>> {
 }
 
 /// Grants the session of which it is asked, or a new one.
-fn grant(mut stream: &TcpStream) -> std::io::Result<()> {
+fn grant(stream: &TcpStream) -> std::io::Result<()> {
+    grant_with(stream, LONG, vec![3; 16])
+}
+
+fn grant_with(mut stream: &TcpStream, timeout: Duration, password: Vec<u8>) -> std::io::Result<()> {
     read_frame(stream)?;
-    let timeout = i32::try_from(LONG.as_millis()).unwrap();
+    let timeout = i32::try_from(timeout.as_millis()).unwrap();
     let response =
-        ConnectResponse { timeout, session: 0x77, password: vec![3; 16], read_only: false };
+        ConnectResponse { version: 0, timeout, session: 0x77, password, read_only: false };
     stream.write_all(&response.encode())
 }
 
@@ -259,4 +263,77 @@ fn a_new_session_that_comes_after_the_end_is_closed() {
     drop(line);
     let request = read_frame(&stream).unwrap();
     assert_eq!(request[4..8], op::CLOSE_SESSION.to_be_bytes());
+}
+
+/// A link that has a session with these values, its notices, the server's end of its connection, and
+/// the server.
+fn opened(
+    timeout: Duration,
+    password: Vec<u8>,
+) -> (Link, mpsc::Receiver<Notice>, TcpStream, TcpListener) {
+    let (listener, host) = listen();
+    let (tell, notices) = mpsc::channel();
+    let on_notice = move |notice| {
+        let _ = tell.send(notice);
+    };
+    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(|_, _| ())));
+    let (stream, _) = listener.accept().unwrap();
+    grant_with(&stream, timeout, password).unwrap();
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Attached));
+    (link, notices, stream, listener)
+}
+
+/// Its server never serves it again, and never says what has become of it.
+#[test]
+fn a_session_whose_lease_is_over_is_not_searched_for_for_ever() {
+    let (_link, notices, stream, listener) = opened(Duration::from_millis(300), vec![3; 16]);
+    drop((stream, listener));
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Suspended));
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Lapsed)));
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Over));
+}
+
+#[test]
+fn a_server_at_which_sessions_end_with_their_connections_closes_one_without_a_reply() {
+    let (link, notices, stream, _listener) = opened(LONG, vec![0; 16]);
+    link.close(LONG);
+    assert_eq!(read_frame(&stream).unwrap()[4..8], op::CLOSE_SESSION.to_be_bytes());
+    drop(stream);
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Closed)));
+    // Sooner than any further attempt could be given up.
+    assert_eq!(notices.recv_timeout(LONG / 2), Ok(Notice::Over));
+}
+
+/// That proves nothing at ZooKeeper: a server may have been killed before it read the request.
+#[test]
+fn a_connection_of_zookeeper_that_ends_behind_close_does_not_say_that_the_session_is_closed() {
+    let (link, notices, stream, listener) = opened(LONG, vec![3; 16]);
+    link.close(LONG);
+    read_frame(&stream).unwrap();
+    drop(stream);
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Ended(End::Closed)));
+    let (again, _) = listener.accept().unwrap();
+    grant(&again).unwrap();
+    let request = read_frame(&again).unwrap();
+    assert_eq!(request[4..8], op::CLOSE_SESSION.to_be_bytes());
+    assert!(notices.try_recv().is_err(), "not confirmed yet");
+    (&again).write_all(&Frame::reply(number_of(&request), 5, code::OK).finish()).unwrap();
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Over));
+}
+
+#[test]
+fn a_connection_is_made_anew_only_if_no_request_waits_for_its_answer() {
+    let (link, notices, stream, listener) = opened(LONG, vec![3; 16]);
+    let (request, answered) = asked();
+    link.send(vec![request]);
+    let sent = read_frame(&stream).unwrap();
+    link.reconnect();
+    link.flushed_by(crate::rt::Deadline::NEVER);
+    assert!(notices.try_recv().is_err(), "the request is lost");
+    (&stream).write_all(&Frame::reply(number_of(&sent), 5, code::NO_NODE).finish()).unwrap();
+    assert_eq!(answered.recv_timeout(LONG), Ok(code::NO_NODE));
+    link.reconnect();
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Suspended));
+    grant(&listener.accept().unwrap().0).unwrap();
+    assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Attached));
 }

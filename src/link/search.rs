@@ -118,6 +118,7 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
         let attempt = what.first_attempt(timeout, count);
         let attempt = (attempt * 2u32.pow(slow_rounds.min(8))).min(longest_attempt);
         let (mut slow, mut rejected, mut distrusted, mut unsure) = (false, 0, 0, 0);
+        let mut others = 0;
         let mut causes = what.resolver.failures();
         let all_are_asked = causes.is_empty();
         for (address, name) in addresses {
@@ -157,8 +158,17 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
                     pause = pause.max(Duration::from_millis(250));
                     longest_pause = Duration::from_secs(5);
                 }
-                Ok(found) => return Some(found),
+                Ok(found) => {
+                    if wanted.session.is_some() && matches!(found, Dialed::Server { .. }) {
+                        what.resolver.reattachments.went_on();
+                    }
+                    return Some(found);
+                }
                 Err(_) if is_stopped(stopped) => return None,
+                Err(Failure::AnotherSession) => {
+                    others += 1;
+                    causes.push(format!("{address}: the server answered with another session"));
+                }
                 Err(Failure::Distrust(why)) => {
                     distrusted += 1;
                     let cause = format!("{name} ({address}): {why}");
@@ -175,6 +185,12 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
                     }
                     causes.push(cause);
                 }
+            }
+        }
+        if let Some(session) = wanted.session.as_ref().filter(|_| others == count && all_are_asked)
+        {
+            if what.resolver.reattachments.replaced(session.session) {
+                return Some(Dialed::Expired);
             }
         }
         // An existing session is given up only if all servers reject the credentials; certificates may be

@@ -12,6 +12,7 @@ use super::super::handshake::properties::{SESSION, auth_reply, response, wanted}
 use super::super::{access::Access, sasl::Sasl};
 use super::*;
 use crate::connect_string::Host;
+use crate::link::frame::ConnectResponse;
 use crate::wire_values::{code, xid};
 
 fn among(known: bool, hosts: Vec<Host>) -> Search {
@@ -41,6 +42,11 @@ fn server(bytes: Vec<u8>) -> Host {
 
 fn accepting() -> Host {
     server([response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat())
+}
+
+/// Has another session for each client.
+fn replacing() -> Host {
+    server(response(4000, SESSION + 1, false))
 }
 
 fn rejecting() -> Host {
@@ -94,7 +100,7 @@ fn searched(known: bool, hosts: [Host; 2], late: Host) -> Option<Dialed> {
     let what = Search { patience: Duration::from_secs(600), ..among(known, hosts.to_vec()) };
     let add = |why: &str| {
         // The reasons of a whole round.
-        if why.contains("rejected") {
+        if why.contains("rejected") || why.contains("another session") {
             what.resolver.set_hosts(vec![hosts[0].clone(), late.clone()]);
         }
     };
@@ -119,6 +125,68 @@ fn a_new_session_is_not_asked_for_for_ever_where_one_server_rejects_the_client()
     let found = search(&what, &stopped, &|_| ());
     let Some(Dialed::AuthFailed(why)) = found else { panic!("{found:?}") };
     assert!(why.contains("rejected the credentials"), "{why}");
+}
+
+/// As servers do that have no leader.
+fn leaderless() -> Host {
+    server(
+        ConnectResponse {
+            version: 42,
+            timeout: -1,
+            session: SESSION,
+            password: vec![0; 16],
+            read_only: false,
+        }
+        .encode(),
+    )
+}
+
+#[test]
+fn a_server_that_serves_nobody_now_is_passed_over() {
+    let (_stop, stopped) = bounded(0);
+    for known in [true, false] {
+        let good = accepting();
+        // So that the other one is tried first.
+        let avoid = good.literal();
+        let what = Search { avoid, ..among(known, vec![good, leaderless()]) };
+        let found = search(&what, &stopped, &|_| ());
+        assert!(matches!(found, Some(Dialed::Server { .. })), "{known}: {found:?}");
+    }
+}
+
+#[test]
+fn a_wrong_address_among_right_ones_costs_no_session() {
+    let (_stop, stopped) = bounded(0);
+    let good = accepting();
+    let avoid = good.literal();
+    let what = Search { avoid, ..among(true, vec![good, replacing(), replacing()]) };
+    for _ in 0..3 {
+        let found = search(&what, &stopped, &|_| ());
+        assert!(matches!(found, Some(Dialed::Server { .. })), "{found:?}");
+    }
+    // Also while the right ones are away.
+    let found = searched(true, [replacing(), absent()], accepting());
+    assert!(matches!(found, Some(Dialed::Server { .. })), "{found:?}");
+}
+
+/// The second session in a row is lost at once; the first may just be searched for in the wrong place.
+#[test]
+fn where_no_session_ever_goes_on_another_one_is_the_end() {
+    let (_stop, stopped) = bounded(0);
+    let mut what = among(true, vec![replacing(), replacing()]);
+    assert!(!what.resolver.reattachments.replaced(SESSION - 1));
+    let found = search(&what, &stopped, &|_| ());
+    assert!(matches!(found, Some(Dialed::Expired)), "{found:?}");
+    // One that does not answer may be the right one.
+    what = among(true, vec![replacing(), absent()]);
+    assert!(!what.resolver.reattachments.replaced(SESSION - 1));
+    let add = |why: &str| {
+        if why.contains("another session") {
+            what.resolver.set_hosts(vec![accepting()]);
+        }
+    };
+    let found = search(&what, &stopped, &add);
+    assert!(matches!(found, Some(Dialed::Server { .. })), "{found:?}");
 }
 
 /// As servers before 3.5 do.
