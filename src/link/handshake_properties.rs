@@ -39,10 +39,10 @@ pub(in crate::link) fn wanted(known: bool) -> Wanted {
 /// Connects to a server that sends only `bytes`, in pieces, and then closes the connection;
 /// returns what came of it and all that the server received.
 fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>, Vec<u8>) {
-    asked(&wanted(known), bytes, piece)
+    dialled_for(&wanted(known), bytes, piece)
 }
 
-fn asked(wanted: &Wanted, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>, Vec<u8>) {
+fn dialled_for(wanted: &Wanted, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>, Vec<u8>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (_stop, stopped) = bounded(0);
@@ -191,7 +191,7 @@ fn another_session_is_closed_and_is_the_end_where_sessions_end_with_their_connec
         if let Some(session) = &mut wanted.session {
             session.password = password.to_vec();
         }
-        let (found, told) = asked(&wanted, &response(4000, SESSION + 1, false), 100);
+        let (found, told) = dialled_for(&wanted, &response(4000, SESSION + 1, false), 100);
         match is_lost {
             true => assert!(matches!(found, Ok(Dialed::Expired)), "{found:?}"),
             false => assert!(matches!(found, Err(Failure::AnotherSession)), "{found:?}"),

@@ -12,6 +12,7 @@ use super::workers::Workers;
 use crate::acl::Acl;
 use crate::connect_string::Host;
 use crate::error::{Error, ErrorKind, Result};
+use crate::link::unknown_operations::UnknownOperations;
 use crate::rt::Deadline;
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
@@ -119,7 +120,7 @@ pub(crate) enum Fault {
     InvalidAcl,
     /// Says what is too large, and for what.
     TooLarge(String),
-    /// The server does not know the operation. It also closes the connection.
+    /// The server does not know the operation. It may also close the connection.
     Unknown,
     /// Anything else the server said.
     Refused(String),
@@ -336,6 +337,10 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
 
     fn info(&self) -> Info;
 
+    /// Makes the connection anew, unless a request waits for its answer: the server then forgets the
+    /// watches that were set on it.
+    fn reconnect(&self) {}
+
     /// Ends the session; stops trying after `give_up_after`.
     fn close(&self, give_up_after: Duration);
 }
@@ -371,6 +376,12 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
     /// The servers, if they are known: those of a program's handle are not.
     fn hosts(&self) -> Option<String> {
         None
+    }
+
+    /// What is known of operations that not every server knows; by default, it is forgotten with each
+    /// session.
+    fn unknown_operations(&self) -> Arc<UnknownOperations> {
+        Arc::default()
     }
 
     /// Why the last search found no server, in an outage, as far as is known.

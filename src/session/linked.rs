@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::frame::{Fields, Frame, Malformed};
 use crate::link::handle::Link;
 use crate::link::messages::{DeferredRequest, LinkConfig, Outgoing};
+use crate::link::unknown_operations::UnknownOperations;
 use crate::rt::Deadline;
 use crate::session_notice::End;
 use crate::wire_values::{
@@ -66,6 +67,10 @@ impl Ensemble for LinkEnsemble {
 
     fn hosts(&self) -> Option<String> {
         Some(self.0.resolver.to_string())
+    }
+
+    fn unknown_operations(&self) -> Arc<UnknownOperations> {
+        Arc::clone(&self.0.resolver.unknown_operations)
     }
 
     fn why_no_server(&self) -> Option<String> {
@@ -131,6 +136,10 @@ impl Connection for LinkedConnection {
 
     fn info(&self) -> Info {
         self.0.info()
+    }
+
+    fn reconnect(&self) {
+        self.0.reconnect();
     }
 
     fn close(&self, give_up_after: Duration) {

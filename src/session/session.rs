@@ -61,7 +61,11 @@ impl Session {
                 on_notice(notice);
             }),
         };
-        let verbs = Verbs::new(ensemble.open(reports, waiter, &stop)?, Arc::clone(&watches));
+        let verbs = Verbs::new(
+            ensemble.open(reports, waiter, &stop)?,
+            Arc::clone(&watches),
+            ensemble.unknown_operations(),
+        );
         let shared = Arc::new(SharedParts {
             status,
             watches,
@@ -149,8 +153,20 @@ impl Session {
     /// server first if there are many.
     pub(crate) fn watches(&self) -> &Arc<Watches> {
         let watches = &self.shared.watches;
-        watches.tidy(|path| self.verbs.unwatch_soon(path));
+        if watches.are_many_unused() {
+            self.remove_unused_watches();
+        }
         watches
+    }
+
+    fn remove_unused_watches(&self) {
+        let watches = &self.shared.watches;
+        let nothing_is_held = watches.is_empty();
+        if self.verbs.may_unwatch(nothing_is_held) {
+            watches.tidy(|path| self.verbs.unwatch_soon(path));
+        } else if nothing_is_held && watches.are_too_many_unused() {
+            self.verbs.reconnect();
+        }
     }
 
     /// Whether its lease still runs.

@@ -18,11 +18,12 @@ use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
 use super::watches::Watches;
 use crate::acl::Acl;
-use crate::logging;
+use crate::link::unknown_operations::UnknownOperations;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::Deadline;
+use crate::rt::{Deadline, Moment};
 use crate::session_notice::{End, Info};
+use crate::wire_values::op;
 
 /// How many requests of one caller may be under way at once.
 const WINDOW: usize = 100;
@@ -44,9 +45,9 @@ pub(crate) struct Verbs {
     connection: Arc<dyn Connection>,
     watches: Arc<Watches>,
     limit: Option<TimeLimit>,
-    /// The server is older than 3.5. It says so by closing the connection; this is remembered so
-    /// that no other connection is lost for the same answer.
-    is_old: Arc<AtomicBool>,
+    /// Many servers close the connection instead of an answer to these: this is remembered so that no
+    /// other connection is lost for it.
+    unknown: Arc<UnknownOperations>,
 }
 
 fn patiently<T>(mut ask: impl FnMut() -> Answer<T>, rest: impl Fn(Duration)) -> Answer<T> {
@@ -121,8 +122,12 @@ impl Request {
 }
 
 impl Verbs {
-    pub(super) fn new(connection: Box<dyn Connection>, watches: Arc<Watches>) -> Verbs {
-        Verbs { connection: connection.into(), watches, limit: None, is_old: Arc::default() }
+    pub(super) fn new(
+        connection: Box<dyn Connection>,
+        watches: Arc<Watches>,
+        unknown: Arc<UnknownOperations>,
+    ) -> Verbs {
+        Verbs { connection: connection.into(), watches, limit: None, unknown }
     }
 
     /// The same, for a caller with a time limit.
@@ -131,7 +136,7 @@ impl Verbs {
             connection: Arc::clone(&self.connection),
             watches: Arc::clone(&self.watches),
             limit: Some(limit),
-            is_old: Arc::clone(&self.is_old),
+            unknown: Arc::clone(&self.unknown),
         }
     }
 
@@ -233,10 +238,14 @@ impl Verbs {
     }
 
     fn patiently<T>(&self, ask: impl FnMut() -> Answer<T>) -> Answer<T> {
-        patiently(ask, |pause| match self.limit() {
+        patiently(ask, |pause| self.rest(pause))
+    }
+
+    fn rest(&self, pause: Duration) {
+        match self.limit() {
             None => Waiter::new().wait(Deadline::after(pause)),
             Some(limit) => limit.pause(pause),
-        })
+        }
     }
 
     /// Asks about each path. A window of requests is sent before its first answer is waited for.
@@ -276,21 +285,35 @@ impl Verbs {
         acl: &[Acl],
         kind: NodeKind,
     ) -> Answer<Created> {
-        let is_old = self.is_old.load(Ordering::Relaxed);
-        let kind = if is_old && kind == NodeKind::Container { NodeKind::Persistent } else { kind };
-        match self.ask(|| Request::create(path, data, acl, kind)) {
-            Err(Fault::Unknown) if kind == NodeKind::Container => {
-                self.is_old.store(true, Ordering::Relaxed);
-                logging::info!(
-                    target: "zklock::session",
-                    "the server knows no container nodes (ZooKeeper 3.5 and later do): {path:?} \
-                     and others are made as persistent nodes"
-                );
-                // The server closes this connection.
-                Err(Fault::ConnectionLoss)
-            }
-            answer => answer.and_then(created),
+        let ask = |kind| self.ask(|| Request::create(path, data, acl, kind));
+        if kind != NodeKind::Container {
+            return ask(kind).and_then(created);
         }
+        if self.knows_containers()? {
+            match ask(kind) {
+                Err(Fault::Unknown) => self.unknown.learn(op::CREATE_CONTAINER, Moment::now()),
+                answer => return answer.and_then(created),
+            }
+        }
+        ask(NodeKind::Persistent).and_then(created)
+    }
+
+    /// Whether to ask the servers for a container. While it is in doubt whether they know what that is,
+    /// this waits until asking tells, and has another request answered first.
+    fn knows_containers(&self) -> Answer<bool> {
+        const CONTAINER: i32 = op::CREATE_CONTAINER;
+        while let Some(pause) = self.unknown.suspected(CONTAINER, Moment::now()) {
+            if pause.is_zero() {
+                self.sync()?;
+                break;
+            }
+            self.rest(pause.min(LONGEST));
+            self.connection.trusted().map_err(|_| Fault::SessionEnded)?;
+            if self.is_over() {
+                return Err(Fault::ConnectionLoss);
+            }
+        }
+        Ok(!self.unknown.is_unknown(CONTAINER, Moment::now()))
     }
 
     /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
@@ -548,17 +571,33 @@ impl Verbs {
         self.submit(Request::children(path, true), told(on_answer, names));
     }
 
+    /// Whether watches can be removed from the server, as far as is known. While that is in doubt, it is
+    /// tried only if `nothing_is_held`: the connection may be lost by it, and at some servers the session
+    /// with it.
+    pub(super) fn may_unwatch(&self, nothing_is_held: bool) -> bool {
+        let now = Moment::now();
+        let is_worth_it = match self.unknown.suspected(op::REMOVE_WATCHES, now) {
+            Some(pause) => pause.is_zero() && nothing_is_held,
+            None => !self.unknown.is_unknown(op::REMOVE_WATCHES, now),
+        };
+        is_worth_it && self.connection.blocking().is_none()
+    }
+
     /// Removes all watches of this connection on a node. Later requests come after it. Not every
     /// server can do it.
     pub(crate) fn unwatch_soon(&self, path: &str) {
-        if self.is_old.load(Ordering::Relaxed) || self.connection.blocking().is_some() {
-            return;
-        }
-        let is_old = Arc::clone(&self.is_old);
+        let unknown = Arc::clone(&self.unknown);
         let on_reply = Box::new(move |answered: Answered| {
-            is_old.fetch_or(matches!(answered.read(), Err(Fault::Unknown)), Ordering::Relaxed);
+            if matches!(answered.read(), Err(Fault::Unknown)) {
+                unknown.learn(op::REMOVE_WATCHES, Moment::now());
+            }
         });
         self.submit(Request::Unwatch { path: path.to_owned() }, on_reply);
+    }
+
+    /// See [`Connection::reconnect`].
+    pub(super) fn reconnect(&self) {
+        self.connection.reconnect();
     }
 
     // ----- the session itself
@@ -640,7 +679,7 @@ mod tests {
         for (is_certain, expected) in [(true, &["submit"][..]), (false, &["submit", "flush"])] {
             let said = Arc::default();
             let notes = Notes { is_certain, said: Arc::clone(&said) };
-            let verbs = Verbs::new(Box::new(notes), Arc::default());
+            let verbs = Verbs::new(Box::new(notes), Arc::default(), Arc::default());
             verbs.let_go("/a", Deadline::NEVER, Box::new(drop));
             assert_eq!(*said.lock(), expected);
         }

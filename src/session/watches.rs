@@ -12,6 +12,9 @@ use crate::wire_values::NodeEvent;
 /// How many watches for which no call waits any more may stay at the server.
 const LITTER: usize = if cfg!(test) { 4 } else { 64 };
 
+/// How many of them may stay at a server that cannot remove them, before the connection is made anew.
+const TOO_MANY: usize = if cfg!(test) { 40 } else { 10_000 };
+
 /// Called with what has happened to a node, and when a watch is set on it, in the order of the
 /// server's answers and events; it may only note that. The signal that it returns is given when all
 /// events are noted that came together: those of one transaction often do.
@@ -140,20 +143,31 @@ impl Watches {
         table.litter.clear();
     }
 
-    /// Removes watches for which no call is registered, if there are many.
+    /// Removes watches for which no call is registered.
     ///
     /// Under the lock: a call registers for one of these nodes either before this or after it, and
     /// only then requests a watch. So its request follows the removal on the connection, and no
     /// watch is removed that a call relies on.
     pub(crate) fn tidy(&self, mut remove: impl FnMut(&str)) {
         let mut table = self.table.lock();
-        if table.litter.len() < LITTER {
-            return;
-        }
         for path in std::mem::take(&mut table.litter) {
             remove(&path);
             table.set.remove(&path);
         }
+    }
+
+    /// Whether no call waits for any node, and so no lock is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.lock().entries.is_empty()
+    }
+
+    pub(crate) fn are_many_unused(&self) -> bool {
+        self.table.lock().litter.len() >= LITTER
+    }
+
+    /// Whether there are too many unused watches for a server that cannot remove them.
+    pub(crate) fn are_too_many_unused(&self) -> bool {
+        self.table.lock().litter.len() >= TOO_MANY
     }
 
     /// How many registrations there are.
@@ -206,7 +220,9 @@ mod tests {
     /// What is removed now.
     fn removed(watches: &Watches) -> Vec<String> {
         let mut all = Vec::new();
-        watches.tidy(|path| all.push(path.to_owned()));
+        if watches.are_many_unused() {
+            watches.tidy(|path| all.push(path.to_owned()));
+        }
         all
     }
 
@@ -242,6 +258,22 @@ mod tests {
         let watches = littered();
         watches.are_void();
         assert!(removed_none(&watches));
+    }
+
+    #[test]
+    fn only_unused_watches_are_too_many() {
+        let watches = littered();
+        let used: Vec<_> = (0..TOO_MANY)
+            .map(|number| {
+                watches.is_set(&format!("/used/{number}"), true);
+                watches.subscribe(&format!("/used/{number}"), nobody())
+            })
+            .collect();
+        assert_eq!((watches.are_too_many_unused(), watches.is_empty()), (false, false));
+        drop(used);
+        assert_eq!((watches.are_too_many_unused(), watches.is_empty()), (true, true));
+        watches.are_void();
+        assert!(!watches.are_too_many_unused());
     }
 
     fn removed_none(watches: &Watches) -> bool {
