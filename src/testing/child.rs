@@ -37,6 +37,14 @@ impl Installation {
     pub(crate) fn find() -> io::Result<Installation> {
         let directory = env::var_os("ZKLOCK_ZOOKEEPER_JARS")
             .map_or_else(|| PathBuf::from("/usr/share/java"), PathBuf::from);
+        Installation::at(&directory)
+    }
+
+    /// Looks for `java` on the `PATH`, and for the jars in this directory.
+    ///
+    /// # Errors
+    /// As [`find`](Installation::find).
+    pub(crate) fn at(directory: &Path) -> io::Result<Installation> {
         // The manifest of the first names the others, except for a logger.
         let mut jars: Vec<PathBuf> =
             ["zookeeper.jar", "slf4j-simple.jar"].map(|jar| directory.join(jar)).into();

@@ -32,6 +32,7 @@ mod handover; // threads of one client that share a node
 mod hostile_servers; // hostile bytes from servers
 mod hosts; // servers that are replaced, or have lost their data
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
+mod keeper; // scenarios 23–25 and 34a at servers that are not ZooKeeper
 mod lease; // how long locks stay certain: outages, pauses, throttling, servers with unequal limits
 mod limits; // scenarios 14–22: trying, timeouts, cancelling
 mod logger; // a program's logger that panics

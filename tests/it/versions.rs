@@ -12,7 +12,6 @@ use crate::support::{
 };
 
 const LONG: Duration = Duration::from_secs(30);
-const REMOVE_WATCHES: i32 = 18;
 
 /// A server before 3.5 answers that the request is unknown, and closes the connection.
 #[test]
@@ -186,14 +185,14 @@ fn watches_that_nobody_waits_for_do_not_pile_up_at_the_server() {
     eventually(LONG, "the server to forget", || {
         site.server().counter("zk_watch_count") < most as u64
     });
-    assert!(proxy.count(REMOVE_WATCHES) > 200);
+    assert!(proxy.count(opcode::REMOVE_WATCHES) > 200);
     // An ordinary lock needs no request to remove watches.
     proxy.reset_counts();
     let lock = mutex(&zk, &site.base, "b");
     for _ in 0..200 {
         lock.lock().unwrap().unlock().unwrap();
     }
-    assert_eq!(proxy.count(REMOVE_WATCHES), 0);
+    assert_eq!(proxy.count(opcode::REMOVE_WATCHES), 0);
     guard.unlock().unwrap();
     drop(lock);
     site.finish([zk, holder]);
@@ -205,7 +204,7 @@ fn a_server_that_cannot_remove_watches_is_asked_for_it_only_once() {
     skip_without_server!();
     let site = Site::own("old-watches");
     let (proxy, zk) = site.proxied(QUIET);
-    proxy.unknown(REMOVE_WATCHES);
+    proxy.unknown(opcode::REMOVE_WATCHES);
     for number in 0..300 {
         let value = SharedValue::new(&zk, &site.base, format!("value-{number}"));
         assert!(value.observe().next_within(LONG).unwrap().changed().is_some());

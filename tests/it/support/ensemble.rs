@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) observer: bool,
     /// Whether members that are cut off from the others go on, for readers that ask for that.
     pub(crate) read_only: bool,
+    /// Where the jars of each member are, if they differ.
+    pub(crate) jars: Vec<PathBuf>,
 }
 
 /// A member with its own limits of the session timeout, in milliseconds.
@@ -56,6 +59,7 @@ impl Default for Options {
             unequal: Vec::new(),
             observer: false,
             read_only: false,
+            jars: Vec::new(),
         }
     }
 }
@@ -114,6 +118,9 @@ impl Ensemble {
                 if is_observer && other == node {
                     builder = builder.extra("peerType=observer");
                 }
+            }
+            if let Some(jars) = options.jars.get(node) {
+                builder = builder.jars(jars);
             }
             if options.read_only {
                 builder = builder.property("readonlymode.enabled=true");

@@ -13,6 +13,7 @@
 
 pub(crate) mod certificates;
 pub(crate) mod ensemble;
+pub(crate) mod keeper;
 pub(crate) mod logs;
 pub(crate) mod promised_lease;
 pub(crate) mod proxy;

@@ -33,9 +33,11 @@ pub(crate) mod opcode {
     pub(crate) const CHECK: i32 = 13;
     pub(crate) const MULTI: i32 = 14;
     pub(crate) const CREATE2: i32 = 15;
+    pub(crate) const REMOVE_WATCHES: i32 = 18;
     pub(crate) const CREATE_CONTAINER: i32 = 19;
     pub(crate) const CREATE_TTL: i32 = 21;
     pub(crate) const AUTH: i32 = 100;
+    pub(crate) const SASL: i32 = 102;
     pub(crate) const CLOSE_SESSION: i32 = -11;
 
     /// Whether a request of this kind begins with a path.

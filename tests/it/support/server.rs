@@ -109,6 +109,7 @@ impl Server {
             sequences: Vec::new(),
             member: None,
             place: Place::default(),
+            jars: None,
         }
     }
 
@@ -266,6 +267,8 @@ pub(crate) struct Builder {
     sequences: Vec<(String, i32)>,
     member: Option<Member>,
     place: Place,
+    /// Where the jars are, if not where they usually are.
+    jars: Option<PathBuf>,
 }
 
 /// Where a server runs; on loopback by default.
@@ -341,6 +344,12 @@ impl Builder {
         self
     }
 
+    /// Runs the server with the jars in this directory.
+    pub(crate) fn jars(mut self, directory: impl Into<PathBuf>) -> Builder {
+        self.jars = Some(directory.into());
+        self
+    }
+
     /// Runs the server at `place` instead of on loopback.
     pub(crate) fn place(mut self, place: Place) -> Builder {
         self.place = place;
@@ -367,7 +376,10 @@ impl Builder {
 
     /// Starts the server without waiting for it.
     pub(crate) fn launch(&self) -> io::Result<Server> {
-        let installation = Installation::find()?;
+        let installation = match &self.jars {
+            Some(directory) => Installation::at(directory)?,
+            None => Installation::find()?,
+        };
         let port = self.member.map_or_else(free_port, |member| member.port);
         let directory = fresh_directory()?;
         let data = directory.join("data");

@@ -1,6 +1,7 @@
 //! How clients and servers of tests talk to each other: as the environment variable
 //! `ZKLOCK_TESTS_TRANSPORT` says, in plain text (`plain`, the default), by TLS (`tls`), by TLS with
-//! certificates of both sides (`mutual-tls`), or in plain text after SASL (`sasl`).
+//! certificates of both sides (`mutual-tls`), or in plain text after SASL (`sasl`). With `keeper`, the
+//! servers behave as ClickHouse Keeper, in plain text.
 //!
 //! Servers that speak TLS speak plain text on another port, for what looks at them from outside.
 
@@ -9,6 +10,7 @@ use std::env;
 use zklock::{Acl, Client, ClientBuilder, Permissions};
 
 use super::certificates::Files;
+use super::keeper::behind_keepers;
 use super::server::{self, Builder};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,7 @@ pub(crate) enum Transport {
     Tls,
     MutualTls,
     Sasl,
+    Keeper,
 }
 
 impl Transport {
@@ -27,6 +30,7 @@ impl Transport {
             Ok("tls") => Transport::Tls,
             Ok("mutual-tls") => Transport::MutualTls,
             Ok("sasl") => Transport::Sasl,
+            Ok("keeper") => Transport::Keeper,
             other => panic!("ZKLOCK_TESTS_TRANSPORT must not be {other:?}"),
         }
     }
@@ -35,10 +39,15 @@ impl Transport {
         matches!(self, Transport::Tls | Transport::MutualTls)
     }
 
+    /// Whether a session goes on over another connection.
+    pub(crate) fn keeps_sessions(self) -> bool {
+        self != Transport::Keeper
+    }
+
     /// The settings of a server.
     pub(crate) fn server(self, builder: Builder) -> Builder {
         match self {
-            Transport::Plain => builder,
+            Transport::Plain | Transport::Keeper => builder,
             Transport::Sasl => with_sasl(builder),
             Transport::Tls => with_tls(builder, Files::shared(), "none"),
             Transport::MutualTls => with_tls(builder, Files::shared(), "need"),
@@ -49,6 +58,7 @@ impl Transport {
     pub(crate) fn client(self, hosts: &str) -> ClientBuilder {
         match self {
             Transport::Plain => Client::builder(hosts),
+            Transport::Keeper => Client::builder(&behind_keepers(hosts)),
             Transport::Tls | Transport::MutualTls => over_tls(hosts, self),
             Transport::Sasl => over_sasl(hosts),
         }
@@ -58,7 +68,7 @@ impl Transport {
     pub(crate) fn acl(self) -> Option<Vec<Acl>> {
         let look = Acl::world(Permissions::READ);
         match self {
-            Transport::Plain | Transport::Tls => None,
+            Transport::Plain | Transport::Tls | Transport::Keeper => None,
             Transport::MutualTls => Some(vec![Acl::x509(Permissions::ALL, "CN=client"), look]),
             Transport::Sasl => Some(vec![Acl::sasl(Permissions::ALL, "ann"), look]),
         }
