@@ -12,13 +12,14 @@ use zklock::{
     Acl, Client, DistributedLock, ErrorKind, Event, HoldEnd, LockGuard, LossReason, SessionState,
 };
 
+use crate::keeper;
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::{Kind, Raw};
 use crate::support::server::{Server, free_port};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
-use crate::support::transport::secure_hosts;
+use crate::support::transport::{Transport, secure_hosts};
 use crate::support::{
     connecting, eventually, got_nothing, in_background, mutex, mutex_builder, nodes_of,
     processor_time, skip_before, skip_unless_alone, skip_without_server, skip_without_zookeeper,
@@ -95,6 +96,9 @@ fn wait_for_watch(proxy: &Proxy, predecessor: &LockGuard) {
 #[test]
 fn s23_a_blip_while_holding_changes_nothing() {
     skip_without_server!();
+    if !Transport::wanted().keeps_sessions() {
+        return keeper::s23_a_blip_is_a_lost_lock_where_sessions_end_with_their_connections();
+    }
     let site = Site::own("s23");
     let (proxy, zk) = site.proxied(Duration::from_secs(4));
     let guard = mutex(&zk, &site.base, "a").lock().unwrap();
@@ -121,6 +125,9 @@ fn s23_a_blip_while_holding_changes_nothing() {
 #[test]
 fn s23_blips_under_a_busy_client_lose_nothing() {
     skip_without_server!();
+    if !Transport::wanted().keeps_sessions() {
+        return keeper::s23_a_lost_lock_is_acquired_again_when_the_server_has_ended_its_session();
+    }
     let site = Site::own("s23-busy");
     let (proxy, zk) = site.proxied(Duration::from_secs(4));
     let guard = mutex(&zk, &site.base, "held").lock().unwrap();
@@ -190,6 +197,9 @@ fn a_slow_connection_keeps_its_session() {
 #[test]
 fn s24_the_predecessor_goes_during_a_blip() {
     skip_without_server!();
+    if !Transport::wanted().keeps_sessions() {
+        return keeper::s24_a_waiter_queues_again_where_sessions_end_with_their_connections();
+    }
     let site = Site::own("s24");
     let proxy = proxy(&site);
     let holder = site.client();
@@ -215,6 +225,9 @@ fn s24_the_predecessor_goes_during_a_blip() {
 #[test]
 fn s25_a_server_restart_with_a_holder_and_a_waiter() {
     skip_without_server!();
+    if !Transport::wanted().keeps_sessions() {
+        return keeper::s25_a_restart_is_a_lost_lock_where_sessions_end_with_their_connections();
+    }
     let site = Site::own("s25");
     let client = || site.builder().session_timeout(Duration::from_secs(30)).connect().unwrap();
     let (holder, waiter) = (client(), client());

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use zklock::{Client, DistributedLock, FencingToken, LockGuard, LossReason, SessionState};
 
+use crate::keeper;
 use crate::support::ensemble::{Ensemble, Options};
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::raw::Raw;
 use crate::support::server::Server;
 use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
+use crate::support::transport::Transport;
 use crate::support::{
     alone, connecting, eventually, mutex, skip_before, skip_without_server, threads_named,
     unique_base,
@@ -300,6 +302,9 @@ fn s34_the_leader_is_killed() {
 #[test]
 fn s34a_a_rolling_restart() {
     skip_without_server!();
+    if !Transport::wanted().keeps_sessions() {
+        return keeper::s34a_in_a_rolling_restart_locks_are_lost_and_never_two_hold_one();
+    }
     nobody_loses_anything("s34a", Duration::from_secs(10), |trio, tally| {
         for node in 0..3 {
             trio.servers.node(node).restart();

@@ -1,5 +1,8 @@
 //! Servers that speak ZooKeeper's protocol and are not ZooKeeper, as [`support::keeper`] imitates them.
 //!
+//! Scenarios that rest on a session that outlives its connection are those here with
+//! `ZKLOCK_TESTS_TRANSPORT=keeper`.
+//!
 //! [`support::keeper`]: crate::support::keeper
 
 use std::path::{Path, PathBuf};
@@ -69,7 +72,7 @@ fn ends(site: Site, clients: impl IntoIterator<Item = Client>) {
 /// A lock whose connection is lost is told as lost long before its lease ends, and acquired again when
 /// the server has ended the lost session; no other session is left behind.
 #[test]
-fn s23_a_blip_is_a_lost_lock_where_sessions_end_with_their_connections() {
+pub(crate) fn s23_a_blip_is_a_lost_lock_where_sessions_end_with_their_connections() {
     skip_without_server!();
     let (site, keeper, zk) = rig("keeper-blip", Habits::newest(), T * 3);
     for round in 1..=2 {
@@ -94,7 +97,7 @@ fn s23_a_blip_is_a_lost_lock_where_sessions_end_with_their_connections() {
 
 /// Never two hold it.
 #[test]
-fn s23_a_lost_lock_is_acquired_again_when_the_server_has_ended_its_session() {
+pub(crate) fn s23_a_lost_lock_is_acquired_again_when_the_server_has_ended_its_session() {
     skip_without_server!();
     let (site, keeper, zk) = rig("keeper-again", Habits::newest(), T);
     let rounds = AtomicU64::new(0);
@@ -126,7 +129,7 @@ fn s23_a_lost_lock_is_acquired_again_when_the_server_has_ended_its_session() {
 }
 
 #[test]
-fn s24_a_waiter_queues_again_where_sessions_end_with_their_connections() {
+pub(crate) fn s24_a_waiter_queues_again_where_sessions_end_with_their_connections() {
     skip_without_server!();
     let (site, keeper, waiter) = rig("keeper-waiter", Habits::newest(), T);
     let holder = site.client();
@@ -144,7 +147,7 @@ fn s24_a_waiter_queues_again_where_sessions_end_with_their_connections() {
 }
 
 #[test]
-fn s25_a_restart_is_a_lost_lock_where_sessions_end_with_their_connections() {
+pub(crate) fn s25_a_restart_is_a_lost_lock_where_sessions_end_with_their_connections() {
     skip_without_server!();
     let (site, keeper, holder) = rig("keeper-restart", Habits::newest(), T);
     let waiter = connect(&keeper.hosts(), T);
@@ -163,7 +166,7 @@ fn s25_a_restart_is_a_lost_lock_where_sessions_end_with_their_connections() {
 
 /// Three servers, one after the other.
 #[test]
-fn s34a_in_a_rolling_restart_locks_are_lost_and_never_two_hold_one() {
+pub(crate) fn s34a_in_a_rolling_restart_locks_are_lost_and_never_two_hold_one() {
     skip_without_server!();
     let servers = Ensemble::start(3, &Options::default()).expect("an ensemble");
     let start = |node: &Server| Keeper::start(node.addr(), Habits::newest());
