@@ -194,6 +194,27 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::rt::Moment;
+    use crate::wire_values::op;
+
+    #[test]
+    fn what_was_learned_of_servers_is_forgotten_when_they_are_others() {
+        let host = |port| Host { name: "127.0.0.1".to_owned(), port };
+        let (now, operation) = (Moment::now(), op::CREATE_CONTAINER);
+        let resolver = Resolver::new(vec![host(1), host(2)]);
+        let knows_not = || resolver.unknown_operations.is_unknown(operation, now);
+        resolver.unknown_operations.learn(operation, now);
+        resolver.set_hosts(vec![host(2), host(1)]);
+        assert!(knows_not(), "they are the same");
+        for hosts in [vec![host(1)], vec![host(1), host(3)]] {
+            resolver.unknown_operations.learn(operation, now);
+            assert!(!resolver.reattachments.replaced(1));
+            resolver.set_hosts(hosts);
+            assert!(!knows_not());
+            assert!(!resolver.reattachments.replaced(2));
+            resolver.reattachments.forget();
+        }
+    }
 
     #[test]
     fn the_least_grant_is_known_once_servers_have_granted_different_ones() {
