@@ -46,7 +46,7 @@ impl Reattachments {
         if ends_with_its_connection(password) && !self.warned.swap(true, Ordering::Relaxed) {
             logging::warning!(
                 target: "zklock::link",
-                "the servers are not ZooKeeper's: with each lost connection, its session and locks are lost"
+                "the servers are not ZooKeeper's: with a lost connection, its session and locks may be lost"
             );
         }
     }
