@@ -276,7 +276,7 @@ fn opened(
     let on_notice = move |notice| {
         let _ = tell.send(notice);
     };
-    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(|_, _| ())));
+    let link = link(host, Vec::new(), (Box::new(on_notice), Box::new(|_, _| Vec::new())));
     let (stream, _) = listener.accept().unwrap();
     grant_with(&stream, timeout, password).unwrap();
     assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Attached));
