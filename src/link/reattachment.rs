@@ -2,10 +2,10 @@
 //! speak its protocol answer each connection with a new session, and nobody can use or close the one
 //! before: it stays until its timeout.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::logging;
-use crate::rt::Mutex;
+use crate::rt::{AtomicBool, Mutex};
 
 /// Whether a session with this password ends with its connection. ZooKeeper's passwords have 16 random
 /// bytes; such servers have none to check.

@@ -8,11 +8,11 @@
 //! answers another request. A wrong guess costs little: it is forgotten after an hour.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::logging;
-use crate::rt::{Moment, Mutex};
+use crate::rt::{AtomicBool, Moment, Mutex};
 use crate::wire_values::op;
 
 /// How long it is remembered what the servers do not know, or may not know.
