@@ -16,7 +16,7 @@ use super::lease::Lease;
 use super::lease::Terms;
 use super::reattachment::ends_with_its_connection;
 use super::recent::Recent;
-use super::request_limit::Sizes;
+use super::request_limit::{SMALLEST, Sizes};
 use super::unknown_operations::{UnknownOperations, is_newer};
 use crate::logging;
 use crate::rt::{Moment, Sender};
@@ -30,9 +30,6 @@ use crate::wire_values::{
 const MOST_OUTSTANDING: usize = 1 << 16;
 /// How many bytes may wait for the server to read them.
 const MOST_UNSENT: usize = 64 << 20;
-
-/// A connection that is closed with a larger request under way may be closed for its size.
-const SMALL: usize = 64 << 10;
 
 /// Dropped when every earlier request has been written to the server's socket, or when there is no
 /// connection to write to.
@@ -247,7 +244,7 @@ impl LinkCore {
         if !self.has_answered {
             self.unknown_operations.closed_without_an_answer();
         }
-        let are_small = self.outstanding.iter().all(|sent| sent.size <= SMALL);
+        let are_small = self.outstanding.iter().all(|sent| sent.size <= SMALLEST);
         if let Some(oldest) = self.outstanding.front().filter(|_| are_small) {
             let timeout = self.lease_timeout();
             self.unknown_operations.closed(oldest.operation, self.has_answered, timeout, now);

@@ -18,7 +18,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(60);
 /// apply to what it reads of its own files. To ask only whether smaller requests were answered
 /// between the closings would clear nobody: after each loss, a contender asks some before it repeats
 /// the large one.
-const SMALLEST: usize = 64 * 1024;
+pub(super) const SMALLEST: usize = 64 * 1024;
 /// How many sizes are remembered.
 const MOST: usize = 32;
 

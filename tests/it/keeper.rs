@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use zklock::znode::CreateMode;
 use zklock::{Client, DistributedLock, ErrorKind, LockGuard, LossReason, SharedValue};
 
 use crate::support::ensemble::{Ensemble, Options};
@@ -341,6 +342,21 @@ fn a_fresh_lock_path_can_be_locked_where_containers_are_unknown() {
     assert_eq!(asks_for_containers(Unknown::Ignored), 1);
     // Twice at once, and once more later.
     assert_eq!(asks_for_containers(Unknown::Closes), 3);
+}
+
+/// Though that is the first request of each session.
+#[test]
+fn a_program_can_create_a_container_where_containers_are_unknown() {
+    skip_without_server!();
+    let habits = Habits::newest().with(opcode::CREATE_CONTAINER, Unknown::Closes);
+    let (site, keeper, zk) = rig("own-container", habits, T);
+    site.raw().create_all(&site.base).unwrap();
+    let node = zk.znode(format!("{}/a", site.base));
+    eventually(AMPLE, "a node", || node.create(CreateMode::Container, "").is_ok());
+    // It takes one more, as nothing was answered before the first.
+    assert_eq!(keeper.count(opcode::CREATE_CONTAINER), 4);
+    drop(node);
+    ends(site, [zk]);
 }
 
 /// Leaves a watch behind on a node of its own, for each of these numbers.
