@@ -105,6 +105,10 @@ impl Watches {
     }
 
     /// Passes an event on that came alone.
+    #[cfg_attr(
+        not(any(test, feature = "zookeeper")),
+        expect(dead_code, reason = "of connections other than the link")
+    )]
     pub(crate) fn tell(&self, event: NodeEvent, path: &str) {
         self.note(event, path).iter().for_each(|signal| signal());
     }
