@@ -50,7 +50,7 @@ impl Terms {
     pub(crate) fn heartbeat_interval(self, round_trip: Duration) -> Duration {
         let shortest = self.timeout / 9;
         // A heartbeat that is a little late must not cost an interval.
-        let counts_after = self.settle_time() + round_trip + self.timeout / 512;
+        let counts_after = self.settle_time() + round_trip + self.timeout / 256;
         let every = |count: u32| shortest.max(counts_after / count);
         let spent = |count: &u32| every(*count) * (*count + 1);
         every((1..=9).min_by_key(spent).unwrap_or(9))
@@ -221,16 +221,16 @@ mod tests {
     #[test]
     fn the_leader_is_given_a_tick_and_a_half_as_far_as_the_session_timeout_allows() {
         for (timeout, tick, settle, interval, left) in [
-            (4.0, 2.0, 2.125, 0.533, 1.334),
-            (10.0, 3.0, 4.5, 1.130, 4.350),
-            (20.0, 3.0, 4.5, 2.270, 13.191),
-            (20.0, 2.0, 3.0, 3.039, 13.922),
-            (40.0, 3.0, 4.5, 4.578, 30.844),
+            (4.0, 2.0, 2.125, 0.444, 1.333),
+            (10.0, 3.0, 4.5, 1.135, 4.326),
+            (20.0, 3.0, 4.5, 2.289, 13.133),
+            (20.0, 2.0, 3.0, 3.078, 13.844),
+            (40.0, 3.0, 4.5, 4.656, 30.688),
             (40.0, 2.0, 3.25, 4.444, 31.111),
-            (10.0, 2.0, 3.0, 1.111, 5.555),
-            (30.0, 3.0, 4.5, 4.559, 20.883),
+            (10.0, 2.0, 3.0, 1.111, 5.556),
+            (30.0, 3.0, 4.5, 4.617, 20.766),
             (30.0, 2.0, 3.0, 3.333, 23.333),
-            (10.0, 6.0, 6.3125, 1.266, 2.401),
+            (10.0, 6.0, 6.3125, 1.270, 2.378),
         ] {
             let terms = Terms { timeout: seconds(timeout), tick: seconds(tick) };
             let close = |a: Duration, b: f64| (a.as_secs_f64() - b).abs() < 0.001;

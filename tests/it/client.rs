@@ -1150,7 +1150,7 @@ fn an_outage_limit_follows_from_the_tick_that_is_stated() {
     let unstated = builder().connect().unwrap();
     assert_eq!(unstated.tick_time(), Some(Duration::from_secs(3)));
     let mut clients = vec![unstated];
-    for (tick, limit) in [(3_000, 4_350), (2_000, 5_555), (200, 7_777)] {
+    for (tick, limit) in [(3_000, 4_326), (2_000, 5_555), (200, 7_777)] {
         let stated = Duration::from_millis(tick);
         let zk = builder().tick_time(stated).connect().unwrap();
         assert_eq!(zk.tick_time(), Some(stated));
