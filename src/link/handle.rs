@@ -164,12 +164,14 @@ impl Link {
         }
     }
 
-    /// Why the lease has run out, if it has.
+    /// Why the lease has run out, if it has, and if that can be found out at once: the link's thread may
+    /// hold the connection while it logs, and a logger that looks at a lock would wait for itself.
     pub(crate) fn why_lapsed(&self) -> Option<String> {
+        const PATIENCE: Duration = Duration::from_millis(250);
         if self.is_elsewhere() {
             return None;
         }
-        let mut line = self.shared.line.lock();
+        let mut line = self.shared.line.try_lock_for(PATIENCE)?;
         if self.shared.lease_end.load(Ordering::Acquire) == LAPSED {
             // A caller may have found that out before the link's thread.
             line.note_pause(Moment::now());

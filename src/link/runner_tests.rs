@@ -337,3 +337,22 @@ fn a_connection_is_made_anew_only_if_no_request_waits_for_its_answer() {
     grant(&listener.accept().unwrap().0).unwrap();
     assert_eq!(notices.recv_timeout(LONG), Ok(Notice::Attached));
 }
+
+/// As a logger does that looks at a lock while the link's thread logs, with its connection locked.
+#[test]
+fn who_asks_why_the_lease_has_run_out_waits_for_no_other_thread() {
+    let (link, _notices, stream, listener) = opened(Duration::from_millis(300), vec![3; 16]);
+    drop((stream, listener));
+    let link = Arc::new(link);
+    let line = link.shared.line.lock();
+    let asks = Arc::clone(&link);
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        while asks.lease().is_ok() {
+            thread::yield_now();
+        }
+        let _ = tell.send(asks.why_lapsed());
+    });
+    assert!(told.recv_timeout(LONG).is_ok(), "waits for ever");
+    drop(line);
+}
