@@ -243,6 +243,11 @@ fn try_until_fast(
         if took >= least || !granted.terms().is_slow(took) {
             break;
         }
+        // If another answer would count from the same earlier attempt, it would only cost time.
+        let settle_time = granted.terms().settle_time();
+        if wanted.attempts.earliest(Moment::now(), settle_time) <= granted.sent {
+            break;
+        }
         least = took;
         let before = granted.clone();
         let again = Wanted { session: Some(before.clone()), ..wanted.clone() };

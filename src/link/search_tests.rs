@@ -254,3 +254,17 @@ fn a_slow_opening_is_repeated_while_that_makes_it_faster_and_twice_at_most() {
         }
     }
 }
+
+/// The answer to an attempt that was just given up may be what comes, each time.
+#[test]
+fn an_opening_is_not_repeated_if_another_answer_would_count_from_the_same_attempt() {
+    let (_stop, stopped) = bounded(0);
+    let (address, told) = slow(vec![Duration::ZERO; 3]);
+    let wanted = Wanted { tick: Some(Duration::from_millis(2500)), ..wanted(true) };
+    let now = Moment::now();
+    let before = Moment::from_nanos(now.as_nanos() - 1_000_000_000);
+    wanted.attempts.note(before, now, Duration::from_secs(60));
+    let found = try_until_fast(&wanted, address, "", Duration::from_secs(30), &stopped);
+    let Ok(Dialed::Server { granted, .. }) = found else { panic!("{found:?}") };
+    assert_eq!((granted.sent, told.len()), (before, 1));
+}
