@@ -13,8 +13,8 @@ pub(super) struct Recent {
     opened: Option<(Moment, Moment, SocketAddr)>,
     /// When the server was heard last.
     heard: Option<Moment>,
-    /// The last time for which the server was silent though it was asked.
-    silence: Option<(Moment, Moment)>,
+    /// The last time for which a server was silent though it was asked, and which.
+    silence: Option<(Moment, Moment, SocketAddr)>,
     /// Since when there is no connection.
     cut: Option<Moment>,
     /// Since when heartbeats are refused, and with which error.
@@ -33,7 +33,7 @@ impl Recent {
     pub(super) fn answered(&mut self, sent: Moment, now: Moment, timeout: Duration) {
         let since = self.heard.replace(now).unwrap_or(now).max(sent);
         if now.since(since) > timeout / 6 {
-            self.silence = Some((since, now));
+            self.silence = self.opened.map(|(.., server)| (since, now, server));
         }
     }
 
@@ -68,7 +68,12 @@ impl Recent {
             return "no server has served it".to_owned();
         };
         let silent = unanswered.filter(|sent| now.since(*sent) > timeout / 6);
-        let what = if let Some((at, gap)) = self.paused.filter(|(at, _)| is_late(*at)) {
+        let troubles = [self.cut, self.refused.map(|(since, _)| since), silent];
+        let is_longest = |(at, gap): &(Moment, Duration)| {
+            troubles.iter().flatten().all(|since| now.since(*since.max(at)) <= *gap)
+        };
+        let pause = self.paused.filter(|(at, _)| is_late(*at)).filter(is_longest);
+        let what = if let Some((at, gap)) = pause {
             format!("this process was not running for {gap:.1?}, until {}", ago(at))
         } else if let Some(cut) = self.cut {
             format!("the connection to {server} was lost {}, and no other one was made", ago(cut))
@@ -81,7 +86,7 @@ impl Recent {
             )
         } else if let Some(sent) = silent {
             format!("{server} has not answered since {}", ago(sent))
-        } else if let Some((from, to)) = self.silence.filter(|(_, to)| is_late(*to)) {
+        } else if let Some((from, to, server)) = self.silence.filter(|(_, to, _)| is_late(*to)) {
             format!("{server} was silent for {:.1?}, until {}", to.since(from), ago(to))
         } else if is_late(opened) {
             format!(
@@ -140,6 +145,35 @@ mod tests {
             why(&recent, None).contains("this process was not running for 9.0s, until 1.0s ago")
         );
         assert!(why(&recent, None).ends_with("the session timeout is 12s"));
+    }
+
+    #[test]
+    fn a_short_pause_is_no_reason_if_something_else_has_lasted_longer_since() {
+        let now = at(110.0);
+        let mut recent = attached();
+        recent.paused(Duration::from_millis(1200), at(101.0));
+        assert!(recent.why_lapsed(T, None, now).contains("was not running for 1.2s"));
+        let silent = recent.why_lapsed(T, Some(at(103.0)), now);
+        assert!(silent.contains("has not answered since 7.0s ago"), "{silent}");
+        recent.cut(at(102.0));
+        let cut = recent.why_lapsed(T, None, now);
+        assert!(cut.contains("was lost 8.0s ago"), "{cut}");
+        // What was asked before a long pause could not be answered in it.
+        let mut recent = attached();
+        recent.paused(Duration::from_secs(8), at(109.0));
+        let paused = recent.why_lapsed(T, Some(at(100.0)), now);
+        assert!(paused.contains("was not running for 8.0s"), "{paused}");
+    }
+
+    #[test]
+    fn a_silence_is_told_of_the_server_that_was_silent() {
+        let mut recent = attached();
+        recent.answered(at(99.0), at(103.0), T);
+        recent.cut(at(103.5));
+        let server = SocketAddr::from(([127, 0, 0, 1], 2182));
+        recent.attached(&Granted { server, ..granted_at(at(104.0)) }, at(104.1));
+        let why = recent.why_lapsed(T, None, at(110.0));
+        assert!(why.contains("127.0.0.1:2181 was silent for 4.0s"), "{why}");
     }
 
     #[test]
