@@ -54,7 +54,8 @@ impl Granted {
 /// The tick that a grant of another session timeout than was asked for shows: a server that grants more
 /// has a minimum, by default two ticks; one that grants less has a maximum, by default twenty.
 pub(super) fn tick_shown(asked: Duration, by_server: Duration) -> Duration {
-    match by_server.cmp(&asked) {
+    // A server is asked for whole milliseconds.
+    match by_server.as_millis().cmp(&asked.as_millis()) {
         Ordering::Greater => by_server / 2,
         Ordering::Less => by_server / 20,
         Ordering::Equal => Duration::ZERO,

@@ -216,6 +216,18 @@ fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
     assert_eq!(believable(days, days), days, "as it was asked for");
 }
 
+/// Servers count in milliseconds: what is granted is what was asked for.
+#[test]
+fn a_fraction_of_a_millisecond_shows_no_maximum() {
+    let mut wanted = wanted(false);
+    wanted.timeout = Duration::from_micros(4_000_500);
+    let bytes = [response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
+    let (Ok(Dialed::Server { granted, .. }), _) = dialled_for(&wanted, &bytes, 100) else {
+        panic!("no session")
+    };
+    assert_eq!(granted.shown, Duration::ZERO);
+}
+
 #[test]
 fn a_new_session_that_is_of_no_use_is_closed() {
     let close = Frame::request(1, op::CLOSE_SESSION).finish();
