@@ -9,23 +9,33 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::granted::Granted;
 use crate::rt::{Moment, Mutex};
+
+/// What the link has to know of attempts while the search goes on.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A server is asked to continue the session, at that time.
+    Sending(Moment),
+    /// A server has granted it, and is asked for it again.
+    Granted(Granted),
+}
 
 /// The attempts of one session, at any address.
 pub(crate) struct Attempts {
     /// When each was sent that was given up, and when that was.
     given_up: Mutex<VecDeque<(Moment, Moment)>>,
-    on_sending: Box<dyn Fn(Moment) + Send + Sync>,
+    on_news: Box<dyn Fn(News) + Send + Sync>,
 }
 
 impl Attempts {
-    /// Has a function called when an attempt is about to be sent.
-    pub(super) fn new(on_sending: impl Fn(Moment) + Send + Sync + 'static) -> Attempts {
-        Attempts { given_up: Mutex::default(), on_sending: Box::new(on_sending) }
+    /// Has a function called with the news.
+    pub(super) fn new(on_news: impl Fn(News) + Send + Sync + 'static) -> Attempts {
+        Attempts { given_up: Mutex::default(), on_news: Box::new(on_news) }
     }
 
-    pub(super) fn sending(&self, now: Moment) {
-        (self.on_sending)(now);
+    pub(super) fn tell(&self, news: News) {
+        (self.on_news)(news);
     }
 
     /// Notes an attempt that is given up now. Those that were given up more than `kept` ago no longer count.

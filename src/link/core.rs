@@ -229,6 +229,18 @@ impl LinkCore {
         }
     }
 
+    /// A server has granted the session anew, on a connection that will not be used.
+    pub(crate) fn renewed(&mut self, granted: Granted, now: Moment) {
+        let is_in_time = self.ended.is_none() && now < self.lease.end();
+        let before = self.granted.as_ref().filter(|before| before.session == granted.session);
+        if let Some(before) = before.filter(|_| is_in_time && !self.attached) {
+            // Grants are compared when a connection is used.
+            let granted = Granted { by_server: before.by_server, ..granted.since(before) };
+            self.lease.restart(granted.terms(), granted.sent, now);
+            self.granted = Some(granted);
+        }
+    }
+
     /// A server is asked to continue the session, at that time. Servers grant different session timeouts,
     /// of which the `least` counts until the answer says more.
     pub(crate) fn attempted(&mut self, sent: Moment, least: Duration) {

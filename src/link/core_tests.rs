@@ -506,6 +506,31 @@ fn an_attempt_at_servers_that_grant_less_ends_the_lease_sooner_unless_its_answer
     }
 }
 
+/// A slow opening is asked for again, and that may be slow, too.
+#[test]
+fn a_grant_renews_the_lease_though_its_connection_is_not_used() {
+    let grant = |sent| Granted { timeout: T / 2, by_server: T / 2, ..granted(sent) };
+    let mut core = attached();
+    core.detach(seconds(18.));
+    core.renewed(grant(seconds(18.)), seconds(21.));
+    assert_eq!((core.lease_end(), core.is_attached()), (seconds(24.), false));
+    core.renewed(granted(seconds(19.)), seconds(23.));
+    assert_eq!(core.lease_end(), seconds(25.), "the least grant counts");
+    core.attempted(seconds(20.), Duration::from_secs(4));
+    assert_eq!(core.lease_end(), seconds(24.));
+    core.tick(seconds(24.)).unwrap();
+    assert_eq!(core.ended(), Some(End::Lapsed));
+    // Too late, and of another session.
+    for (session, now) in [(0x77, 22.), (0x78, 21.)] {
+        let mut core = attached();
+        core.detach(seconds(18.));
+        core.renewed(Granted { session, ..granted(seconds(18.)) }, seconds(now));
+        assert_eq!(core.lease_end(), seconds(22.));
+        core.tick(seconds(22.)).unwrap();
+        assert_eq!(core.ended(), Some(End::Lapsed));
+    }
+}
+
 /// Lets some session timeouts pass; of each hundred heartbeats, so many are refused. Returns how many were
 /// sent, and whether the lease has lasted.
 fn with_refusals(percent: u64, timeouts: u32, seed: u64) -> (u32, bool) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::access::Access;
-use super::attempts::Attempts;
+use super::attempts::{Attempts, News};
 use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use super::granted::{Granted, tick_shown};
 use super::reattachment::ends_with_its_connection;
@@ -116,7 +116,7 @@ fn greet(
     };
     let sent = Moment::now();
     if wanted.session.is_some() {
-        wanted.attempts.sending(sent);
+        wanted.attempts.tell(News::Sending(sent));
     }
     let answer = stream
         .send_all(&request.encode())

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::access::Access;
+use super::attempts::News;
 use super::core::{FlushMark, OnReply};
 use super::handshake::Dialed;
 use super::resolver::Resolver;
-use crate::rt::Moment;
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
 
@@ -60,10 +60,8 @@ pub(super) enum Command {
     /// Requests that are sent back to back.
     Verbs(Vec<Outgoing>),
     FlushMark(FlushMark),
-    /// A server is asked to continue the session.
-    Attempted {
-        sent: Moment,
-    },
+    /// Of the search for a server that continues the session.
+    News(News),
     /// Make the connection anew, if nothing waits for an answer.
     Reconnect,
     Dialed {

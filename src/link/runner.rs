@@ -12,7 +12,7 @@ use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
 use super::access::Access;
-use super::attempts::Attempts;
+use super::attempts::{Attempts, News};
 use super::core::Incoming;
 use super::granted;
 use super::handshake::{Dialed, Wanted};
@@ -69,8 +69,8 @@ impl Runner {
         (waker, woken): (&Arc<Waker>, UnixStream),
     ) -> Runner {
         let (commands_to, thread) = (to_self.clone(), Arc::clone(waker));
-        let attempts = Attempts::new(move |sent| {
-            if commands_to.send(Command::Attempted { sent }).is_ok() {
+        let attempts = Attempts::new(move |news| {
+            if commands_to.send(Command::News(news)).is_ok() {
                 thread.wake();
             }
         });
@@ -399,7 +399,8 @@ impl Runner {
             match command {
                 Command::Verbs(verbs) => line.ask(verbs),
                 Command::FlushMark(mark) => line.core.mark(mark),
-                Command::Attempted { sent } => {
+                Command::News(News::Granted(granted)) => line.core.renewed(granted, Moment::now()),
+                Command::News(News::Sending(sent)) => {
                     if let Some(least) = self.config.resolver.least_grant() {
                         line.core.attempted(sent, least);
                     }

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::attempts::News;
 use super::frame::Frame;
 use super::handshake::{Dialed, Failure, Wanted, is_stopped, try_address};
 use super::resolver::Resolver;
@@ -250,6 +251,8 @@ fn try_until_fast(
         }
         least = took;
         let before = granted.clone();
+        // The lease that there is may end before the next answer, which may be slow, too.
+        wanted.attempts.tell(News::Granted(before.clone()));
         let again = Wanted { session: Some(before.clone()), ..wanted.clone() };
         match try_address(&again, address, name, limit, stopped) {
             Ok(Dialed::Server { stream, granted }) => {

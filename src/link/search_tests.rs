@@ -12,6 +12,7 @@ use super::super::handshake::properties::{SESSION, auth_reply, response, wanted}
 use super::super::{access::Access, sasl::Sasl};
 use super::*;
 use crate::connect_string::Host;
+use crate::link::attempts::Attempts;
 use crate::link::frame::ConnectResponse;
 use crate::wire_values::{code, xid};
 
@@ -267,4 +268,26 @@ fn an_opening_is_not_repeated_if_another_answer_would_count_from_the_same_attemp
     let found = try_until_fast(&wanted, address, "", Duration::from_secs(30), &stopped);
     let Ok(Dialed::Server { granted, .. }) = found else { panic!("{found:?}") };
     assert_eq!((granted.sent, told.len()), (before, 1));
+}
+
+/// The repetition may take long, too, and meanwhile the session goes on.
+#[test]
+fn a_grant_is_told_before_the_opening_is_repeated() {
+    let (_stop, stopped) = bounded(0);
+    let (slow_one, fast) = (Duration::from_millis(600), Duration::ZERO);
+    let (address, _told) = slow(vec![slow_one, fast]);
+    let (tell, told) = bounded(10);
+    let attempts = Attempts::new(move |news| tell.send(news).unwrap());
+    let wanted = Wanted {
+        tick: Some(Duration::from_millis(2500)),
+        attempts: Arc::new(attempts),
+        ..wanted(true)
+    };
+    let found = try_until_fast(&wanted, address, "", Duration::from_secs(30), &stopped);
+    assert!(matches!(found, Ok(Dialed::Server { .. })), "{found:?}");
+    let news: Vec<News> = told.try_iter().collect();
+    let [News::Sending(first), News::Granted(granted), News::Sending(_)] = &news[..] else {
+        panic!("{news:?}")
+    };
+    assert_eq!(granted.sent, *first);
 }
