@@ -7,6 +7,7 @@
 //!   not heard of yet.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::granted::Granted;
@@ -25,13 +26,19 @@ pub(crate) enum News {
 pub(crate) struct Attempts {
     /// When each was sent that was given up, and when that was.
     given_up: Mutex<VecDeque<(Moment, Moment)>>,
+    /// Whether there ever was one.
+    is_in_doubt: AtomicBool,
     on_news: Box<dyn Fn(News) + Send + Sync>,
 }
 
 impl Attempts {
     /// Has a function called with the news.
     pub(super) fn new(on_news: impl Fn(News) + Send + Sync + 'static) -> Attempts {
-        Attempts { given_up: Mutex::default(), on_news: Box::new(on_news) }
+        Attempts {
+            given_up: Mutex::default(),
+            is_in_doubt: AtomicBool::new(false),
+            on_news: Box::new(on_news),
+        }
     }
 
     pub(super) fn tell(&self, news: News) {
@@ -40,11 +47,18 @@ impl Attempts {
 
     /// Notes an attempt that is given up now. Those that were given up more than `kept` ago no longer count.
     pub(super) fn note(&self, sent: Moment, now: Moment, kept: Duration) {
+        self.is_in_doubt.store(true, Ordering::Release);
         let mut all = self.given_up.lock();
         while all.front().is_some_and(|(_, given_up)| given_up.plus(kept) < now) {
             all.pop_front();
         }
         all.push_back((sent, now));
+    }
+
+    /// Whether the leader may hear of an attempt that was given up, even much later: its server may have
+    /// been frozen.
+    pub(super) fn are_in_doubt(&self) -> bool {
+        self.is_in_doubt.load(Ordering::Acquire)
     }
 
     /// When the request was sent at the earliest that is answered by the answer to an attempt sent at
@@ -73,7 +87,7 @@ mod tests {
     #[test]
     fn an_answer_may_be_that_to_an_attempt_given_up_shortly_before() {
         let (all, settle_time) = (Attempts::new(drop), Duration::from_secs(3));
-        assert_eq!(all.earliest(at(9), settle_time), at(9));
+        assert_eq!((all.earliest(at(9), settle_time), all.are_in_doubt()), (at(9), false));
         all.note(at(1), at(2), Duration::from_secs(10));
         all.note(at(4), at(5), Duration::from_secs(10));
         for (sent, earliest) in [(4, 1), (5, 4), (7, 4), (8, 8)] {
@@ -81,5 +95,6 @@ mod tests {
         }
         all.note(at(20), at(21), Duration::from_secs(10));
         assert_eq!(all.given_up.lock().len(), 1, "those of long ago are forgotten");
+        assert!(all.are_in_doubt());
     }
 }

@@ -39,6 +39,12 @@ impl Granted {
         Terms { timeout: self.timeout, tick: expected.max(self.shown.min(most)) }
     }
 
+    /// As if no more had been granted: the leader may have been told of less, or may still be.
+    pub(super) fn at_most(self, least: Duration) -> Granted {
+        let (timeout, by_server) = (self.timeout.min(least), self.by_server.min(least));
+        Granted { timeout, by_server, ..self }
+    }
+
     /// What holds after the session has been granted anew. The leader takes the last report of its
     /// timeout, whichever server that is from, so the least counts.
     pub(super) fn since(self, before: &Granted) -> Granted {
@@ -179,6 +185,15 @@ pub(super) mod tests {
             assert_eq!((granted.timeout, granted.by_server), (seconds(4), seconds(4)));
             assert_eq!(granted.shown, seconds(10));
             assert_eq!(granted.terms().tick, seconds(6), "as it was stated");
+        }
+    }
+
+    #[test]
+    fn no_more_counts_than_what_the_leader_may_be_told() {
+        let seconds = Duration::from_secs;
+        for (least, counts) in [(4, 4), (20, 12)] {
+            let granted = granted_at(Moment::ZERO).at_most(seconds(least));
+            assert_eq!((granted.timeout, granted.by_server), (seconds(counts), seconds(counts)));
         }
     }
 

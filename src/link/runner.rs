@@ -469,6 +469,11 @@ impl Runner {
                 self.config.resolver.outage.over(now);
                 let by_server = granted.by_server;
                 self.config.resolver.note_grant(by_server);
+                let least = self.config.resolver.least_grant();
+                let granted = match least.filter(|_| self.attempts.are_in_doubt()) {
+                    Some(least) => granted.at_most(least),
+                    None => granted,
+                };
                 line.core.attach(granted, now);
                 let Some(granted) = line.core.granted() else { return };
                 *self.shared.info.lock() = Info {

@@ -254,7 +254,8 @@ fn try_until_fast(
         // The lease that there is may end before the next answer, which may be slow, too.
         wanted.attempts.tell(News::Granted(before.clone()));
         let again = Wanted { session: Some(before.clone()), ..wanted.clone() };
-        match try_address(&again, address, name, limit, stopped) {
+        // One that is not much faster is not worth what it takes of the lease.
+        match try_address(&again, address, name, limit.min(took / 2), stopped) {
             Ok(Dialed::Server { stream, granted }) => {
                 found = Ok(Dialed::Server { stream, granted: granted.since(&before) });
             }
