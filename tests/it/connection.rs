@@ -21,7 +21,7 @@ use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::transport::{Transport, secure_hosts};
 use crate::support::{
-    connecting, eventually, got_nothing, in_background, mutex, mutex_builder, nodes_of,
+    Raise, connecting, eventually, got_nothing, in_background, mutex, mutex_builder, nodes_of,
     processor_time, skip_before, skip_unless_alone, skip_without_server, skip_without_zookeeper,
     waiting,
 };
@@ -60,15 +60,6 @@ fn states(zk: &Client) -> Receiver<SessionState> {
 fn expect_states(told: &Receiver<SessionState>, expected: &[SessionState]) {
     for state in expected {
         assert_eq!(told.recv_timeout(AMPLE), Ok(*state));
-    }
-}
-
-/// Raises a flag when dropped, so that the threads of a scope end even if the test fails.
-struct Raise<'a>(&'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -15,8 +15,7 @@ use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::transport::Transport;
 use crate::support::{
-    alone, connecting, eventually, mutex, skip_before, skip_without_server, threads_named,
-    unique_base,
+    Raise, alone, connecting, eventually, mutex, skip_without_server, threads_named, unique_base,
 };
 
 /// Ample time for steps whose duration a test does not check.
@@ -82,129 +81,6 @@ fn losses(guard: &LockGuard) -> Receiver<(Instant, LossReason)> {
     let (tell, told) = channel();
     guard.on_lost(move |why| tell.send((Instant::now(), why)).unwrap());
     told
-}
-
-/// Raises a flag when dropped, so that the threads of a scope end even if the test fails.
-struct Raise<'a>(&'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// What a client of the follower does meanwhile.
-#[derive(Clone, Copy, Debug)]
-enum Load {
-    Idle,
-    Reads,
-    Writes,
-}
-
-/// Loses a lock through a follower that is about to be cut off; checks that the client's own clock
-/// reports the loss before the leader expires the session, and prints by how much.
-fn lose_by_own_clock(trio: &Trio, follower: usize, load: Load, cut: &Receiver<Instant>) -> Client {
-    let zk = connecting(&trio.servers.node(follower).hosts())
-        .session_timeout(Duration::from_secs(2))
-        // A call that gets no answer ends soon.
-        .connect_timeout(Duration::from_secs(3))
-        .connect()
-        .unwrap();
-    let name = format!("{load:?}");
-    let guard = trio.lock(&zk, &name).lock().unwrap();
-    let lost = losses(&guard);
-    let mut by_leader = trio.raw(trio.servers.leader());
-    let stop = &AtomicBool::new(false);
-    let (mut held_until, mut gone) = (Instant::now(), None);
-    thread::scope(|scope| {
-        let _at_the_end = Raise(stop);
-        let busy = trio.lock(&zk, &format!("{name}-busy"));
-        scope.spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                match load {
-                    Load::Idle => return,
-                    // Their results do not matter: they will fail.
-                    Load::Reads => drop(busy.contenders()),
-                    Load::Writes => drop(busy.try_lock_for(Duration::from_millis(100))),
-                }
-                thread::sleep(Duration::from_millis(5));
-            }
-        });
-        while gone.is_none() {
-            let (asked, held) = (Instant::now(), guard.is_held());
-            if by_leader.exists(guard.path()).unwrap().is_none() {
-                assert!(!held, "{load:?}: held when the leader had expired it");
-                gone = Some(Instant::now());
-            } else if held {
-                held_until = asked;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-    });
-    let (gone, cut) = (gone.unwrap(), cut.recv_timeout(AMPLE).unwrap());
-    assert!(held_until > cut, "{load:?}: lost before the fault");
-    let (told, why) = lost.recv_timeout(AMPLE).unwrap();
-    assert_eq!(why, LossReason::LeaseExpired);
-    assert!(told <= gone, "{load:?}: on_lost was called {:?} too late", told - gone);
-    println!("{load:?}: held {:?}, told {:?}, gone {:?}", held_until - cut, told - cut, gone - cut);
-    zk
-}
-
-/// How long the follower goes on before it notices.
-const UNNOTICED: Duration = Duration::from_secs(10);
-
-fn cut_off_from_the_leader(test: &str, tick: u32) {
-    let sync_limit = u32::try_from(UNNOTICED.as_millis()).unwrap() / tick;
-    let options = Options { tick, sync_limit, ..Options::default() };
-    let trio = Trio::start(test, &options);
-    let follower = trio.servers.all_followers()[0];
-    let mut by_follower = trio.raw(follower);
-    by_follower.sync("/").unwrap();
-    let clients = thread::scope(|scope| {
-        let (cuts, losing): (Vec<_>, Vec<_>) = [Load::Idle, Load::Reads, Load::Writes]
-            .map(|load| {
-                let (tell, cut) = channel();
-                let trio = &trio;
-                let losing = scope.spawn(move || lose_by_own_clock(trio, follower, load, &cut));
-                (tell, losing)
-            })
-            .into_iter()
-            .unzip();
-        let mut raw = trio.raw(trio.servers.leader());
-        eventually(AMPLE, "all to hold", || {
-            ["Idle", "Reads", "Writes"].iter().all(|name| {
-                let node = format!("{}/{name}", trio.base);
-                raw.get_children(&node).is_ok_and(|children| !children.is_empty())
-            })
-        });
-        // Lets the requests that opened the sessions become too old to renew a lease.
-        thread::sleep(Duration::from_millis(2300));
-        trio.servers.cut_from_leader(follower);
-        let cut = Instant::now();
-        cuts.iter().for_each(|tell| tell.send(cut).unwrap());
-        losing.into_iter().map(|one| one.join().unwrap()).collect::<Vec<Client>>()
-    });
-    by_follower.ping().unwrap();
-    let idle = by_follower.get_children(&format!("{}/Idle", trio.base)).unwrap();
-    assert_eq!(idle.len(), 1, "the follower has learned of the expiry: the test proves nothing");
-    trio.servers.heal(follower);
-    drop(by_follower);
-    trio.finish(clients);
-}
-
-#[test]
-fn s28a_cut_off_from_the_leader_the_own_clock_is_first() {
-    skip_without_server!();
-    skip_before!(3, 5, "notice at once that they are cut off");
-    cut_off_from_the_leader("s28a", 200);
-}
-
-/// The session timeout is the shortest that a server grants by default: two ticks.
-#[test]
-fn s28a_cut_off_from_the_leader_with_a_time_out_of_two_ticks() {
-    skip_without_server!();
-    skip_before!(3, 5, "notice at once that they are cut off");
-    cut_off_from_the_leader("s28a-ticks", 1000);
 }
 
 /// A number in the ensemble that only the lock's holder may change, in two steps.

@@ -20,7 +20,7 @@ use crate::support::raw::{self, Kind};
 use crate::support::site::Site;
 use crate::support::stopwatch::{Moment, Stopwatch};
 use crate::support::{
-    QUIET, connecting, eventually, got_nothing, is_unanswered, kind, last, own_task,
+    QUIET, Raise, connecting, eventually, got_nothing, is_unanswered, kind, last, own_task,
     skip_without_server, strict, timed, wait_until_asleep, waiting,
 };
 
@@ -155,15 +155,6 @@ fn losses(guard: &LockGuard) -> Receiver<LossReason> {
     let (tell, told) = channel();
     guard.on_lost(move |why| tell.send(why).unwrap());
     told
-}
-
-/// Raises a flag when dropped, so that the threads of a scope end even if the test fails.
-struct Raise<'a>(&'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 // ----- which locks share a node, and what it costs

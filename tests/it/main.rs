@@ -25,7 +25,7 @@ mod costs; // requests, threads, memory and processor time
 mod double_barrier; // scenarios 76–78
 mod down_or_taken; // scenarios 17 and 18: an outage is not taken for other holders
 mod election; // scenarios 73–75
-mod ensemble; // scenarios 28a, 34, 34a: three nodes
+mod ensemble; // scenarios 34 and 34a: three nodes
 mod fenced; // transactions of guards
 mod group; // scenario 80: group membership
 mod handover; // threads of one client that share a node
@@ -34,6 +34,7 @@ mod hosts; // servers that are replaced, or have lost their data
 mod interop; // scenarios 71 and 72: lock paths shared with other clients
 mod keeper; // scenarios 23–25 and 34a at servers that are not ZooKeeper
 mod lease; // how long locks stay certain: outages, pauses, throttling, servers with unequal limits
+mod lease_losses; // scenario 28a: the own clock is first, whichever server is cut off
 mod limits; // scenarios 14–22: trying, timeouts, cancelling
 mod logger; // a program's logger that panics
 mod multi_lock; // scenarios 5 and 64–67: reentrant locks and multi-locks

@@ -119,7 +119,7 @@ impl Ground {
                     namespaces.find(other, node);
                 }
             }
-            None => (0..count).for_each(|node| self.ensemble.heal(node)),
+            None => self.ensemble.heal_all(),
         }
     }
 }

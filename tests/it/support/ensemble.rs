@@ -35,6 +35,11 @@ pub(crate) struct Options {
     pub(crate) unequal: Vec<Unequal>,
     /// Whether the last member only observes: it follows the leader without a vote.
     pub(crate) observer: bool,
+    /// Whether the observer reaches the leader only through a follower, its observer master.
+    pub(crate) observer_master: bool,
+    /// Whether members reach each other through proxies for elections, too, so that the leader can be
+    /// cut off. Those of lower numbers cannot be started again: only higher ones connect to them.
+    pub(crate) election_proxies: bool,
     /// Whether members that are cut off from the others go on, for readers that ask for that.
     pub(crate) read_only: bool,
     /// Where the jars of each member are, if they differ.
@@ -58,6 +63,8 @@ impl Default for Options {
             min_session: 200,
             unequal: Vec::new(),
             observer: false,
+            observer_master: false,
+            election_proxies: false,
             read_only: false,
             jars: Vec::new(),
         }
@@ -85,6 +92,8 @@ pub(crate) struct Ensemble {
     nodes: Vec<Server>,
     /// The proxies, keyed by the member that connects and the member it connects to.
     quorum: BTreeMap<(usize, usize), Proxy>,
+    /// Those for elections, if there are any: only the higher member connects.
+    elections: BTreeMap<(usize, usize), Proxy>,
 }
 
 impl Ensemble {
@@ -95,22 +104,33 @@ impl Ensemble {
     pub(crate) fn start(count: usize, options: &Options) -> io::Result<Ensemble> {
         let quorum_ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
         let election_ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
-        let mut quorum = BTreeMap::new();
+        let proxy = |port: u16, patience| {
+            Proxy::raw(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), patience)
+        };
+        let (mut quorum, mut elections) = (BTreeMap::new(), BTreeMap::new());
         for from in 0..count {
             for to in (0..count).filter(|to| *to != from) {
-                let target = SocketAddr::from((Ipv4Addr::LOCALHOST, quorum_ports[to]));
-                quorum.insert((from, to), Proxy::raw(target, LEADER_LISTENS));
+                quorum.insert((from, to), proxy(quorum_ports[to], LEADER_LISTENS));
+                if options.election_proxies && from > to {
+                    elections.insert((from, to), proxy(election_ports[to], Duration::ZERO));
+                }
             }
         }
-
-        let mut nodes = Vec::new();
+        let master_ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
+        let mut ensemble = Ensemble { nodes: Vec::new(), quorum, elections };
         for node in 0..count {
             let mut builder = options.member(node, free_port());
             for other in 0..count {
-                let port = quorum
-                    .get(&(node, other))
-                    .map_or(quorum_ports[other], |proxy| proxy.addr().port());
-                let election = election_ports[other];
+                let port = match ensemble.quorum.get(&(node, other)) {
+                    Some(proxy) => proxy.addr().port(),
+                    None => quorum_ports[other],
+                };
+                let election = match ensemble.elections.get(&(node, other)) {
+                    Some(proxy) => proxy.addr().port(),
+                    // The higher one, told of a lower one, would connect to that without a proxy.
+                    None if options.election_proxies && node < other => free_port(),
+                    None => election_ports[other],
+                };
                 let is_observer = options.observer && other + 1 == count;
                 let kind = if is_observer { ":observer" } else { "" };
                 builder =
@@ -122,12 +142,36 @@ impl Ensemble {
             if let Some(jars) = options.jars.get(node) {
                 builder = builder.jars(jars);
             }
+            if options.observer_master {
+                let observes = node + 1 == count;
+                let port = if observes {
+                    ensemble.to_master(node, &master_ports)
+                } else {
+                    master_ports[node]
+                };
+                builder = builder.extra(format!("observerMasterPort={port}"));
+            }
+            if options.election_proxies {
+                // By default a member that was alone for long asks the others once in a minute.
+                builder = builder.property("zookeeper.fastleader.maxNotificationInterval=1000");
+            }
             if options.read_only {
                 builder = builder.property("readonlymode.enabled=true");
             }
-            nodes.push(Transport::wanted().server(builder).launch()?);
+            ensemble.nodes.push(Transport::wanted().server(builder).launch()?);
         }
-        Ensemble { nodes, quorum }.started()
+        ensemble.started()
+    }
+
+    /// Leads the observer's link with the first follower to that follower's port for observers, and
+    /// returns where the observer finds it: it looks for masters at one port of all members.
+    fn to_master(&self, observer: usize, ports: &[u16]) -> u16 {
+        let master = self.wait_for("an observer master", |modes| {
+            modes.followers.first().copied().filter(|_| modes.followers.len() + 1 == observer)
+        });
+        let link = &self.quorum[&(observer, master)];
+        link.set_target(SocketAddr::from((Ipv4Addr::LOCALHOST, ports[master])));
+        link.addr().port()
     }
 
     /// Starts a member at each of these places, which have addresses of their own, without proxies
@@ -144,7 +188,7 @@ impl Ensemble {
             }
             nodes.push(Transport::wanted().server(builder).launch()?);
         }
-        Ensemble { nodes, quorum: BTreeMap::new() }.started()
+        Ensemble { nodes, quorum: BTreeMap::new(), elections: BTreeMap::new() }.started()
     }
 
     fn started(self) -> io::Result<Ensemble> {
@@ -206,6 +250,23 @@ impl Ensemble {
         self.links_of(follower).for_each(Proxy::black_hole);
     }
 
+    /// Cuts the leader off from its followers, silently, and returns which member it is. It goes on
+    /// serving clients until it notices, after `syncLimit` ticks, when the others choose a new leader.
+    ///
+    /// # Panics
+    /// Without [`election_proxies`](Options::election_proxies): a follower might follow it again.
+    pub(crate) fn cut_off_the_leader(&self) -> usize {
+        assert!(!self.elections.is_empty(), "members reach each other for elections");
+        let leader = self.leader();
+        let is_its = |(from, to): &(usize, usize)| *from == leader || *to == leader;
+        let links = self.quorum.iter().filter(|(ends, _)| is_its(ends));
+        links.for_each(|(_, proxy)| proxy.black_hole());
+        // Held back instead: if these connections were lost, not all members could make new ones.
+        let links = self.elections.iter().filter(|(ends, _)| is_its(ends));
+        links.for_each(|(_, proxy)| proxy.hold());
+        leader
+    }
+
     /// Like [`cut_from_leader`](Ensemble::cut_from_leader), but what was sent meanwhile arrives after
     /// [`heal`](Ensemble::heal).
     pub(crate) fn hold_up_from_leader(&self, follower: usize) {
@@ -216,6 +277,11 @@ impl Ensemble {
     /// [`hold_up_from_leader`](Ensemble::hold_up_from_leader), without waiting for the effect.
     pub(crate) fn heal(&self, follower: usize) {
         self.links_of(follower).for_each(Proxy::pass);
+    }
+
+    /// Lets all members reach each other again, without waiting for the effect.
+    pub(crate) fn heal_all(&self) {
+        self.quorum.values().chain(self.elections.values()).for_each(Proxy::pass);
     }
 
     /// The proxies from a member to the quorum ports of the others.

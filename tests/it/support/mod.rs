@@ -28,7 +28,7 @@ use std::env;
 use std::fs;
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -196,6 +196,15 @@ pub(crate) fn processor_time() -> Duration {
     let ticks = after_name.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap());
     // In hundredths of a second, on every Linux.
     Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+/// Raises a flag when dropped, so that the threads of a scope end even if the test fails.
+pub(crate) struct Raise<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Runs `call` on a new thread, and returns once that thread waits for another one or the server.
