@@ -241,7 +241,8 @@ fn try_until_fast(
     for _ in 0..2 {
         let Ok(Dialed::Server { granted, .. }) = &found else { break };
         let took = Moment::now().since(granted.sent);
-        if took >= least || !granted.terms().is_slow(took) {
+        // One that took longer than the session timeout is too far away: that is told.
+        if took >= least.min(granted.timeout) || !granted.terms().is_slow(took) {
             break;
         }
         // If another answer would count from the same earlier attempt, it would only cost time.

@@ -225,7 +225,10 @@ fn a_wrong_address_among_three_right_ones_costs_nothing() {
         hosts.push(wrong.hosts());
         zk.set_hosts(&hosts.join(",")).unwrap();
         // Each time, any of the others may be asked first.
-        for _ in 0..10 {
+        for round in 0..100 {
+            if round >= 10 && (!grants || wrong.opened() > 0) {
+                break;
+            }
             let connections = || right.iter().map(Proxy::connections).sum::<usize>();
             let before = connections();
             right.iter().for_each(Proxy::cut);
