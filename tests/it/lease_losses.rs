@@ -284,8 +284,8 @@ impl Scene {
                 .iter()
                 .zip(grants)
                 .filter_map(|(holder, grant)| self.judge(holder, &grant, cut, &watch));
-            let losses = losses.collect();
-            self.check_that_the_server_has_not_learned_it(&route);
+            let losses: Vec<Loss> = losses.collect();
+            self.check_that_the_server_has_not_learned_of(&losses, &route);
             // Ends the calls that are under way.
             self.servers.heal_all();
             route.doors.iter().for_each(Proxy::pass);
@@ -373,8 +373,9 @@ impl Scene {
     }
 
     /// Otherwise the fault was over before the locks were lost.
-    fn check_that_the_server_has_not_learned_it(&self, route: &Route) {
-        if matches!(self.fault, Fault::CutFollower | Fault::CutObserver) {
+    fn check_that_the_server_has_not_learned_of(&self, losses: &[Loss], route: &Route) {
+        let is_cut_off = matches!(self.fault, Fault::CutFollower | Fault::CutObserver);
+        if is_cut_off && !losses.is_empty() {
             let nodes = self.servers.node(route.server).counter("zk_ephemerals_count");
             assert!(nodes > 0, "the server has learned of the losses");
         }
@@ -529,5 +530,6 @@ fn of_sessions_that_moved_to_a_server_that_grants_more() {
 #[test]
 fn of_clients_of_a_deposed_leader() {
     skip_without_server!();
+    skip_before!(3, 5, "choose no leader if only the higher of two members connects to the other");
     none_is_late(Fault::DeposedLeader, &[(500, &[2_000])]);
 }
