@@ -240,25 +240,12 @@ fn a_new_session_that_is_of_no_use_is_closed() {
     }
 }
 
-/// What the client asked for, if the server sends nothing.
+/// The session timeout that the client asked for, if the server sends nothing.
 fn asked(wanted: &Wanted) -> Duration {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    let (_stop, stopped) = bounded(0);
-    thread::scope(|scope| {
-        let server = scope.spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut prefix = [0; 4];
-            stream.read_exact(&mut prefix).unwrap();
-            let mut frame = vec![0; u32::from_be_bytes(prefix) as usize];
-            stream.read_exact(&mut frame).unwrap();
-            let timeout = ConnectRequest::read(&frame).unwrap().timeout;
-            Duration::from_millis(timeout.unsigned_abs().into())
-        });
-        let found = try_address(wanted, address, "", Duration::from_secs(10), &stopped);
-        assert!(found.is_err(), "{found:?}");
-        server.join().unwrap()
-    })
+    let (found, told) = dialled_for(wanted, &[], 1);
+    assert!(found.is_err(), "{found:?}");
+    let timeout = ConnectRequest::read(&told[4..]).unwrap().timeout;
+    Duration::from_millis(timeout.unsigned_abs().into())
 }
 
 #[test]

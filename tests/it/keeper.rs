@@ -97,6 +97,23 @@ pub(crate) fn s23_a_blip_is_a_lost_lock_where_sessions_end_with_their_connection
     ends(site, [zk]);
 }
 
+/// Holds the lock for a moment, until told to stop; counts how often, and that no other holds it.
+fn hold_again_and_again(
+    lock: &DistributedLock,
+    inside: &AtomicBool,
+    stop: &AtomicBool,
+    rounds: &AtomicU64,
+) {
+    while !stop.load(Ordering::SeqCst) {
+        let guard = lock.lock().unwrap();
+        assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
+        thread::yield_now();
+        inside.store(false, Ordering::SeqCst);
+        rounds.fetch_add(1, Ordering::SeqCst);
+        drop(guard);
+    }
+}
+
 /// Never two hold it.
 #[test]
 pub(crate) fn s23_a_lost_lock_is_acquired_again_when_the_server_has_ended_its_session() {
@@ -109,16 +126,7 @@ pub(crate) fn s23_a_lost_lock_is_acquired_again_when_the_server_has_ended_its_se
         for zk in &clients {
             let (lock, inside, stop, rounds) =
                 (strict(zk, &site.base, "a"), &inside, &stop, &rounds);
-            scope.spawn(move || {
-                while !stop.load(Ordering::SeqCst) {
-                    let guard = lock.lock().unwrap();
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
-                    thread::yield_now();
-                    inside.store(false, Ordering::SeqCst);
-                    rounds.fetch_add(1, Ordering::SeqCst);
-                    drop(guard);
-                }
-            });
+            scope.spawn(move || hold_again_and_again(&lock, inside, stop, rounds));
         }
         for _ in 0..3 {
             let before = rounds.load(Ordering::SeqCst);
@@ -182,16 +190,7 @@ pub(crate) fn s34a_in_a_rolling_restart_locks_are_lost_and_never_two_hold_one() 
         for zk in &clients {
             let lock = strict(zk, &base, "a");
             let (rounds, inside, stop) = (&rounds, &inside, &stop);
-            scope.spawn(move || {
-                while !stop.load(Ordering::SeqCst) {
-                    let guard = lock.lock().unwrap();
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two holders at once");
-                    thread::yield_now();
-                    inside.store(false, Ordering::SeqCst);
-                    rounds.fetch_add(1, Ordering::SeqCst);
-                    drop(guard);
-                }
-            });
+            scope.spawn(move || hold_again_and_again(&lock, inside, stop, rounds));
         }
         for node in 0..3 {
             servers.node(node).restart();
