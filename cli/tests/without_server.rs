@@ -59,9 +59,9 @@ fn settings_come_from_files_below_the_environment() {
         said(command.output().unwrap())
     };
     let (code, _, err) = test("UNUSED", "");
-    assert!(code == 69 && err.contains("127.0.0.1:1: "), "{code} {err}");
+    assert!(code == 69 && err.contains("127.0.0.1:1"), "{code} {err}");
     let (code, _, err) = test("ZKLOCK_HOSTS", "127.0.0.1:2");
-    assert!(code == 69 && err.contains("127.0.0.1:2: "), "{code} {err}");
+    assert!(code == 69 && err.contains("127.0.0.1:2"), "{code} {err}");
     fs::write(folder.join("zklock.toml"), "hots = \"x\"").unwrap();
     let (code, _, err) = test("UNUSED", "");
     assert!(code == 64 && err.contains("zklock.toml: \"hots\" is no setting"), "{code} {err}");

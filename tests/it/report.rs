@@ -150,6 +150,32 @@ fn an_outage_and_a_loss_are_reported() {
     site.finish([zk]);
 }
 
+/// A server that answers, but passes no heartbeat on.
+#[test]
+fn a_loss_by_refused_heartbeats_is_told_as_that_and_warned_of_once() {
+    skip_without_server!();
+    skip_unless_alone!();
+    let logs = logs(LevelFilter::Warn);
+    let site = Site::own("events-refused");
+    let proxy = Proxy::start(site.server().addr());
+    let (zk, told) = reporting(&proxy.hosts());
+    let lock = DistributedLock::new(&zk, &site.base, "a");
+    let guard = lock.lock().unwrap();
+    proxy.throttle_share(opcode::SYNC, 100);
+    let lost = std::iter::from_fn(|| Some(next(&told)))
+        .find(|event| matches!(event, Event::Lost { .. }))
+        .expect("a loss");
+    let cause = format!("{} has refused all heartbeats since ", proxy.addr());
+    assert!(lost.to_string().contains(&cause), "{lost}");
+    let error = guard.ensure_held().unwrap_err().to_string();
+    assert!(error.contains(&cause), "{error}");
+    let warned = logs.warnings().into_iter().filter(|text| text.contains("refuses to pass"));
+    assert_eq!(warned.count(), 1);
+    assert!(proxy.throttled() > 1, "{} heartbeats were refused", proxy.throttled());
+    drop((guard, lock));
+    site.finish([zk]);
+}
+
 #[test]
 fn the_log_says_what_the_program_is_told() {
     skip_without_server!();
