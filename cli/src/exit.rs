@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     Usage,
     Unavailable,
     NotPermitted,
+    /// The command has not ended within `--max-run`.
+    RanTooLong,
     LockLost,
     Conflict(u8),
     Failed,
@@ -33,6 +35,7 @@ impl Exit {
             Exit::Usage => 64,
             Exit::Unavailable => 69,
             Exit::NotPermitted => 77,
+            Exit::RanTooLong => 122,
             Exit::LockLost => 123,
             Exit::Conflict(code) | Exit::Command(code) => code,
             Exit::Failed => 125,

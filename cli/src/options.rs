@@ -11,10 +11,11 @@ Options: zklock COMMAND -h, zklock COMMAND --help; all: zklock help COMMAND";
 
 const ALL: &str = "\
 Exit codes:
-  0-122  that of the command (run, lead)
+  0-121  that of the command (run, lead)
   0, 1   yes, no (test: held, free; leader: there is one, none)
   64     wrong usage            69   ZooKeeper cannot be reached; nothing was run
-  77     credentials or ACL     123  the lock was lost while the command ran
+  77     credentials or ACL     122  ended after --max-run
+  123    the lock was lost while the command ran
   124    others hold the lock   125  zklock failed
   126    the command cannot be run, 127 it was not found
   128+n  ended by signal n
@@ -23,9 +24,10 @@ All options of a command, those for TLS, SASL and credentials, and the
 variables that set them: zklock help COMMAND";
 
 const EXIT_CODES: &str = "\
-Exit codes: the command's own; 123 the lock was lost, 124 others hold it, 69 no
-server (not run), 77 not permitted, 64 wrong usage, 125 zklock failed, 126 the
-command cannot be run, 127 it was not found, 128+n ended by signal n";
+Exit codes: the command's own; 122 ended after --max-run, 123 the lock was lost,
+124 others hold it, 69 no server (not run), 77 not permitted, 64 wrong usage,
+125 zklock failed, 126 the command cannot be run, 127 it was not found,
+128+n ended by signal n";
 
 /// All but the options, which each subcommand shows.
 const TEMPLATE: &str = "\
@@ -307,6 +309,19 @@ pub(crate) struct Supervision {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) grace: Option<Duration>,
+    /// If asked to release: term, ignore or a SIGNAL
+    ///
+    /// When somebody asks for the release, as `zklock ask` does: TERM, or this signal, to the command, which may take
+    /// its time, and keeps the lock until it has ended; or nothing
+    #[arg(long, default_value = "term", value_name = "HOW")]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
+    pub(crate) on_ask: crate::run::OnAsk,
+    /// End it after this time
+    ///
+    /// A command that still runs after this time is sent TERM, and KILL after --grace; then the exit code is 122
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
+    pub(crate) max_run: Option<Duration>,
     /// What it leaves: kill or wait
     ///
     /// What to do with processes that the command leaves running: end them (TERM, and KILL after --grace), or hold

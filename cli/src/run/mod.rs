@@ -16,6 +16,7 @@ mod terminal;
 mod waiting;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::str::FromStr;
@@ -60,17 +61,40 @@ impl FromStr for OnLoss {
     type Err = String;
 
     fn from_str(text: &str) -> Result<OnLoss, String> {
-        let name = text.to_ascii_uppercase();
-        let name = name.strip_prefix("SIG").unwrap_or(&name);
-        match name {
-            "WARN" => Ok(OnLoss::Warn),
-            "KILL" => Ok(OnLoss::Kill),
-            "STOP" => Err("a stopped command could work on later".to_owned()),
-            _ => Signal::from_str(&format!("SIG{name}"))
-                .map(OnLoss::Signal)
-                .map_err(|_| "neither term, kill, warn nor the name of a signal".to_owned()),
+        match signal_of(text) {
+            Err(_) if text.eq_ignore_ascii_case("warn") => Ok(OnLoss::Warn),
+            Ok(Signal::SIGKILL) => Ok(OnLoss::Kill),
+            Ok(Signal::SIGSTOP) => Err("a stopped command could work on later".to_owned()),
+            Ok(signal) => Ok(OnLoss::Signal(signal)),
+            Err(_) => Err("neither term, kill, warn nor the name of a signal".to_owned()),
         }
     }
+}
+
+/// What is done to the command when another client asks for the lock's release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnAsk {
+    Signal(Signal),
+    Ignore,
+}
+
+impl FromStr for OnAsk {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<OnAsk, String> {
+        match signal_of(text) {
+            Err(_) if text.eq_ignore_ascii_case("ignore") => Ok(OnAsk::Ignore),
+            Ok(Signal::SIGSTOP) => Err("a stopped command releases nothing".to_owned()),
+            Ok(signal) => Ok(OnAsk::Signal(signal)),
+            Err(_) => Err("neither term, ignore nor the name of a signal".to_owned()),
+        }
+    }
+}
+
+/// The signal of this name, such as `term` or `SIGTERM`.
+fn signal_of(text: &str) -> nix::Result<Signal> {
+    let name = text.to_ascii_uppercase();
+    Signal::from_str(&format!("SIG{}", name.strip_prefix("SIG").unwrap_or(&name)))
 }
 
 /// How it is held.
@@ -95,6 +119,13 @@ struct Job {
     once: Option<String>,
     forget_after: Option<Duration>,
     supervision: Supervision,
+}
+
+impl Job {
+    /// All that are held while the command runs.
+    fn locks(&self) -> impl Iterator<Item = &Lock> {
+        std::iter::once(&self.lock).chain(&self.also)
+    }
 }
 
 pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
@@ -216,6 +247,9 @@ fn hold(
     waiting.has_client(client);
     let supervisor = supervisor.with_grace(grace(client, job)?);
     waiting.tell_of_others(client, subject, job);
+    if let Err(failure) = held::refuse_those_of_ancestors(client, job) {
+        return not_run(failure, job, waiting, supervisor, subject);
+    }
     let held = match Held::acquire(client, job, waiting.cancel()) {
         Ok(Some(held)) => held,
         Ok(None) => {
@@ -281,7 +315,7 @@ fn conflict(client: &Client, job: &Job) -> Failure {
     if job.patience.conflict_exit_code == 0 {
         return Failure::silent(exit);
     }
-    let others = held::others(client, &job.lock);
+    let others = held::others(client, job);
     let why = match job.patience.wait {
         Some(limit) => format!("not free within {}", lasting(limit)),
         None => "not waiting (-n)".to_owned(),
@@ -303,6 +337,11 @@ fn not_run(
     if failure.exit != Exit::Unavailable {
         return Err(failure);
     }
+    // That is no outage of ZooKeeper's.
+    if let Err(why) = can_open_files() {
+        let message = format!("{why}. The command was NOT run; {}", failure.message);
+        return Err(Failure::new(Exit::Failed, message));
+    }
     let what = failure.during("ZooKeeper cannot be reached");
     match job.supervision.if_unavailable {
         IfUnavailable::Fail => {
@@ -318,6 +357,12 @@ fn not_run(
             supervisor.supervise_without_lock(&job.lock)
         }
     }
+}
+
+/// Whether this process may open as many files as a connection needs.
+fn can_open_files() -> io::Result<()> {
+    let _both = [File::open("/dev/null")?, File::open("/dev/null")?];
+    Ok(())
 }
 
 /// How often zklock looks at the lock, and tells the guard until when it is held.
@@ -425,6 +470,21 @@ fn once(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn on_ask_is_a_signal_or_a_word() {
+        let all = [
+            ("term", OnAsk::Signal(Signal::SIGTERM)),
+            ("SIGUSR1", OnAsk::Signal(Signal::SIGUSR1)),
+            ("ignore", OnAsk::Ignore),
+        ];
+        for (text, on_ask) in all {
+            assert_eq!(text.parse(), Ok(on_ask), "{text}");
+        }
+        for wrong in ["", "stop", "9", "warn"] {
+            assert!(wrong.parse::<OnAsk>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn on_loss_is_a_signal_or_a_word() {

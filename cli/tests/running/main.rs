@@ -10,5 +10,6 @@ mod forward;
 mod many;
 mod plain;
 mod signals;
+mod steps;
 mod support;
 mod terminal;
