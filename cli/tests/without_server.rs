@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::{env, fs};
+use std::{env, fs, thread};
 
 fn zklock(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
@@ -43,8 +43,51 @@ fn a_token_that_is_older_is_refused() {
     assert_eq!(fs::read_to_string(&file).unwrap(), format!("{third}\n"));
     assert_eq!(check(second).0, 1);
     assert_eq!(check("nonsense").0, 64);
-    fs::write(&file, "nonsense").unwrap();
-    assert_eq!(check(third).0, 64);
+    let all: Vec<_> = fs::read_dir(&folder).unwrap().map(|one| one.unwrap().file_name()).collect();
+    assert_eq!(all, ["greatest"]);
+    // As a disk that was full may have left it.
+    for content in ["nonsense", ""] {
+        fs::write(&file, content).unwrap();
+        let (code, _, err) = check(third);
+        let what = format!("zklock: {}: its content is no fencing token", file.display());
+        assert!(code == 125 && err.starts_with(&what), "{code} {err}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Whoever is first leaves its token, and nobody sees the file without one.
+#[test]
+fn many_tokens_are_checked_at_once() {
+    let folder = folder("tokens");
+    for round in 0..4 {
+        let file = folder.join(format!("greatest-{round}"));
+        let check = |number: u32| {
+            let token = format!("00000001000000a7-{number:08x}");
+            run(&["token", "check", file.to_str().unwrap(), "--token", &token])
+        };
+        thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|number| scope.spawn(move || check(number))).collect();
+            for one in all {
+                let (code, _, err) = one.join().unwrap();
+                assert!(code <= 1, "{code} {err}");
+            }
+        });
+        assert_eq!(fs::read_to_string(&file).unwrap(), "00000001000000a7-00000007\n");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_token_that_cannot_be_kept_is_not_accepted() {
+    let folder = folder("token-nowhere");
+    let file = folder.join("no/greatest");
+    let token = "00000001000000a7-00000000";
+    let (code, _, err) = run(&["token", "check", file.to_str().unwrap(), "--token", token]);
+    assert_eq!(code, 125);
+    assert_eq!(
+        err,
+        format!("zklock: {}: No such file or directory (os error 2)\n", file.display())
+    );
     fs::remove_dir_all(folder).unwrap();
 }
 

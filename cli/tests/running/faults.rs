@@ -1,12 +1,18 @@
 //! Faults of each party: killed, stopped, sessions lost, servers silent. After each, another zklock takes the
 //! lock, and the file lock tells whether the first command still works.
 
+use std::collections::HashSet;
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use zklock::{DistributedLock, SessionId};
 
 use super::support::{Running, Site, children, until_ended};
@@ -39,6 +45,43 @@ fn zklock_is_stopped_for_longer_than_its_session() {
     let ended = running.end();
     assert_eq!(ended.code, Some(123));
     assert!(ended.err.contains("LOCK LOST after "), "{}", ended.err);
+}
+
+/// The guard process waits for nobody to read what it reports.
+#[test]
+fn zklock_is_stopped_and_reads_no_reports() {
+    let site = Site::new("unread-reports");
+    let running = site.start(&[], "a", STUBBORN);
+    running.signal(Signal::SIGSTOP);
+    running.until_stopped();
+    let mut reports = reports(running.process(), running.guard());
+    // Parts of lines are no reports.
+    while reports.write(b"\n").is_ok() {}
+    kill(running.command(), Signal::SIGSTOP).unwrap();
+    let next = site.run_judged("a", "echo mine");
+    assert_eq!((next.code, next.out.as_str()), (Some(0), "mine\n"), "{}", next.err);
+    running.signal(Signal::SIGCONT);
+    assert_eq!(running.end().code, Some(123));
+}
+
+/// The end of a pipe that the guard process writes to, and zklock reads from.
+fn reports(zklock: Pid, guard: Pid) -> File {
+    let pipes = |process: Pid, access: i32| {
+        let all = fs::read_dir(format!("/proc/{process}/fd")).unwrap().map(|one| one.unwrap());
+        let has_access = move |fd: &DirEntry| {
+            let info = format!("/proc/{process}/fdinfo/{}", fd.file_name().display());
+            let info = fs::read_to_string(info).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+            i32::from_str_radix(flags.trim(), 8).unwrap() & OFlag::O_ACCMODE.bits() == access
+        };
+        all.filter(has_access).map(|fd| (fs::read_link(fd.path()).unwrap(), fd.path()))
+    };
+    let read: HashSet<PathBuf> =
+        pipes(zklock, OFlag::O_RDONLY.bits()).map(|(pipe, _)| pipe).collect();
+    let is_read = |pipe: &Path| read.contains(pipe) && pipe.to_str().unwrap().starts_with("pipe:");
+    let mut all = pipes(guard, OFlag::O_WRONLY.bits()).filter(|(pipe, _)| is_read(pipe));
+    let (_, path) = all.next().expect("a pipe from the guard process to zklock");
+    OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).unwrap()
 }
 
 #[test]

@@ -134,6 +134,21 @@ fn signals_are_passed_on() {
     assert_eq!(running.end().code, Some(5));
 }
 
+/// Those that would end zklock, and mean nothing to it.
+#[test]
+fn a_signal_of_the_command_s_own_is_passed_on() {
+    let site = Site::new("own-signals");
+    for signal in
+        [Signal::SIGALRM, Signal::SIGIO, Signal::SIGPROF, Signal::SIGPWR, Signal::SIGVTALRM]
+    {
+        let name = signal.as_str().trim_start_matches("SIG");
+        let script = format!("trap 'exit 5' {name}; echo ready; while :; do sleep 0.05; done");
+        let running = site.start_ready(&[], &script);
+        running.signal(signal);
+        assert_eq!(running.end().code, Some(5), "{name}");
+    }
+}
+
 #[test]
 fn what_a_shell_has_started_takes_its_time_to_end() {
     let site = Site::new("shell");

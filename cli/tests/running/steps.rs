@@ -93,11 +93,16 @@ impl Traced {
         }
     }
 
-    /// Waits for the end of all threads, which are not held up any more.
-    fn end(mut self) {
+    /// Lets the thread that stands still go on.
+    fn let_go(mut self) -> Traced {
         if let Some(thread) = self.standing.take() {
             let _ = ptrace::cont(thread, None);
         }
+        self
+    }
+
+    /// Waits for the end of all threads. One that stands still is let go by nobody, and may be killed.
+    fn end(mut self) {
         while let Some((thread, stop)) = self.news() {
             let _ = ptrace::cont(thread, stop.signal());
         }
@@ -230,7 +235,7 @@ fn zklock_is_killed_before_each_step_of_the_guard_process() {
     at_each_step("guard-steps", 4, 1, |_, trial, step| {
         let Some(guard) = at(step, trial.guard, trial) else { return false };
         kill(trial.zklock, Signal::SIGKILL).unwrap();
-        guard.end();
+        guard.let_go().end();
         trial.assert_nothing_works(step);
         trial.until_nothing_is_left();
         true
@@ -274,9 +279,9 @@ fn the_guard_process_is_stopped_before_each_of_its_steps() {
         if let Some(holder) = holders.first() {
             trial.lock.break_lock(holder).unwrap();
         }
+        guard.end();
         trial.until_nothing_is_left();
         trial.assert_nothing_works(step);
-        guard.end();
         true
     });
 }
