@@ -1,5 +1,6 @@
 //! The events of a run, as lines of JSON for programs: `--events`.
 
+use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::RawFd;
@@ -98,7 +99,10 @@ pub(super) fn open(target: &Path) -> Result<File, Failure> {
 }
 
 fn descriptor(number: RawFd) -> io::Result<File> {
-    let cannot = |why: filedescriptor::Error| io::Error::other(why.to_string());
+    let cannot = |why: filedescriptor::Error| match why.source() {
+        Some(why) => io::Error::other(why.to_string()),
+        None => io::Error::other(why),
+    };
     let file = FileDescriptor::dup(&number).and_then(|one| one.as_file()).map_err(cannot)?;
     let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
     match flags & OFlag::O_ACCMODE {

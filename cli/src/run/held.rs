@@ -236,8 +236,11 @@ pub(super) fn others(client: &Client, job: &Job) -> String {
     }
 }
 
-/// A lock that a zklock around this one holds is never free while this one runs.
+/// A lock that a zklock around this one holds is never free while this one waits.
 pub(super) fn refuse_those_of_ancestors(client: &Client, job: &Job) -> Result<(), Failure> {
+    if job.patience.nonblock {
+        return Ok(());
+    }
     let held = env::var(HELD).unwrap_or_default();
     for lock in job.locks() {
         let is_of_it = |node: &&str| node.rsplit_once('/').is_some_and(|(of, _)| of == lock.path);
