@@ -61,7 +61,7 @@ const COMMAND: &str = "The command";
 #[derive(Debug, Parser)]
 #[command(
     name = "zklock",
-    version,
+    version = env!("ZKLOCK_VERSION"),
     disable_help_flag = true,
     args_override_self = true,
     infer_subcommands = false
@@ -178,8 +178,16 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// Run a command while holding a lock
+    #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Run(Run),
+    /// Needs Linux
+    #[cfg(not(target_os = "linux"))]
+    #[command(hide = true, alias = "lead")]
+    Run {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// List the locks below a path: their holders, and how many wait
     Ls(Ls),
     /// Show who holds a lock and who waits for it
@@ -199,6 +207,7 @@ pub(crate) enum Action {
     /// Check the servers, the session timeout, and a lock's contenders
     Doctor(Doctor),
     /// Run a command while leading an election
+    #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Lead(Lead),
     /// Print the id of an election's leader
@@ -209,7 +218,7 @@ pub(crate) enum Action {
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page, or that of a subcommand
-    Man { subcommand: Option<String> },
+    Man(Man),
 }
 
 #[derive(Debug, Subcommand)]
@@ -225,6 +234,15 @@ pub(crate) struct TokenCheck {
     /// The token
     #[arg(long, env = "ZKLOCK_TOKEN")]
     pub(crate) token: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// As `run`, or `token check`
+    pub(crate) subcommand: Vec<String>,
+    /// Write all pages into this folder instead
+    #[arg(long, value_name = "FOLDER", conflicts_with = "subcommand")]
+    pub(crate) all: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -292,6 +310,7 @@ pub(crate) struct Doctor {
 }
 
 /// How a command is run under a lock.
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Supervision {
     /// term, kill, warn or a SIGNAL
@@ -359,6 +378,7 @@ pub(crate) struct Patience {
     pub(crate) conflict_exit_code: u8,
 }
 
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Name below --base, or absolute path
@@ -415,6 +435,7 @@ pub(crate) struct Run {
     pub(crate) supervision: Supervision,
 }
 
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Lead {
     /// The election: name below --base, or absolute path
