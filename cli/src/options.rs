@@ -181,13 +181,6 @@ pub(crate) enum Action {
     #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Run(Run),
-    /// Needs Linux
-    #[cfg(not(target_os = "linux"))]
-    #[command(hide = true, alias = "lead")]
-    Run {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
     /// List the locks below a path: their holders, and how many wait
     Ls(Ls),
     /// Show who holds a lock and who waits for it
@@ -219,6 +212,13 @@ pub(crate) enum Action {
     Completions { shell: clap_complete::Shell },
     /// Print the manual page, or that of a subcommand
     Man(Man),
+    /// Needs Linux
+    #[cfg(not(target_os = "linux"))]
+    #[command(hide = true, alias = "lead")]
+    Run {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
