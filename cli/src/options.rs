@@ -63,7 +63,7 @@ const COMMAND: &str = "The command";
 #[derive(Debug, Parser)]
 #[command(
     name = "zklock",
-    version,
+    version = env!("ZKLOCK_VERSION"),
     disable_help_flag = true,
     args_override_self = true,
     infer_subcommands = false
@@ -180,6 +180,7 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// Run a command while holding a lock
+    #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Run(Run),
     /// List the locks below a path: their holders, and how many wait
@@ -201,6 +202,7 @@ pub(crate) enum Action {
     /// Check the servers, the session timeout, and a lock's contenders
     Doctor(Doctor),
     /// Run a command while leading an election
+    #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Lead(Lead),
     /// Print the id of an election's leader
@@ -211,7 +213,14 @@ pub(crate) enum Action {
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page, or that of a subcommand
-    Man { subcommand: Option<String> },
+    Man(Man),
+    /// Needs Linux
+    #[cfg(not(target_os = "linux"))]
+    #[command(hide = true, alias = "lead")]
+    Run {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -227,6 +236,15 @@ pub(crate) struct TokenCheck {
     /// The token
     #[arg(long, env = "ZKLOCK_TOKEN")]
     pub(crate) token: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// As `run`, or `token check`
+    pub(crate) subcommand: Vec<String>,
+    /// Write all pages into this folder instead
+    #[arg(long, value_name = "FOLDER", conflicts_with = "subcommand")]
+    pub(crate) all: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -294,6 +312,7 @@ pub(crate) struct Doctor {
 }
 
 /// How a command is run under a lock.
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Supervision {
     /// term, kill, warn or a SIGNAL
@@ -374,6 +393,7 @@ pub(crate) struct Patience {
     pub(crate) conflict_exit_code: u8,
 }
 
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Name below --base, or absolute path
@@ -430,6 +450,7 @@ pub(crate) struct Run {
     pub(crate) supervision: Supervision,
 }
 
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Lead {
     /// The election: name below --base, or absolute path

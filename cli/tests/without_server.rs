@@ -152,7 +152,18 @@ fn files_that_cannot_be_used_are_named() {
 fn the_manual_and_completions_are_printed() {
     assert!(run(&["man"]).1.contains(".TH zklock"));
     assert!(run(&["man", "run"]).1.contains("on\\-loss"));
+    assert!(run(&["man", "token", "check"]).1.contains(".TH zklock-token-check 1"));
     assert_eq!(run(&["man", "walk"]).0, 64);
+    let folder = folder("man");
+    assert_eq!(run(&["man", "--all", folder.to_str().unwrap()]).0, 0);
+    for subcommand in SUBCOMMANDS {
+        let page = folder.join(format!("zklock-{}.1", subcommand.join("-")));
+        assert!(fs::read_to_string(&page).is_ok_and(|text| text.starts_with(".ie")), "{page:?}");
+    }
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), SUBCOMMANDS.len() + 1);
+    fs::remove_dir_all(&folder).unwrap();
+    let (code, _, err) = run(&["man", "--all", "/dev/null/man"]);
+    assert!(code == 125 && err.contains("/dev/null/man cannot be written: "), "{code} {err}");
     assert!(run(&["completions", "bash"]).1.contains("_zklock"));
 }
 
@@ -206,7 +217,13 @@ fn help_has_what_is_asked_for() {
     assert!(run(&["help"]).1.contains("123  the lock was lost"));
     assert_eq!(run(&["walk"]).0, 64);
     assert_eq!(run(&[]).0, 64);
-    assert_eq!(run(&["--version"]).1, format!("zklock {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_version_has_the_commit_if_that_is_known() {
+    let said = run(&["--version"]).1;
+    let more = said.strip_prefix(concat!("zklock ", env!("CARGO_PKG_VERSION"))).unwrap().trim_end();
+    assert!(more.is_empty() || (more.starts_with(" (") && more.ends_with(')')), "{said:?}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use super::four_letter_words::{self, Settings, Status};
 use super::server_settings::{self, Server};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
+use crate::grace;
 use crate::options::{Doctor, Global};
-use crate::run;
 use crate::words::{at_least, lasting, node, who};
 
 /// How long a server may take to tell its version and settings, unless `--connect-timeout` is shorter.
@@ -180,7 +180,7 @@ fn look_at_session(global: &Global, client: &Client, findings: &mut Findings) {
         return;
     };
     let asked = global.session_timeout;
-    let command = match run::survives(granted, limit) {
+    let command = match grace::survives(granted, limit) {
         Some(limit) => format!(
             "one of less than {} ends no command of zklock run with its usual grace",
             at_least(limit)
@@ -223,7 +223,7 @@ fn gain(global: &Global, client: &Client, tick: Duration) -> Option<String> {
     let stated = global.builder().ok()?.tick_time(tick).connect().ok()?;
     let [before, after] = [client, &stated].map(|one| {
         let (timeout, limit) = (one.session_timeout()?, one.outage_limit()?);
-        Some((limit, run::survives(timeout, limit).unwrap_or_default()))
+        Some((limit, grace::survives(timeout, limit).unwrap_or_default()))
     });
     let ((before, command_before), (after, command_after)) = (before?, after?);
     (after > before).then(|| {
