@@ -249,6 +249,9 @@ fn hold(
         Ok(Some(held)) => held,
         Ok(None) => {
             let failure = conflict(client, job);
+            if failure.exit.code() == 0 {
+                supervisor.manager().not_needed();
+            }
             return waiting.end().map_or(Err(failure), |signal| Ok(Exit::Signal(signal as i32)));
         }
         Err(error) => return not_run(error.into(), job, waiting, supervisor, subject),
@@ -344,7 +347,7 @@ fn not_run(
         }
         IfUnavailable::Skip => {
             say(subject, &format!("{}. The command was not run", what.message));
-            supervisor.manager().ready();
+            supervisor.manager().not_needed();
             Ok(Exit::Success)
         }
         IfUnavailable::Run => {
@@ -414,7 +417,7 @@ fn once(
         // A call that holds the lock is told of no other holder.
         (Ok(_), supervisor) => {
             if let Some(supervisor) = supervisor {
-                supervisor.manager().ready();
+                supervisor.manager().not_needed();
             }
             return Ok(Exit::Success);
         }

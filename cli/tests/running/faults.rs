@@ -140,7 +140,7 @@ fn the_guard_process_starts_nothing_when_it_is_too_late() {
     let ended = waiter.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(123), ""), "{}", ended.err);
     next.signal(Signal::SIGTERM);
-    assert_eq!(next.end().code, Some(143));
+    assert_eq!(next.end().signal, Some(15));
 }
 
 #[test]

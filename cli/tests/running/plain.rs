@@ -19,11 +19,16 @@ fn the_exit_code_is_that_of_the_command() {
         ("true", 0),
         ("exit 7", 7),
         ("exit 123", 123),
-        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
         ("kill -64 $$", 192),
     ] {
         let ended = site.run(["a", "--", "sh", "-c", script]);
         assert_eq!((ended.code, ended.err.as_str()), (Some(code), ""), "{script}");
+    }
+    // By these, zklock ends as the command does. A shell shows them as 130 and 143.
+    for (script, signal) in [("kill -INT $$", 2), ("kill -TERM $$", 15)] {
+        let ended = site.run(["a", "--", "sh", "-c", script]);
+        assert_eq!((ended.signal, ended.err.as_str()), (Some(signal), ""), "{script}");
     }
     let missing = site.run(["a", "--", "/no/such/program"]);
     assert_eq!(missing.code, Some(127));
@@ -213,7 +218,7 @@ fn a_leader_has_its_id() {
     let found = LeaderElection::new(&zk, "/locks", "service").latest_leader().unwrap().unwrap();
     assert_eq!(found.id(), "web1:80");
     leader.signal(nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(leader.end().code, Some(143));
+    assert_eq!(leader.end().signal, Some(15));
 }
 
 #[test]
@@ -438,13 +443,16 @@ fn systemd_is_told() {
     assert_eq!(next(), "STATUS=waiting: /locks/a");
     assert_eq!(next(), "READY=1\nSTATUS=holds the lock");
     // A unit whose job is done already has not failed.
-    let once = || {
+    let status = |options: &[&str]| {
         let mut command = site.zklock();
-        command.args(["run", "--notify", "--grace", "200ms", "--once", "k", "b", "true"]);
+        command.args(["run", "--notify", "--grace", "200ms"]).args(options).args(["b", "true"]);
         assert!(command.env("NOTIFY_SOCKET", &path).status().unwrap().success());
         assert_eq!(next(), "STATUS=waiting: /locks/b");
-        assert_eq!(next(), "READY=1\nSTATUS=holds the lock");
+        next()
     };
-    once();
-    once();
+    let not_run = "READY=1\nSTATUS=ends without having run the command";
+    assert_eq!(status(&["--once", "k"]), "READY=1\nSTATUS=holds the lock");
+    assert_eq!(status(&["--once", "k"]), not_run);
+    let _holder = site.start(&[], "b", "sleep 1000");
+    assert_eq!(status(&["-n", "-E", "0"]), not_run);
 }
