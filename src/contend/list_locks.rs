@@ -177,11 +177,7 @@ fn list_locks(
     })
 }
 
-fn look_below(
-    session: &Session,
-    walk: &mut Walk,
-    whole: impl Fn(&String) -> String,
-) -> Answer<()> {
+fn look_below(session: &Session, walk: &mut Walk, whole: impl Fn(&String) -> String) -> Answer<()> {
     loop {
         let paths = walk.next_nodes();
         if paths.is_empty() {
@@ -242,7 +238,8 @@ impl Walk {
         self.requests += 1;
         let contenders = in_grant_order(children);
         let holders = contenders.iter().take_while(|one| holds(one, children)).count();
-        if let Some(first) = contenders.first() {
+        // The root is no lock path.
+        if let Some(first) = contenders.first().filter(|_| path != "/") {
             let taken = contenders[..holders].iter().map(Ticket::weight);
             let lock = ListedLock {
                 path: path.to_owned(),
