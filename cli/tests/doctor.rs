@@ -54,11 +54,11 @@ fn a_tick_that_is_shorter_than_what_is_reckoned_with_is_to_be_stated() {
         0,
         &[
             "; tickTime 200ms, session timeouts of 200ms to 600s; a read takes ",
-            "ok       session: a session timeout of 30 s (asked for 30 s): an outage of less than 20.8 s loses no lock \
+            "ok       session: a session timeout of 30 s (asked for 30 s): an outage of less than 20.7 s loses no lock \
              of a program that uses the library, and one of less than 17.6 s ends no command of zklock run with its \
              usual grace; a host that crashes blocks the others for 30 s",
             "ok       tickTime: at most 200ms: if that is stated to a program (ClientBuilder::tick_time), it loses no \
-             lock in an outage of less than 23.3 s, instead of 20.8 s; with --tick-time 200ms, zklock run ends no \
+             lock in an outage of less than 23.3 s, instead of 20.7 s; with --tick-time 200ms, zklock run ends no \
              command in one of less than 20.1 s, instead of 17.6 s",
         ],
     );

@@ -108,9 +108,8 @@ fn in_contenders(path: &str, all: &[Contender]) -> Vec<(Level, String)> {
     }
     let numbers = || all.iter().map(|one| one.sequence);
     // Behind the last number, the server goes on with negative ones.
-    if let Some(worst) = numbers().find(|one| *one < 0).or(numbers().max())
-        && !(0..=NEARLY_EXHAUSTED).contains(&worst)
-    {
+    let worst = numbers().find(|one| *one < 0).or(numbers().max());
+    if let Some(worst) = worst.filter(|one| !(0..=NEARLY_EXHAUSTED).contains(one)) {
         let text = format!(
             "sequence number {worst} of at most {}: use another name before they are used up, or delete the idle node",
             i32::MAX

@@ -280,8 +280,8 @@ impl Events {
 fn draw(lines: &[String]) {
     let mut out = stdout().lock();
     // Home, each line up to its end, and the rest of the screen. If the terminal is gone, the next event says so.
-    let _ = write!(out, "\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n"))
-        .and_then(|()| out.flush());
+    let _ =
+        write!(out, "\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")).and_then(|()| out.flush());
 }
 
 /// The terminal as this needs it; as it was, afterwards.
