@@ -346,13 +346,13 @@ fn a_result_that_cannot_be_written_is_a_failure_and_a_reader_that_has_gone_is_no
         [&["ls"][..], &["--json", "ls"], &["show", "a"], &["--json", "test", "a"], &["doctor"]]
     {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let output = self::said(site.command(arguments).stdout(full).output().unwrap());
+        let output = said(site.command(arguments).stdout(full).output().unwrap());
         let why = "zklock: standard output: No space left on device (os error 28)\n".to_owned();
         let why = if arguments.contains(&"a") { why.replace("zklock:", "zklock: a:") } else { why };
         assert_eq!(output, (125, String::new(), why), "{arguments:?}");
         let (reader, writer) = nix::unistd::pipe().unwrap();
         drop(reader);
-        let output = self::said(site.command(arguments).stdout(writer).output().unwrap());
+        let output = said(site.command(arguments).stdout(writer).output().unwrap());
         assert_eq!(output, (0, String::new(), String::new()), "{arguments:?}");
     }
     drop(guard);
@@ -532,7 +532,7 @@ fn without_a_server_the_answer_is_unknown() {
     for arguments in subcommands {
         let (code, out, err) = site.zklock(&[&["--connect-timeout", "200ms"], arguments].concat());
         assert_eq!((code, out.as_str()), (69, ""), "{arguments:?}");
-        assert!(err.contains("no ZooKeeper server could be reached"), "{err}");
+        assert!(err.contains("Connection refused"), "{err}");
     }
     let (code, out, _) = site.zklock(&["--connect-timeout", "200ms", "doctor"]);
     assert_eq!(code, 69);

@@ -88,7 +88,7 @@ fn why_unlisted(node: &UnlistedNode) -> String {
         UnlistedReason::NotAuthorized => "cannot be read: not permitted (READ)".to_owned(),
         UnlistedReason::TooLarge => "has more children than can be read at once".to_owned(),
         UnlistedReason::TooMany(count) => {
-            format!("was not searched to its end: {count} of its children are too many")
+            format!("has {count} children that were not looked at: there are too many nodes")
         }
         _ => "was not looked at".to_owned(),
     }
