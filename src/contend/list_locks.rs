@@ -40,7 +40,7 @@ pub struct LockList {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListedLock {
-    /// The lock path, `base/name`.
+    /// The lock path.
     pub path: String,
     /// Its last component.
     pub name: String,
