@@ -183,7 +183,7 @@ pub(crate) enum Action {
     #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Run(Run),
-    /// List the locks below a path: their holders, and how many wait
+    /// List the locks at and below a path: their holders, and how many wait
     Ls(Ls),
     /// Show who holds a lock and who waits for it
     Show(OneLock),
@@ -193,13 +193,13 @@ pub(crate) enum Action {
     Test(OneLock),
     /// Wait until a lock is free, without taking it
     Wait(WaitFor),
-    /// Show the locks below a path, live
+    /// Show the locks at and below a path, live
     Top(Top),
     /// Ask the holders of a lock to release it
     Ask(Ask),
     /// Take a lock away from a holder, by force
     Break(Break),
-    /// Check the servers, the session timeout, and a lock's contenders
+    /// Check the servers, the session timeout, the clock, and locks
     Doctor(Doctor),
     /// Run a command while leading an election
     #[cfg(target_os = "linux")]
@@ -264,6 +264,8 @@ pub(crate) struct Top {
     /// Path to show [default: that of --base]
     pub(crate) path: Option<String>,
     /// How often to look
+    ///
+    /// If there are many locks, as often as takes 500 requests a second
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = duration)]
     pub(crate) every: Duration,
 }
@@ -307,8 +309,11 @@ pub(crate) struct Break {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Name below --base, or absolute path, of a lock to look at, too
-    pub(crate) lock: Option<String>,
+    /// Look at all locks at and below PATH, and say what is wrong
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Lock to look at, too; with --all, a path [default: that of --base]
+    pub(crate) path: Option<String>,
 }
 
 /// How a command is run under a lock.

@@ -282,7 +282,7 @@ fn the_server_is_gone_for_a_moment() {
     let running = site.start_ready(&["--session-timeout", "60s"], &script);
     site.server.stop().unwrap();
     site.server.start_again().unwrap();
-    std::fs::write(&fifo, "").unwrap();
+    fs::write(&fifo, "").unwrap();
     let ended = running.end();
     assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "done\n", ""));
 }
@@ -343,7 +343,7 @@ fn a_warning_is_all_if_that_is_asked_for() {
     site.until_it_says("lost", &file);
     // Another one gets the lock, while the first still works.
     assert_eq!(site.run(["a", "true"]).code, Some(0));
-    std::fs::write(&fifo, "").unwrap();
+    fs::write(&fifo, "").unwrap();
     let ended = running.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(123), "done\n"));
     assert!(ended.err.contains("the command goes on (--on-loss warn)"), "{}", ended.err);
@@ -362,7 +362,7 @@ fn a_loss_counts_though_the_command_ends_before_the_news() {
     let zk = site.server.client().unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
     assert!(lock.break_lock(&lock.latest_contenders().unwrap()[0]).unwrap());
-    std::fs::write(&fifo, "").unwrap();
+    fs::write(&fifo, "").unwrap();
     running.signal(Signal::SIGCONT);
     let ended = running.end();
     assert_eq!(ended.code, Some(123), "{}", ended.err);
@@ -400,7 +400,7 @@ fn the_server_is_down_at_the_end() {
     let script = format!("echo ready; cat {}; exit 6", fifo.display());
     let running = site.start_ready(&["--session-timeout", "10s"], &script);
     site.server.stop().unwrap();
-    std::fs::write(&fifo, "").unwrap();
+    fs::write(&fifo, "").unwrap();
     // It was held to the end, and goes with the session.
     let ended = running.end();
     assert_eq!(ended.code, Some(6), "{}", ended.err);
