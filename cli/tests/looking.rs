@@ -104,10 +104,10 @@ fn a_held_lock_and_its_waiter() {
     let guard = site.lock("a").lock().unwrap();
     assert_eq!(site.zklock(&["test", "a"]).0, 0);
     assert_eq!(site.zklock(&["test", "/locks/a"]).0, 0);
-    let (code, _, err) = site.zklock(&["wait", "-w", "0.1", "a"]);
+    let (code, _, err) = site.zklock(&["wait", "-w", "3", "a"]);
     assert_eq!(code, 124);
     assert!(
-        err.starts_with("zklock: a: not free within 0.1 s: held by web1 (pid 7, job), queued "),
+        err.starts_with("zklock: a: not free within 3.0 s: held by web1 (pid 7, job), queued "),
         "{err}"
     );
     let (code, out, err) = site.zklock(&["show", "a"]);
@@ -250,9 +250,9 @@ fn the_permits_of_a_semaphore_are_shown() {
 fn a_holder_is_asked() {
     let site = Site::new();
     let guard = site.lock("a").lock().unwrap();
-    let (code, _, err) = site.zklock(&["ask", "-w", "0.1", "a"]);
+    let (code, _, err) = site.zklock(&["ask", "-w", "3", "a"]);
     assert_eq!(code, 124);
-    assert!(err.ends_with("zklock: a: not released within 0.1 s\n"), "{err}");
+    assert!(err.ends_with("zklock: a: not released within 3.0 s\n"), "{err}");
     assert!(guard.release_requested());
     guard.unlock().unwrap();
     let guard = site.lock("a").lock().unwrap();

@@ -1,7 +1,7 @@
 //! `zklock top`: the locks below a path, live.
 //!
-//! The thread of the keys asks nothing of a server: two others do, and send what they learn. None of them is waited
-//! for at the end.
+//! The thread of the keys asks nothing of a server and writes nothing: two threads ask, and send what they learn, and
+//! one draws. None of them is waited for at the end.
 
 mod keys;
 mod view;
@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,11 +37,12 @@ const CHECK: Duration = Duration::from_millis(500);
 /// How often the screen is drawn if nothing happens: ages grow.
 const REDRAW: u16 = 500;
 
-/// An escape that is no key's begin comes alone.
-const ESCAPE_WITHIN: u16 = 50;
+/// An escape that is no key's begin comes alone; a slow terminal may have room again.
+const SOON: u16 = 50;
 
-/// How long the end of the session may take, which the server otherwise notices after the session timeout.
-const CLOSE_WITHIN: Duration = Duration::from_millis(100);
+/// How long the end may wait for the terminal, and then for the end of the session, which the server otherwise notices
+/// after the session timeout.
+const END_WITHIN: Duration = Duration::from_millis(80);
 
 pub(crate) fn top(global: &Global, options: &Top) -> Result<Exit, Failure> {
     if !stdin().is_terminal() || !stdout().is_terminal() {
@@ -60,7 +61,7 @@ pub(crate) fn top(global: &Global, options: &Top) -> Result<Exit, Failure> {
         }
     })?;
     let mut client = None;
-    let end = serve(&mut view, &mut events, &mut client);
+    let end = serve(&mut view, &screen, &mut events, &mut client);
     drop(screen);
     if let Some(client) = client {
         close(client);
@@ -71,12 +72,13 @@ pub(crate) fn top(global: &Global, options: &Top) -> Result<Exit, Failure> {
 /// Shows the view, and does what the keys say, until one of them, a signal or a failure ends it.
 fn serve(
     view: &mut View,
+    screen: &Screen,
     events: &mut Events,
     client: &mut Option<Client>,
 ) -> Result<Exit, Failure> {
     loop {
-        draw(&view.lines(terminal_size(), Instant::now()));
-        match events.next()? {
+        let is_shown = screen.show(&view.lines(terminal_size(), Instant::now()));
+        match events.next(is_shown)? {
             Event::Nothing => {}
             Event::Signal(number) => return Ok(Exit::Signal(number)),
             Event::TerminalIsGone => return Ok(Exit::Success),
@@ -196,7 +198,7 @@ fn close(client: Client) {
         let _ = tell.send(());
     });
     if closed.is_ok() {
-        let _ = told.recv_timeout(CLOSE_WITHIN);
+        let _ = told.recv_timeout(END_WITHIN);
     }
 }
 
@@ -240,13 +242,14 @@ impl Events {
         Ok(Teller { news: self.teller.clone(), bell: Arc::new(self.ringer.try_clone()?) })
     }
 
-    fn next(&mut self) -> Result<Event, Failure> {
+    /// The next event; soon nothing if the screen has to be shown once more.
+    fn next(&mut self, is_shown: bool) -> Result<Event, Failure> {
         let input = stdin();
         let mut asked = [
             PollFd::new(input.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
         ];
-        let limit = if self.decoder.is_waiting() { ESCAPE_WITHIN } else { REDRAW };
+        let limit = if self.decoder.is_waiting() || !is_shown { SOON } else { REDRAW };
         let count = match poll(&mut asked, PollTimeout::from(limit)) {
             Err(Errno::EINTR) => return Ok(Event::Nothing),
             count => count?,
@@ -276,36 +279,55 @@ impl Events {
     }
 }
 
-/// Shows these lines, and nothing else.
-fn draw(lines: &[String]) {
-    let mut out = stdout().lock();
-    // Home, each line up to its end, and the rest of the screen. If the terminal is gone, the next event says so.
-    let _ =
-        write!(out, "\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")).and_then(|()| out.flush());
+/// The terminal as this needs it; as it was, afterwards. A thread of its own draws: nobody may read what it writes.
+struct Screen {
+    before: Termios,
+    frames: Option<SyncSender<String>>,
+    restored: Receiver<()>,
 }
-
-/// The terminal as this needs it; as it was, afterwards.
-struct Screen(Termios);
 
 impl Screen {
     fn open() -> Result<Screen, Failure> {
         let before = tcgetattr(stdin())?;
         let mut now = before.clone();
         now.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG);
-        // Ctrl-S would hold up the screen, and with it the keys.
+        // Ctrl-S would hold up the screen.
         now.input_flags.remove(InputFlags::IXON);
+        let (frames, drawn) = sync_channel(1);
+        let (tell, restored) = channel();
+        start("zklock-screen", move || {
+            draw_all(&drawn);
+            let _ = tell.send(());
+        })?;
         tcsetattr(stdin(), SetArg::TCSANOW, &now)?;
-        let screen = Screen(before);
-        // The other screen, without a cursor.
-        write!(stdout(), "\x1b[?1049h\x1b[?25l")?;
-        Ok(screen)
+        Ok(Screen { before, frames: Some(frames), restored })
     }
+
+    /// Shows these lines, and nothing else. False if the terminal is too slow for that now.
+    fn show(&self, lines: &[String]) -> bool {
+        // Home, each line up to its end, and the rest of the screen.
+        let frame = format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n"));
+        self.frames.as_ref().is_some_and(|frames| frames.try_send(frame).is_ok())
+    }
+}
+
+/// Draws on the other screen, without a cursor, until there is nothing more to draw. If the terminal is gone, the thread
+/// of the keys is told so.
+fn draw_all(frames: &Receiver<String>) {
+    let draw = |text: &str| {
+        let mut out = stdout().lock();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    };
+    draw("\x1b[?1049h\x1b[?25l");
+    frames.iter().for_each(|frame| draw(&frame));
+    draw("\x1b[?25h\x1b[?1049l");
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
+        self.frames = None;
+        let _ = self.restored.recv_timeout(END_WITHIN);
         // If the terminal is gone, there is nothing to restore.
-        let _ = write!(stdout(), "\x1b[?25h\x1b[?1049l").and_then(|()| stdout().flush());
-        let _ = tcsetattr(stdin(), SetArg::TCSANOW, &self.0);
+        let _ = tcsetattr(stdin(), SetArg::TCSANOW, &self.before);
     }
 }
