@@ -142,6 +142,11 @@ mod tests {
             run.contains(".SH \"SYNOPSIS\"\n.nf\nzklock run [OPTIONS] <LOCK> <COMMAND>..."),
             "{run}"
         );
-        assert!(run.contains("\nserver (not run), 77 not permitted, 64 wrong usage"), "{run}");
+        assert!(
+            run.contains(
+                "\n124 others hold it, 69 no server (not run), 77 not permitted, 64 wrong usage,"
+            ),
+            "{run}"
+        );
     }
 }

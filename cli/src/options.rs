@@ -14,8 +14,8 @@ Exit codes:
   0-121  that of the command (run, lead)
   0, 1   yes, no (test: held, free; leader: there is one, none)
   64     wrong usage            69   ZooKeeper cannot be reached; nothing was run
-  77     credentials or ACL     122  ended after --max-run
-  123    the lock was lost while the command ran
+  77     credentials or ACL     123  the lock was lost while the command ran
+  122    the command ran for longer than --max-run
   124    others hold the lock   125  zklock failed
   126    the command cannot be run, 127 it was not found
   128+n  ended by signal n
