@@ -4,12 +4,14 @@
 //! cargo run --example cron_job -- localhost:2181 2025-01-31
 //! ```
 //!
-//! In a crontab the second argument is `$(date +\%F)`. The exit code is 0 if the job is done or
-//! another host is running it, 75 (try again later) if ZooKeeper cannot be reached, 1 for any other
-//! error. An outage is never mistaken for another host.
+//! In a crontab the second argument is `$(date +\%F)`. The exit code is 0 only if the job is done,
+//! here or elsewhere; 75 (try again later) if ZooKeeper cannot be reached; 1 if another host has not
+//! ended in time, and for any other error. An outage is never mistaken for another host.
 //!
 //! A lock alone is not enough: a host whose clock is late finds the lock free, and runs the job again.
-//! `Once` leaves a mark for each day.
+//! `Once` leaves a mark for each day. The other hosts wait until they find it, and one of them takes
+//! over if the job fails or its host dies. With `run` instead of `run_within` they would give up at
+//! once, and nobody would do the job then.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "examples talk to people")]
 
@@ -20,6 +22,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use zklock::once::OnceOutcome::{Busy, Done, DoneByOther};
 use zklock::{Client, LockGuard, Once};
 
+const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn main() -> ExitCode {
@@ -42,10 +45,12 @@ fn main() -> ExitCode {
 fn run_once(hosts: &str, day: &str) -> Result<(), Box<dyn Error>> {
     let zk = Client::connect(hosts)?;
     let report = Once::new(&zk, "/zklock-example", "report");
-    match report.run(day, |guard| write_report(day, guard))? {
+    match report.run_within(6 * HOUR, day, |guard| write_report(day, guard))? {
         Done(()) => println!("report of day {day}: done here"),
         DoneByOther(mark) => println!("report of day {day}: done before, by {}", mark.by()),
-        Busy(holder) => println!("report of day {day}: still running: {}", holder.label()),
+        Busy(holder) => {
+            return Err(format!("not done after six hours of {}", holder.label()).into());
+        }
     }
     if let Err(error) = report.prune(90 * DAY) {
         eprintln!("old marks stay until the next run: {error}");

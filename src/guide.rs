@@ -50,6 +50,14 @@
 //! | [`Znode::write`](crate::Znode::write), [`delete`](crate::Znode::delete), [`set_acl`](crate::Znode::set_acl), sequential nodes, [`Transaction::commit`](crate::Transaction::commit) | not repeated: `ConnectionLoss` says that it may have been done |
 //! | [`DistributedQueue::offer`](crate::DistributedQueue::offer) | not repeated: `ConnectionLoss` says that the item may be in the queue; a second offer may put it there twice |
 //!
+//! # A job that somebody must do
+//!
+//! Of the hosts that run a job for one key, one does it, and the others have to decide whether to wait
+//! for it. [`Once::run`](crate::Once::run) gives up at once: `Busy` says that another call is at work, and
+//! nothing of how it ends. If it fails, or its process dies, nobody does the job.
+//! [`Once::run_within`](crate::Once::run_within) waits until the mark is there, or takes over. When its
+//! time is over it returns `Busy`, too: that is no success, and a program should say so.
+//!
 //! # `None`, or an error
 //!
 //! A call that may return `None` (or, like [`Barrier::wait_within`](crate::Barrier::wait_within), `false`)

@@ -285,7 +285,7 @@ pub use contend::changes::{Change, Changes};
 pub use contend::handover_policy::HandOver;
 pub use contend::hold::Hold;
 pub use contend::list_contenders::Contender;
-pub use contend::list_locks::{ListedLock, LockKind};
+pub use contend::list_locks::{ListedLock, LockKind, LockList, UnlistedNode, UnlistedReason};
 pub use contend::lost::{HoldEnd, Lost};
 pub use contend::ticket::{ContenderKind, NodeNaming};
 pub use error::{Error, ErrorKind, Result};
@@ -397,6 +397,7 @@ const _: () = {
     shared::<Sasl>();
     shared::<(LockGuard, ReadGuard, WriteGuard, Permit, Hold, HoldEnd, Lost, LossReason)>();
     shared::<(Contender, ContenderKind, ListedLock, LockKind, NodeNaming, HandOver)>();
+    shared::<(LockList, UnlistedNode, UnlistedReason)>();
     shared::<(LeaderElection, election::LeaderElectionBuilder, Leadership)>();
     shared::<(election::Candidate, election::ElectionProgress, election::ElectionPhase)>();
     sent::<election::TermResult<()>>();

@@ -8,7 +8,7 @@ use zklock::{Change, Contender, Wait};
 use crate::exit::{Exit, Failure};
 use crate::look::{as_json, contenders_in_the_end, lock_at};
 use crate::options::{Ask, Break, Global};
-use crate::words::{held_by, lasting, node, number, print_raw, say, visible, who};
+use crate::words::{Ages, held_by, lasting, node, number, print_raw, say, visible, who};
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
@@ -21,7 +21,7 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     }
     if global.json {
         let all: Vec<_> = asked.iter().map(as_json).collect();
-        let _ = print_raw(&json!({ "asked": all }).to_string());
+        print_raw(&json!({ "asked": all }).to_string())?;
     }
     if count == 0 {
         say(&options.lock, "nobody holds it");
@@ -71,7 +71,12 @@ pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failu
         confirm(&options.lock, contender)?;
     }
     let was_there = lock.break_lock(contender)?;
-    let what = if was_there { "was removed" } else { "had gone by itself" };
+    let what = match (was_there, contender.holds) {
+        (false, _) => "had gone by itself",
+        (true, true) => "was removed",
+        // It has lost nothing yet, and goes on waiting.
+        (true, false) => "no longer waits; it may queue again, as zklock run does",
+    };
     say(&options.lock, &format!("{} {what}", who(contender)));
     Ok(Exit::Success)
 }
@@ -82,10 +87,14 @@ fn confirm(name: &str, contender: &Contender) -> Result<(), Failure> {
         return Err(Failure::usage("nobody can confirm this at a terminal; in a script: --yes"));
     }
     let what = if contender.holds { "holds it" } else { "waits for it" };
-    let queued =
-        contender.age().map(|age| format!(", queued {} ago", lasting(age))).unwrap_or_default();
+    let queued = Ages::among([contender.since]).in_words(contender.since);
+    let queued = queued.map(|text| format!(", {text}")).unwrap_or_default();
+    let outcome = match contender.holds {
+        true => "may still be at work when the next one gets it",
+        false => "may queue again",
+    };
     let text = format!(
-        "{} {what}{queued}, and may still be at work when the next one gets it.\nType {} to remove it: ",
+        "{} {what}{queued}, and {outcome}.\nType {} to remove it: ",
         who(contender),
         visible(name)
     );

@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     Usage,
     Unavailable,
     NotPermitted,
+    /// The command has not ended within `--max-run`.
+    RanTooLong,
     LockLost,
     Conflict(u8),
     Failed,
@@ -33,6 +35,7 @@ impl Exit {
             Exit::Usage => 64,
             Exit::Unavailable => 69,
             Exit::NotPermitted => 77,
+            Exit::RanTooLong => 122,
             Exit::LockLost => 123,
             Exit::Conflict(code) | Exit::Command(code) => code,
             Exit::Failed => 125,
@@ -42,13 +45,16 @@ impl Exit {
         }
     }
 
-    /// The end of this process. After Ctrl-C it ends as all programs do, by the signal: otherwise a shell's loop
-    /// around it would go on.
+    /// The end of this process. After INT and TERM it ends as all programs do, by the signal. Otherwise, after
+    /// Ctrl-C, a shell's loop around it would go on, and systemd would take what it has stopped for failed.
     pub(crate) fn end(self) -> ExitCode {
-        let interrupt = Signal::SIGINT as i32;
-        // The first process of a container cannot end by a signal.
-        if self == Exit::Signal(interrupt) && std::process::id() != 1 {
-            let _ = signal_hook::low_level::emulate_default_handler(interrupt);
+        let by_itself = [Signal::SIGINT, Signal::SIGTERM].map(|signal| signal as i32);
+        match self {
+            // The first process of a container cannot end by a signal.
+            Exit::Signal(number) if by_itself.contains(&number) && std::process::id() != 1 => {
+                let _ = signal_hook::low_level::emulate_default_handler(number);
+            }
+            _ => {}
         }
         ExitCode::from(self.code())
     }

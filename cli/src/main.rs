@@ -2,24 +2,24 @@
 //!
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
 //! locks, `act` asks holders to release and breaks locks, `token` compares fencing tokens. `exit` has the exit
-//! codes, `connect` a client with the settings given, `words`, `table` and `log_lines` what people read,
-//! `background_writer` how they read it without holding anybody up.
+//! codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what people read,
+//! `background_writer` how they read it without holding anybody up, `grace` what time a command has to end.
 
 #![forbid(unsafe_code)]
-
-#[cfg(not(target_os = "linux"))]
-compile_error!(
-    "the command needs Linux: its guard process adopts orphans and reads signals from a descriptor"
-);
+// What only `run` and `lead` use is compiled elsewhere, too.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 mod act;
 mod background_writer;
 mod config;
 mod connect;
 mod exit;
+mod grace;
 mod log_lines;
 mod look;
+mod manual;
 mod options;
+#[cfg(target_os = "linux")]
 mod run;
 mod table;
 mod token;
@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::exit::{Exit, Failure};
-use crate::options::{Action, Options, Token};
+use crate::options::{Action, Man, Options, Token};
 
 fn main() -> ExitCode {
     let definition = match config::definition() {
@@ -69,8 +69,16 @@ fn main() -> ExitCode {
 fn act(options: Options) -> (String, Result<Exit, Failure>) {
     let global = options.global;
     match options.action {
+        #[cfg(target_os = "linux")]
         Action::Run(run) => (run.lock.clone(), run::run(&global, run)),
+        #[cfg(target_os = "linux")]
         Action::Lead(lead) => (lead.lock.clone(), run::lead(&global, lead)),
+        #[cfg(not(target_os = "linux"))]
+        Action::Run { .. } => {
+            let why =
+                "run and lead need Linux, where a guard process can end all that a command starts";
+            (String::new(), Err(Failure::usage(why)))
+        }
         Action::Ls(ls) => (String::new(), look::ls(&global, &ls)),
         Action::Show(one) => (one.lock.clone(), look::show(&global, &one)),
         Action::Top(top) => (String::new(), look::top(&global, &top)),
@@ -86,24 +94,16 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
             clap_complete::generate(shell, &mut Options::command(), "zklock", &mut text);
             (String::new(), print_text(&text))
         }
-        Action::Man { subcommand } => (String::new(), manual(subcommand)),
+        Action::Man(man) => (String::new(), print_manual(&man)),
         Action::Leader(one) => (one.lock.clone(), look::leader(&global, &one)),
     }
 }
 
-fn manual(subcommand: Option<String>) -> Result<Exit, Failure> {
-    let mut definition = Options::command();
-    definition.build();
-    let page = match &subcommand {
-        None => definition,
-        Some(name) => definition
-            .find_subcommand(name)
-            .cloned()
-            .ok_or_else(|| Failure::usage(format!("{name:?} is no subcommand")))?,
-    };
-    let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text)?;
-    print_text(&text)
+fn print_manual(options: &Man) -> Result<Exit, Failure> {
+    match &options.all {
+        Some(folder) => manual::write_all(folder).map(|()| Exit::Success),
+        None => print_text(&manual::page_of(&options.subcommand)?),
+    }
 }
 
 fn print_text(text: &[u8]) -> Result<Exit, Failure> {

@@ -11,10 +11,11 @@ Options: zklock COMMAND -h, zklock COMMAND --help; all: zklock help COMMAND";
 
 const ALL: &str = "\
 Exit codes:
-  0-122  that of the command (run, lead)
+  0-121  that of the command (run, lead)
   0, 1   yes, no (test: held, free; leader: there is one, none)
   64     wrong usage            69   ZooKeeper cannot be reached; nothing was run
   77     credentials or ACL     123  the lock was lost while the command ran
+  122    the command ran for longer than --max-run
   124    others hold the lock   125  zklock failed
   126    the command cannot be run, 127 it was not found
   128+n  ended by signal n
@@ -23,9 +24,10 @@ All options of a command, those for TLS, SASL and credentials, and the
 variables that set them: zklock help COMMAND";
 
 const EXIT_CODES: &str = "\
-Exit codes: the command's own; 123 the lock was lost, 124 others hold it, 69 no
-server (not run), 77 not permitted, 64 wrong usage, 125 zklock failed, 126 the
-command cannot be run, 127 it was not found, 128+n ended by signal n";
+Exit codes: the command's own; 122 ended after --max-run, 123 the lock was lost,
+124 others hold it, 69 no server (not run), 77 not permitted, 64 wrong usage,
+125 zklock failed, 126 the command cannot be run, 127 it was not found,
+128+n ended by signal n";
 
 /// All but the options, which each subcommand shows.
 const TEMPLATE: &str = "\
@@ -61,7 +63,7 @@ const COMMAND: &str = "The command";
 #[derive(Debug, Parser)]
 #[command(
     name = "zklock",
-    version,
+    version = env!("ZKLOCK_VERSION"),
     disable_help_flag = true,
     args_override_self = true,
     infer_subcommands = false
@@ -178,9 +180,10 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// Run a command while holding a lock
+    #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Run(Run),
-    /// List the locks below a path: their holders, and how many wait
+    /// List the locks at and below a path: their holders, and how many wait
     Ls(Ls),
     /// Show who holds a lock and who waits for it
     Show(OneLock),
@@ -190,15 +193,16 @@ pub(crate) enum Action {
     Test(OneLock),
     /// Wait until a lock is free, without taking it
     Wait(WaitFor),
-    /// Show the locks below a path, live
+    /// Show the locks at and below a path, live
     Top(Top),
     /// Ask the holders of a lock to release it
     Ask(Ask),
     /// Take a lock away from a holder, by force
     Break(Break),
-    /// Check the servers, the session timeout, and a lock's contenders
+    /// Check the servers, the session timeout, the clock, and locks
     Doctor(Doctor),
     /// Run a command while leading an election
+    #[cfg(target_os = "linux")]
     #[command(after_help = exit_codes())]
     Lead(Lead),
     /// Print the id of an election's leader
@@ -209,7 +213,14 @@ pub(crate) enum Action {
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
     /// Print the manual page, or that of a subcommand
-    Man { subcommand: Option<String> },
+    Man(Man),
+    /// Needs Linux
+    #[cfg(not(target_os = "linux"))]
+    #[command(hide = true, alias = "lead")]
+    Run {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -225,6 +236,15 @@ pub(crate) struct TokenCheck {
     /// The token
     #[arg(long, env = "ZKLOCK_TOKEN")]
     pub(crate) token: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// As `run`, or `token check`
+    pub(crate) subcommand: Vec<String>,
+    /// Write all pages into this folder instead
+    #[arg(long, value_name = "FOLDER", conflicts_with = "subcommand")]
+    pub(crate) all: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -244,6 +264,8 @@ pub(crate) struct Top {
     /// Path to show [default: that of --base]
     pub(crate) path: Option<String>,
     /// How often to look
+    ///
+    /// If there are many locks, as often as takes 500 requests a second
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = duration)]
     pub(crate) every: Duration,
 }
@@ -287,11 +309,15 @@ pub(crate) struct Break {
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Name below --base, or absolute path, of a lock to look at, too
-    pub(crate) lock: Option<String>,
+    /// Look at all locks at and below PATH, and say what is wrong
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Lock to look at, too; with --all, a path [default: that of --base]
+    pub(crate) path: Option<String>,
 }
 
 /// How a command is run under a lock.
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Supervision {
     /// term, kill, warn or a SIGNAL
@@ -307,6 +333,19 @@ pub(crate) struct Supervision {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) grace: Option<Duration>,
+    /// If asked to release: term, ignore or a SIGNAL
+    ///
+    /// When somebody asks for the release, as `zklock ask` does: TERM, or this signal, to the command, which may take
+    /// its time, and keeps the lock until it has ended; or nothing
+    #[arg(long, default_value = "term", value_name = "HOW")]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
+    pub(crate) on_ask: crate::run::OnAsk,
+    /// End it after this time
+    ///
+    /// A command that still runs after this time is sent TERM, and KILL after --grace; then the exit code is 122
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
+    pub(crate) max_run: Option<Duration>,
     /// What it leaves: kill or wait
     ///
     /// What to do with processes that the command leaves running: end them (TERM, and KILL after --grace), or hold
@@ -359,6 +398,7 @@ pub(crate) struct Patience {
     pub(crate) conflict_exit_code: u8,
 }
 
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Name below --base, or absolute path
@@ -415,6 +455,7 @@ pub(crate) struct Run {
     pub(crate) supervision: Supervision,
 }
 
+#[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub(crate) struct Lead {
     /// The election: name below --base, or absolute path

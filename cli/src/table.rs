@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use crate::exit::Failure;
 use crate::words::{print, visible};
 
 /// The least width that a column is cut to.
@@ -10,16 +11,25 @@ const LEAST: usize = 12;
 /// Prints rows below their headings. False if nobody reads any more.
 ///
 /// If they are too wide for the terminal, the columns `give_way` are cut in this order, and no others.
-#[must_use]
-pub(crate) fn print_table(headings: &[&str], rows: &[Vec<String>], give_way: &[usize]) -> bool {
-    if std::io::stdout().is_terminal() {
-        let (width, _) = terminal_size();
-        return aligned(headings, rows, width, give_way).iter().all(|line| print(line));
+pub(crate) fn print_table(
+    headings: &[&str],
+    rows: &[Vec<String>],
+    give_way: &[usize],
+) -> Result<bool, Failure> {
+    let lines = match std::io::stdout().is_terminal() {
+        true => aligned(headings, rows, terminal_size().0, give_way),
+        false => rows.iter().map(|row| with_tabs(row)).collect(),
+    };
+    for line in lines {
+        if !print(&line)? {
+            return Ok(false);
+        }
     }
-    rows.iter().all(|row| {
-        let cells: Vec<String> = row.iter().map(|cell| visible(cell)).collect();
-        print(&cells.join("\t"))
-    })
+    Ok(true)
+}
+
+fn with_tabs(row: &[String]) -> String {
+    row.iter().map(|cell| visible(cell)).collect::<Vec<_>>().join("\t")
 }
 
 /// The terminal's width and height.

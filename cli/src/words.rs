@@ -1,13 +1,17 @@
 //! How results and errors read: durations, contenders, lines on standard error.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use zklock::Contender;
 
 use crate::background_writer::BackgroundWriter;
+use crate::exit::{Exit, Failure};
+
+/// A difference of clocks below this is nothing to speak of.
+pub(crate) const CLOCKS_AGREE: Duration = Duration::from_secs(1);
 
 static QUIET: AtomicBool = AtomicBool::new(false);
 
@@ -65,17 +69,20 @@ fn write(line: &str) {
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Prints a result. False if nobody reads any more, as in `zklock watch x | head`.
-#[must_use]
-pub(crate) fn print(line: &str) -> bool {
+/// Prints a result. False if nobody reads any more, as in `zklock watch x | head`; an error if it cannot be written,
+/// as on a full disk.
+pub(crate) fn print(line: &str) -> Result<bool, Failure> {
     print_raw(&line.split('\t').map(visible).collect::<Vec<_>>().join("\t"))
 }
 
-/// Prints a result for programs.
-#[must_use]
-pub(crate) fn print_raw(line: &str) -> bool {
+/// Prints a result for programs, as `print` does.
+pub(crate) fn print_raw(line: &str) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(Exit::Failed, format!("standard output: {error}"))),
+    }
 }
 
 /// The text with control characters replaced: what other clients have written must not control the terminal.
@@ -150,17 +157,69 @@ pub(crate) fn number(one: &Contender) -> String {
     format!("{:010}", one.sequence)
 }
 
+/// How long ago contenders queued.
+///
+/// Their nodes have the time of the ensemble's clock, which nobody can read without writing something. So this
+/// host's clock counts, unless a node was created later than that: then the latest time that is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ages {
+    now: SystemTime,
+    behind: Duration,
+}
+
+impl Ages {
+    /// Of contenders whose nodes were created then; `None` where an ACL hides it.
+    pub(crate) fn among(times: impl IntoIterator<Item = Option<SystemTime>>) -> Ages {
+        Ages::at(SystemTime::now(), times.into_iter().flatten())
+    }
+
+    fn at(here: SystemTime, times: impl Iterator<Item = SystemTime>) -> Ages {
+        let now = times.fold(here, SystemTime::max);
+        Ages { now, behind: now.duration_since(here).unwrap_or_default() }
+    }
+
+    fn of(&self, since: Option<SystemTime>) -> Option<Duration> {
+        self.now.duration_since(since?).ok()
+    }
+
+    /// How far this host's clock is behind the ensemble's, at least. All ages are then too short.
+    pub(crate) fn clock_is_behind(&self) -> Option<Duration> {
+        (self.behind >= CLOCKS_AGREE).then_some(self.behind)
+    }
+
+    /// For tables: `2m14s`, or `>2m14s`; empty if an ACL hides it.
+    pub(crate) fn in_short(&self, since: Option<SystemTime>) -> String {
+        let least = if self.clock_is_behind().is_some() { ">" } else { "" };
+        self.of(since).map(|age| format!("{least}{}", lasting_short(age))).unwrap_or_default()
+    }
+
+    /// As `queued 2 min 14 s ago`; `None` if an ACL hides it.
+    pub(crate) fn in_words(&self, since: Option<SystemTime>) -> Option<String> {
+        let least = if self.clock_is_behind().is_some() { "more than " } else { "" };
+        self.of(since).map(|age| format!("queued {least}{} ago", lasting(age)))
+    }
+}
+
 /// The holders in a few words: `held by web1 (pid 4711, backup.sh), queued 2 min 14 s ago`.
 ///
 /// ZooKeeper knows when a holder's node was created, but not when its wait was over.
 pub(crate) fn held_by(contenders: &[Contender]) -> String {
     let holders: Vec<&Contender> = contenders.iter().filter(|one| one.holds).collect();
     let Some(first) = holders.first() else { return "held by nobody now".to_owned() };
-    let queued = first.age().map(|age| format!("queued {} ago", lasting(age)));
+    let queued = Ages::among(contenders.iter().map(|one| one.since)).in_words(first.since);
     let queued = |front: &str| queued.map(|text| format!("{front}{text}")).unwrap_or_default();
     match holders.len() {
         1 => format!("held by {}{}", who(first), queued(", ")),
         more => format!("held by {} and {} more{}", who(first), more - 1, queued(", the first ")),
+    }
+}
+
+/// A word of a shell's command line.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |one: char| one.is_ascii_alphanumeric() || "/._-:,+@%".contains(one);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
 
@@ -189,5 +248,24 @@ mod tests {
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(visible("a\u{1b}[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
+    }
+
+    #[test]
+    fn no_age_is_negative_and_a_clock_that_is_behind_is_noticed() {
+        let second = Duration::from_secs(1);
+        let here = SystemTime::UNIX_EPOCH + 100 * second;
+        let ages =
+            |created: u32| Ages::at(here, [here - second, here + created * second].into_iter());
+        assert_eq!((ages(0).now, ages(0).clock_is_behind()), (here, None));
+        let behind = ages(30);
+        assert_eq!((behind.now, behind.clock_is_behind()), (here + 30 * second, Some(30 * second)));
+    }
+
+    #[test]
+    fn a_shell_reads_the_word_as_it_is() {
+        for (word, written) in [("/locks/a", "/locks/a"), ("a b", "'a b'"), ("it's", "'it'\\''s'")]
+        {
+            assert_eq!(quoted(word), written);
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! What `zklock doctor` says of servers' settings, of real servers.
+//! What `zklock doctor` says of servers' settings and of all locks, of real servers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::{Command, Stdio};
 
 use server::{Builder, Server, free_port};
+use zklock::znode::CreateMode;
+use zklock::{Acl, Client, DistributedLock, Permissions};
 
 #[path = "../../tests/it/support/server.rs"]
 mod server;
@@ -13,7 +15,7 @@ mod server;
 fn doctor(hosts: &str, options: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zklock"));
     command.env_remove("ZKLOCK_TICK_TIME").env_remove("ZKLOCK_SESSION_TIMEOUT");
-    command.args(["--hosts", hosts]).args(options).arg("doctor").stdin(Stdio::null());
+    command.args(["--hosts", hosts, "doctor"]).args(options).stdin(Stdio::null());
     let output = command.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
@@ -138,4 +140,39 @@ fn a_tick_that_a_server_does_not_tell_is_not_known() {
     let why = "; tickTime not told (conf is not in 4lw.commands.whitelist); a read takes ";
     assert_found(&said, 0, &[why, &unknown]);
     assert!(!said.1.contains("at most"), "{}", said.1);
+}
+
+#[test]
+fn what_is_wrong_with_any_lock_is_found() {
+    let server = Server::builder().sequence("/locks/a/old", 2_000_000_000).start().unwrap();
+    let hosts = server.hosts();
+    let zk = Client::connect(&hosts).unwrap();
+    let lock = |base: &str, name: &str| DistributedLock::new(&zk, base, name).lock().unwrap();
+    let guards = [lock("/locks/a", "old"), lock("/locks", "a"), lock("/locks/b", "good")];
+    let create = |path: &str, mode| zk.znode(path).create(mode, "").unwrap();
+    let _ = create("/locks/b/good/qn-0000000001", CreateMode::Persistent);
+    let _ = create("/locks/b/good/x-latch-", CreateMode::EphemeralSequential);
+    let hidden = create("/locks/b/good/x-lock-", CreateMode::EphemeralSequential);
+    hidden.set_acl(Acl::digest(Permissions::ALL, "nobody:nothing")).unwrap();
+    let (code, out) = doctor(&hosts, &["--all"]);
+    let found: Vec<&str> = out.lines().filter(|line| line.contains("/locks")).collect();
+    // Servers before 3.7.3, 3.8.4 and 3.9.2 tell all but the data.
+    let good = DistributedLock::new(&zk, "/locks/b", "good").contenders().unwrap();
+    let is_hidden = good.iter().any(|one| one.since.is_none());
+    let expected = [
+        "ok       /locks: 3 locks, 1 contenders wait",
+        "error    /locks/a/old: sequence number 2000000000 of at most 2147483647: use another name",
+        "warning  /locks/b/good: an ACL hides who 1 of its contenders are, such as x-lock-000000000",
+        "warning  /locks/b/good: 1 children are no contenders, such as \"qn-0000000001\", an item of a queue",
+        "warning  /locks/b/good: 1 children are no contenders, such as \"x-latch-000000000",
+    ];
+    let of_hiding = |text: &&str| is_hidden || !text.contains("hides");
+    let expected: Vec<&str> = expected.into_iter().filter(of_hiding).collect();
+    assert_eq!((code, found.len()), (1, expected.len()), "{out}");
+    for (line, text) in found.iter().zip(expected) {
+        assert!(line.starts_with(text), "{line}");
+    }
+    // The node that told the server's time is gone.
+    assert_eq!(zk.znode("/locks").children().unwrap().unwrap(), ["a", "b"]);
+    drop(guards);
 }

@@ -10,7 +10,7 @@ use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault, Found, Stat};
+use crate::session::connection::{Answer, Fault, Found, Names, Stat};
 use crate::session::session::Session;
 use crate::session_id::SessionId;
 
@@ -175,16 +175,34 @@ pub(crate) fn contenders(client: &Client, node: &str, synced: bool) -> Result<Ve
 }
 
 fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
+    /// A list that is outdated so often is that of an odd server.
+    const MOST_LISTS: usize = 20;
+    for _ in 0..MOST_LISTS {
+        if let Some(found) = list_once(session, whole, node)? {
+            return Ok(found);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// `None` if all have gone meanwhile: there may be new contenders that were not in the list.
+fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Contender>>> {
     let children = session.children(whole, false)?.unwrap_or_default();
     let tickets = in_grant_order(&children);
     let paths: Vec<String> = tickets.iter().map(|one| path::join(whole, one.name())).collect();
-    let holders = tickets.iter().take_while(|one| holds(one, &children)).count();
     let mut found = Vec::with_capacity(tickets.len());
-    for (position, (ticket, read)) in tickets.iter().zip(session.read_each(&paths)).enumerate() {
-        let contender = Contender::seen(node, ticket, read)?;
-        found.extend(contender.map(|one| one.at(position, position < holders)));
+    for (ticket, read) in tickets.iter().zip(session.read_each(&paths)) {
+        found.extend(Contender::seen(node, ticket, read)?.map(|one| (ticket, one)));
     }
-    Ok(found)
+    if found.is_empty() && !tickets.is_empty() {
+        return Ok(None);
+    }
+    // They were read in the order of grants: when one was read, those ahead that are not among these
+    // had gone.
+    let there: Names = found.iter().map(|(ticket, _)| ticket.name()).collect();
+    let holders = found.iter().take_while(|(ticket, _)| holds(ticket, &there)).count();
+    let placed = found.into_iter().enumerate();
+    Ok(Some(placed.map(|(place, (_, one))| one.at(place, place < holders)).collect()))
 }
 
 /// The first of the contenders; the others are not read.

@@ -1,4 +1,7 @@
-//! Lists the locks below a base path.
+//! Lists the locks below a base path, at any depth.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::ask_until_answered::{Purpose, ask};
 use super::list_contenders::Contender;
@@ -7,14 +10,37 @@ use super::ticket::{ContenderKind, Ticket};
 use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
-use crate::session::connection::{Answer, Fault};
+use crate::session::connection::{Answer, Fault, Names};
 use crate::session::session::Session;
+
+/// At most so many nodes are asked for their children.
+const MOST_NODES: usize = 20_000;
+
+/// How many nodes are asked before the answers decide which are next.
+const STEP: usize = 1_000;
+
+/// ZooKeeper's own nodes are below this one.
+const OF_ZOOKEEPER: &str = "/zookeeper";
+
+/// The locks below a path, and what could not be looked at: see [`Client::locks`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockList {
+    /// The path that was looked at.
+    pub base: String,
+    /// The locks that clients hold or wait for, sorted by path.
+    pub locks: Vec<ListedLock>,
+    /// The nodes that may have more locks below them, sorted by path.
+    pub unlisted: Vec<UnlistedNode>,
+    /// How many requests the list took.
+    pub requests: usize,
+}
 
 /// A lock that clients hold or wait for: see [`Client::locks`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListedLock {
-    /// The lock path, `base/name`.
+    /// The lock path.
     pub path: String,
     /// Its last component.
     pub name: String,
@@ -26,6 +52,30 @@ pub struct ListedLock {
     pub waiters: usize,
     /// The first holder; `None` if it released before it could be read.
     pub first: Option<Contender>,
+}
+
+/// A node that a [`LockList`] may lack locks of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnlistedNode {
+    /// The node's path.
+    pub path: String,
+    /// Why there may be more locks below it.
+    pub reason: UnlistedReason,
+}
+
+/// Why locks may be missing in a [`LockList`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnlistedReason {
+    /// An ACL hides the node's children: this client needs READ on the node.
+    NotAuthorized,
+    /// The list of the node's children is larger than the client
+    /// [accepts](crate::ClientBuilder::max_reply).
+    TooLarge,
+    /// So many of the node's children were not looked at, because there are more than 20,000 nodes
+    /// to look at.
+    TooMany(usize),
 }
 
 /// What kind of lock the contenders of a path use, as their nodes' names say.
@@ -57,15 +107,19 @@ impl LockKind {
     }
 }
 
-const LIST: Purpose = Purpose::to_read("list the locks", "READ on the base path and its children");
+const LIST: Purpose = Purpose::to_read("list the locks", "READ on the base path");
 
 impl Client {
-    /// Lists the locks below `base` that clients hold or wait for, sorted by name.
+    /// Lists the locks at `base` and below it, at any depth, that clients hold or wait for; `None` if
+    /// the node does not exist.
     ///
     /// For people and logs: the list may be out of date when it is returned. It comes from this
-    /// client's server, which may lag behind the others. Locks without contenders are left out, as
-    /// are locks whose node an ACL hides. Takes one request, one more for each child of `base`, and
-    /// one for each lock; many of them share a round trip.
+    /// client's server, which may lag behind the others. Locks without contenders are left out. What
+    /// an ACL hides, and what is too much, is [named](LockList::unlisted).
+    ///
+    /// Takes one request for each node that is neither a contender nor an item of a queue, and one
+    /// for each lock; many of them share a round trip. At most 20,000 nodes are looked at, those with
+    /// few siblings first. ZooKeeper's own nodes, below `/zookeeper`, are not.
     ///
     /// # Errors
     ///
@@ -74,50 +128,183 @@ impl Client {
     /// [`Connect`](crate::ErrorKind::Connect) if the ensemble does not answer within the
     /// [connect timeout](crate::ClientBuilder::connect_timeout); otherwise errors that
     /// [end every wait](crate::guide#what-ends-every-wait).
-    pub fn locks(&self, base: impl AsRef<str>) -> Result<Vec<ListedLock>> {
-        let base = base.as_ref().to_owned();
-        path::check_absolute(&base)?;
-        let (whole, shown) = (self.core().whole(&base), base.clone());
-        ask(self, &base, LIST, move |session| list(session, &whole, &shown))
+    pub fn locks(&self, base: impl AsRef<str>) -> Result<Option<LockList>> {
+        list_locks(self, base.as_ref(), HashMap::new())
     }
 }
 
-fn list(session: &Session, whole: &str, base: &str) -> Answer<Vec<ListedLock>> {
-    let names = session.children(whole, false)?.unwrap_or_default();
-    let mut names: Vec<&str> = names.iter().collect();
-    names.sort();
-    let paths: Vec<String> = names.iter().map(|name| path::join(whole, name)).collect();
-    let (mut found, mut firsts) = (Vec::new(), Vec::new());
-    for ((name, whole), children) in
-        names.iter().zip(&paths).zip(session.children_each(&paths, false))
-    {
-        let children = match children {
-            // An ACL hides it.
-            Err(Fault::NoAuth) => continue,
-            children => children?.unwrap_or_default(),
-        };
-        let contenders = in_grant_order(&children);
-        let holders = contenders.iter().take_while(|one| holds(one, &children)).count();
-        let Some(first) = contenders.first() else { continue };
-        let taken = contenders[..holders].iter().map(Ticket::weight);
-        let kind = kind(contenders.iter().map(Ticket::kind), first.permits(), taken);
-        firsts.push((path::join(whole, first.name()), first.name().to_owned()));
-        found.push(ListedLock {
-            path: path::join(base, name),
-            name: (*name).to_owned(),
-            kind,
-            holders,
-            waiters: contenders.len() - holders,
-            first: None,
-        });
+impl LockList {
+    /// Lists the locks again, with fewer requests: a first contender that was in this list is not
+    /// read again. `None` if the base no longer exists.
+    ///
+    /// Most contenders never change what they say about themselves. One that does is shown with what
+    /// it said first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::locks`].
+    pub fn refresh(&self, client: &Client) -> Result<Option<LockList>> {
+        let firsts = self.locks.iter().filter_map(|lock| lock.first.clone());
+        let known = firsts.filter(is_told_apart).map(|one| (one.path.clone(), one)).collect();
+        list_locks(client, &self.base, known)
     }
-    let (paths, tickets): (Vec<String>, Vec<String>) = firsts.into_iter().unzip();
-    for ((lock, ticket), read) in found.iter_mut().zip(&tickets).zip(session.read_each(&paths)) {
-        let Some(ticket) = Ticket::parse(ticket) else { continue };
+}
+
+/// Whether no other contender ever has this node's path, and it says something about itself: a
+/// request to release the lock may have stood in the place of that.
+fn is_told_apart(one: &Contender) -> bool {
+    const HEX_DIGITS_OF_A_UUID: usize = 32;
+    let ticket = Ticket::parse(path::last(&one.path));
+    let has_guid = ticket.is_some_and(|ticket| ticket.guid().len() >= HEX_DIGITS_OF_A_UUID);
+    has_guid && !one.data.is_empty()
+}
+
+fn list_locks(
+    client: &Client,
+    base: &str,
+    known: HashMap<String, Contender>,
+) -> Result<Option<LockList>> {
+    path::check_absolute(base)?;
+    let (core, known, base) = (Arc::clone(client.core()), Arc::new(known), base.to_owned());
+    let node = base.clone();
+    ask(client, &node, LIST, move |session| {
+        let Some(children) = session.children(&core.whole(&base), false)? else { return Ok(None) };
+        let mut walk = Walk::default();
+        walk.has_children(&base, &children);
+        look_below(session, &mut walk, |path| core.whole(path))?;
+        read_firsts(session, &mut walk, &known, |path| core.whole(path))?;
+        Ok(Some(walk.finish(&base)))
+    })
+}
+
+fn look_below(session: &Session, walk: &mut Walk, whole: impl Fn(&String) -> String) -> Answer<()> {
+    loop {
+        let paths = walk.next_nodes();
+        if paths.is_empty() {
+            return Ok(());
+        }
+        let asked: Vec<String> = paths.iter().map(&whole).collect();
+        for (path, children) in paths.iter().zip(session.children_each(&asked, false)) {
+            match children {
+                Ok(Some(children)) => walk.has_children(path, &children),
+                // It was deleted meanwhile.
+                Ok(None) => walk.requests += 1,
+                Err(Fault::NoAuth) => walk.is_unlisted(path, UnlistedReason::NotAuthorized),
+                Err(Fault::TooLarge(_)) => walk.is_unlisted(path, UnlistedReason::TooLarge),
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+}
+
+fn read_firsts(
+    session: &Session,
+    walk: &mut Walk,
+    known: &HashMap<String, Contender>,
+    whole: impl Fn(&String) -> String,
+) -> Answer<()> {
+    let mut unread = Vec::new();
+    for (lock, first) in &mut walk.locks {
+        match known.get(first) {
+            Some(one) => lock.first = Some(one.clone().at(0, lock.holders > 0)),
+            None => unread.push((lock, &*first)),
+        }
+    }
+    walk.requests += unread.len();
+    let paths: Vec<String> = unread.iter().map(|(_, first)| whole(first)).collect();
+    for ((lock, first), read) in unread.into_iter().zip(session.read_each(&paths)) {
+        let Some(ticket) = Ticket::parse(path::last(first)) else { continue };
         let first = Contender::seen(&lock.path, &ticket, read)?;
         lock.first = first.map(|one| one.at(0, lock.holders > 0));
     }
-    Ok(found)
+    Ok(())
+}
+
+/// The walk through the tree, without its requests: which nodes to look at, and what was found.
+#[derive(Default)]
+struct Walk {
+    /// The locks, and the paths of their first contenders.
+    locks: Vec<(ListedLock, String)>,
+    unlisted: Vec<UnlistedNode>,
+    /// Nodes to look at: by the number of siblings and their parent, their names. So, a node with a
+    /// multitude of children keeps nobody from looking at the others.
+    ahead: BTreeMap<(usize, String), Vec<String>>,
+    requests: usize,
+}
+
+impl Walk {
+    /// These are the children of a node.
+    fn has_children(&mut self, path: &str, children: &Names) {
+        self.requests += 1;
+        let contenders = in_grant_order(children);
+        let holders = contenders.iter().take_while(|one| holds(one, children)).count();
+        // The root is no lock path.
+        if let Some(first) = contenders.first().filter(|_| path != "/") {
+            let taken = contenders[..holders].iter().map(Ticket::weight);
+            let lock = ListedLock {
+                path: path.to_owned(),
+                name: path::last(path).to_owned(),
+                kind: kind(contenders.iter().map(Ticket::kind), first.permits(), taken),
+                holders,
+                waiters: contenders.len() - holders,
+                first: None,
+            };
+            self.locks.push((lock, path::join(path, first.name())));
+        }
+        let may_have_locks = |name: &&str| {
+            Ticket::parse(name).is_none()
+                && !is_item_of_a_queue(name)
+                && path::join(path, name) != OF_ZOOKEEPER
+        };
+        let names: Vec<String> =
+            children.iter().filter(may_have_locks).map(str::to_owned).collect();
+        if !names.is_empty() {
+            self.ahead.insert((names.len(), path.to_owned()), names);
+        }
+    }
+
+    fn is_unlisted(&mut self, path: &str, reason: UnlistedReason) {
+        self.requests += 1;
+        self.unlisted.push(UnlistedNode { path: path.to_owned(), reason });
+    }
+
+    /// The nodes to look at now; none at the end.
+    fn next_nodes(&mut self) -> Vec<String> {
+        let mut next = Vec::new();
+        let room = STEP.min(MOST_NODES.saturating_sub(self.requests));
+        while let Some(mut group) = self.ahead.first_entry() {
+            if next.len() == room {
+                break;
+            }
+            let kept = group.get().len().saturating_sub(room - next.len());
+            let names = group.get_mut().split_off(kept);
+            next.extend(names.iter().map(|name| path::join(&group.key().1, name)));
+            if kept == 0 {
+                group.remove();
+            }
+        }
+        if next.is_empty() {
+            for ((_, path), names) in std::mem::take(&mut self.ahead) {
+                let reason = UnlistedReason::TooMany(names.len());
+                self.unlisted.push(UnlistedNode { path, reason });
+            }
+        }
+        next
+    }
+
+    fn finish(self, base: &str) -> LockList {
+        let mut locks: Vec<ListedLock> = self.locks.into_iter().map(|(lock, _)| lock).collect();
+        locks.sort_by(|one, other| one.path.cmp(&other.path));
+        let mut unlisted = self.unlisted;
+        unlisted.sort_by(|one, other| one.path.cmp(&other.path));
+        LockList { base: base.to_owned(), locks, unlisted, requests: self.requests }
+    }
+}
+
+/// As the library's queues and ZooKeeper's recipe name them, with a number at the end.
+fn is_item_of_a_queue(name: &str) -> bool {
+    let number = name.strip_prefix("qn-").or_else(|| name.strip_prefix("pn-"));
+    number.is_some_and(|rest| rest.bytes().all(|one| one == b'-' || one.is_ascii_digit()))
 }
 
 fn kind(
@@ -133,5 +320,71 @@ fn kind(
         }
         _ if first.into_iter().chain(kinds).any(is_shared) => LockKind::ReadWrite,
         _ => LockKind::Mutex,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize, front: &str) -> Names {
+        (0..count).map(|number| format!("{front}{number}")).collect()
+    }
+
+    /// Walks through a tree in which every node has these children.
+    fn walk(children: impl Fn(&str) -> Names) -> LockList {
+        let mut walk = Walk::default();
+        walk.has_children("/", &children("/"));
+        loop {
+            let next = walk.next_nodes();
+            if next.is_empty() {
+                return walk.finish("/");
+            }
+            for path in next {
+                walk.has_children(&path, &children(&path));
+            }
+        }
+    }
+
+    #[test]
+    fn a_tree_without_an_end_is_left_at_some_point_and_that_is_said() {
+        let endless = walk(|_| ["a", "b"].into_iter().collect());
+        assert_eq!(endless.requests, MOST_NODES);
+        let rest = endless.unlisted.iter().map(|one| match one.reason {
+            UnlistedReason::TooMany(count) => count,
+            other => panic!("{other:?}"),
+        });
+        // Each node that was looked at has two children: one of all nodes is the root.
+        assert_eq!(rest.sum::<usize>(), 2 * MOST_NODES - (MOST_NODES - 1));
+    }
+
+    #[test]
+    fn a_node_with_a_multitude_of_children_hides_no_lock_elsewhere() {
+        let list = walk(|path| match path {
+            "/" => ["crowd", "deep"].into_iter().collect(),
+            "/crowd" => names(3 * MOST_NODES, "x"),
+            "/deep" | "/deep/1" | "/deep/1/1" => ["1"].into_iter().collect(),
+            "/deep/1/1/1" => ["lock-0000000007", "lock-0000000008"].into_iter().collect(),
+            _ => Names::default(),
+        });
+        let paths: Vec<_> = list.locks.iter().map(|lock| &*lock.path).collect();
+        assert_eq!(paths, ["/deep/1/1/1"]);
+        let looked_at = MOST_NODES - 6;
+        let reason = UnlistedReason::TooMany(3 * MOST_NODES - looked_at);
+        assert_eq!(list.unlisted, [UnlistedNode { path: "/crowd".to_owned(), reason }]);
+    }
+
+    #[test]
+    fn contenders_items_of_queues_and_the_nodes_of_zookeeper_are_not_looked_into() {
+        let list = walk(|path| match path {
+            "/" => ["a", "qn-0000000001", "pn-0000000001-0000000002", "zookeeper"].iter().collect(),
+            "/a" => ["lock-0000000001", "below", "qn-x"].into_iter().collect(),
+            "/a/below" => ["__READ__0000000001", "__READ__0000000002"].into_iter().collect(),
+            "/a/qn-x" => Names::default(),
+            other => panic!("looked at {other}"),
+        });
+        let found: Vec<_> = list.locks.iter().map(|one| (&*one.path, one.holders)).collect();
+        assert_eq!(found, [("/a", 1), ("/a/below", 2)]);
+        assert_eq!((list.requests, list.unlisted.len()), (4, 0));
     }
 }

@@ -403,15 +403,9 @@ impl MultiGuard {
     /// Calls `callback`, once, when the first of the locks is lost. It runs, and may panic, like that
     /// of [`Hold::on_lost`](crate::Hold::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        let callback = Arc::new(Mutex::new(Some(callback)));
+        let first = first_call(callback);
         for part in &self.parts {
-            let callback = Arc::clone(&callback);
-            let once = move |why| {
-                let callback = callback.lock().take();
-                if let Some(callback) = callback {
-                    callback(why);
-                }
-            };
+            let once = first.clone();
             match part {
                 MemberGuard::Hold(hold, _) => hold.on_lost(once),
                 MemberGuard::Entered(guard) => {
@@ -423,6 +417,16 @@ impl MultiGuard {
                     });
                 }
             }
+        }
+    }
+
+    /// Calls `callback`, once, when a client requests the release of one of the locks: see
+    /// [`Hold::on_release_requested`].
+    pub fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
+        let first = first_call(|()| callback());
+        for part in &self.parts {
+            let once = first.clone();
+            part.hold().on_release_requested(move || once(()));
         }
     }
 
@@ -492,6 +496,17 @@ impl MultiGuard {
     fn let_all_go(parts: Vec<MemberGuard>, until: Deadline) {
         let until = until.earlier(Deadline::after(DROP_LIMIT));
         parts.into_iter().rev().for_each(|part| part.let_go(until));
+    }
+}
+
+/// A function that calls `callback` the first time, whichever of its clones is called.
+fn first_call<T>(callback: impl FnOnce(T) + Send + 'static) -> impl Fn(T) + Clone + Send + 'static {
+    let callback = Arc::new(Mutex::new(Some(callback)));
+    move |value| {
+        let callback = callback.lock().take();
+        if let Some(callback) = callback {
+            callback(value);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::mutex::{DistributedLock, LockGuard};
 use super::node_config::{NodeConfig, Purpose, placed};
 use super::version::ZnodeStat;
 use super::znode::Znode;
+use crate::contend::errors::cancelled;
 use crate::contend::handover_policy::HandOver;
 use crate::contend::list_contenders::{Contender, first};
 use crate::error::{Error, ErrorKind, Result};
@@ -19,6 +20,7 @@ use crate::fencing::FencingToken;
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::connection::Stat;
+use crate::session::wait::Wait;
 
 /// The first line of a mark. Unknown lines after it are ignored.
 const FORMAT: &str = "zklock-once 1";
@@ -44,7 +46,11 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 /// - [`DoneByOther`](OnceOutcome::DoneByOther) and [`Busy`](OnceOutcome::Busy) come only from an
 ///   answer of the ensemble during this call: the mark, or the node of the other holder. In an
 ///   outage there is an error.
-/// - A job that fails or panics leaves no mark: the next call runs it again.
+/// - A job that fails or panics leaves no mark: the next call runs it again, or one that
+///   [waits](Once::run_within).
+///
+/// **`Busy` is no success.** The other call may fail, or its process may die. If all calls give up at
+/// once, as [`run`](Once::run) does, nobody does the job then. Calls that wait take over.
 ///
 /// **Not guaranteed: at most once.** If the process dies, or its session is lost, after the job has
 /// done its work and before the mark is written, the next call runs the job again. So the job should
@@ -66,14 +72,14 @@ const NOT_RUN: &str = "could not create the parent of the marks, so the job has 
 ///
 /// fn nightly(zk: &Client, day: &str) -> Result<(), Box<dyn Error>> {
 ///     let report = Once::new(zk, "/jobs", "nightly-report");
-///     let outcome = report.run(day, |guard| {
+///     let outcome = report.run_within(Duration::from_secs(6 * 3600), day, |guard| {
 ///         println!("running, with token {}", guard.fencing_token());
 ///         Ok::<_, Box<dyn Error>>(())
 ///     })?;
 ///     match outcome {
 ///         OnceOutcome::Done(()) => println!("done"),
 ///         OnceOutcome::DoneByOther(mark) => println!("already done by {}", mark.by()),
-///         OnceOutcome::Busy(holder) => println!("still running: {}", holder.label()),
+///         OnceOutcome::Busy(holder) => return Err(format!("not done: {}", holder.label()).into()),
 ///     }
 ///     report.prune(Duration::from_secs(90 * 24 * 3600))?;
 ///     Ok(())
@@ -94,7 +100,7 @@ placed!(
     "Clients that run jobs need READ, CREATE and DELETE on the created nodes."
 );
 
-/// The outcome of [`Once::run`].
+/// The outcome of [`Once::run`] and [`Once::run_within`].
 ///
 /// A job runs in this call, before it, or in another call, so a `match` needs no other arm.
 ///
@@ -106,7 +112,7 @@ pub enum OnceOutcome<T> {
     Done(T),
     /// The job was done by an earlier call, which the mark describes.
     DoneByOther(OnceMark),
-    /// Another call is running the job: its contender holds the lock.
+    /// Another call holds the job's lock: the job is not done, and that call may fail.
     Busy(Contender),
 }
 
@@ -119,6 +125,8 @@ pub struct OnceMark {
     at: SystemTime,
     by: String,
     token: Option<FencingToken>,
+    /// The transaction that wrote it. Unlike the time, it grows whichever server leads.
+    czxid: i64,
     /// The id of the call that left it.
     call: String,
 }
@@ -154,6 +162,7 @@ impl OnceMark {
             at: ZnodeStat::new(stat).created_at(),
             by: line("by").to_owned(),
             token: line("token").parse().ok(),
+            czxid: stat.czxid,
             call: line("call").to_owned(),
         }
     }
@@ -178,6 +187,9 @@ struct Turn {
 
 impl Once {
     /// Runs the job for this key, unless it is done or another call is running it.
+    ///
+    /// It gives up at once while another call runs the job, although that call may fail later: see
+    /// [`run_within`](Once::run_within) for a job that somebody must do.
     ///
     /// The key is one component of a path, such as a date. The job receives the guard, to fence its
     /// writes and to check whether the lock is [still held](crate::Hold::is_held). Before and after the
@@ -206,14 +218,67 @@ impl Once {
         key: impl AsRef<str>,
         job: impl FnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<OnceOutcome<T>, E> {
-        let turn = match self.turn(key.as_ref())? {
+        self.run_in_turn(None, key.as_ref(), job)
+    }
+
+    /// Runs the job for this key, unless it is done, waiting at most `wait` for another call that is
+    /// running it.
+    ///
+    /// When the other call has done the job, this one finds the mark. When the other fails, or its
+    /// process dies, or its session is lost, one of those that wait runs the job.
+    ///
+    /// [`Busy`](OnceOutcome::Busy) means that a call still held the job's lock when the time was over.
+    /// The job is not done, and the caller does not know whether it will be: a program should report
+    /// that, rather than success.
+    ///
+    /// The wait goes on through outages and lost sessions. Beside the wait and the job, the call takes
+    /// at most a few times the [connect timeout](crate::ClientBuilder::connect_timeout), as
+    /// [`run`](Once::run) does.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled before the job begins; otherwise as
+    /// [`run`](Once::run).
+    ///
+    /// ```no_run
+    /// use std::error::Error;
+    /// use std::time::Duration;
+    /// use zklock::once::OnceOutcome;
+    /// use zklock::{Cancel, Client, Once};
+    ///
+    /// # fn back_up() -> Result<(), Box<dyn Error>> { Ok(()) }
+    /// fn nightly(zk: &Client, day: &str, stop: &Cancel) -> Result<(), Box<dyn Error>> {
+    ///     let once = Once::new(zk, "/jobs", "backup");
+    ///     match once.run_within((Duration::from_secs(6 * 3600), stop), day, |_| back_up())? {
+    ///         OnceOutcome::Done(()) | OnceOutcome::DoneByOther(_) => Ok(()),
+    ///         OnceOutcome::Busy(other) => Err(format!("not done yet: {}", other.label()).into()),
+    ///     }
+    /// }
+    /// # Ok::<(), zklock::Error>(())
+    /// ```
+    pub fn run_within<T, E: From<Error>>(
+        &self,
+        wait: impl Into<Wait>,
+        key: impl AsRef<str>,
+        job: impl FnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<OnceOutcome<T>, E> {
+        self.run_in_turn(Some(&wait.into()), key.as_ref(), job)
+    }
+
+    fn run_in_turn<T, E: From<Error>>(
+        &self,
+        wait: Option<&Wait>,
+        key: &str,
+        job: impl FnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<OnceOutcome<T>, E> {
+        let turn = match self.turn(wait, key)? {
             OnceOutcome::Done(turn) => turn,
             OnceOutcome::DoneByOther(mark) => return Ok(OnceOutcome::DoneByOther(mark)),
             OnceOutcome::Busy(holder) => return Ok(OnceOutcome::Busy(holder)),
         };
         let Turn { guard, mark, call } = turn;
         let result = job(&guard)?;
-        self.leave_mark(key.as_ref(), &guard, &mark, &call)?;
+        self.leave_mark(key, &guard, &mark, &call)?;
         Ok(OnceOutcome::Done(result))
     }
 
@@ -312,9 +377,11 @@ impl Once {
         }
     }
 
-    /// Removes all marks that are older than this, and returns how many it has removed.
+    /// Removes all marks that are older than the newest one by more than this, and returns how many it
+    /// has removed.
     ///
-    /// The age is the difference between this machine's clock and the ensemble's.
+    /// All ages are by the ensemble's clock, whatever this machine's says. So the newest mark stays,
+    /// and a call after the job never removes the mark that the job has just left.
     ///
     /// # Errors
     ///
@@ -322,16 +389,15 @@ impl Once {
     /// error stay removed.
     pub fn prune(&self, older_than: Duration) -> Result<usize> {
         let mut removed = 0;
-        for mark in self.marks()? {
-            if mark.at.elapsed().is_ok_and(|age| age > older_than) {
-                removed += usize::from(self.forget(&mark.key)?);
-            }
+        let marks = self.marks()?;
+        for mark in outdated(&marks, older_than) {
+            removed += usize::from(self.forget(&mark.key)?);
         }
         Ok(removed)
     }
 
     /// Acquires the right to run the job, or returns the call that has it or had it.
-    fn turn(&self, key: &str) -> Result<OnceOutcome<Turn>> {
+    fn turn(&self, wait: Option<&Wait>, key: &str) -> Result<OnceOutcome<Turn>> {
         let client = &self.target.client;
         let mark = self.mark_node(key)?;
         let call = new_call();
@@ -344,18 +410,30 @@ impl Once {
             .hand_over(HandOver::Off)
             .build();
         let lock_node = self.inside("locks", key)?;
+        // If it is over without the lock, others may have ended at that moment: then once more, without
+        // a wait.
+        let mut acquired = match wait {
+            Some(wait) => lock.lock_within(wait)?,
+            None => None,
+        };
         let limit = client.core().connect_timeout();
         let until = Deadline::after(limit);
         loop {
-            if let Some(mark) = self.mark(key)? {
-                return Ok(OnceOutcome::DoneByOther(mark));
+            if acquired.is_none() {
+                if let Some(mark) = self.mark(key)? {
+                    return Ok(OnceOutcome::DoneByOther(mark));
+                }
+                acquired = lock.try_lock()?;
             }
-            if let Some(guard) = lock.try_lock()? {
+            if let Some(guard) = acquired.take() {
                 // Another call may have done the job before this one acquired the lock.
                 if let Some(mark) = self.mark(key)? {
                     return Ok(OnceOutcome::DoneByOther(mark));
                 }
                 self.make_parent_before(&mark)?;
+                if wait.is_some_and(Wait::is_cancelled) {
+                    return Err(cancelled(&lock_node));
+                }
                 return Ok(OnceOutcome::Done(Turn { guard, mark, call }));
             }
             // A node that this call's own attempt left behind is no other holder.
@@ -459,6 +537,13 @@ impl Once {
     }
 }
 
+/// The marks that are older than the newest by more than this, if any.
+fn outdated(marks: &[OnceMark], older_than: Duration) -> impl Iterator<Item = &OnceMark> {
+    let now = marks.iter().max_by_key(|mark| mark.czxid).map(|newest| newest.at);
+    let age = move |mark: &OnceMark| now?.duration_since(mark.at).ok();
+    marks.iter().filter(move |mark| age(mark).is_some_and(|age| age > older_than))
+}
+
 /// What this process says about itself.
 fn myself() -> String {
     String::from_utf8_lossy(&default_data()).into_owned()
@@ -485,5 +570,29 @@ mod tests {
         assert_eq!(mark.at(), SystemTime::UNIX_EPOCH + Duration::from_secs(1));
         let foreign = read("something else");
         assert_eq!((foreign.by(), foreign.fencing_token()), ("", None));
+    }
+
+    #[test]
+    fn ages_are_counted_from_the_newest_mark() {
+        let outdated = |times: &[(&str, i64)], age| {
+            let mark = |(czxid, (key, ctime)): (i64, &(&str, i64))| {
+                OnceMark::read(key, b"", Stat { ctime: *ctime, czxid, ..Stat::default() })
+            };
+            let mut marks: Vec<OnceMark> = (1..).zip(times).map(mark).collect();
+            marks.sort_by(|one, other| one.key.cmp(&other.key));
+            let keys = outdated(&marks, Duration::from_millis(age)).map(|mark| mark.key.clone());
+            keys.collect::<Vec<_>>()
+        };
+        // In the order in which they were written. Times of long ago, and of far ahead.
+        for begin in [0, 4_000_000_000_000] {
+            let times = [("c", begin), ("a", begin + 400), ("b", begin + 1_000)];
+            assert_eq!(outdated(&times, 1_000), [""; 0]);
+            assert_eq!(outdated(&times, 999), ["c"]);
+            assert_eq!(outdated(&times, 599), ["a", "c"]);
+            assert_eq!(outdated(&times, 0), ["a", "c"]);
+        }
+        // The clock of a new leader is behind: the newest is newer all the same.
+        assert_eq!(outdated(&[("a", 0), ("b", 9_000), ("c", 1_000)], 500), ["a"]);
+        assert_eq!(outdated(&[], 0), [""; 0]);
     }
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use zklock::{
     Cancel, Changes, Contender, ContenderKind, DistributedRwLock, DistributedSemaphore, ErrorKind,
-    LockKind, SessionState,
+    LockKind, LockList, SessionState, UnlistedReason,
 };
 
 use crate::support::proxy::opcode;
-use crate::support::raw::{ALL, Acl, Kind};
+use crate::support::raw::{ALL, Acl, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
@@ -421,7 +421,7 @@ fn the_locks_below_a_base_are_listed_with_their_kinds() {
     skip_without_zookeeper!();
     let site = Site::shared("list-locks");
     let (zk, other, mut raw) = (site.client(), site.client(), site.raw());
-    assert_eq!(zk.locks(&site.base).unwrap(), []);
+    assert_eq!(zk.locks(&site.base).unwrap(), None);
     let held = mutex(&zk, &site.base, "nightly").lock().unwrap();
     let read = DistributedRwLock::new(&zk, &site.base, "files").read().unwrap();
     let permits = DistributedSemaphore::new(&zk, &site.base, "downloads", 3);
@@ -432,7 +432,8 @@ fn the_locks_below_a_base_are_listed_with_their_kinds() {
         waiting(move || drop(lock.lock().unwrap()))
     };
     site.wait_for_children("nightly", 2);
-    let seen: Vec<_> = zk.locks(&site.base).unwrap();
+    let locks = || zk.locks(&site.base).unwrap().unwrap().locks;
+    let seen = locks();
     let first = seen[2].first.as_ref().unwrap();
     assert_eq!((first.path.as_str(), first.holds), (held.path(), true));
     assert_eq!(first.process(), Some(std::process::id()));
@@ -451,10 +452,83 @@ fn the_locks_below_a_base_are_listed_with_their_kinds() {
             ("nightly", LockKind::Mutex, 1, 1),
         ]
     );
-    assert_eq!(zk.locks(&site.base).unwrap()[2].path, format!("{}/nightly", site.base));
+    assert_eq!(locks()[2].path, format!("{}/nightly", site.base));
     assert_eq!(kind(zk.locks("no/path")), ErrorKind::InvalidName);
     drop((held, read, permit, permits));
     waits.join().unwrap();
     raw.close().unwrap();
     site.finish([zk, other]);
+}
+
+#[test]
+fn locks_are_listed_at_any_depth_and_what_is_hidden_is_named() {
+    skip_without_server!();
+    let site = Site::own("deep-locks");
+    let zk = site.client();
+    let (proxy, looking) = site.proxied(QUIET);
+    let deep = format!("{}/a/b/c", site.base);
+    let held = [(&*site.base, "a"), (&*deep, "d"), (&*deep, "e")]
+        .map(|(base, name)| mutex(&zk, base, name).lock().unwrap());
+    let mut raw = site.raw();
+    let nobody = [Acl::new(ALL, "digest", "nobody:nothing")];
+    let hidden = format!("{deep}/hidden");
+    raw.create_with_acl(&hidden, b"", Kind::Persistent, &nobody).unwrap();
+    // Three of /…/a, b and c, and two of the locks d and e; what is hidden; three contenders.
+    let listed = looking.locks(&site.base).unwrap().unwrap();
+    assert_eq!((listed.requests as u64, proxy.total_requests()), (10, 10));
+    let paths = |list: &LockList| list.locks.iter().map(|one| one.path.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        paths(&listed),
+        [format!("{}/a", site.base), format!("{deep}/d"), format!("{deep}/e")]
+    );
+    let firsts = listed.locks.iter().map(|one| one.first.clone().unwrap().path);
+    assert!(firsts.eq(held.iter().map(|guard| guard.path().to_owned())));
+    let unlisted: Vec<_> = listed.unlisted.iter().map(|one| (&*one.path, one.reason)).collect();
+    assert_eq!(unlisted, [(&*hidden, UnlistedReason::NotAuthorized)]);
+    // Again, without a look at contenders that are known.
+    let [first, second, third] = held;
+    second.unlock().unwrap();
+    proxy.reset_counts();
+    let listed = listed.refresh(&looking).unwrap().unwrap();
+    assert_eq!(paths(&listed), [format!("{}/a", site.base), format!("{deep}/e")]);
+    assert_eq!(listed.locks[1].first.as_ref().unwrap().path, third.path());
+    assert_eq!(proxy.count(opcode::GET_DATA), 0);
+    drop((first, third));
+    raw.delete(&hidden).unwrap();
+    raw.close().unwrap();
+    site.finish([zk, looking]);
+}
+
+/// A holder that goes while its lock is read leaves no waiter that nobody holds up.
+#[test]
+fn contenders_that_go_meanwhile_leave_a_list_that_is_consistent() {
+    skip_without_server!();
+    let site = Site::own("gone-meanwhile");
+    let (proxy, looking) = site.proxied(QUIET);
+    let mut raw = site.raw();
+    let node = format!("{}/a", site.base);
+    raw.create_all(&node).unwrap();
+    let prefix = format!("{node}/_c_11111111-2222-3333-4444-555555555555-lock-");
+    let make = |raw: &mut Raw| raw.create(&prefix, b"", Kind::EphemeralSequential).unwrap();
+    let [first, second, third] = [(); 3].map(|()| make(&mut raw));
+    // Some have gone; then all have, and another one has come before.
+    for (gone, is_new) in [(vec![first], false), (vec![second.clone(), third.clone()], true)] {
+        proxy.reset_counts();
+        proxy.stall_request(opcode::GET_DATA);
+        let lock = mutex(&looking, &site.base, "a");
+        let list = thread::spawn(move || lock.contenders().unwrap());
+        assert!(proxy.wait_for_request(opcode::GET_DATA, SOON));
+        let left = if is_new { vec![make(&mut raw)] } else { vec![second.clone(), third.clone()] };
+        for one in &gone {
+            raw.delete(one).unwrap();
+        }
+        proxy.release();
+        let seen = list.join().unwrap();
+        let seen: Vec<_> = seen.iter().map(|one| (&*one.path, one.position, one.holds)).collect();
+        let expected: Vec<_> =
+            left.iter().enumerate().map(|(place, one)| (&**one, place, place == 0)).collect();
+        assert_eq!(seen, expected);
+    }
+    raw.close().unwrap();
+    site.finish([looking]);
 }

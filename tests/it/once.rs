@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use zklock::once::OnceOutcome;
 use zklock::znode::CreateMode;
-use zklock::{Client, DistributedLock, Error, ErrorKind, LockGuard, Once};
+use zklock::{Cancel, Client, DistributedLock, Error, ErrorKind, LockGuard, Once, Wait};
 
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
-use crate::support::{connecting, eventually, kind, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    connecting, eventually, kind, skip_without_server, skip_without_zookeeper, waiting,
+};
 
 const T: Duration = Duration::from_secs(20);
 /// Less than what a link waits for an answer.
 const LIMIT: Duration = Duration::from_secs(2);
+/// For waits that are to end.
+const BRIEF: Duration = Duration::from_millis(200);
 
 fn once(zk: &Client, site: &Site) -> Once {
     Once::new(zk, &site.base, "job")
@@ -54,8 +58,10 @@ fn a_job_is_done_once_for_each_key() {
     assert!(!theirs.forget("monday").unwrap());
     assert_eq!(theirs.run("monday", works).unwrap(), OnceOutcome::Done(7));
     assert_eq!(ours.prune(T * 10).unwrap(), 0);
-    assert_eq!(ours.prune(Duration::ZERO).unwrap(), 2);
-    assert_eq!(ours.marks().unwrap(), Vec::new());
+    // Only the newest stays.
+    assert_eq!(ours.prune(Duration::ZERO).unwrap(), 1);
+    let keys: Vec<_> = ours.marks().unwrap().iter().map(|mark| mark.key().to_owned()).collect();
+    assert_eq!(keys, ["monday"]);
     for key in ["", "a/b", "..", "a\0"] {
         assert_eq!(kind(idle(&ours, key)), ErrorKind::InvalidName, "{key:?}");
         assert_eq!(kind(ours.forget(key)), ErrorKind::InvalidName, "{key:?}");
@@ -94,6 +100,126 @@ fn while_one_is_at_work_others_are_told_who_it_is() {
     drop(end);
     assert_eq!(at_work.join().unwrap().unwrap(), OnceOutcome::Done(()));
     assert!(matches!(idle(&once(&other, &site), "a"), Ok(OnceOutcome::DoneByOther(_))));
+    site.finish([zk, other]);
+}
+
+/// A job that begins when its call has the turn, and ends with this result when it is told to.
+struct AtWork {
+    call: thread::JoinHandle<Result<OnceOutcome<()>, Error>>,
+    end: mpsc::Sender<()>,
+}
+
+impl AtWork {
+    fn start(once: Once, key: &str, result: Result<(), Error>) -> AtWork {
+        let (begin, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let key = key.to_owned();
+        let call = thread::spawn(move || {
+            once.run(key, |_| {
+                begin.send(()).unwrap();
+                ended.recv().unwrap();
+                result
+            })
+        });
+        begun.recv().unwrap();
+        AtWork { call, end }
+    }
+
+    fn end(self) -> Result<OnceOutcome<()>, Error> {
+        self.end.send(()).unwrap();
+        self.call.join().unwrap()
+    }
+}
+
+/// Starts a call that waits for the one at work, in a thread.
+fn wait_for(
+    site: &Site,
+    once: Once,
+    wait: impl Into<Wait>,
+    key: &'static str,
+) -> thread::JoinHandle<Result<OnceOutcome<u32>, Error>> {
+    let wait = wait.into();
+    let waiter = thread::spawn(move || once.run_within(wait, key, works));
+    site.wait_for_children(&format!("job/locks/{key}"), 2);
+    waiter
+}
+
+#[test]
+fn a_call_that_waits_finds_the_mark_or_takes_over() {
+    skip_without_server!();
+    let site = Site::own("once-waits");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.client();
+    let waits = |key| wait_for(&site, once(&other, &site), T * 10, key);
+    let starts = |key, result| AtWork::start(once(&zk, &site), key, result);
+
+    let (holder, waiter) = (starts("done", Ok(())), waits("done"));
+    assert_eq!(holder.end().unwrap(), OnceOutcome::Done(()));
+    let OnceOutcome::DoneByOther(mark) = waiter.join().unwrap().unwrap() else {
+        panic!("it is done");
+    };
+    assert_eq!(Some(mark), once(&zk, &site).mark("done").unwrap());
+
+    let failure = other.znode(format!("{}/missing", site.base)).delete().unwrap_err();
+    let (holder, waiter) = (starts("failed", Err(failure)), waits("failed"));
+    assert_eq!(kind(holder.end()), ErrorKind::NotFound);
+    assert_eq!(waiter.join().unwrap().unwrap(), OnceOutcome::Done(7));
+    assert!(matches!(idle(&once(&zk, &site), "failed"), Ok(OnceOutcome::DoneByOther(_))));
+
+    // While its job goes on.
+    let (holder, waiter) = (starts("expired", Ok(())), waits("expired"));
+    site.expire(&proxy);
+    assert_eq!(waiter.join().unwrap().unwrap(), OnceOutcome::Done(7));
+    let error = holder.end().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Lost | ErrorKind::SessionLost), "{error}");
+    assert!(error.to_string().starts_with("the job has run, but"), "{error}");
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_call_waits_for_as_long_as_it_is_told_to() {
+    skip_without_server!();
+    let site = Site::own("once-limits");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.client();
+    let ours = once(&zk, &site);
+    // Nobody is ahead: there is nothing to wait for.
+    assert_eq!(ours.run_within(T * 10, "free", works).unwrap(), OnceOutcome::Done(7));
+    let found = ours.run_within(T * 10, "free", works);
+    assert!(matches!(found, Ok(OnceOutcome::DoneByOther(_))), "{found:?}");
+
+    let holder = AtWork::start(once(&other, &site), "a", Ok(()));
+    let OnceOutcome::Busy(busy) = ours.run_within(LIMIT, "a", works).unwrap() else {
+        panic!("another call is running it");
+    };
+    assert!(busy.label().contains("pid="), "{busy:?}");
+    site.wait_for_only("job/locks/a", &busy.path);
+
+    let token = Cancel::new();
+    let waiter = wait_for(&site, ours.clone(), &token, "a");
+    token.cancel();
+    assert_eq!(kind(waiter.join().unwrap()), ErrorKind::Cancelled);
+    assert_eq!(holder.end().unwrap(), OnceOutcome::Done(()));
+
+    // Cancelled when it has the lock, and looks for the mark.
+    let token = Cancel::new();
+    proxy.stall_reply(opcode::GET_DATA);
+    let late = {
+        let (late, token) = (ours.clone(), token.clone());
+        waiting(move || late.run_within(&token, "b", works))
+    };
+    assert!(proxy.wait_for_request(opcode::GET_DATA, T));
+    token.cancel();
+    proxy.release();
+    assert_eq!(kind(late.join().unwrap()), ErrorKind::Cancelled);
+    assert_eq!(ours.mark("b").unwrap(), None);
+
+    proxy.refuse();
+    eventually(T, "the outage", || zk.state() != zklock::SessionState::Connected);
+    assert_eq!(kind(ours.run_within(BRIEF, "c", works)), ErrorKind::Connect);
+    proxy.release();
+    assert_eq!(ours.run_within(T * 10, "c", works).unwrap(), OnceOutcome::Done(7));
+    drop(ours);
     site.finish([zk, other]);
 }
 

@@ -1,29 +1,28 @@
-//! `zklock doctor`: the servers, their settings, the session timeout, and a lock, as findings of one line each.
+//! `zklock doctor`: the servers, their settings and clock, the session timeout, and a lock or all locks below a path,
+//! as findings of one line each.
 
-use std::collections::HashSet;
 use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use zklock::{Client, DistributedLock, ErrorKind, Permissions};
+use zklock::{Client, ErrorKind};
 
+use super::all_locks::look_at_all;
+use super::clock::look_at_clock;
 use super::findings::{Findings, Level};
 use super::four_letter_words::{self, Settings, Status};
+use super::lock_check::look_at_lock;
 use super::server_settings::{self, Server};
-use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
+use crate::grace;
 use crate::options::{Doctor, Global};
-use crate::run;
-use crate::words::{at_least, lasting, node, who};
+use crate::words::{at_least, lasting};
 
 /// How long a server may take to tell its version and settings, unless `--connect-timeout` is shorter.
 const TELL_WITHIN: Duration = Duration::from_secs(3);
 
 /// Of so many requests, the median is shown.
 const SAMPLES: usize = 5;
-
-/// Above this number, new contenders of a path will soon find no sequence number.
-const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;
 
 pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure> {
     let mut findings = Findings::new(global.json);
@@ -38,13 +37,22 @@ pub(crate) fn doctor(global: &Global, options: &Doctor) -> Result<Exit, Failure>
         Ok(client) => {
             look_at_session(global, &client, &mut findings);
             look_at_settings(global, &client, &servers, &mut findings);
-            if let Some(lock) = &options.lock {
-                let lock = global.path(lock)?;
-                look_at_lock(&client, &lock, &mut findings)?;
+            let path = options.path.as_deref();
+            let base = global.base(path.filter(|_| options.all));
+            look_at_clock(global, &client, &base, &mut findings);
+            match path {
+                _ if options.all => look_at_all(global, &client, &base, &mut findings)?,
+                None => {}
+                Some(lock) => {
+                    let lock = global.path(lock)?;
+                    for (level, text) in look_at_lock(global, &client, &lock, |_| false)? {
+                        findings.add(level, &lock.path, &text);
+                    }
+                }
             }
         }
     }
-    Ok(match findings.worst() {
+    Ok(match findings.worst()? {
         _ if is_unreachable => Exit::Unavailable,
         Level::Error => Exit::No,
         Level::Warning | Level::Ok => Exit::Success,
@@ -83,7 +91,7 @@ fn look_at_servers(
     })
 }
 
-fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+pub(super) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
@@ -180,7 +188,7 @@ fn look_at_session(global: &Global, client: &Client, findings: &mut Findings) {
         return;
     };
     let asked = global.session_timeout;
-    let command = match run::survives(granted, limit) {
+    let command = match grace::survives(granted, limit) {
         Some(limit) => format!(
             "one of less than {} ends no command of zklock run with its usual grace",
             at_least(limit)
@@ -223,7 +231,7 @@ fn gain(global: &Global, client: &Client, tick: Duration) -> Option<String> {
     let stated = global.builder().ok()?.tick_time(tick).connect().ok()?;
     let [before, after] = [client, &stated].map(|one| {
         let (timeout, limit) = (one.session_timeout()?, one.outage_limit()?);
-        Some((limit, run::survives(timeout, limit).unwrap_or_default()))
+        Some((limit, grace::survives(timeout, limit).unwrap_or_default()))
     });
     let ((before, command_before), (after, command_after)) = (before?, after?);
     (after > before).then(|| {
@@ -237,80 +245,6 @@ fn gain(global: &Global, client: &Client, tick: Duration) -> Option<String> {
             at_least(command_before)
         )
     })
-}
-
-fn look_at_lock(client: &Client, lock: &Lock, findings: &mut Findings) -> Result<(), Failure> {
-    let (about, znode) = (lock.path.as_str(), client.znode(&lock.path));
-    let Some(names) = znode.children()? else {
-        findings.add(
-            Level::Ok,
-            about,
-            "its node does not exist: nobody has used it, or it was removed when idle",
-        );
-        return Ok(());
-    };
-    let all = DistributedLock::new(client, &lock.base, &lock.name).latest_contenders()?;
-    let holders = all.iter().filter(|one| one.holds).count();
-    let text = format!("{holders} hold it, {} wait", all.len() - holders);
-    findings.add(Level::Ok, about, &text);
-    match znode.acl() {
-        Ok(acl) => {
-            let parts: Vec<String> = acl
-                .unwrap_or_default()
-                .iter()
-                .map(|one| format!("{}:{} {}", one.scheme(), one.id(), letters(one.permissions())))
-                .collect();
-            findings.add(Level::Ok, about, &format!("ACL {}", parts.join(", ")));
-        }
-        Err(error) => {
-            findings.add(Level::Warning, about, &format!("its ACL cannot be read: {error}"))
-        }
-    }
-    for one in all.iter().filter(|one| one.session.is_none() && one.since.is_some()) {
-        let text = format!(
-            "{} ({}) belongs to no session, so nothing will remove it",
-            node(one),
-            who(one)
-        );
-        findings.add(Level::Error, about, &text);
-    }
-    // Contenders come and go: what was there before and after the list, and is not in it, is none.
-    let known: HashSet<&str> = all.iter().map(node).collect();
-    let still = znode.children()?.unwrap_or_default();
-    let foreign: Vec<&String> = names
-        .iter()
-        .filter(|name| !known.contains(name.as_str()) && still.contains(name))
-        .collect();
-    if let Some(first) = foreign.first() {
-        let queue = if first.starts_with("qn-") { ", an item of a queue" } else { "" };
-        let text = format!(
-            "{} children are no contenders, such as {first:?}{queue}; they are ignored",
-            foreign.len()
-        );
-        findings.add(Level::Warning, about, &text);
-    }
-    if let Some(last) =
-        all.iter().map(|one| one.sequence).max().filter(|last| *last > NEARLY_EXHAUSTED)
-    {
-        let text = format!(
-            "sequence number {last} of at most {}: use another name before they are used up, or delete the idle node",
-            i32::MAX
-        );
-        findings.add(Level::Error, about, &text);
-    }
-    Ok(())
-}
-
-/// As zkCli.sh writes them.
-fn letters(of: Permissions) -> String {
-    let all = [
-        (Permissions::CREATE, 'c'),
-        (Permissions::DELETE, 'd'),
-        (Permissions::READ, 'r'),
-        (Permissions::WRITE, 'w'),
-        (Permissions::ADMIN, 'a'),
-    ];
-    all.iter().filter(|(one, _)| of.contains(*one)).map(|(_, letter)| letter).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::exit::Failure;
 use crate::words::{print, print_raw};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,15 +16,17 @@ pub(super) enum Level {
 pub(super) struct Findings {
     is_json: bool,
     worst: Level,
+    unprinted: Option<Failure>,
 }
 
 impl Findings {
     pub(super) fn new(is_json: bool) -> Findings {
-        Findings { is_json, worst: Level::Ok }
+        Findings { is_json, worst: Level::Ok, unprinted: None }
     }
 
-    pub(super) fn worst(&self) -> Level {
-        self.worst
+    /// The worst of them, or why they could not be printed.
+    pub(super) fn worst(self) -> Result<Level, Failure> {
+        self.unprinted.map_or(Ok(self.worst), Err)
     }
 
     pub(super) fn add(&mut self, level: Level, about: &str, text: &str) {
@@ -33,10 +36,13 @@ impl Findings {
             Level::Warning => "warning",
             Level::Error => "error",
         };
-        // If nobody reads any more, the exit code still tells.
-        let _ = match self.is_json {
+        let printed = match self.is_json {
             true => print_raw(&json!({ "level": word, "about": about, "text": text }).to_string()),
             false => print(&format!("{word:<8} {about}: {text}")),
         };
+        // If nobody reads any more, the exit code still tells.
+        if let Err(failure) = printed {
+            self.unprinted.get_or_insert(failure);
+        }
     }
 }

@@ -1,53 +1,104 @@
 //! `zklock ls`: the locks below a path.
 
-use serde_json::json;
-use zklock::{ListedLock, LockKind};
+use std::time::SystemTime;
 
-use super::{as_json, lock_kind, permits, queued};
+use serde_json::json;
+use zklock::{ListedLock, LockKind, LockList};
+
+use super::{as_json, lock_kind, permits, warn_of_the_clock, why_unlisted};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Ls};
 use crate::table::print_table;
-use crate::words::{print_raw, say, who};
+use crate::words::{Ages, complain, print_raw, say, visible, who};
 
 pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
     let base = global.base(options.path.as_deref());
-    let locks = global.connect()?.locks(&base)?;
+    let Some(list) = global.connect()?.locks(&base)? else {
+        return Err(Failure::new(Exit::No, format!("{base} does not exist")));
+    };
     if global.json {
-        for lock in &locks {
-            let (permits, taken) = permits(lock.kind);
-            let line = json!({
-                "lock": lock.path,
-                "kind": lock_kind(lock.kind),
-                "holders": lock.holders,
-                "waiters": lock.waiters,
-                "permits": permits,
-                "taken": taken,
-                "first": lock.first.as_ref().map(as_json),
-            });
-            if !print_raw(&line.to_string()) {
-                break;
-            }
+        print_json(&list)?;
+    } else {
+        let rows: Vec<Row> = list.locks.iter().map(Row::from).collect();
+        let ages = ages(&rows);
+        let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells(ages)).collect();
+        if !cells.is_empty() {
+            print_table(&["LOCK", "KIND", "HELD BY", "QUEUED", "WAITING"], &cells, &[2, 0])?;
         }
-        return Ok(Exit::Success);
+        warn_of_the_clock(ages);
     }
-    if locks.is_empty() {
+    for node in &list.unlisted {
+        complain("", &visible(&format!("{} {}", node.path, why_unlisted(node))));
+    }
+    if list.locks.is_empty() && list.unlisted.is_empty() && !global.json {
         say("", &format!("nobody holds or waits for a lock below {base}"));
-        return Ok(Exit::Success);
     }
-    let rows: Vec<Vec<String>> = locks.iter().map(row).collect();
-    let _ = print_table(&["LOCK", "KIND", "HELD BY", "QUEUED", "WAITING"], &rows, &[2, 0]);
     Ok(Exit::Success)
 }
 
-/// The cells of a table that `ls` and `top` have in common.
-pub(super) fn row(lock: &ListedLock) -> Vec<String> {
-    vec![
-        lock.path.clone(),
-        lock_kind(lock.kind).to_owned(),
-        held_by(lock),
-        queued(lock.first.as_ref()),
-        lock.waiters.to_string(),
-    ]
+fn print_json(list: &LockList) -> Result<(), Failure> {
+    let locks = list.locks.iter().map(|lock| {
+        let (permits, taken) = permits(lock.kind);
+        json!({
+            "lock": lock.path,
+            "kind": lock_kind(lock.kind),
+            "holders": lock.holders,
+            "waiters": lock.waiters,
+            "permits": permits,
+            "taken": taken,
+            "first": lock.first.as_ref().map(as_json),
+        })
+    });
+    let unlisted = list.unlisted.iter();
+    let unlisted = unlisted.map(|node| json!({ "unlisted": node.path, "why": why_unlisted(node) }));
+    for line in locks.chain(unlisted) {
+        if !print_raw(&line.to_string())? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A lock in a table.
+pub(super) struct Row {
+    pub(super) path: String,
+    pub(super) kind: &'static str,
+    pub(super) held_by: String,
+    /// The node of the first holder, if it is known.
+    pub(super) holder: Option<String>,
+    /// When the first contender queued, if it is known.
+    pub(super) since: Option<SystemTime>,
+    pub(super) waiters: usize,
+}
+
+impl From<&ListedLock> for Row {
+    fn from(lock: &ListedLock) -> Row {
+        let holder = lock.first.as_ref().filter(|first| first.holds);
+        Row {
+            path: lock.path.clone(),
+            kind: lock_kind(lock.kind),
+            held_by: held_by(lock),
+            holder: holder.map(|first| first.path.clone()),
+            since: lock.first.as_ref().and_then(|first| first.since),
+            waiters: lock.waiters,
+        }
+    }
+}
+
+impl Row {
+    pub(super) fn cells(&self, ages: Ages) -> Vec<String> {
+        vec![
+            self.path.clone(),
+            self.kind.to_owned(),
+            self.held_by.clone(),
+            ages.in_short(self.since),
+            self.waiters.to_string(),
+        ]
+    }
+}
+
+pub(super) fn ages(rows: &[Row]) -> Ages {
+    Ages::among(rows.iter().map(|row| row.since))
 }
 
 /// The holders in a few words.
@@ -55,7 +106,7 @@ fn held_by(lock: &ListedLock) -> String {
     match (lock.holders, lock.kind) {
         (_, LockKind::Semaphore { permits, taken }) => format!("{taken} of {permits}"),
         (0, _) => "nobody now".to_owned(),
-        (1, _) => lock.first.as_ref().map(who).unwrap_or_default(),
+        (1, _) => lock.first.as_ref().map_or_else(|| "released just now".to_owned(), who),
         (more, _) => format!("{more} readers"),
     }
 }

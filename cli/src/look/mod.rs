@@ -1,8 +1,11 @@
 //! What shows locks and changes nothing.
 
+mod all_locks;
+mod clock;
 mod doctor;
 mod findings;
 mod four_letter_words;
+mod lock_check;
 mod ls;
 mod one_lock;
 mod server_settings;
@@ -13,7 +16,9 @@ use std::time::Duration;
 
 use humantime::format_rfc3339_millis;
 use serde_json::{Value, json};
-use zklock::{Changes, Contender, ContenderKind, DistributedRwLock, LockKind};
+use zklock::{
+    Changes, Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedNode, UnlistedReason,
+};
 
 pub(crate) use self::doctor::doctor;
 pub(crate) use self::ls::ls;
@@ -23,7 +28,7 @@ pub(crate) use self::watch::{wait, watch};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::options::Global;
-use crate::words::{lasting, lasting_short};
+use crate::words::{Ages, complain, lasting};
 
 /// The lock of this path, of whatever kind its contenders are.
 ///
@@ -66,9 +71,27 @@ pub(crate) fn as_json(one: &Contender) -> Value {
     })
 }
 
-/// How long ago a contender queued, for tables.
-fn queued(one: Option<&Contender>) -> String {
-    one.and_then(Contender::age).map(lasting_short).unwrap_or_default()
+/// Says that the ages that were printed are too short, if that is known.
+fn warn_of_the_clock(ages: Ages) {
+    if let Some(behind) = ages.clock_is_behind() {
+        let text = format!(
+            "this host's clock is at least {} behind the ensemble's, so QUEUED is too short",
+            lasting(behind)
+        );
+        complain("", &text);
+    }
+}
+
+/// Why locks below this node may be missing in a list.
+fn why_unlisted(node: &UnlistedNode) -> String {
+    match node.reason {
+        UnlistedReason::NotAuthorized => "cannot be read: not permitted (READ)".to_owned(),
+        UnlistedReason::TooLarge => "has more children than can be read at once".to_owned(),
+        UnlistedReason::TooMany(count) => {
+            format!("has {count} children that were not looked at: there are too many nodes")
+        }
+        _ => "was not looked at".to_owned(),
+    }
 }
 
 /// The kind of a contender in a word.

@@ -3,11 +3,11 @@
 use serde_json::json;
 use zklock::{Contender, ContenderKind, LeaderElection, LockKind};
 
-use super::{as_json, kind, lock_at, lock_kind, permits, queued};
+use super::{as_json, kind, lock_at, lock_kind, permits, warn_of_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
 use crate::table::print_table;
-use crate::words::{complain, held_by, node, number, print, print_raw, say, who};
+use crate::words::{Ages, complain, held_by, node, number, print, print_raw, quoted, say, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
@@ -23,20 +23,22 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
             "taken": taken,
             "contenders": contenders,
         });
-        let _ = print_raw(&line.to_string());
+        print_raw(&line.to_string())?;
         return Ok(Exit::Success);
     }
-    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    let ages = Ages::among(all.iter().map(|one| one.since));
+    let rows: Vec<Vec<String>> = all.iter().map(|one| row(one, ages)).collect();
     let headings = ["#", "STATE", "KIND", "WHO", "QUEUED", "SESSION", "NODE"];
-    let _ = print(&heading(&lock.path, &all))
-        && (all.is_empty() || print_table(&headings, &rows, &[3]));
+    let _ = print(&heading(&lock.path, &all))?
+        && (all.is_empty() || print_table(&headings, &rows, &[3])?);
+    warn_of_the_clock(ages);
     for one in all.iter().filter(|one| one.session.is_none() && one.since.is_some()) {
         complain(
             &options.lock,
             &format!(
                 "warning: {} belongs to no session, so nothing will remove it: zklock break {} --node {0}",
                 node(one),
-                options.lock
+                quoted(&options.lock)
             ),
         );
     }
@@ -54,7 +56,7 @@ fn heading(path: &str, all: &[Contender]) -> String {
     format!("{path}  {}{taken}: held by {holders}, waited for by {waiters}", lock_kind(kind))
 }
 
-fn row(one: &Contender) -> Vec<String> {
+fn row(one: &Contender, ages: Ages) -> Vec<String> {
     vec![
         (one.position + 1).to_string(),
         if one.holds { "holds".to_owned() } else { format!("behind {}", one.position) },
@@ -64,7 +66,7 @@ fn row(one: &Contender) -> Vec<String> {
             (other, _) => kind(other).to_owned(),
         },
         who(one),
-        queued(Some(one)),
+        ages.in_short(one.since),
         one.session.map(|id| id.to_string()).unwrap_or_default(),
         number(one),
     ]
@@ -75,7 +77,7 @@ pub(crate) fn test(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
     let all = lock_at(global, &lock)?.latest_contenders()?;
     let is_held = all.iter().any(|one| one.holds);
     if global.json {
-        let _ = print_raw(&json!({ "lock": lock.path, "held": is_held }).to_string());
+        print_raw(&json!({ "lock": lock.path, "held": is_held }).to_string())?;
     } else if global.verbose > 0 {
         say(&options.lock, &if is_held { held_by(&all) } else { "free".to_owned() });
     }
@@ -86,7 +88,7 @@ pub(crate) fn leader(global: &Global, options: &OneLock) -> Result<Exit, Failure
     let lock = global.path(&options.lock)?;
     let election = LeaderElection::new(&global.connect()?, &lock.base, &lock.name);
     let Some(leader) = election.latest_leader()? else { return Ok(Exit::No) };
-    let _ = match global.json {
+    match global.json {
         true => print_raw(
             &json!({
                 "election": lock.path,
@@ -97,6 +99,6 @@ pub(crate) fn leader(global: &Global, options: &OneLock) -> Result<Exit, Failure
             .to_string(),
         ),
         false => print(leader.id().lines().next().unwrap_or_default()),
-    };
+    }?;
     Ok(Exit::Success)
 }

@@ -50,7 +50,7 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
             }
             false if holders.is_empty() => print(&format!("{time}  free")),
             false => print(&format!("{time}  held by {}", all(&holders))),
-        };
+        }?;
         if !is_read {
             return Ok(Exit::Success);
         }

@@ -1,11 +1,17 @@
 //! The events of a run, as lines of JSON for programs: `--events`.
 
+use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::RawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use filedescriptor::FileDescriptor;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde_json::{Value, json};
 use zklock::Event;
 
@@ -81,16 +87,38 @@ impl Events {
     }
 }
 
-/// A file, or a descriptor that zklock was given.
+/// A file, or a descriptor that zklock was given: that one itself, and not its file once more, which would have
+/// another position, and which a socket has not.
 pub(super) fn open(target: &Path) -> Result<File, Failure> {
-    let is_number = target.to_str().is_some_and(|text| text.parse::<u16>().is_ok());
-    let path = match is_number {
-        true => PathBuf::from("/dev/fd").join(target),
-        false => target.to_owned(),
+    let number = target.to_str().and_then(|text| text.parse::<u16>().ok());
+    let opened = match number {
+        Some(number) => descriptor(number.into()),
+        None => file(target),
     };
-    OpenOptions::new()
-        .append(true)
-        .create(!is_number)
-        .open(path)
-        .map_err(|why| Failure::usage(format!("--events {}: {why}", target.display())))
+    opened.map_err(|why| Failure::usage(format!("--events {}: {why}", target.display())))
+}
+
+fn descriptor(number: RawFd) -> io::Result<File> {
+    let cannot = |why: filedescriptor::Error| match why.source() {
+        Some(why) => io::Error::other(why.to_string()),
+        None => io::Error::other(why),
+    };
+    let file = FileDescriptor::dup(&number).and_then(|one| one.as_file()).map_err(cannot)?;
+    let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
+    match flags & OFlag::O_ACCMODE {
+        OFlag::O_RDONLY => Err(io::Error::other("that descriptor is only open for reading")),
+        _ => Ok(file),
+    }
+}
+
+/// A named pipe that nobody reads is an error: nobody waits for a reader.
+fn file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let file = options.open(path).map_err(|why| match why.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENXIO) => io::Error::other("nobody reads it"),
+        _ => why,
+    })?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+    Ok(file)
 }

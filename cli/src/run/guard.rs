@@ -4,6 +4,9 @@
 //! it with all that it has started when the lock ends, by what zklock has told it last, or when zklock itself
 //! ends: also if zklock is stopped or killed. It is stopped or killed itself? Then zklock does the same (see
 //! `supervise`), and the kernel kills the command's first process.
+//!
+//! While the command runs, it waits for nothing but its descriptors and its clock: not for zklock to read its
+//! reports, nor for the forked process to become the command. However it ends, the command ends first.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,6 +14,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{self, Command};
+use std::time::Duration;
 
 use fork::Fork;
 use nix::errno::Errno;
@@ -20,13 +24,13 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getpid, getppid, pipe2, setpgid};
-use std::time::Duration;
+use rustix::process::{WaitIdOptions, WaitIdStatus};
 
+use super::held::HELD;
 use super::messages::{Ended, Instant, Lines, Order, Report, send};
 use super::processes::{
-    adopt_descendants, children, end_all, nanoseconds, now, readable, reap, runs,
+    adopt_descendants, children, end_all, look, nanoseconds, now, readable, reap, runs,
 };
 use super::signals::{self, ASKING_TO_END, ENDING};
 use super::terminal::Terminal;
@@ -34,7 +38,8 @@ use super::{KILL_BEFORE_END, OnLoss};
 use crate::options::Linger;
 
 /// What the command is told of its lock by; those of another zklock around it are not its own.
-const VARIABLES: [&str; 6] = [
+const VARIABLES: [&str; 7] = [
+    HELD,
     "ZKLOCK_LOCK",
     "ZKLOCK_NODE",
     "ZKLOCK_SESSION",
@@ -73,7 +78,7 @@ impl GuardProcess {
             Fork::Child => {
                 drop((write_orders, read_reports));
                 let result = Guard::new(plan, read_orders.into(), write_reports.into())
-                    .and_then(|mut guard| guard.serve());
+                    .and_then(Guard::serve);
                 // zklock sees the end of the pipe, and says that the guard has failed.
                 process::exit(i32::from(result.is_err()));
             }
@@ -89,6 +94,8 @@ struct Guard {
     signals: SignalFd,
     timer: TimerFd,
     command: Option<Pid>,
+    /// Ends when the forked process has become the command, or tells why it could not.
+    starting: Option<File>,
     /// Until when the lock is certain to be held; `None` if there is no such time.
     lock_ends: Option<Instant>,
     /// From the signal that is to end the command to KILL, in nanoseconds.
@@ -115,10 +122,12 @@ impl Guard {
         adopt_descendants()?;
         // All orders count before the time is looked at: this process may have been stopped.
         fcntl(&orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        // zklock may be stopped, and then reads nothing.
+        fcntl(&reports, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let signals = signals::source(&plan.signals)?;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
         let (lines, lock_ends) = (Lines::default(), None);
-        let (command, is_warned, must_end, lost_pipe) = (None, false, false, None);
+        let (command, starting, lost_pipe) = (None, None, None);
         Ok(Guard {
             plan,
             orders,
@@ -127,10 +136,11 @@ impl Guard {
             signals,
             timer,
             command,
+            starting,
             lock_ends,
             grace: 0,
-            is_warned,
-            must_end,
+            is_warned: false,
+            must_end: false,
             is_told_to_end: false,
             leftovers_end: None,
             had_left_some: false,
@@ -139,10 +149,13 @@ impl Guard {
     }
 
     /// Serves until the command has ended, or zklock has.
-    fn serve(&mut self) -> io::Result<()> {
+    fn serve(mut self) -> io::Result<()> {
         loop {
             self.set_timer()?;
-            let [order, signal, timer] = readable([&self.orders, &self.signals, &self.timer])?;
+            // The orders twice if nothing is starting.
+            let starting = self.starting.as_ref().unwrap_or(&self.orders);
+            let [order, signal, timer, has_started] =
+                readable([&self.orders, &self.signals, &self.timer, starting])?;
             if timer {
                 self.timer.wait()?;
             }
@@ -151,6 +164,9 @@ impl Guard {
             }
             if signal {
                 self.take_signal()?;
+            }
+            if has_started && self.look_at_start()? {
+                return Ok(());
             }
             // Also without a timer: after a stop of this process, everything is ready at once.
             if self.look_at_time()? || self.look_at_command()? {
@@ -201,10 +217,14 @@ impl Guard {
             Order::Start { variables, takes_terminal, .. } => {
                 // This process may have been stopped since.
                 if self.must_end || self.due().is_some_and(|(_, kill)| now() >= kill) {
-                    self.report_end(Ended { by_guard: true, ..ending(None) });
+                    self.report_end(&Report::Ended(Ended { by_guard: true, ..ending(None) }));
                     return Ok(true);
                 }
-                return self.start(&variables, takes_terminal).map(|is_started| !is_started);
+                if let Err(error) = self.start(&variables, takes_terminal) {
+                    let error = number_of(&error);
+                    self.report_end(&Report::NotStarted { process: 0, error });
+                    return Ok(true);
+                }
             }
             Order::Held { .. } | Order::Kill => {}
             Order::Lost => self.lost_pipe = None,
@@ -220,46 +240,39 @@ impl Guard {
         Ok(false)
     }
 
-    /// False if that is not possible.
-    fn start(&mut self, variables: &[(String, String)], takes_terminal: bool) -> io::Result<bool> {
-        let (process, error) = match self.run_command(variables, takes_terminal) {
-            Ok((process, None)) => {
-                self.command = Some(process);
-                send(&mut self.reports, &Report::Started { process: process.as_raw() })?;
-                return Ok(true);
-            }
-            Ok((process, Some(error))) => (process.as_raw(), error),
-            Err(error) => (0, number_of(&error)),
-        };
-        end_all(None, &[], None);
-        send(&mut self.reports, &Report::NotStarted { process, error })?;
-        Ok(false)
-    }
-
-    /// Starts a process, and says why it could not become the command, if so.
-    fn run_command(
-        &mut self,
-        variables: &[(String, String)],
-        takes_terminal: bool,
-    ) -> io::Result<(Pid, Option<i32>)> {
+    /// Starts a process that becomes the command, or says why it could not.
+    fn start(&mut self, variables: &[(String, String)], takes_terminal: bool) -> io::Result<()> {
         let (read_lost, write_lost) = pipe2(OFlag::O_CLOEXEC)?;
-        let (mut read_error, write_error) =
-            pipe2(OFlag::O_CLOEXEC).map(|(read, write)| (File::from(read), File::from(write)))?;
+        let (read_error, write_error) = pipe2(OFlag::O_CLOEXEC)?;
         let guard = getpid();
-        let process = match fork()? {
-            Fork::Parent(process) => Pid::from_raw(process),
+        match fork()? {
+            Fork::Parent(process) => self.command = Some(Pid::from_raw(process)),
             Fork::Child => {
                 let error = self.become_command(variables, takes_terminal, &read_lost, guard);
                 // If that fails, too, the exit code tells.
-                let _ = send(&mut &write_error, &number_of(&error));
+                let _ = send(&mut File::from(write_error), &number_of(&error));
                 process::exit(126);
             }
-        };
-        drop((read_lost, write_error));
-        let mut text = String::new();
-        read_error.read_to_string(&mut text)?;
-        self.lost_pipe = Some(write_lost);
-        Ok((process, text.trim().parse().ok()))
+        }
+        (self.starting, self.lost_pipe) = (Some(read_error.into()), Some(write_lost));
+        Ok(())
+    }
+
+    /// Whether the command could not be run.
+    fn look_at_start(&mut self) -> io::Result<bool> {
+        let Some(mut starting) = self.starting.take() else { return Ok(false) };
+        let (mut lines, mut bytes) = (Lines::default(), [0; 16]);
+        let count = starting.read(&mut bytes)?;
+        lines.add(&bytes[..count]);
+        let process = self.command.map_or(0, Pid::as_raw);
+        match lines.next() {
+            None => self.report(&Report::Started { process }),
+            Some(error) => {
+                end_all(self.command.take(), &[], None);
+                self.report_end(&Report::NotStarted { process, error });
+            }
+        }
+        Ok(self.command.is_none())
     }
 
     /// In the forked child: runs the command, or returns why that failed.
@@ -359,7 +372,7 @@ impl Guard {
                 self.pass_on(ending);
                 // If it is stopped, it could not act on the signal.
                 self.pass_on(Signal::SIGCONT);
-                send(&mut self.reports, &Report::Warned)?;
+                self.report(&Report::Warned);
             }
         }
         Ok(false)
@@ -368,30 +381,40 @@ impl Guard {
     /// Kills the command and all that it has started, and reports its end.
     fn kill_all(&mut self) {
         self.lost_pipe = None;
-        if self.command.is_some() {
-            let status = end_all(self.command, &[], None);
-            self.report_end(Ended { by_guard: true, ..ending(status) });
+        if let Some(command) = self.command.take() {
+            let status = end_all(Some(command), &[], None);
+            self.report_end(&Report::Ended(Ended { by_guard: true, ..ending(status) }));
         }
     }
 
-    /// zklock may have ended.
-    fn report_end(&mut self, ended: Ended) {
-        let _ = send(&mut self.reports, &Report::Ended(ended));
+    /// Reports something, if zklock reads: it may be stopped. If it has ended, so has the session.
+    fn report(&mut self, report: &Report) {
+        match send(&mut self.reports, report) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.must_end = true,
+            Ok(()) => {}
+        }
+    }
+
+    /// Reports the end, however long it takes until zklock reads: nothing is left to watch over.
+    fn report_end(&mut self, end: &Report) {
+        let _ = fcntl(&self.reports, FcntlArg::F_SETFL(OFlag::empty()));
+        // zklock may have ended.
+        let _ = send(&mut self.reports, end);
     }
 
     /// Whether the command has ended, and nothing of it is left.
     fn look_at_command(&mut self) -> io::Result<bool> {
-        let Some(command) = self.command else { return Ok(false) };
-        reap(&[command]);
-        let look = |flags: WaitPidFlag| waitid(Id::Pid(command), flags | WaitPidFlag::WNOHANG);
-        let status = match look(WaitPidFlag::WSTOPPED) {
-            Ok(WaitStatus::Stopped(_, signal)) => {
-                send(&mut self.reports, &Report::Stopped { signal: signal as i32 })?;
-                look(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
-            }
-            _ => look(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT),
+        let Some(command) = self.command.filter(|_| self.starting.is_none()) else {
+            return Ok(false);
         };
-        if matches!(status, Ok(WaitStatus::StillAlive)) {
+        reap(&[command]);
+        let stopped = look(command, WaitIdOptions::STOPPED);
+        if let Some(signal) = stopped.ok().flatten().and_then(|status| status.stopping_signal()) {
+            self.report(&Report::Stopped { signal });
+        }
+        let status = look(command, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        if matches!(status, Ok(None)) {
             return Ok(false);
         }
         // It is not reaped yet, so nobody else can have the number of its group.
@@ -399,8 +422,9 @@ impl Guard {
         if !left.is_empty() && !self.leftovers_are_late(command, &left) {
             return Ok(false);
         }
-        end_all(Some(command), &[], None);
-        self.report_end(Ended { had_left_some: self.had_left_some, ..ending(status.ok()) });
+        end_all(self.command.take(), &[], None);
+        let ended = Ended { had_left_some: self.had_left_some, ..ending(status.ok().flatten()) };
+        self.report_end(&Report::Ended(ended));
         Ok(true)
     }
 
@@ -436,6 +460,13 @@ impl Guard {
     }
 }
 
+impl Drop for Guard {
+    /// Whatever has ended it, nothing of the command works on without it.
+    fn drop(&mut self) {
+        end_all(self.command.take(), &[], None);
+    }
+}
+
 /// The number of an error, which it has if it is the operating system's.
 fn number_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(Errno::EINVAL as i32)
@@ -446,13 +477,14 @@ fn fork() -> io::Result<Fork> {
     fork::fork().map_err(|_| io::Error::last_os_error())
 }
 
-fn ending(status: Option<WaitStatus>) -> Ended {
+fn ending(status: Option<WaitIdStatus>) -> Ended {
     match status {
-        Some(WaitStatus::Exited(_, code)) => Ended { code: Some(code), ..Ended::default() },
-        Some(WaitStatus::Signaled(_, signal, _)) => {
-            Ended { signal: Some(signal as i32), ..Ended::default() }
-        }
-        // A real-time signal, which has no name.
-        _ => Ended { signal: Some(127), ..Ended::default() },
+        Some(status) => Ended {
+            code: status.exit_status(),
+            signal: status.terminating_signal(),
+            ..Ended::default()
+        },
+        // Somebody else has reaped it.
+        None => Ended { signal: Some(127), ..Ended::default() },
     }
 }

@@ -1,17 +1,22 @@
 //! What is held while the command runs: one of the library's guards.
 
+use std::env;
 use std::ops::Deref;
 use std::time::Duration;
 
 use zklock::{
-    Cancel, Client, DistributedLock, DistributedRwLock, DistributedSemaphore, Error, FencingToken,
-    Hold, LeaderElection, Leadership, LockGuard, LossReason, MultiGuard, MultiLock, Permit,
-    ReadGuard, WriteGuard,
+    Cancel, Client, Contender, ContenderKind, DistributedLock, DistributedRwLock,
+    DistributedSemaphore, Error, FencingToken, Hold, LeaderElection, Leadership, LockGuard,
+    LossReason, MultiGuard, MultiLock, Permit, ReadGuard, WriteGuard,
 };
 
 use super::{Job, Mode};
 use crate::connect::Lock;
+use crate::exit::Failure;
 use crate::words;
+
+/// Names, in a command's environment, the nodes of what the zklocks around it hold, one a line.
+pub(super) const HELD: &str = "ZKLOCK_HELD";
 
 /// The guard that ends the hold when it is dropped.
 pub(super) enum Held {
@@ -74,7 +79,7 @@ impl Held {
 
     fn several(client: &Client, job: &Job) -> MultiLock {
         let mut several = MultiLock::new();
-        for lock in std::iter::once(&job.lock).chain(&job.also) {
+        for lock in job.locks() {
             several = match job.mode {
                 Mode::Shared => several.with_read(&rw(client, job, lock)),
                 Mode::Exclusive => several.with_write(&rw(client, job, lock)),
@@ -130,10 +135,24 @@ impl Held {
         }
     }
 
-    /// Calls back when another client asks for the release of a single lock.
     pub(super) fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
-        if let Some(hold) = self.hold() {
-            hold.on_release_requested(callback);
+        match self {
+            Held::Several(guard) => guard.on_release_requested(callback),
+            one => {
+                if let Some(hold) = one.hold() {
+                    hold.on_release_requested(callback);
+                }
+            }
+        }
+    }
+
+    /// The nodes of the contenders, but for permits beside other locks.
+    fn nodes(&self) -> Vec<&str> {
+        match self {
+            Held::Several(guard) => {
+                guard.fencing_tokens().into_iter().map(|(node, _)| node).collect()
+            }
+            one => one.hold().map(Hold::path).into_iter().collect(),
         }
     }
 
@@ -159,6 +178,9 @@ impl Held {
         add("ZKLOCK_ZXID", self.token().map(|token| token.zxid().to_string()));
         add("ZKLOCK_NODE", self.hold().map(|hold| hold.path().to_owned()));
         add("ZKLOCK_SESSION", client.session_id().map(|id| id.to_string()));
+        let around = env::var(HELD).unwrap_or_default();
+        let held = self.nodes().into_iter().chain(around.lines()).collect::<Vec<_>>();
+        add(HELD, Some(held.join("\n")));
         all
     }
 
@@ -197,8 +219,52 @@ fn semaphore(client: &Client, job: &Job, lock: &Lock, permits: u32) -> Distribut
         .build()
 }
 
-/// What is said of the others that hold it: who, and since when.
-pub(super) fn others(client: &Client, lock: &Lock) -> String {
-    let lock = DistributedLock::new(client, &lock.base, &lock.name);
-    lock.contenders().map_or_else(|_| "others hold it".to_owned(), |all| words::held_by(&all))
+fn contenders(client: &Client, lock: &Lock) -> Result<Vec<Contender>, Error> {
+    DistributedLock::new(client, &lock.base, &lock.name).contenders()
+}
+
+/// Who holds the first of the job's locks that others hold, and since when.
+pub(super) fn others(client: &Client, job: &Job) -> String {
+    let held = job.locks().find_map(|lock| {
+        let all = contenders(client, lock).ok()?;
+        all.iter().any(|one| one.holds).then(|| (lock, words::held_by(&all)))
+    });
+    match held {
+        Some((lock, by)) if lock.path != job.lock.path => format!("{} is {by}", lock.path),
+        Some((_, by)) => by,
+        None => "others held it a moment ago".to_owned(),
+    }
+}
+
+/// A lock that a zklock around this one holds is never free while this one waits.
+pub(super) fn refuse_those_of_ancestors(client: &Client, job: &Job) -> Result<(), Failure> {
+    if job.patience.nonblock {
+        return Ok(());
+    }
+    let held = env::var(HELD).unwrap_or_default();
+    for lock in job.locks() {
+        let is_of_it = |node: &&str| node.rsplit_once('/').is_some_and(|(of, _)| of == lock.path);
+        let nodes: Vec<&str> = held.lines().filter(is_of_it).collect();
+        if nodes.is_empty() {
+            continue;
+        }
+        let mut theirs = contenders(client, lock)?;
+        theirs.retain(|one| nodes.contains(&one.path.as_str()));
+        let is_in_the_way = match job.mode {
+            Mode::Shared => theirs.iter().any(|one| one.kind != ContenderKind::Read),
+            Mode::Permits { of, take } => {
+                let taken = theirs.iter().map(|one| one.weight);
+                taken.fold(take, u32::saturating_add) > of
+            }
+            Mode::Mutex | Mode::Exclusive | Mode::Leader => !theirs.is_empty(),
+        };
+        if is_in_the_way {
+            let message = format!(
+                "{} is held by a zklock that this one runs under, and is never free before this one has ended",
+                lock.path
+            );
+            return Err(Failure::usage(message));
+        }
+    }
+    Ok(())
 }

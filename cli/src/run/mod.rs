@@ -16,6 +16,7 @@ mod terminal;
 mod waiting;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::str::FromStr;
@@ -34,17 +35,12 @@ use self::terminal::Terminal;
 use self::waiting::Waiting;
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
+use crate::grace::{KILL_BEFORE_END, USUAL_GRACE, look_interval, spare, usual_grace};
 use crate::options::{Global, IfUnavailable, Lead, Patience, Run, Supervision};
 use crate::words::{self, complain, lasting, say};
 
-/// The guard kills the command this long before the lock ends.
-const KILL_BEFORE_END: Duration = Duration::from_millis(150);
-
 /// If the guard has not done it by then, because it is stopped, zklock does.
 const FORCE_BEFORE_END: Duration = Duration::from_millis(50);
-
-/// How long the command has from TERM to KILL, unless it is said or the session timeout is too short for that.
-const USUAL_GRACE: Duration = Duration::from_secs(2);
 
 /// What is done to the command when the lock is about to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,17 +56,40 @@ impl FromStr for OnLoss {
     type Err = String;
 
     fn from_str(text: &str) -> Result<OnLoss, String> {
-        let name = text.to_ascii_uppercase();
-        let name = name.strip_prefix("SIG").unwrap_or(&name);
-        match name {
-            "WARN" => Ok(OnLoss::Warn),
-            "KILL" => Ok(OnLoss::Kill),
-            "STOP" => Err("a stopped command could work on later".to_owned()),
-            _ => Signal::from_str(&format!("SIG{name}"))
-                .map(OnLoss::Signal)
-                .map_err(|_| "neither term, kill, warn nor the name of a signal".to_owned()),
+        match signal_of(text) {
+            Err(_) if text.eq_ignore_ascii_case("warn") => Ok(OnLoss::Warn),
+            Ok(Signal::SIGKILL) => Ok(OnLoss::Kill),
+            Ok(Signal::SIGSTOP) => Err("a stopped command could work on later".to_owned()),
+            Ok(signal) => Ok(OnLoss::Signal(signal)),
+            Err(_) => Err("neither term, kill, warn nor the name of a signal".to_owned()),
         }
     }
+}
+
+/// What is done to the command when another client asks for the lock's release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnAsk {
+    Signal(Signal),
+    Ignore,
+}
+
+impl FromStr for OnAsk {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<OnAsk, String> {
+        match signal_of(text) {
+            Err(_) if text.eq_ignore_ascii_case("ignore") => Ok(OnAsk::Ignore),
+            Ok(Signal::SIGSTOP) => Err("a stopped command releases nothing".to_owned()),
+            Ok(signal) => Ok(OnAsk::Signal(signal)),
+            Err(_) => Err("neither term, ignore nor the name of a signal".to_owned()),
+        }
+    }
+}
+
+/// The signal of this name, such as `term` or `SIGTERM`.
+fn signal_of(text: &str) -> nix::Result<Signal> {
+    let name = text.to_ascii_uppercase();
+    Signal::from_str(&format!("SIG{}", name.strip_prefix("SIG").unwrap_or(&name)))
 }
 
 /// How it is held.
@@ -95,6 +114,13 @@ struct Job {
     once: Option<String>,
     forget_after: Option<Duration>,
     supervision: Supervision,
+}
+
+impl Job {
+    /// All that are held while the command runs.
+    fn locks(&self) -> impl Iterator<Item = &Lock> {
+        std::iter::once(&self.lock).chain(&self.also)
+    }
 }
 
 pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
@@ -216,10 +242,16 @@ fn hold(
     waiting.has_client(client);
     let supervisor = supervisor.with_grace(grace(client, job)?);
     waiting.tell_of_others(client, subject, job);
+    if let Err(failure) = held::refuse_those_of_ancestors(client, job) {
+        return not_run(failure, job, waiting, supervisor, subject);
+    }
     let held = match Held::acquire(client, job, waiting.cancel()) {
         Ok(Some(held)) => held,
         Ok(None) => {
             let failure = conflict(client, job);
+            if failure.exit.code() == 0 {
+                supervisor.manager().not_needed();
+            }
             return waiting.end().map_or(Err(failure), |signal| Ok(Exit::Signal(signal as i32)));
         }
         Err(error) => return not_run(error.into(), job, waiting, supervisor, subject),
@@ -281,7 +313,7 @@ fn conflict(client: &Client, job: &Job) -> Failure {
     if job.patience.conflict_exit_code == 0 {
         return Failure::silent(exit);
     }
-    let others = held::others(client, &job.lock);
+    let others = held::others(client, job);
     let why = match job.patience.wait {
         Some(limit) => format!("not free within {}", lasting(limit)),
         None => "not waiting (-n)".to_owned(),
@@ -303,6 +335,11 @@ fn not_run(
     if failure.exit != Exit::Unavailable {
         return Err(failure);
     }
+    // That is no outage of ZooKeeper's.
+    if let Err(why) = can_open_files() {
+        let message = format!("{why}. The command was NOT run; {}", failure.message);
+        return Err(Failure::new(Exit::Failed, message));
+    }
     let what = failure.during("ZooKeeper cannot be reached");
     match job.supervision.if_unavailable {
         IfUnavailable::Fail => {
@@ -310,7 +347,7 @@ fn not_run(
         }
         IfUnavailable::Skip => {
             say(subject, &format!("{}. The command was not run", what.message));
-            supervisor.manager().ready();
+            supervisor.manager().not_needed();
             Ok(Exit::Success)
         }
         IfUnavailable::Run => {
@@ -320,29 +357,10 @@ fn not_run(
     }
 }
 
-/// How often zklock looks at the lock, and tells the guard until when it is held.
-fn look_interval(session_timeout: Duration) -> Duration {
-    (session_timeout / 20).clamp(Duration::from_millis(50), Duration::from_secs(1))
-}
-
-/// What a grace and an outage may take together; `None` if there is no time to end a command at all.
-///
-/// An outage may begin when as little is left of the lease as the library promises, and the guard may know
-/// only until when it lasted one look before.
-fn spare(session_timeout: Duration, outage_limit: Duration) -> Option<Duration> {
-    outage_limit.checked_sub(KILL_BEFORE_END + look_interval(session_timeout))
-}
-
-/// The grace unless it is stated. At least half of what there is remains for an outage: otherwise the
-/// command would be told to end at the smallest delay.
-fn usual_grace(spare: Duration) -> Duration {
-    USUAL_GRACE.min(spare / 2)
-}
-
-/// How long an outage surely ends no command that has the usual grace, if it loses no lock of the library's
-/// within `outage_limit`; `None` if `run` refuses the session timeout.
-pub(crate) fn survives(session_timeout: Duration, outage_limit: Duration) -> Option<Duration> {
-    spare(session_timeout, outage_limit).map(|spare| spare - usual_grace(spare))
+/// Whether this process may open as many files as a connection needs.
+fn can_open_files() -> io::Result<()> {
+    let _both = [File::open("/dev/null")?, File::open("/dev/null")?];
+    Ok(())
 }
 
 /// How long the command has from TERM to KILL. It needs that time also when all is well.
@@ -399,7 +417,7 @@ fn once(
         // A call that holds the lock is told of no other holder.
         (Ok(_), supervisor) => {
             if let Some(supervisor) = supervisor {
-                supervisor.manager().ready();
+                supervisor.manager().not_needed();
             }
             return Ok(Exit::Success);
         }
@@ -427,6 +445,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn on_ask_is_a_signal_or_a_word() {
+        let all = [
+            ("term", OnAsk::Signal(Signal::SIGTERM)),
+            ("SIGUSR1", OnAsk::Signal(Signal::SIGUSR1)),
+            ("ignore", OnAsk::Ignore),
+        ];
+        for (text, on_ask) in all {
+            assert_eq!(text.parse(), Ok(on_ask), "{text}");
+        }
+        for wrong in ["", "stop", "9", "warn"] {
+            assert!(wrong.parse::<OnAsk>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn on_loss_is_a_signal_or_a_word() {
         let all = [
             ("term", OnLoss::Signal(Signal::SIGTERM)),
@@ -441,28 +474,6 @@ mod tests {
         for wrong in ["", "stop", "9", "nothing"] {
             assert!(wrong.parse::<OnLoss>().is_err(), "{wrong}");
         }
-    }
-
-    /// Session timeout and what an outage takes from the lease at most, by the library; grace and outage that a
-    /// command survives; in milliseconds.
-    #[test]
-    fn an_outage_has_its_part_of_the_lease_beside_the_grace() {
-        for (timeout, limit, grace, outage) in [
-            (30_000, 20_765, 2_000, 17_615),
-            (30_000, 23_333, 2_000, 20_183),
-            (10_000, 4_326, 1_838, 1_838),
-            (10_000, 5_555, 2_000, 2_905),
-            (4_000, 1_334, 492, 492),
-        ] {
-            let [timeout, limit] = [timeout, limit].map(Duration::from_millis);
-            assert_eq!(
-                usual_grace(spare(timeout, limit).unwrap()).as_millis(),
-                grace,
-                "{timeout:?}"
-            );
-            assert_eq!(survives(timeout, limit).unwrap().as_millis(), outage, "{timeout:?}");
-        }
-        assert_eq!(survives(Duration::from_millis(400), Duration::from_millis(150)), None);
     }
 
     #[test]

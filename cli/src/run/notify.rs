@@ -26,6 +26,11 @@ impl Manager {
         self.tell("READY=1\nSTATUS=holds the lock");
     }
 
+    /// All is well, although the command does not run: the unit has not failed to start.
+    pub(super) fn not_needed(&self) {
+        self.tell("READY=1\nSTATUS=ends without having run the command");
+    }
+
     /// The command is being ended.
     pub(super) fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=the lock is lost");

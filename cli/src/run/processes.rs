@@ -9,9 +9,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, gettid};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use super::messages::Instant;
 
@@ -48,7 +48,7 @@ pub(super) fn end_all(
     command: Option<Pid>,
     spared: &[Pid],
     limit: Option<Duration>,
-) -> Option<WaitStatus> {
+) -> Option<WaitIdStatus> {
     let (mut group, mut ended) = (command, None);
     let until = limit.map(|limit| now().saturating_add(nanoseconds(limit)));
     loop {
@@ -61,12 +61,12 @@ pub(super) fn end_all(
                 continue;
             }
             let _ = kill(child, Signal::SIGKILL);
-            match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) => some_left = true,
+            match look(child, WaitIdOptions::EXITED) {
+                Ok(None) => some_left = true,
                 other if Some(child) == command => {
                     // From now on, others may get the number of its group.
                     group = None;
-                    ended = other.ok();
+                    ended = other.ok().flatten();
                 }
                 _ => {}
             }
@@ -79,17 +79,23 @@ pub(super) fn end_all(
     }
 }
 
+/// What has become of this child, if there is news of that kind; also of its end by a signal that has no name.
+pub(super) fn look(child: Pid, options: WaitIdOptions) -> io::Result<Option<WaitIdStatus>> {
+    let child =
+        rustix::process::Pid::from_raw(child.as_raw()).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(waitid(WaitId::Pid(child), options | WaitIdOptions::NOHANG)?)
+}
+
 /// Whether this child has not ended.
 pub(super) fn runs(child: Pid) -> bool {
-    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::Pid(child), look) == Ok(WaitStatus::StillAlive)
+    look(child, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).is_ok_and(|news| news.is_none())
 }
 
 /// Whether this process has children except for `spared`.
 pub(super) fn some_are_left(spared: &[Pid]) -> bool {
-    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let any = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     match spared {
-        [] => waitid(Id::All, look) != Err(Errno::ECHILD),
+        [] => !waitid(WaitId::All, any).is_err_and(|why| why == rustix::io::Errno::CHILD),
         _ => children().iter().any(|child| !spared.contains(child)),
     }
 }
@@ -98,7 +104,7 @@ pub(super) fn some_are_left(spared: &[Pid]) -> bool {
 pub(super) fn reap(spared: &[Pid]) {
     for child in children() {
         if !spared.contains(&child) {
-            let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
+            let _ = look(child, WaitIdOptions::EXITED);
         }
     }
 }

@@ -16,8 +16,17 @@ pub(super) const ENDING: [Signal; 4] =
 /// Programs that get one of these end; HUP often means something else to them.
 pub(super) const ASKING_TO_END: [Signal; 3] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// These are passed on to the command, too.
-const OTHERS: [Signal; 3] = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
+/// These are passed on to the command, too: those that would end zklock, and mean something to the command.
+const OTHERS: [Signal; 8] = [
+    Signal::SIGALRM,
+    Signal::SIGIO,
+    Signal::SIGPROF,
+    Signal::SIGPWR,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGVTALRM,
+    Signal::SIGWINCH,
+];
 
 /// Blocks the signals in this thread and in all that it starts, and those that a terminal sends to a process
 /// in the background.

@@ -24,7 +24,7 @@ use super::processes::{
 };
 use super::signals::{ASKING_TO_END, stop_job};
 use super::terminal::Terminal;
-use super::{FORCE_BEFORE_END, Job, OnLoss, USUAL_GRACE, look_interval};
+use super::{FORCE_BEFORE_END, Job, OnAsk, OnLoss, USUAL_GRACE, look_interval};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::words::{complain, lasting, say};
@@ -54,6 +54,8 @@ pub(super) struct Supervisor<'a> {
     orders: File,
     terminal: Terminal,
     on_loss: OnLoss,
+    on_ask: OnAsk,
+    max_run: Option<Duration>,
     grace: Duration,
     events: Events,
     manager: Manager,
@@ -68,10 +70,13 @@ pub(super) struct Supervisor<'a> {
 struct Progress {
     command: Option<Pid>,
     lost: Option<Loss>,
+    /// When the command has run long enough.
+    run_ends: Option<u64>,
+    has_run_too_long: bool,
     /// When the command has to be gone, whatever the guard does.
     force_at: Option<u64>,
     ending_signals: u32,
-    /// After a second signal that was to end it.
+    /// After a second signal that was to end it, or after it has run long enough.
     kill_at: Option<u64>,
     is_kill_wanted: bool,
     /// When the guard, which was told to kill it, has to have done that.
@@ -117,6 +122,8 @@ impl<'a> Supervisor<'a> {
             orders: guard.orders,
             terminal,
             on_loss: job.supervision.on_loss,
+            on_ask: job.supervision.on_ask,
+            max_run: job.supervision.max_run,
             grace: job.supervision.grace.unwrap_or(USUAL_GRACE),
             events,
             manager: Manager::new(job.supervision.notify),
@@ -186,7 +193,8 @@ impl<'a> Supervisor<'a> {
         fcntl(&self.orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let mut progress = Progress { force_at: self.force_at(lock_ends), ..Progress::default() };
         loop {
-            let times = [progress.force_at, progress.kill_at, progress.killed_by];
+            let times =
+                [progress.run_ends, progress.force_at, progress.kill_at, progress.killed_by];
             let wake_at = times.into_iter().flatten().min();
             let until = wake_at.map(|at| Duration::from_nanos(at.saturating_sub(now())));
             let happening =
@@ -228,6 +236,9 @@ impl<'a> Supervisor<'a> {
                 let loss = progress.lost.unwrap_or(Loss::Near);
                 return Ok(self.end(Some(loss), Exit::LockLost, begun));
             }
+            if progress.run_ends.is_some_and(|at| now() >= at) {
+                self.end_run(&mut progress);
+            }
             if progress.kill_at.is_some_and(|at| now() >= at) {
                 let by = now().saturating_add(nanoseconds(GUARD_TAKES));
                 (progress.kill_at, progress.killed_by) = (None, Some(by));
@@ -241,7 +252,11 @@ impl<'a> Supervisor<'a> {
                 }
                 // It is stopped.
                 self.end_by_force(&progress, held);
-                return Ok(self.end(progress.lost, Exit::Signal(Signal::SIGKILL as i32), begun));
+                let own = match progress.has_run_too_long {
+                    true => Exit::RanTooLong,
+                    false => Exit::Signal(Signal::SIGKILL as i32),
+                };
+                return Ok(self.end(progress.lost, own, begun));
             }
         }
     }
@@ -294,6 +309,8 @@ impl<'a> Supervisor<'a> {
             }
             Happening::Reported(Report::Started { process }) => {
                 progress.command = Some(Pid::from_raw(process));
+                progress.run_ends =
+                    self.max_run.map(|limit| now().saturating_add(nanoseconds(limit)));
                 self.manager.ready();
                 self.events.write("started", &json!({ "pid": process }));
             }
@@ -340,17 +357,44 @@ impl<'a> Supervisor<'a> {
             }
             Happening::ReleaseRequested => {
                 self.events.write("release_requested", &json!({}));
-                say(self.subject, "another client asks for its release; the command goes on");
+                let what = match self.on_ask {
+                    OnAsk::Ignore => "the command goes on (--on-ask ignore)".to_owned(),
+                    OnAsk::Signal(signal) => {
+                        self.order(&Order::Signal { number: signal as i32 });
+                        // If it is stopped, it could not act on the signal.
+                        self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
+                        format!("{} to {}", name_of(signal), self.program)
+                    }
+                };
+                say(self.subject, &format!("another client asks for its release; {what}"));
             }
             Happening::Reported(Report::NotStarted { .. } | Report::Ended(_))
             | Happening::GuardEnded => {}
         }
     }
 
-    fn signal_name(&self) -> String {
+    /// Has the command end, since it has run for as long as it may.
+    fn end_run(&mut self, progress: &mut Progress) {
+        (progress.run_ends, progress.has_run_too_long) = (None, true);
+        progress.kill_at = Some(now().saturating_add(nanoseconds(self.grace)));
+        complain(
+            self.subject,
+            &format!(
+                "{} has run for {} (--max-run); TERM, KILL after {}",
+                self.program,
+                lasting(self.max_run.unwrap_or_default()),
+                lasting(self.grace)
+            ),
+        );
+        self.order(&Order::Signal { number: Signal::SIGTERM as i32 });
+        // If it is stopped, it could not act on the signal.
+        self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
+    }
+
+    fn signal_name(&self) -> &'static str {
         match self.on_loss {
-            OnLoss::Signal(signal) => signal.as_str().trim_start_matches("SIG").to_owned(),
-            OnLoss::Kill | OnLoss::Warn => "KILL".to_owned(),
+            OnLoss::Signal(signal) => name_of(signal),
+            OnLoss::Kill | OnLoss::Warn => "KILL",
         }
     }
 
@@ -435,6 +479,7 @@ impl<'a> Supervisor<'a> {
             say(self.subject, &left);
         }
         let own = match ended {
+            _ if progress.has_run_too_long => Exit::RanTooLong,
             Ended { code: Some(code), .. } => Exit::Command(u8::try_from(code).unwrap_or(255)),
             Ended { signal, .. } => Exit::Signal(signal.unwrap_or(127)),
         };
@@ -469,4 +514,9 @@ impl<'a> Supervisor<'a> {
         );
         exit
     }
+}
+
+/// As people say it: `TERM`.
+fn name_of(signal: Signal) -> &'static str {
+    signal.as_str().trim_start_matches("SIG")
 }

@@ -1,12 +1,18 @@
 //! Faults of each party: killed, stopped, sessions lost, servers silent. After each, another zklock takes the
 //! lock, and the file lock tells whether the first command still works.
 
+use std::collections::HashSet;
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use zklock::{DistributedLock, SessionId};
 
 use super::support::{Running, Site, children, until_ended};
@@ -39,6 +45,43 @@ fn zklock_is_stopped_for_longer_than_its_session() {
     let ended = running.end();
     assert_eq!(ended.code, Some(123));
     assert!(ended.err.contains("LOCK LOST after "), "{}", ended.err);
+}
+
+/// The guard process waits for nobody to read what it reports.
+#[test]
+fn zklock_is_stopped_and_reads_no_reports() {
+    let site = Site::new("unread-reports");
+    let running = site.start(&[], "a", STUBBORN);
+    running.signal(Signal::SIGSTOP);
+    running.until_stopped();
+    let mut reports = reports(running.process(), running.guard());
+    // Parts of lines are no reports.
+    while reports.write(b"\n").is_ok() {}
+    kill(running.command(), Signal::SIGSTOP).unwrap();
+    let next = site.run_judged("a", "echo mine");
+    assert_eq!((next.code, next.out.as_str()), (Some(0), "mine\n"), "{}", next.err);
+    running.signal(Signal::SIGCONT);
+    assert_eq!(running.end().code, Some(123));
+}
+
+/// The end of a pipe that the guard process writes to, and zklock reads from.
+fn reports(zklock: Pid, guard: Pid) -> File {
+    let pipes = |process: Pid, access: i32| {
+        let all = fs::read_dir(format!("/proc/{process}/fd")).unwrap().map(|one| one.unwrap());
+        let has_access = move |fd: &DirEntry| {
+            let info = format!("/proc/{process}/fdinfo/{}", fd.file_name().display());
+            let info = fs::read_to_string(info).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+            i32::from_str_radix(flags.trim(), 8).unwrap() & OFlag::O_ACCMODE.bits() == access
+        };
+        all.filter(has_access).map(|fd| (fs::read_link(fd.path()).unwrap(), fd.path()))
+    };
+    let read: HashSet<PathBuf> =
+        pipes(zklock, OFlag::O_RDONLY.bits()).map(|(pipe, _)| pipe).collect();
+    let is_read = |pipe: &Path| read.contains(pipe) && pipe.to_str().unwrap().starts_with("pipe:");
+    let mut all = pipes(guard, OFlag::O_WRONLY.bits()).filter(|(pipe, _)| is_read(pipe));
+    let (_, path) = all.next().expect("a pipe from the guard process to zklock");
+    OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).unwrap()
 }
 
 #[test]
@@ -97,7 +140,7 @@ fn the_guard_process_starts_nothing_when_it_is_too_late() {
     let ended = waiter.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(123), ""), "{}", ended.err);
     next.signal(Signal::SIGTERM);
-    assert_eq!(next.end().code, Some(143));
+    assert_eq!(next.end().signal, Some(15));
 }
 
 #[test]
@@ -239,7 +282,7 @@ fn the_server_is_gone_for_a_moment() {
     let running = site.start_ready(&["--session-timeout", "60s"], &script);
     site.server.stop().unwrap();
     site.server.start_again().unwrap();
-    std::fs::write(&fifo, "").unwrap();
+    fs::write(&fifo, "").unwrap();
     let ended = running.end();
     assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(0), "done\n", ""));
 }
@@ -300,7 +343,7 @@ fn a_warning_is_all_if_that_is_asked_for() {
     site.until_it_says("lost", &file);
     // Another one gets the lock, while the first still works.
     assert_eq!(site.run(["a", "true"]).code, Some(0));
-    std::fs::write(&fifo, "").unwrap();
+    fs::write(&fifo, "").unwrap();
     let ended = running.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(123), "done\n"));
     assert!(ended.err.contains("the command goes on (--on-loss warn)"), "{}", ended.err);
@@ -319,7 +362,7 @@ fn a_loss_counts_though_the_command_ends_before_the_news() {
     let zk = site.server.client().unwrap();
     let lock = DistributedLock::new(&zk, "/locks", "a");
     assert!(lock.break_lock(&lock.latest_contenders().unwrap()[0]).unwrap());
-    std::fs::write(&fifo, "").unwrap();
+    fs::write(&fifo, "").unwrap();
     running.signal(Signal::SIGCONT);
     let ended = running.end();
     assert_eq!(ended.code, Some(123), "{}", ended.err);
@@ -357,7 +400,7 @@ fn the_server_is_down_at_the_end() {
     let script = format!("echo ready; cat {}; exit 6", fifo.display());
     let running = site.start_ready(&["--session-timeout", "10s"], &script);
     site.server.stop().unwrap();
-    std::fs::write(&fifo, "").unwrap();
+    fs::write(&fifo, "").unwrap();
     // It was held to the end, and goes with the session.
     let ended = running.end();
     assert_eq!(ended.code, Some(6), "{}", ended.err);

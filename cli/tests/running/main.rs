@@ -3,12 +3,14 @@
 //! The judge of whether two commands work at once is the kernel: each command takes a file lock (flock), which all
 //! that it starts inherits, and exits with 99 if another one has it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+mod asked;
 mod faults;
 mod forward;
 mod many;
 mod plain;
 mod signals;
+mod steps;
 mod support;
 mod terminal;

@@ -1,7 +1,11 @@
 //! Without faults: exit codes, messages, the command's surroundings, the kinds of locks.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use zklock::{DistributedLock, LeaderElection};
@@ -11,9 +15,20 @@ use super::support::{Ended, Running, Site};
 #[test]
 fn the_exit_code_is_that_of_the_command() {
     let site = Site::new("code");
-    for (script, code) in [("true", 0), ("exit 7", 7), ("exit 123", 123), ("kill -TERM $$", 143)] {
+    for (script, code) in [
+        ("true", 0),
+        ("exit 7", 7),
+        ("exit 123", 123),
+        ("kill -KILL $$", 137),
+        ("kill -64 $$", 192),
+    ] {
         let ended = site.run(["a", "--", "sh", "-c", script]);
         assert_eq!((ended.code, ended.err.as_str()), (Some(code), ""), "{script}");
+    }
+    // By these, zklock ends as the command does. A shell shows them as 130 and 143.
+    for (script, signal) in [("kill -INT $$", 2), ("kill -TERM $$", 15)] {
+        let ended = site.run(["a", "--", "sh", "-c", script]);
+        assert_eq!((ended.signal, ended.err.as_str()), (Some(signal), ""), "{script}");
     }
     let missing = site.run(["a", "--", "/no/such/program"]);
     assert_eq!(missing.code, Some(127));
@@ -203,7 +218,7 @@ fn a_leader_has_its_id() {
     let found = LeaderElection::new(&zk, "/locks", "service").latest_leader().unwrap().unwrap();
     assert_eq!(found.id(), "web1:80");
     leader.signal(nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(leader.end().code, Some(143));
+    assert_eq!(leader.end().signal, Some(15));
 }
 
 #[test]
@@ -238,6 +253,75 @@ fn a_lock_within_a_lock_has_its_own_token_or_none() {
     assert!(ended.out.contains("ZKLOCK_LOCK=/locks/b\n"), "{}", ended.out);
     assert!(!ended.out.contains("ZKLOCK_TOKEN="), "{}", ended.out);
     assert!(!ended.out.contains("outer=."), "{}", ended.out);
+}
+
+/// It would wait for its own end.
+#[test]
+fn a_lock_that_is_held_around_a_zklock_is_refused() {
+    let site = Site::new("around");
+    let zklock = format!("{} --hosts {}", env!("CARGO_BIN_EXE_zklock"), site.server.hosts());
+    let around = |outer: &[&str], inner: &str| {
+        site.run([outer, &["--", "sh", "-c", &format!("{zklock} run {inner} echo ran")]].concat())
+    };
+    let within_another = format!("b {zklock} run a");
+    for (outer, inner, lock) in [
+        (&["a"][..], "a", "a"),
+        (&["a"], "-s a", "a"),
+        (&["a"], &within_another, "a"),
+        (&["--also", "c", "a"], "c", "c"),
+        (&["a"], "--also a b", "a"),
+        (&["-s", "a"], "-x a", "a"),
+        (&["--permits", "2", "a"], "--permits 2 --take 2 a", "a"),
+    ] {
+        let ended = around(outer, inner);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(64), ""), "{inner}: {}", ended.err);
+        let why = format!("/locks/{lock} is held by a zklock that this one runs under");
+        assert!(ended.err.contains(&why), "{inner}: {}", ended.err);
+    }
+    for (outer, inner) in
+        [(&["a"][..], "b"), (&["-s", "a"], "-s a"), (&["--permits", "2", "a"], "--permits 2 a")]
+    {
+        let ended = around(outer, inner);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), "ran\n"), "{inner}: {}", ended.err);
+    }
+}
+
+#[test]
+fn of_several_locks_the_one_that_others_hold_is_named() {
+    let site = Site::new("named");
+    let _holder = site.start_ready(&[], "echo ready; sleep 1000");
+    let ended = site.run(["-n", "--also", "a", "b", "echo", "ran"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(124), ""));
+    assert!(ended.err.starts_with("zklock: b: /locks/a is held by "), "{}", ended.err);
+}
+
+#[test]
+fn a_process_that_may_open_no_more_files_is_no_outage() {
+    let site = Site::new("files");
+    let zklock = site.zklock();
+    let mut codes = Vec::new();
+    for limit in 6..16 {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]);
+        command.arg(zklock.get_program()).args(zklock.get_args());
+        command.args([
+            "--connect-timeout",
+            "300ms",
+            "run",
+            "--if-unavailable",
+            "run",
+            "a",
+            "echo",
+            "ran",
+        ]);
+        let ended = Ended::new(command.output().unwrap());
+        let has_run = ended.out == "ran\n";
+        assert_eq!(has_run, ended.code == Some(0), "{limit}: {ended:?}");
+        assert!(!ended.err.contains("WITHOUT the lock"), "{limit}: {}", ended.err);
+        codes.push(ended.code.unwrap());
+    }
+    // The first could not connect, and the last had no trouble.
+    assert!(codes.starts_with(&[125]) && codes.ends_with(&[0]), "{codes:?}");
 }
 
 #[test]
@@ -280,6 +364,55 @@ fn events_are_lines_of_json() {
     assert!(lines.iter().all(|line| line["lock"] == "/locks/a" && line["time"].is_string()));
 }
 
+/// The descriptor itself: its position in the file is the one that the command writes at, too.
+#[test]
+fn events_go_to_a_descriptor_beside_what_the_command_writes() {
+    let site = Site::new("descriptor");
+    let file = site.file("all");
+    let mut command = site.zklock();
+    command.args(["run", "--events", "1", "a", "sh", "-c", "echo one; echo two"]);
+    assert!(command.stdout(fs::File::create(&file).unwrap()).status().unwrap().success());
+    let text = fs::read_to_string(&file).unwrap();
+    let (events, words): (Vec<&str>, _) = text.lines().partition(|line| line.starts_with('{'));
+    assert_eq!(words, ["one", "two"], "{text}");
+    assert!(events.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
+    assert!(events.iter().any(|line| line.contains("\"acquired\"")), "{text}");
+}
+
+/// As the standard output of a systemd unit is.
+#[test]
+fn events_go_to_a_socket() {
+    let site = Site::new("socket");
+    let (mut reader, writer) = UnixStream::pair().unwrap();
+    let mut command = site.zklock();
+    command.args(["run", "--events", "1", "a", "true"]).stdout(OwnedFd::from(writer));
+    assert!(command.status().unwrap().success());
+    drop(command);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert!(text.contains("\"acquired\""), "{text}");
+}
+
+#[test]
+fn events_that_nobody_could_read_are_wrong_usage() {
+    let site = Site::new("unreadable");
+    let fifo = site.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (target, why) in [
+        (fifo.to_str().unwrap(), "nobody reads it"),
+        ("77", "Bad file descriptor"),
+        // The standard input.
+        ("0", "only open for reading"),
+    ] {
+        let mut command = site.zklock();
+        command.args(["run", "--events", target, "a", "echo", "ran"]).stdin(Stdio::null());
+        let ended = Ended::new(command.output().unwrap());
+        assert_eq!((ended.code, ended.out.as_str()), (Some(64), ""), "{target}");
+        let start = format!("zklock: a: --events {target}: ");
+        assert!(ended.err.starts_with(&start) && ended.err.contains(why), "{}", ended.err);
+    }
+}
+
 #[test]
 fn credentials_come_from_a_file() {
     let site = Site::new("auth");
@@ -310,13 +443,16 @@ fn systemd_is_told() {
     assert_eq!(next(), "STATUS=waiting: /locks/a");
     assert_eq!(next(), "READY=1\nSTATUS=holds the lock");
     // A unit whose job is done already has not failed.
-    let once = || {
+    let status = |options: &[&str]| {
         let mut command = site.zklock();
-        command.args(["run", "--notify", "--grace", "200ms", "--once", "k", "b", "true"]);
+        command.args(["run", "--notify", "--grace", "200ms"]).args(options).args(["b", "true"]);
         assert!(command.env("NOTIFY_SOCKET", &path).status().unwrap().success());
         assert_eq!(next(), "STATUS=waiting: /locks/b");
-        assert_eq!(next(), "READY=1\nSTATUS=holds the lock");
+        next()
     };
-    once();
-    once();
+    let not_run = "READY=1\nSTATUS=ends without having run the command";
+    assert_eq!(status(&["--once", "k"]), "READY=1\nSTATUS=holds the lock");
+    assert_eq!(status(&["--once", "k"]), not_run);
+    let _holder = site.start(&[], "b", "sleep 1000");
+    assert_eq!(status(&["-n", "-E", "0"]), not_run);
 }

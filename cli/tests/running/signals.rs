@@ -20,13 +20,13 @@ fn a_signal_during_the_wait_ends_it_and_nothing_runs() {
         let ended = waiter.end();
         assert_eq!(ended.out, "");
         match signal {
-            // A shell's loop around it has to end, too.
-            Signal::SIGINT => assert_eq!(ended.signal, Some(signal as i32)),
+            // A shell's loop around it has to end, too, and systemd stops its units by TERM.
+            Signal::SIGINT | Signal::SIGTERM => assert_eq!(ended.signal, Some(signal as i32)),
             _ => assert_eq!(ended.code, Some(128 + signal as i32)),
         }
     }
     holder.signal(Signal::SIGTERM);
-    assert_eq!(holder.end().code, Some(143));
+    assert_eq!(holder.end().signal, Some(15));
     assert_eq!(site.run(["-n", "a", "true"]).code, Some(0));
 }
 
@@ -36,11 +36,9 @@ fn a_signal_while_no_server_answers_ends_it() {
     site.server.pause().unwrap();
     let mut command = site.zklock();
     let waiter = Running::of(command.args(["-v", "run", "a", "echo", "ran"]));
-    // It has blocked the signal before it connects; before that, the signal ends it by itself.
     waiter.signal(Signal::SIGTERM);
     let ended = waiter.end();
-    assert!(ended.code == Some(143) || ended.signal == Some(15), "{ended:?}");
-    assert_eq!(ended.out, "");
+    assert_eq!((ended.signal, ended.out.as_str()), (Some(15), ""));
     site.server.resume().unwrap();
 }
 
@@ -55,7 +53,7 @@ fn a_signal_before_the_command_is_not_lost_though_the_lock_is_held() {
     forward.until_silent();
     waiter.signal(Signal::SIGTERM);
     let ended = waiter.end();
-    assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(143), "", ""));
+    assert_eq!((ended.signal, ended.out.as_str(), ended.err.as_str()), (Some(15), "", ""));
 }
 
 #[test]
@@ -134,6 +132,21 @@ fn signals_are_passed_on() {
     assert_eq!(running.end().code, Some(5));
 }
 
+/// Those that would end zklock, and mean nothing to it.
+#[test]
+fn a_signal_of_the_command_s_own_is_passed_on() {
+    let site = Site::new("own-signals");
+    for signal in
+        [Signal::SIGALRM, Signal::SIGIO, Signal::SIGPROF, Signal::SIGPWR, Signal::SIGVTALRM]
+    {
+        let name = signal.as_str().trim_start_matches("SIG");
+        let script = format!("trap 'exit 5' {name}; echo ready; while :; do sleep 0.05; done");
+        let running = site.start_ready(&[], &script);
+        running.signal(signal);
+        assert_eq!(running.end().code, Some(5), "{name}");
+    }
+}
+
 #[test]
 fn what_a_shell_has_started_takes_its_time_to_end() {
     let site = Site::new("shell");
@@ -142,7 +155,7 @@ fn what_a_shell_has_started_takes_its_time_to_end() {
     let running = site.start_ready(&[], script);
     running.signal(Signal::SIGTERM);
     let ended = running.end();
-    assert_eq!((ended.code, ended.out.as_str()), (Some(143), "flushed\n"));
+    assert_eq!((ended.signal, ended.out.as_str()), (Some(15), "flushed\n"));
     assert!(!ended.err.contains("zklock"), "{}", ended.err);
 }
 
@@ -156,7 +169,7 @@ fn hup_may_come_as_often_as_it_likes() {
         assert_eq!(running.line(), "reloaded");
     }
     running.signal(Signal::SIGTERM);
-    assert_eq!(running.end().code, Some(143));
+    assert_eq!(running.end().signal, Some(15));
 }
 
 #[test]

@@ -1,0 +1,67 @@
+//! What the doctor finds at all locks below a path.
+
+use std::collections::HashSet;
+use std::thread;
+
+use zklock::Client;
+
+use super::doctor::joined;
+use super::findings::{Findings, Level};
+use super::lock_check::look_at_lock;
+use super::why_unlisted;
+use crate::exit::{Exit, Failure};
+use crate::options::Global;
+
+/// So many locks are looked at together.
+const AT_ONCE: usize = 16;
+
+/// Says what is wrong with them, and in one line how many there are.
+pub(super) fn look_at_all(
+    global: &Global,
+    client: &Client,
+    base: &str,
+    findings: &mut Findings,
+) -> Result<(), Failure> {
+    let Some(list) = client.locks(base)? else {
+        return Err(Failure::new(Exit::No, format!("{base} does not exist")));
+    };
+    let waiters: usize = list.locks.iter().map(|lock| lock.waiters).sum();
+    let text = format!("{} locks, {waiters} contenders wait", list.locks.len());
+    findings.add(Level::Ok, base, &text);
+    for node in &list.unlisted {
+        let text = format!("it {}", why_unlisted(node));
+        findings.add(Level::Warning, &node.path, &text);
+    }
+    // The nodes above locks.
+    let mut parents = HashSet::new();
+    for lock in &list.locks {
+        let mut rest = lock.path.as_str();
+        while let Some((parent, _)) = rest.rsplit_once('/').filter(|_| parents.insert(rest)) {
+            rest = parent;
+        }
+    }
+    let look = |path: &str| {
+        let has_locks = |name: &str| parents.contains(format!("{path}/{name}").as_str());
+        look_at_lock(global, client, &global.path(path)?, has_locks)
+    };
+    for locks in list.locks.chunks(AT_ONCE) {
+        thread::scope(|scope| {
+            let looks: Vec<_> = locks.iter().map(|one| scope.spawn(|| look(&one.path))).collect();
+            for (lock, look) in locks.iter().zip(looks) {
+                match joined(look) {
+                    Ok(found) => {
+                        for (level, text) in found.iter().filter(|(level, _)| *level > Level::Ok) {
+                            findings.add(*level, &lock.path, text);
+                        }
+                    }
+                    Err(failure) if failure.exit == Exit::NotPermitted => {
+                        findings.add(Level::Warning, &lock.path, &failure.message);
+                    }
+                    Err(failure) => return Err(failure),
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Whether this host's clock and the ensemble's agree.
+
+use std::time::{Duration, SystemTime};
+
+use zklock::znode::{CreateMode, CreateOptions};
+use zklock::{Client, ErrorKind};
+
+use super::findings::{Findings, Level};
+use crate::options::Global;
+use crate::words::{CLOCKS_AGREE, lasting};
+
+/// A server's time is told in milliseconds.
+const UNIT: Duration = Duration::from_millis(1);
+
+/// Compares the clocks. Servers tell their time as that of a node's creation, so this creates one, and deletes it.
+pub(super) fn look_at_clock(global: &Global, client: &Client, base: &str, findings: &mut Findings) {
+    let name = format!("{}/zklock-clock-", base.trim_end_matches('/'));
+    let options = CreateOptions::new(CreateMode::EphemeralSequential).acl(global.acl());
+    let before = SystemTime::now();
+    let created = client.znode(&name).create(options, "");
+    let after = SystemTime::now();
+    let told = created.and_then(|node| {
+        let stat = node.stat();
+        // Otherwise the end of the session deletes it.
+        let _ = node.delete();
+        stat
+    });
+    let (level, text) = match told {
+        Ok(Some(stat)) => compare(before, after, stat.created_at()),
+        Ok(None) => {
+            (Level::Warning, "not compared: the node that tells the time is gone".to_owned())
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            (Level::Ok, format!("not compared with the ensemble's: {base} does not exist"))
+        }
+        Err(error) => (Level::Warning, format!("not compared with the ensemble's: {error}")),
+    };
+    findings.add(level, "clock", &text);
+}
+
+/// What it means if the ensemble's clock showed `told` at some time between these two.
+fn compare(before: SystemTime, after: SystemTime, told: SystemTime) -> (Level, String) {
+    let ahead = before.duration_since(told + UNIT).unwrap_or_default();
+    let behind = told.duration_since(after).unwrap_or_default();
+    let skew = ahead.max(behind);
+    if skew < CLOCKS_AGREE {
+        let text = "this host's and the ensemble's agree within a second";
+        return (Level::Ok, text.to_owned());
+    }
+    let (side, ages) =
+        if ahead > behind { ("ahead of", "too long") } else { ("behind", "too short") };
+    let text = format!(
+        "this host's is {} {side} the ensemble's: ages (QUEUED) are shown {ages}; set it, by NTP",
+        lasting(skew)
+    );
+    (Level::Warning, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_compared_with_the_time_of_the_request() {
+        let at = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(compare(at(100), at(109), at(104)).0, Level::Ok);
+        for (told, text) in [
+            (40, "this host's is 59 s ahead of the ensemble's: ages (QUEUED) are shown too long"),
+            (169, "this host's is 1 min behind the ensemble's: ages (QUEUED) are shown too short"),
+        ] {
+            let (level, said) = compare(at(100), at(109), at(told));
+            assert_eq!(level, Level::Warning);
+            assert!(said.starts_with(text), "{said}");
+        }
+    }
+}

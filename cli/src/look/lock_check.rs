@@ -1,0 +1,181 @@
+//! What the doctor finds at one lock.
+
+use std::collections::HashSet;
+
+use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
+
+use super::findings::Level;
+use crate::connect::Lock;
+use crate::exit::Failure;
+use crate::options::Global;
+use crate::words::{node, quoted, who};
+
+/// Above this number, new contenders of a path will soon find no sequence number.
+const NEARLY_EXHAUSTED: i32 = i32::MAX / 10 * 9;
+
+/// The numbers that servers append to the names of sequential nodes have so many digits.
+const DIGITS: usize = 10;
+
+/// What is to be said of a lock, good or bad. Children of this name that `has_locks` below them are nothing foreign.
+pub(super) fn look_at_lock(
+    global: &Global,
+    client: &Client,
+    lock: &Lock,
+    has_locks: impl Fn(&str) -> bool,
+) -> Result<Vec<(Level, String)>, Failure> {
+    let znode = client.znode(&lock.path);
+    let Some(names) = znode.children()? else {
+        let text = "its node does not exist: nobody has used it, or it was removed when idle";
+        return Ok(vec![(Level::Ok, text.to_owned())]);
+    };
+    let all = DistributedLock::new(client, &lock.base, &lock.name).latest_contenders()?;
+    let holders = all.iter().filter(|one| one.holds).count();
+    let mut found = vec![(Level::Ok, format!("{holders} hold it, {} wait", all.len() - holders))];
+    match znode.acl() {
+        Ok(acl) => found.extend(in_acl(global, &acl.unwrap_or_default())),
+        Err(error) if error.kind() == ErrorKind::NotAuthorized => {
+            found.push((Level::Warning, format!("its ACL cannot be read: {error}")));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    found.extend(in_contenders(&lock.path, &all));
+    // Contenders come and go: what was there before and after the list, and is not in it, is none.
+    let known: HashSet<&str> = all.iter().map(node).collect();
+    let still: HashSet<String> = znode.children()?.unwrap_or_default().into_iter().collect();
+    let is_foreign =
+        |name: &&str| !known.contains(name) && still.contains(*name) && !has_locks(name);
+    found.extend(in_others(names.iter().map(String::as_str).filter(is_foreign)));
+    Ok(found)
+}
+
+fn in_acl(global: &Global, acl: &[Acl]) -> Vec<(Level, String)> {
+    let entry = |one: &Acl| format!("{}:{} {}", one.scheme(), one.id(), letters(one.permissions()));
+    let text = format!("ACL {}", acl.iter().map(entry).collect::<Vec<_>>().join(", "));
+    let granted = acl
+        .iter()
+        .filter(|one| may_be_for_this_client(global, one))
+        .fold(Permissions::NONE, |all, one| all | one.permissions());
+    let lacking: Vec<&str> = [
+        (Permissions::READ, "READ"),
+        (Permissions::CREATE, "CREATE"),
+        (Permissions::DELETE, "DELETE"),
+    ]
+    .iter()
+    .filter(|(one, _)| !granted.contains(*one))
+    .map(|(_, word)| *word)
+    .collect();
+    if lacking.is_empty() {
+        return vec![(Level::Ok, text)];
+    }
+    let lacking = lacking.join(", ");
+    let text = format!(
+        "{text}: it does not permit {lacking} to this client, which cannot take it: use the credentials of those who \
+         do (--auth-file)"
+    );
+    vec![(Level::Warning, text)]
+}
+
+/// False only if the client has no credentials of that kind.
+fn may_be_for_this_client(global: &Global, entry: &Acl) -> bool {
+    match entry.scheme() {
+        "digest" => global.auth_file.is_some(),
+        "sasl" => global.sasl_user.is_some(),
+        "x509" => global.tls_cert.is_some(),
+        _ => true,
+    }
+}
+
+fn in_contenders(path: &str, all: &[Contender]) -> Vec<(Level, String)> {
+    let mut found = Vec::new();
+    for one in all.iter().filter(|one| one.session.is_none() && one.since.is_some()) {
+        let (name, lock) = (node(one), quoted(path));
+        let text = format!(
+            "{name} ({}) belongs to no session, so nothing will remove it: zklock break {lock} --node {}",
+            who(one),
+            quoted(name)
+        );
+        found.push((Level::Error, text));
+    }
+    let hidden: Vec<&Contender> = all.iter().filter(|one| one.since.is_none()).collect();
+    if let Some(first) = hidden.first() {
+        let text = format!(
+            "an ACL hides who {} of its contenders are, such as {}: ask for READ on them, or use their credentials \
+             (--auth-file)",
+            hidden.len(),
+            node(first)
+        );
+        found.push((Level::Warning, text));
+    }
+    let numbers = || all.iter().map(|one| one.sequence);
+    // Behind the last number, the server goes on with negative ones.
+    let worst = numbers().find(|one| *one < 0).or(numbers().max());
+    if let Some(worst) = worst.filter(|one| !(0..=NEARLY_EXHAUSTED).contains(one)) {
+        let text = format!(
+            "sequence number {worst} of at most {}: use another name before they are used up, or delete the idle node",
+            i32::MAX
+        );
+        found.push((Level::Error, text));
+    }
+    found
+}
+
+/// What the children that are no contenders may be.
+fn in_others<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(Level, String)> {
+    let (mut items, mut numbered, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    for name in names {
+        let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+        match name {
+            _ if name.starts_with("qn-") || name.starts_with("pn-") => items.push(name),
+            _ if digits == DIGITS && name.len() > DIGITS => numbered.push(name),
+            _ => others.push(name),
+        }
+    }
+    let text = |names: &[&str], what: &str| {
+        let first = names.first()?;
+        let text = format!("{} children are no contenders, such as {first:?}{what}", names.len());
+        Some((Level::Warning, text))
+    };
+    let all = [
+        text(
+            &items,
+            ", an item of a queue; they are ignored: give queues and locks paths of their own",
+        ),
+        text(
+            &numbered,
+            ", but have numbers as contenders have: if they are another client's, it does not respect the lock",
+        ),
+        text(&others, "; they are ignored"),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// As zkCli.sh writes them.
+fn letters(of: Permissions) -> String {
+    let all = [
+        (Permissions::CREATE, 'c'),
+        (Permissions::DELETE, 'd'),
+        (Permissions::READ, 'r'),
+        (Permissions::WRITE, 'w'),
+        (Permissions::ADMIN, 'a'),
+    ];
+    all.iter().filter(|(one, _)| of.contains(*one)).map(|(_, letter)| letter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_contender_is_told_by_its_kind() {
+        let names = ["qn-0000000001", "readme", "x-latch-0000000003", "x-latch-0000000004"];
+        let said: Vec<String> = in_others(names.into_iter()).into_iter().map(|one| one.1).collect();
+        for (line, text) in said.iter().zip([
+            "1 children are no contenders, such as \"qn-0000000001\", an item of a queue",
+            "2 children are no contenders, such as \"x-latch-0000000003\", but have numbers",
+            "1 children are no contenders, such as \"readme\"; they are ignored",
+        ]) {
+            assert!(line.starts_with(text), "{line}");
+        }
+        assert_eq!(said.len(), 3);
+    }
+}
