@@ -54,8 +54,8 @@ pub(crate) mod code {
 pub(crate) mod xid {
     pub(crate) const WATCH: i32 = -1;
     pub(crate) const AUTH: i32 = -4;
-    /// Servers give this number no meaning; requests begin with 1.
-    pub(crate) const SASL: i32 = 0;
+    /// Requests of the handshake: servers give this number no meaning, and later requests begin with 1.
+    pub(crate) const HANDSHAKE: i32 = 0;
 }
 
 /// What has happened to a node that is watched.

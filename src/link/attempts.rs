@@ -18,6 +18,8 @@ use crate::rt::{Moment, Mutex};
 pub(crate) enum News {
     /// A server is asked to continue the session, at that time.
     Sending(Moment),
+    /// A server has answered the attempt of that time with another session timeout than the one before.
+    Heard(Moment, Duration),
     /// A server has granted it, and is asked for it again.
     Granted(Granted),
 }

@@ -12,7 +12,7 @@ use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use super::granted::{Granted, tick_shown};
 use super::reattachment::ends_with_its_connection;
 use super::server_stream::ServerStream;
-use crate::rt::{self, Moment, Receiver};
+use crate::rt::{self, Moment, Receiver, RecvTimeoutError};
 use crate::wire_values::{code, op, xid};
 
 /// What to ask a server for.
@@ -145,11 +145,16 @@ fn greet(
     if response.read_only {
         return Err(io::Error::other("the server is read-only").into());
     }
-    let mut ask = |request: Vec<u8>| {
+    let by_server = Duration::from_millis(timeout);
+    if wanted.session.as_ref().is_some_and(|before| before.by_server != by_server) {
+        // The leader counts with it already, whatever becomes of the connection.
+        wanted.attempts.tell(News::Heard(sent, by_server));
+    }
+    let exchange = |stream: &mut ServerStream, request: Vec<u8>| {
         stream.send_all(&request)?;
-        read_frame(&mut stream, deadline, stopped)
+        read_frame(stream, deadline, stopped)
     };
-    let shown = show(&wanted.access, &mut ask);
+    let shown = show(&wanted.access, &mut |request| exchange(&mut stream, request));
     if !matches!(shown, Ok(Ok(()))) && wanted.session.is_none() {
         // Servers that reject credentials may leave the session open.
         let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
@@ -157,11 +162,16 @@ fn greet(
     if let Err(why) = shown? {
         return Ok(Dialed::AuthFailed(why));
     }
+    if wanted.session.is_some() {
+        let is_led = is_still_led(&mut |request| exchange(&mut stream, request), deadline, stopped);
+        if !is_led.map_err(|cause| unanswered(cause, sent, wanted))? {
+            return Ok(Dialed::Expired);
+        }
+    }
     // A node with the owner 0 belongs to no session.
     if response.session == 0 {
         return Err(io::Error::other("the server granted a session with the number 0").into());
     }
-    let by_server = Duration::from_millis(timeout);
     let mut granted = Granted {
         session: response.session,
         password: response.password,
@@ -184,6 +194,50 @@ fn close_another_session(stream: &mut ServerStream) {
     let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
 }
 
+/// Has a majority of the servers confirm that the leader which has continued the session is still the
+/// leader. Without them, a new session cannot be opened; but one that is deposed, and does not know it
+/// yet, continues sessions, while a new leader may have counted their time for longer.
+///
+/// What it takes is a write, also one that must fail: it concerns a node below one that is never there.
+/// False if the session has expired.
+fn is_still_led(
+    ask: &mut dyn FnMut(Vec<u8>) -> io::Result<Vec<u8>>,
+    deadline: Instant,
+    stopped: &Receiver<()>,
+) -> io::Result<bool> {
+    const NOWHERE: &[u8] = b"/zklock-nowhere/nothing";
+    const ALL: i32 = 31;
+    const ANY_VERSION: i32 = -1;
+    loop {
+        let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE);
+        let for_anyone = request.int(1).int(ALL).buffer(b"world").buffer(b"anyone");
+        let reply = ask(for_anyone.int(ANY_VERSION).finish())?;
+        let header = ReplyHeader::read(&mut Fields(&reply)).map_err(invalid)?;
+        if header.xid != xid::HANDSHAKE && header.error != code::SESSION_EXPIRED {
+            return Err(io::Error::other("the server answered a write with another reply"));
+        }
+        match header.error {
+            // All of them are the leader's, and were confirmed by a majority.
+            code::OK | code::NO_NODE | code::NO_AUTH | code::INVALID_ACL => return Ok(true),
+            code::SESSION_EXPIRED => return Ok(false),
+            code::THROTTLED if rt::now() < deadline => pause(stopped)?,
+            error => {
+                let why = format!("the server could not confirm who leads: error {error}");
+                return Err(io::Error::other(why));
+            }
+        }
+    }
+}
+
+/// Waits a little, as the server has too much to do.
+fn pause(stopped: &Receiver<()>) -> io::Result<()> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    match stopped.recv_timeout(PAUSE) {
+        Err(RecvTimeoutError::Timeout) => Ok(()),
+        _ => Err(io::Error::other("the search has ended")),
+    }
+}
+
 /// Shows the server who the client is; `ask` sends a request and returns the reply. The inner error says
 /// why the server does not accept the client.
 fn show(
@@ -193,7 +247,7 @@ fn show(
     // First, as the server proves who it is by it.
     if let Some(sasl) = &access.sasl {
         let mut ask =
-            |token: &[u8]| ask(Frame::request(xid::SASL, op::SASL).buffer(token).finish());
+            |token: &[u8]| ask(Frame::request(xid::HANDSHAKE, op::SASL).buffer(token).finish());
         if let Err(why) = sasl.authenticate(&mut ask)? {
             return Ok(Err(why));
         }

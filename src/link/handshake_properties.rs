@@ -100,13 +100,28 @@ fn reading(known: bool, bytes: &[u8]) -> &'static str {
     if response.read_only || known && response.session != SESSION {
         return "nothing";
     }
-    let Some((second, _)) = frame(&rest) else { return "no auth" };
-    let int = |at: usize| i32::from_be_bytes(second[at..at + 4].try_into().unwrap());
-    match (int(0), int(12)) {
-        (-4, 0) if response.session != 0 => "session",
-        (-4, -115) => "refused",
-        _ => "no auth",
+    let header = |frame: &[u8]| {
+        let int = |at: usize| i32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+        (int(0), int(12))
+    };
+    let Some((second, mut rest)) = frame(&rest) else { return "no auth" };
+    match header(&second) {
+        (-4, 0) if known => {}
+        (-4, 0) if response.session != 0 => return "session",
+        (-4, -115) => return "refused",
+        _ => return "no auth",
     }
+    // A write has to succeed, or to fail as it must, at a server that is not overloaded.
+    while let Some((next, after)) = frame(&rest) {
+        rest = after;
+        match header(&next) {
+            (_, -112) => return "expired at a write",
+            (0, 0 | -101 | -102 | -114) => return "session",
+            (0, -127) => {}
+            _ => break,
+        }
+    }
+    "no write"
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -119,10 +134,17 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![6 => Just(-4), 1 => -5i32..5];
     let error = prop_oneof![4 => Just(0), 2 => Just(code::AUTH_FAILED), 1 => -120i32..5];
     let reply = (number, error).prop_map(|(number, error)| auth_reply(number, error));
+    let written = prop_oneof![
+        6 => Just(code::NO_NODE), 1 => Just(code::THROTTLED), 1 => Just(code::SESSION_EXPIRED), 1 => -120i32..5
+    ];
+    let written = prop::collection::vec(written, 0..3).prop_map(|errors| {
+        errors.into_iter().flat_map(|error| auth_reply(xid::HANDSHAKE, error)).collect::<Vec<u8>>()
+    });
     let damage = (any::<prop::sample::Index>(), any::<u8>(), prop::bool::weighted(0.3));
     let cut = prop::option::weighted(0.3, any::<prop::sample::Index>());
-    (handshake, reply, damage, cut).prop_map(|(handshake, reply, (at, byte, harm), cut)| {
-        let mut bytes = [handshake, reply].concat();
+    let answers = (handshake, reply, written);
+    (answers, damage, cut).prop_map(|((handshake, reply, written), (at, byte, harm), cut)| {
+        let mut bytes = [handshake, reply, written].concat();
         if harm {
             let at = at.index(bytes.len());
             bytes[at] = byte;
@@ -148,14 +170,14 @@ proptest! {
         let due = reading(known, &bytes);
         let matches = match &found {
             Ok(Dialed::Server { granted, .. }) => due == "session" && (!known || granted.session == SESSION),
-            Ok(Dialed::Expired) => due == "expired",
+            Ok(Dialed::Expired) => matches!(due, "expired" | "expired at a write"),
             Ok(Dialed::AuthFailed(_)) => due == "refused",
-            Err(_) => matches!(due, "nothing" | "no auth"),
+            Err(_) => matches!(due, "nothing" | "no auth" | "no write"),
         };
         prop_assert!(matches, "{due} was taken for {found:?}");
         let shown = told.windows(SECRET.len()).any(|part| part == SECRET);
         // Bytes may get lost when the server has closed the connection, so not all have to arrive.
-        prop_assert!(!shown || matches!(due, "session" | "refused" | "no auth"));
+        prop_assert!(!shown || !matches!(due, "nothing" | "expired"));
         prop_assert!(found.is_err() || due == "expired" || shown);
     }
 }
@@ -258,11 +280,41 @@ fn a_session_is_continued_with_the_timeout_that_it_has() {
 
 #[test]
 fn an_attempt_to_continue_a_session_that_has_no_answer_is_noted() {
-    for known in [true, false] {
+    let granted = [response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
+    for (known, answers) in [(true, &[][..]), (false, &[]), (true, &granted)] {
         let wanted = wanted(known);
-        asked(&wanted);
+        let (found, _) = dialled_for(&wanted, answers, 100);
+        assert!(found.is_err(), "{found:?}");
         let later = Moment::now();
         let earliest = wanted.attempts.earliest(later, Duration::from_secs(60));
         assert_eq!(earliest < later, known);
     }
+}
+
+/// A leader that is deposed, and does not know it yet, continues sessions. It confirms no write.
+#[test]
+fn a_session_goes_on_only_where_a_write_is_confirmed() {
+    let granted = |timeout| [response(timeout, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
+    let write = |errors: &[i32]| {
+        errors.iter().flat_map(|error| auth_reply(xid::HANDSHAKE, *error)).collect::<Vec<u8>>()
+    };
+    for (errors, goes_on) in [
+        (&[][..], false),
+        (&[code::NO_NODE], true),
+        (&[code::THROTTLED], false),
+        (&[code::THROTTLED, code::NO_NODE], true),
+        (&[code::SESSION_MOVED], false),
+    ] {
+        let (found, _) = dialled(true, &[granted(4000), write(errors)].concat(), 100);
+        assert_eq!(matches!(found, Ok(Dialed::Server { .. })), goes_on, "{errors:?}: {found:?}");
+    }
+    // The leader counts with less from then on, whether or not it is the leader still.
+    let (tell, told) = bounded(10);
+    let attempts = Attempts::new(move |news| tell.send(news).unwrap());
+    let wanted = Wanted { attempts: Arc::new(attempts), ..wanted(true) };
+    let (found, _) = dialled_for(&wanted, &granted(3000), 100);
+    assert!(found.is_err(), "{found:?}");
+    let news: Vec<News> = told.try_iter().collect();
+    let [News::Sending(sent), News::Heard(heard, timeout)] = news[..] else { panic!("{news:?}") };
+    assert_eq!((sent, timeout), (heard, Duration::from_secs(3)));
 }

@@ -400,6 +400,10 @@ impl Runner {
                 Command::Verbs(verbs) => line.ask(verbs),
                 Command::FlushMark(mark) => line.core.mark(mark),
                 Command::News(News::Granted(granted)) => line.core.renewed(granted, Moment::now()),
+                Command::News(News::Heard(sent, by_server)) => {
+                    self.config.resolver.note_grant(by_server);
+                    line.core.attempted(sent, by_server);
+                }
                 Command::News(News::Sending(sent)) => {
                     if let Some(least) = self.config.resolver.least_grant() {
                         line.core.attempted(sent, least);

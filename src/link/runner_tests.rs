@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::access::{Access, Auth};
-use super::frame::{ConnectResponse, Frame};
+use super::frame::{ConnectRequest, ConnectResponse, Frame};
 use super::handle::Link;
 use super::messages::{
     AfterEvents, DeferredRequest, LinkConfig, MOMENT, OnEvent, OnNotice, Outgoing,
@@ -53,11 +53,16 @@ fn grant(stream: &TcpStream) -> std::io::Result<()> {
 }
 
 fn grant_with(mut stream: &TcpStream, timeout: Duration, password: Vec<u8>) -> std::io::Result<()> {
-    read_frame(stream)?;
+    let is_continued = ConnectRequest::read(&read_frame(stream)?).unwrap().session != 0;
     let timeout = i32::try_from(timeout.as_millis()).unwrap();
     let response =
         ConnectResponse { version: 0, timeout, session: 0x77, password, read_only: false };
-    stream.write_all(&response.encode())
+    stream.write_all(&response.encode())?;
+    if is_continued {
+        let write = read_frame(stream)?;
+        stream.write_all(&Frame::reply(number_of(&write), 5, code::NO_NODE).finish())?;
+    }
+    Ok(())
 }
 
 fn number_of(request: &[u8]) -> i32 {

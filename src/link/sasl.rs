@@ -59,12 +59,12 @@ impl Sasl {
             let mut fields = Fields(&reply);
             let header = ReplyHeader::read(&mut fields).map_err(invalid)?;
             match (header.xid, header.error) {
-                (xid::SASL, code::OK) => Ok(Ok(fields.buffer().map_err(invalid)?.to_vec())),
-                (xid::SASL, code::AUTH_FAILED | code::SASL_REQUIRED) => Ok(Err(format!(
+                (xid::HANDSHAKE, code::OK) => Ok(Ok(fields.buffer().map_err(invalid)?.to_vec())),
+                (xid::HANDSHAKE, code::AUTH_FAILED | code::SASL_REQUIRED) => Ok(Err(format!(
                     "the server rejected SASL's user {:?} or the password",
                     self.user
                 ))),
-                (xid::SASL, error) => {
+                (xid::HANDSHAKE, error) => {
                     Err(io::Error::other(format!("SASL failed with error {error}")))
                 }
                 _ => Err(io::Error::other("the server answered SASL with another reply")),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     fn reply(error: i32, token: &[u8]) -> Vec<u8> {
-        let frame = Frame::new().int(xid::SASL).long(0).int(error);
+        let frame = Frame::new().int(xid::HANDSHAKE).long(0).int(error);
         if error == 0 { frame.buffer(token).body() } else { frame.body() }
     }
 

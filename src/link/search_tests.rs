@@ -41,8 +41,14 @@ fn server(bytes: Vec<u8>) -> Host {
     Host { name: "127.0.0.1".to_owned(), port }
 }
 
+/// The answers to the connect request, to the credentials, and to the write that a continued session needs.
+fn accepts() -> Vec<u8> {
+    let answers = [auth_reply(xid::AUTH, 0), auth_reply(xid::HANDSHAKE, code::NO_NODE)];
+    [response(4000, SESSION, false), answers.concat()].concat()
+}
+
 fn accepting() -> Host {
-    server([response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat())
+    server(accepts())
 }
 
 /// Has another session for each client.
@@ -225,8 +231,7 @@ fn slow(pauses: Vec<Duration>) -> (SocketAddr, Receiver<()>) {
             let mut stream = stream.unwrap();
             let _ = tell.send(());
             thread::sleep(pause);
-            let answers = [response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
-            let _ = stream.write_all(&answers);
+            let _ = stream.write_all(&accepts());
             thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
         }
     });
