@@ -42,7 +42,21 @@ pub(crate) fn definition() -> Result<Command, Failure> {
             Err(error) => return Err(unusable(&file, &error.to_string())),
         }
     }
-    Ok(definition)
+    definition.build();
+    Ok(with_whole_usage(definition))
+}
+
+/// In an error, clap's own usage line names the options that the environment has set, and no others.
+fn with_whole_usage(mut definition: Command) -> Command {
+    let names: Vec<_> = definition.get_subcommands().map(|one| one.get_name().to_owned()).collect();
+    for name in names {
+        definition = definition.mut_subcommand(name, with_whole_usage);
+    }
+    let usage = definition.render_usage().to_string();
+    match usage.strip_prefix("Usage: ") {
+        Some(usage) => definition.override_usage(usage.to_owned()),
+        None => definition,
+    }
 }
 
 /// Whether that is no file of this user's: daemons often have the home of another one, or none.

@@ -216,6 +216,9 @@ fn help_has_what_is_asked_for() {
     assert!(all.contains("--sasl-password-file") && all.contains("\nWaiting:\n"), "{all}");
     assert!(run(&["help"]).1.contains("123  the lock was lost"));
     assert_eq!(run(&["walk"]).0, 64);
+    let mut command = zklock(&["run", "a"]);
+    let (code, _, err) = said(command.env("ZKLOCK_HOSTS", "127.0.0.1:1").output().unwrap());
+    assert!(code == 64 && err.contains("Usage: zklock run [OPTIONS] <LOCK> <COMMAND>..."), "{err}");
     assert_eq!(run(&[]).0, 64);
 }
 

@@ -113,7 +113,8 @@ impl Lease {
         self.terms
     }
 
-    /// The answer to connecting came through the leader and counts from its own send.
+    /// The answer to connecting counts from its own send: a majority has confirmed that it came through
+    /// the leader, by the session's creation or by a write on the connection (see `handshake`).
     pub(crate) fn restart(&mut self, terms: Terms, sent: Moment, now: Moment) {
         self.terms = terms;
         self.end = sent.plus(terms.timeout);
