@@ -57,7 +57,12 @@ impl Fault {
         let observer = self == Fault::CutObserver;
         Options {
             tick,
-            sync_limit: if self == Fault::DeposedLeader { 5 } else { ticks(UNNOTICED) },
+            sync_limit: match (self, losses()) {
+                (Fault::DeposedLeader, None) => 5,
+                // It is deposed long before it knows, if its many short waits come late.
+                (Fault::DeposedLeader, Some(_)) => 50,
+                _ => ticks(UNNOTICED),
+            },
             init_limit: ticks(AMPLE / 3),
             unequal: (self == Fault::HigherMinimum).then_some(MORE).into_iter().collect(),
             observer,
@@ -445,9 +450,13 @@ type Case = (u64, &'static [u64]);
 const ALL: [Case; 3] = [(500, TIMEOUTS), (1_000, TIMEOUTS), (2_000, TIMEOUTS)];
 const TIMEOUTS: &[u64] = &[4_000, 10_000, 30_000];
 
+fn losses() -> Option<usize> {
+    env::var("ZKLOCK_LOSSES").ok().map(|all| all.parse().expect("a number"))
+}
+
 /// Has holders lose their locks by this fault; in these cases, unless `ZKLOCK_LOSSES` is set.
 fn none_is_late(fault: Fault, few: &[Case]) {
-    let wanted = env::var("ZKLOCK_LOSSES").ok().map(|all| all.parse::<usize>().expect("a number"));
+    let wanted = losses();
     let (cases, copies) = if wanted.is_some() { (&ALL[..], 2) } else { (few, 1) };
     let enough = wanted.map_or(1, |all| all.div_ceil(TESTS * cases.len()));
     let losses: Vec<Vec<Loss>> = thread::scope(|scope| {
