@@ -152,6 +152,7 @@ impl Guard {
     fn serve(mut self) -> io::Result<()> {
         loop {
             self.set_timer()?;
+            let is_starting = self.starting.is_some();
             // The orders twice if nothing is starting.
             let starting = self.starting.as_ref().unwrap_or(&self.orders);
             let [order, signal, timer, has_started] =
@@ -165,7 +166,7 @@ impl Guard {
             if signal {
                 self.take_signal()?;
             }
-            if has_started && self.look_at_start()? {
+            if is_starting && has_started && self.look_at_start()? {
                 return Ok(());
             }
             // Also without a timer: after a stop of this process, everything is ready at once.
@@ -246,7 +247,12 @@ impl Guard {
         let (read_error, write_error) = pipe2(OFlag::O_CLOEXEC)?;
         let guard = getpid();
         match fork()? {
-            Fork::Parent(process) => self.command = Some(Pid::from_raw(process)),
+            Fork::Parent(process) => {
+                let process = Pid::from_raw(process);
+                self.command = Some(process);
+                // As it does itself: the next signal may come sooner.
+                let _ = setpgid(process, process);
+            }
             Fork::Child => {
                 let error = self.become_command(variables, takes_terminal, &read_lost, guard);
                 // If that fails, too, the exit code tells.

@@ -58,7 +58,11 @@ impl Stop {
 
 impl Traced {
     fn attach(process: Pid) -> Traced {
-        let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE;
+        Traced::attach_with(process, Options::PTRACE_O_TRACECLONE)
+    }
+
+    fn attach_with(process: Pid, options: Options) -> Traced {
+        let options = Options::PTRACE_O_TRACESYSGOOD | options;
         let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
         let number = |name: &str| Pid::from_raw(name.parse().unwrap());
         let threads: HashSet<Pid> =
@@ -240,6 +244,32 @@ fn zklock_is_killed_before_each_step_of_the_guard_process() {
         trial.until_nothing_is_left();
         true
     });
+}
+
+/// The program may be on a disk that does not answer.
+#[test]
+fn zklock_is_killed_or_stopped_while_the_command_takes_long_to_start() {
+    let site = Site::new("slow-start");
+    let zk = site.server.client().unwrap();
+    for signal in [Signal::SIGKILL, Signal::SIGSTOP] {
+        let mut trial = Trial::new(&site, &zk, signal.as_str());
+        let mut guard = Traced::attach_with(trial.guard, Options::PTRACE_O_TRACEFORK);
+        trial.begin();
+        // What the guard has forked stands still before its first step.
+        loop {
+            match guard.news() {
+                Some((process, _)) if process != trial.guard => break,
+                Some((process, stop)) => ptrace::cont(process, stop.signal()).unwrap(),
+                None => panic!("the guard process has ended"),
+            }
+        }
+        kill(trial.zklock, signal).unwrap();
+        guard.end();
+        // If it was only stopped.
+        let _ = kill(trial.zklock, Signal::SIGKILL);
+        trial.until_nothing_is_left();
+        trial.assert_nothing_works(0);
+    }
 }
 
 #[test]
