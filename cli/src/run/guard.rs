@@ -154,8 +154,10 @@ impl Guard {
             self.set_timer()?;
             // The orders twice if nothing is starting.
             let starting = self.starting.as_ref().unwrap_or(&self.orders);
-            let [order, signal, timer, has_started] =
+            let [order, signal, timer, has_news] =
                 readable([&self.orders, &self.signals, &self.timer, starting])?;
+            // What is started by an order has no news yet: a read would wait for it.
+            let has_started = has_news && self.starting.is_some();
             if timer {
                 self.timer.wait()?;
             }
@@ -246,7 +248,12 @@ impl Guard {
         let (read_error, write_error) = pipe2(OFlag::O_CLOEXEC)?;
         let guard = getpid();
         match fork()? {
-            Fork::Parent(process) => self.command = Some(Pid::from_raw(process)),
+            Fork::Parent(process) => {
+                let process = Pid::from_raw(process);
+                // As the process itself does: a signal may have to be passed on before it gets that far.
+                let _ = setpgid(process, process);
+                self.command = Some(process);
+            }
             Fork::Child => {
                 let error = self.become_command(variables, takes_terminal, &read_lost, guard);
                 // If that fails, too, the exit code tells.
