@@ -77,6 +77,38 @@ fn many_tokens_are_checked_at_once() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// As by several processes of one command.
+#[test]
+fn the_first_token_is_checked_several_times_at_once() {
+    let folder = folder("first-token");
+    for round in 0..8 {
+        let file = folder.join(format!("greatest-{round}"));
+        let arguments =
+            ["token", "check", file.to_str().unwrap(), "--token", "00000001000000a7-00000000"];
+        thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| run(&arguments))).collect();
+            for one in all {
+                assert_eq!(one.join().unwrap(), (0, String::new(), String::new()));
+            }
+        });
+    }
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 8);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_token_is_kept_by_no_pipe_or_device() {
+    let folder = folder("token-pipe");
+    let pipe = folder.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for file in [pipe.to_str().unwrap(), "/dev/zero"] {
+        let arguments = ["token", "check", file, "--token", "00000001000000a7-00000000"];
+        let why = format!("zklock: {file}: it is no file\n");
+        assert_eq!(run(&arguments), (125, String::new(), why));
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn a_token_that_cannot_be_kept_is_not_accepted() {
     let folder = folder("token-nowhere");
