@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::{env, fs, thread};
 
 fn zklock(arguments: &[&str]) -> Command {
@@ -75,6 +77,17 @@ fn many_tokens_are_checked_at_once() {
         assert_eq!(fs::read_to_string(&file).unwrap(), "00000001000000a7-00000007\n");
     }
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn who_reads_no_manual_to_its_end_is_no_failure() {
+    for arguments in [&["man", "run"][..], &["completions", "zsh"]] {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        drop(reader);
+        let mut command = zklock(arguments);
+        let output = command.stdout(OwnedFd::from(writer)).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(said(output), (0, String::new(), String::new()));
+    }
 }
 
 /// As by several processes of one command.
