@@ -92,7 +92,7 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         Action::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Options::command(), "zklock", &mut text);
-            (String::new(), print_text(&text))
+            (String::new(), words::print_text(&text).map(|_| Exit::Success))
         }
         Action::Man(man) => (String::new(), print_manual(&man)),
         Action::Leader(one) => (one.lock.clone(), look::leader(&global, &one)),
@@ -102,12 +102,6 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
 fn print_manual(options: &Man) -> Result<Exit, Failure> {
     match &options.all {
         Some(folder) => manual::write_all(folder).map(|()| Exit::Success),
-        None => print_text(&manual::page_of(&options.subcommand)?),
+        None => words::print_text(&manual::page_of(&options.subcommand)?).map(|_| Exit::Success),
     }
-}
-
-fn print_text(text: &[u8]) -> Result<Exit, Failure> {
-    use std::io::Write;
-    std::io::stdout().lock().write_all(text)?;
-    Ok(Exit::Success)
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::Path;
+use std::process;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -54,7 +55,8 @@ fn create(path: &Path, token: FencingToken) -> io::Result<bool> {
         return Ok(false);
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{token}"));
+    // Other processes may check the same token.
+    name.push(format!(".{token}.{}", process::id()));
     let first = path.with_file_name(name);
     let created = File::create(&first)
         .and_then(|mut file| write(&mut file, token))
@@ -75,6 +77,10 @@ fn write(file: &mut File, token: FencingToken) -> io::Result<()> {
 /// The file, which no other check uses meanwhile.
 fn locked(path: &Path) -> io::Result<Flock<File>> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
+    // A pipe or a device may have no end.
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
     let (sender, locked) = mpsc::channel();
     thread::Builder::new().name("zklock-token".to_owned()).spawn(move || {
         let _ = sender.send(Flock::lock(file, FlockArg::LockExclusive));

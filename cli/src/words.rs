@@ -77,8 +77,13 @@ pub(crate) fn print(line: &str) -> Result<bool, Failure> {
 
 /// Prints a result for programs, as `print` does.
 pub(crate) fn print_raw(line: &str) -> Result<bool, Failure> {
+    print_text(format!("{line}\n").as_bytes())
+}
+
+/// Prints this text as it is, as `print` does.
+pub(crate) fn print_text(text: &[u8]) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
-    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+    match out.write_all(text).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::new(Exit::Failed, format!("standard output: {error}"))),

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::{env, fs, thread};
 
 fn zklock(arguments: &[&str]) -> Command {
@@ -73,6 +75,49 @@ fn many_tokens_are_checked_at_once() {
             }
         });
         assert_eq!(fs::read_to_string(&file).unwrap(), "00000001000000a7-00000007\n");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn who_reads_no_manual_to_its_end_is_no_failure() {
+    for arguments in [&["man", "run"][..], &["completions", "zsh"]] {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        drop(reader);
+        let mut command = zklock(arguments);
+        let output = command.stdout(OwnedFd::from(writer)).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(said(output), (0, String::new(), String::new()));
+    }
+}
+
+/// As by several processes of one command.
+#[test]
+fn the_first_token_is_checked_several_times_at_once() {
+    let folder = folder("first-token");
+    for round in 0..8 {
+        let file = folder.join(format!("greatest-{round}"));
+        let arguments =
+            ["token", "check", file.to_str().unwrap(), "--token", "00000001000000a7-00000000"];
+        thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| run(&arguments))).collect();
+            for one in all {
+                assert_eq!(one.join().unwrap(), (0, String::new(), String::new()));
+            }
+        });
+    }
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 8);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_token_is_kept_by_no_pipe_or_device() {
+    let folder = folder("token-pipe");
+    let pipe = folder.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for file in [pipe.to_str().unwrap(), "/dev/zero"] {
+        let arguments = ["token", "check", file, "--token", "00000001000000a7-00000000"];
+        let why = format!("zklock: {file}: it is no file\n");
+        assert_eq!(run(&arguments), (125, String::new(), why));
     }
     fs::remove_dir_all(folder).unwrap();
 }

@@ -14,8 +14,12 @@ const UNIT: Duration = Duration::from_millis(1);
 
 /// Compares the clocks. Servers tell their time as that of a node's creation, so this creates one, and deletes it.
 pub(super) fn look_at_clock(global: &Global, client: &Client, base: &str, findings: &mut Findings) {
-    let name = format!("{}/zklock-clock-", base.trim_end_matches('/'));
-    let options = CreateOptions::new(CreateMode::EphemeralSequential).acl(global.acl());
+    let Some(session) = client.session_id() else {
+        findings.add(Level::Warning, "clock", "not compared with the ensemble's: no session");
+        return;
+    };
+    let name = node_name(base, &session.to_string());
+    let options = CreateOptions::new(CreateMode::Ephemeral).acl(global.acl());
     let before = SystemTime::now();
     let created = client.znode(&name).create(options, "");
     let after = SystemTime::now();
@@ -36,6 +40,11 @@ pub(super) fn look_at_clock(global: &Global, client: &Client, base: &str, findin
         Err(error) => (Level::Warning, format!("not compared with the ensemble's: {error}")),
     };
     findings.add(level, "clock", &text);
+}
+
+/// A node of this session's. The base may be a lock's path, so this must be no contender: those have a number at the end.
+fn node_name(base: &str, session: &str) -> String {
+    format!("{}/zklock-doctor-{session}-time", base.trim_end_matches('/'))
 }
 
 /// What it means if the ensemble's clock showed `told` at some time between these two.
@@ -59,6 +68,12 @@ fn compare(before: SystemTime, after: SystemTime, told: SystemTime) -> (Level, S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_node_is_no_contender_of_a_lock() {
+        assert_eq!(node_name("/a", "0x1234567890"), "/a/zklock-doctor-0x1234567890-time");
+        assert_eq!(node_name("/", "0x1"), "/zklock-doctor-0x1-time");
+    }
 
     #[test]
     fn a_clock_is_compared_with_the_time_of_the_request() {

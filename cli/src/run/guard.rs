@@ -152,11 +152,12 @@ impl Guard {
     fn serve(mut self) -> io::Result<()> {
         loop {
             self.set_timer()?;
-            let is_starting = self.starting.is_some();
             // The orders twice if nothing is starting.
             let starting = self.starting.as_ref().unwrap_or(&self.orders);
-            let [order, signal, timer, has_started] =
+            let [order, signal, timer, has_news] =
                 readable([&self.orders, &self.signals, &self.timer, starting])?;
+            // What is started by an order has no news yet: a read would wait for it.
+            let has_started = has_news && self.starting.is_some();
             if timer {
                 self.timer.wait()?;
             }
@@ -166,7 +167,7 @@ impl Guard {
             if signal {
                 self.take_signal()?;
             }
-            if is_starting && has_started && self.look_at_start()? {
+            if has_started && self.look_at_start()? {
                 return Ok(());
             }
             // Also without a timer: after a stop of this process, everything is ready at once.
@@ -249,9 +250,9 @@ impl Guard {
         match fork()? {
             Fork::Parent(process) => {
                 let process = Pid::from_raw(process);
-                self.command = Some(process);
-                // As it does itself: the next signal may come sooner.
+                // As the process itself does: a signal may have to be passed on before it gets that far.
                 let _ = setpgid(process, process);
+                self.command = Some(process);
             }
             Fork::Child => {
                 let error = self.become_command(variables, takes_terminal, &read_lost, guard);

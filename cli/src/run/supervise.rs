@@ -83,6 +83,14 @@ struct Progress {
     killed_by: Option<u64>,
 }
 
+impl Progress {
+    /// What is to happen earlier is not put off.
+    fn kill_within(&mut self, grace: Duration) {
+        let at = now().saturating_add(nanoseconds(grace));
+        self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+    }
+}
+
 /// Why the lock counts as lost.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
@@ -302,8 +310,7 @@ impl<'a> Supervisor<'a> {
                 if ASKING_TO_END.contains(&signal) {
                     progress.ending_signals += 1;
                     if progress.ending_signals == 2 {
-                        let at = now().saturating_add(nanoseconds(self.grace));
-                        progress.kill_at = Some(at);
+                        progress.kill_within(self.grace);
                     }
                 }
             }
@@ -376,7 +383,7 @@ impl<'a> Supervisor<'a> {
     /// Has the command end, since it has run for as long as it may.
     fn end_run(&mut self, progress: &mut Progress) {
         (progress.run_ends, progress.has_run_too_long) = (None, true);
-        progress.kill_at = Some(now().saturating_add(nanoseconds(self.grace)));
+        progress.kill_within(self.grace);
         complain(
             self.subject,
             &format!(
@@ -519,4 +526,21 @@ impl<'a> Supervisor<'a> {
 /// As people say it: `TERM`.
 fn name_of(signal: Signal) -> &'static str {
     signal.as_str().trim_start_matches("SIG")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_reason_to_kill_puts_nothing_off() {
+        let mut progress = Progress::default();
+        let mut kill_at = |seconds| {
+            progress.kill_within(Duration::from_secs(seconds));
+            progress.kill_at
+        };
+        let first = kill_at(1000);
+        assert_eq!(kill_at(2000), first);
+        assert!(kill_at(0) < first);
+    }
 }

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::{Signal, kill};
 
-use super::support::{Ended, Site};
+use super::support::{Ended, Running, Site};
 
 const TELLS: &str = "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 0.02; done";
 
@@ -31,6 +31,30 @@ fn a_stopped_command_is_told_to_end_as_well() {
         site.start_ready(&["--on-ask", "usr1"], "trap 'exit 5' USR1; echo ready; kill -STOP $$");
     assert_eq!(ask(&site, "a").code, Some(0));
     assert_eq!(running.end().code, Some(5));
+}
+
+/// The guard process was stopped: it learns of all this at once.
+#[test]
+fn a_command_that_is_just_being_started_is_told_to_end_as_well() {
+    let site = Site::new("asked-early");
+    for _ in 0..5 {
+        let holder = site.start_ready(&[], "echo ready; sleep 1000");
+        let file = site.file("events");
+        let mut command = site.zklock();
+        command.args(["run", "--events"]).arg(&file).args(["a", "sleep", "30"]);
+        let waiter = Running::of(&mut command);
+        site.until_it_says("waiting", &file);
+        let guard = waiter.guard();
+        kill(guard, Signal::SIGSTOP).unwrap();
+        holder.signal(Signal::SIGTERM);
+        holder.end();
+        site.until_it_says("acquired", &file);
+        assert_eq!(site.zklock().args(["ask", "a"]).status().unwrap().code(), Some(0));
+        site.until_it_says("release_requested", &file);
+        kill(guard, Signal::SIGCONT).unwrap();
+        let ended = waiter.end();
+        assert_eq!(ended.signal, Some(15), "{}", ended.err);
+    }
 }
 
 /// It takes its time, and the lock is held until then.

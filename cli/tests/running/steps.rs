@@ -19,7 +19,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use zklock::{Client, DistributedLock, LockGuard};
 
-use super::support::{Site, children};
+use super::support::{Site, children, until_ended};
 
 /// A command whose guard has much to do: it is stopped, goes on, leaves processes in its group and outside of it,
 /// and ends.
@@ -62,7 +62,7 @@ impl Traced {
     }
 
     fn attach_with(process: Pid, options: Options) -> Traced {
-        let options = Options::PTRACE_O_TRACESYSGOOD | options;
+        let options = options | Options::PTRACE_O_TRACESYSGOOD;
         let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
         let number = |name: &str| Pid::from_raw(name.parse().unwrap());
         let threads: HashSet<Pid> =
@@ -246,32 +246,6 @@ fn zklock_is_killed_before_each_step_of_the_guard_process() {
     });
 }
 
-/// The program may be on a disk that does not answer.
-#[test]
-fn zklock_is_killed_or_stopped_while_the_command_takes_long_to_start() {
-    let site = Site::new("slow-start");
-    let zk = site.server.client().unwrap();
-    for signal in [Signal::SIGKILL, Signal::SIGSTOP] {
-        let mut trial = Trial::new(&site, &zk, signal.as_str());
-        let mut guard = Traced::attach_with(trial.guard, Options::PTRACE_O_TRACEFORK);
-        trial.begin();
-        // What the guard has forked stands still before its first step.
-        loop {
-            match guard.news() {
-                Some((process, _)) if process != trial.guard => break,
-                Some((process, stop)) => ptrace::cont(process, stop.signal()).unwrap(),
-                None => panic!("the guard process has ended"),
-            }
-        }
-        kill(trial.zklock, signal).unwrap();
-        guard.end();
-        // If it was only stopped.
-        let _ = kill(trial.zklock, Signal::SIGKILL);
-        trial.until_nothing_is_left();
-        trial.assert_nothing_works(0);
-    }
-}
-
 #[test]
 fn zklock_is_killed_before_each_of_its_steps() {
     at_each_step("own-steps", 4, 7, |_, trial, step| {
@@ -314,4 +288,32 @@ fn the_guard_process_is_stopped_before_each_of_its_steps() {
         trial.assert_nothing_works(step);
         true
     });
+}
+
+/// A program that is loaded from a server that does not answer would stand still like that.
+#[test]
+fn zklock_is_killed_while_the_command_is_being_started() {
+    let site = Site::new("being-started");
+    let zk = site.server.client().unwrap();
+    let mut trial = Trial::new(&site, &zk, "being-started");
+    let mut guard = Traced::attach_with(trial.guard, Options::PTRACE_O_TRACEFORK);
+    trial.begin();
+    let command = loop {
+        let (process, stop) = guard.news().expect("a process that becomes the command");
+        if process != trial.guard {
+            continue;
+        }
+        let forked = ptrace::getevent(process).unwrap();
+        ptrace::cont(process, stop.signal()).unwrap();
+        if forked > 0 {
+            break Pid::from_raw(i32::try_from(forked).unwrap());
+        }
+    };
+    // The guard waits for something else now, and not for that process.
+    site.until_it_says("acquired", &trial.events);
+    kill(trial.zklock, Signal::SIGKILL).unwrap();
+    until_ended(command);
+    guard.end();
+    trial.until_nothing_is_left();
+    trial.assert_nothing_works(0);
 }
