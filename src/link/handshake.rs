@@ -198,8 +198,8 @@ fn close_another_session(stream: &mut ServerStream) {
 /// leader. Without them, a new session cannot be opened; but one that is deposed, and does not know it
 /// yet, continues sessions, while a new leader may have counted their time for longer.
 ///
-/// What it takes is a write, also one that must fail: it concerns a node below one that is never there.
-/// False if the session has expired.
+/// What it takes is a write, also one that fails: it concerns a node that is not there, and a version that
+/// no node has. False if the session has expired.
 fn is_still_led(
     ask: &mut dyn FnMut(Vec<u8>) -> io::Result<Vec<u8>>,
     deadline: Instant,
@@ -207,18 +207,19 @@ fn is_still_led(
 ) -> io::Result<bool> {
     const NOWHERE: &[u8] = b"/zklock-nowhere/nothing";
     const ALL: i32 = 31;
-    const ANY_VERSION: i32 = -1;
     loop {
         let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE);
         let for_anyone = request.int(1).int(ALL).buffer(b"world").buffer(b"anyone");
-        let reply = ask(for_anyone.int(ANY_VERSION).finish())?;
+        let reply = ask(for_anyone.int(i32::MAX).finish())?;
         let header = ReplyHeader::read(&mut Fields(&reply)).map_err(invalid)?;
         if header.xid != xid::HANDSHAKE && header.error != code::SESSION_EXPIRED {
             return Err(io::Error::other("the server answered a write with another reply"));
         }
         match header.error {
             // All of them are the leader's, and were confirmed by a majority.
-            code::OK | code::NO_NODE | code::NO_AUTH | code::INVALID_ACL => return Ok(true),
+            code::NO_NODE | code::NO_AUTH | code::BAD_VERSION | code::INVALID_ACL => {
+                return Ok(true);
+            }
             code::SESSION_EXPIRED => return Ok(false),
             code::THROTTLED if rt::now() < deadline => pause(stopped)?,
             error => {

@@ -116,7 +116,7 @@ fn reading(known: bool, bytes: &[u8]) -> &'static str {
         rest = after;
         match header(&next) {
             (_, -112) => return "expired at a write",
-            (0, 0 | -101 | -102 | -114) => return "session",
+            (0, -101 | -102 | -103 | -114) => return "session",
             (0, -127) => {}
             _ => break,
         }

@@ -59,7 +59,7 @@ fn compare(before: SystemTime, after: SystemTime, told: SystemTime) -> (Level, S
     let (side, ages) =
         if ahead > behind { ("ahead of", "too long") } else { ("behind", "too short") };
     let text = format!(
-        "this host's is {} {side} the ensemble's: ages (QUEUED) are shown {ages}; set it, by NTP",
+        "this host's is {} {side} the ensemble's: ages (QUEUED) are shown {ages}; set the clock, by NTP",
         lasting(skew)
     );
     (Level::Warning, text)
