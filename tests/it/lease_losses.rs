@@ -427,7 +427,7 @@ struct Grant {
 impl Grant {
     fn wait(lock: &DistributedLock, holder: &Holder) -> Grant {
         let guard = lock
-            .try_lock_for(holder.terms.timeout + 2 * AMPLE)
+            .try_lock_for(holder.terms.timeout + UNNOTICED + 2 * AMPLE)
             .unwrap()
             .unwrap_or_else(|| panic!("{}: not granted", holder.name));
         let (at, left) = (Instant::now(), holder.guard.lease_left());
