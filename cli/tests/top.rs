@@ -196,6 +196,12 @@ impl Top {
         while self.reads() {}
     }
 
+    fn ends_by_q(mut self) {
+        self.types("q");
+        self.until_it_ends();
+        assert_eq!(self.end(), 0);
+    }
+
     fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(i32::try_from(self.process.id()).unwrap()), signal).unwrap();
     }
@@ -296,9 +302,7 @@ fn top_scrolls_and_filters() {
     top.until_shown("filter: 7/4/4/3/   / changes it");
     top.types("\x1b");
     top.until_shown("; 1 to 20 of 2000");
-    top.types("q");
-    top.until_it_ends();
-    assert_eq!(top.end(), 0);
+    top.ends_by_q();
 }
 
 #[test]
@@ -378,9 +382,7 @@ fn top_reads_what_contenders_say_only_once() {
     let nodes = 1 + 10 + 50 + 250 + 1_000 + 2_000 + 2;
     // Besides, it was checked a few times whether the server answers.
     assert!((nodes..nodes + 500).contains(&packets), "{packets}");
-    top.types("q");
-    top.until_it_ends();
-    assert_eq!(top.end(), 0);
+    top.ends_by_q();
 }
 
 #[test]
@@ -394,9 +396,7 @@ fn top_shows_a_path_that_does_not_exist_until_it_does() {
     site.create(&nodes);
     site.create(&[(format!("{lock}/{GUID}0000000000"), CreateMode::Ephemeral)]);
     top.until_shown("/locks/later: 1 locks, 0 contenders wait");
-    top.types("q");
-    top.until_it_ends();
-    assert_eq!(top.end(), 0);
+    top.ends_by_q();
 }
 
 #[test]

@@ -207,6 +207,7 @@ fn is_still_led(
 ) -> io::Result<bool> {
     const NOWHERE: &[u8] = b"/zklock-nowhere/nothing";
     const ALL: i32 = 31;
+    const PAUSE: Duration = Duration::from_millis(50);
     loop {
         let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE);
         let for_anyone = request.int(1).int(ALL).buffer(b"world").buffer(b"anyone");
@@ -221,7 +222,8 @@ fn is_still_led(
                 return Ok(true);
             }
             code::SESSION_EXPIRED => return Ok(false),
-            code::THROTTLED if rt::now() < deadline => pause(stopped)?,
+            // It has too much to do.
+            code::THROTTLED if rt::now() < deadline => pause(stopped, PAUSE)?,
             error => {
                 let why = format!("the server could not confirm who leads: error {error}");
                 return Err(io::Error::other(why));
@@ -230,13 +232,16 @@ fn is_still_led(
     }
 }
 
-/// Waits a little, as the server has too much to do.
-fn pause(stopped: &Receiver<()>) -> io::Result<()> {
-    const PAUSE: Duration = Duration::from_millis(50);
-    match stopped.recv_timeout(PAUSE) {
+/// Sleeps for this time, unless the search is to end.
+pub(super) fn pause(stopped: &Receiver<()>, time: Duration) -> io::Result<()> {
+    match stopped.recv_timeout(time) {
         Err(RecvTimeoutError::Timeout) => Ok(()),
-        _ => Err(io::Error::other("the search has ended")),
+        _ => Err(search_has_ended()),
     }
+}
+
+fn search_has_ended() -> io::Error {
+    io::Error::other("the search has ended")
 }
 
 /// Shows the server who the client is; `ask` sends a request and returns the reply. The inner error says
@@ -373,7 +378,7 @@ fn patiently<T>(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if is_stopped(stopped) {
-                    return Err(io::Error::other("the search has ended"));
+                    return Err(search_has_ended());
                 }
             }
             result => return result,

@@ -111,7 +111,7 @@ fn reading(known: bool, bytes: &[u8]) -> &'static str {
         (-4, -115) => return "refused",
         _ => return "no auth",
     }
-    // A write has to succeed, or to fail as it must, at a server that is not overloaded.
+    // A write has to fail as it must, at a server that is not overloaded.
     while let Some((next, after)) = frame(&rest) {
         rest = after;
         match header(&next) {

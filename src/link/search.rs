@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::attempts::News;
 use super::frame::Frame;
-use super::handshake::{Dialed, Failure, Wanted, is_stopped, try_address};
+use super::handshake::{Dialed, Failure, Wanted, is_stopped, pause, try_address};
 use super::resolver::Resolver;
 use crate::error;
-use crate::rt::{self, Moment, Receiver, RecvTimeoutError, Sender, bounded};
+use crate::rt::{self, Moment, Receiver, Sender, bounded};
 use crate::wire_values::op;
 
 /// What to ask the servers for, and how to search for one that gives it.
@@ -267,13 +267,9 @@ fn try_until_fast(
     found
 }
 
-/// Sleeps for about `pause`; `None` when the search is to end.
-fn rest(stopped: &Receiver<()>, pause: Duration) -> Option<()> {
-    let jittered = pause / 2 + pause.mul_f64(random_fraction());
-    match stopped.recv_timeout(jittered) {
-        Err(RecvTimeoutError::Timeout) => Some(()),
-        _ => None,
-    }
+/// Sleeps for about this time; `None` when the search is to end.
+fn rest(stopped: &Receiver<()>, time: Duration) -> Option<()> {
+    pause(stopped, time / 2 + time.mul_f64(random_fraction())).ok()
 }
 
 /// In 0..1.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 
 use super::findings::Level;
+use super::orphans;
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::options::Global;
@@ -87,7 +88,7 @@ fn may_be_for_this_client(global: &Global, entry: &Acl) -> bool {
 
 fn in_contenders(path: &str, all: &[Contender]) -> Vec<(Level, String)> {
     let mut found = Vec::new();
-    for one in all.iter().filter(|one| one.session.is_none() && one.since.is_some()) {
+    for one in orphans(all) {
         let (name, lock) = (node(one), quoted(path));
         let text = format!(
             "{name} ({}) belongs to no session, so nothing will remove it: zklock break {lock} --node {}",

@@ -71,6 +71,11 @@ pub(crate) fn as_json(one: &Contender) -> Value {
     })
 }
 
+/// Contenders that belong to no session, so nothing will remove them. If an ACL hides a node, that is not known.
+fn orphans(all: &[Contender]) -> impl Iterator<Item = &Contender> {
+    all.iter().filter(|one| one.session.is_none() && one.since.is_some())
+}
+
 /// Says that the ages that were printed are too short, if that is known.
 fn warn_of_the_clock(ages: Ages) {
     if let Some(behind) = ages.clock_is_behind() {

@@ -3,7 +3,7 @@
 use serde_json::json;
 use zklock::{Contender, ContenderKind, LeaderElection, LockKind};
 
-use super::{as_json, kind, lock_at, lock_kind, permits, warn_of_the_clock};
+use super::{as_json, kind, lock_at, lock_kind, orphans, permits, warn_of_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
 use crate::table::print_table;
@@ -32,7 +32,7 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
     let _ = print(&heading(&lock.path, &all))?
         && (all.is_empty() || print_table(&headings, &rows, &[3])?);
     warn_of_the_clock(ages);
-    for one in all.iter().filter(|one| one.session.is_none() && one.since.is_some()) {
+    for one in orphans(&all) {
         complain(
             &options.lock,
             &format!(

@@ -126,25 +126,23 @@ impl Guard {
         fcntl(&reports, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let signals = signals::source(&plan.signals)?;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
-        let (lines, lock_ends) = (Lines::default(), None);
-        let (command, starting, lost_pipe) = (None, None, None);
         Ok(Guard {
             plan,
             orders,
-            lines,
+            lines: Lines::default(),
             reports,
             signals,
             timer,
-            command,
-            starting,
-            lock_ends,
+            command: None,
+            starting: None,
+            lock_ends: None,
             grace: 0,
             is_warned: false,
             must_end: false,
             is_told_to_end: false,
             leftovers_end: None,
             had_left_some: false,
-            lost_pipe,
+            lost_pipe: None,
         })
     }
 

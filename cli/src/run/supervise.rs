@@ -86,8 +86,12 @@ struct Progress {
 impl Progress {
     /// What is to happen earlier is not put off.
     fn kill_within(&mut self, grace: Duration) {
-        let at = now().saturating_add(nanoseconds(grace));
-        self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+        self.kill_at = Some(at_the_latest(grace, self.kill_at));
+    }
+
+    /// The exit code of a command that was not ended by its lock.
+    fn exit_or(&self, own: Exit) -> Exit {
+        if self.has_run_too_long { Exit::RanTooLong } else { own }
     }
 }
 
@@ -260,10 +264,7 @@ impl<'a> Supervisor<'a> {
                 }
                 // It is stopped.
                 self.end_by_force(&progress, held);
-                let own = match progress.has_run_too_long {
-                    true => Exit::RanTooLong,
-                    false => Exit::Signal(Signal::SIGKILL as i32),
-                };
+                let own = progress.exit_or(Exit::Signal(Signal::SIGKILL as i32));
                 return Ok(self.end(progress.lost, own, begun));
             }
         }
@@ -358,8 +359,7 @@ impl<'a> Supervisor<'a> {
                     );
                 } else {
                     self.order(&Order::Kill);
-                    let at = now().saturating_add(nanoseconds(GUARD_TAKES));
-                    progress.force_at = Some(progress.force_at.map_or(at, |before| before.min(at)));
+                    progress.force_at = Some(at_the_latest(GUARD_TAKES, progress.force_at));
                 }
             }
             Happening::ReleaseRequested => {
@@ -367,9 +367,7 @@ impl<'a> Supervisor<'a> {
                 let what = match self.on_ask {
                     OnAsk::Ignore => "the command goes on (--on-ask ignore)".to_owned(),
                     OnAsk::Signal(signal) => {
-                        self.order(&Order::Signal { number: signal as i32 });
-                        // If it is stopped, it could not act on the signal.
-                        self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
+                        self.ask_to_end(signal);
                         format!("{} to {}", name_of(signal), self.program)
                     }
                 };
@@ -393,7 +391,12 @@ impl<'a> Supervisor<'a> {
                 lasting(self.grace)
             ),
         );
-        self.order(&Order::Signal { number: Signal::SIGTERM as i32 });
+        self.ask_to_end(Signal::SIGTERM);
+    }
+
+    /// Has the command sent this signal.
+    fn ask_to_end(&mut self, signal: Signal) {
+        self.order(&Order::Signal { number: signal as i32 });
         // If it is stopped, it could not act on the signal.
         self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
     }
@@ -486,7 +489,6 @@ impl<'a> Supervisor<'a> {
             say(self.subject, &left);
         }
         let own = match ended {
-            _ if progress.has_run_too_long => Exit::RanTooLong,
             Ended { code: Some(code), .. } => Exit::Command(u8::try_from(code).unwrap_or(255)),
             Ended { signal, .. } => Exit::Signal(signal.unwrap_or(127)),
         };
@@ -496,7 +498,7 @@ impl<'a> Supervisor<'a> {
             None if is_lost || (ended.by_guard && !progress.is_kill_wanted) => Some(Loss::Near),
             known => known,
         };
-        self.end(loss, own, begun)
+        self.end(loss, progress.exit_or(own), begun)
     }
 
     /// The exit code, which a loss determines.
@@ -521,6 +523,12 @@ impl<'a> Supervisor<'a> {
         );
         exit
     }
+}
+
+/// When this time has passed from now on, or at the time that was due before, if that is earlier.
+fn at_the_latest(within: Duration, before: Option<u64>) -> u64 {
+    let at = now().saturating_add(nanoseconds(within));
+    before.map_or(at, |before| before.min(at))
 }
 
 /// As people say it: `TERM`.

@@ -162,10 +162,8 @@ impl Trial {
         shell.args(zklock.get_args()).args(["--session-timeout", "2s", "run", "--events"]);
         shell.arg(&events).args(["--grace", "100ms", name, "--", "flock", "-n", "-E", "99"]);
         shell.arg(&judge).args(["sh", "-c", EVENTFUL]).stderr(Stdio::null());
-        for (variable, _) in env::vars_os() {
-            if variable.to_string_lossy().starts_with("ZKLOCK_") {
-                shell.env_remove(variable);
-            }
+        for (variable, _) in zklock.get_envs().filter(|(_, value)| value.is_none()) {
+            shell.env_remove(variable);
         }
         let mut shell = shell.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(shell.stdout.take().unwrap());
