@@ -45,8 +45,9 @@
 //! | [`SharedValue::set`](crate::SharedValue::set) | repeated, perhaps over what another client has set meanwhile |
 //! | [`Barrier::raise`](crate::Barrier::raise), [`lift`](crate::Barrier::lift), [`TwoPhaseCommit::begin`](crate::TwoPhaseCommit::begin), votes and decisions | checked, as far as possible; otherwise `ConnectionLoss` |
 //! | [`DistributedQueue::take`](crate::DistributedQueue::take) | looked for; if the item is gone, `ConnectionLoss`, whose path is the item's |
-//! | [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set), `update`, [`SharedCounter::add`](crate::SharedCounter::add) | repeated, as only one of both can succeed; `ConnectionLoss` if another client may have changed the value in between |
-//! | [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged), [`create`](crate::Znode::create) of a node without a number | the same |
+//! | [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set), `update`, [`SharedCounter::add`](crate::SharedCounter::add) | looked for, and repeated if it was certainly not made; `ConnectionLoss` if this call or another client may have changed the value meanwhile |
+//! | [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged) | the same |
+//! | [`SharedValue::set_if_absent`](crate::SharedValue::set_if_absent), [`Znode::create`](crate::Znode::create) of a node without a number | looked for, and repeated if nothing was created or deleted below its parent; otherwise `ConnectionLoss` |
 //! | [`Znode::write`](crate::Znode::write), [`delete`](crate::Znode::delete), [`set_acl`](crate::Znode::set_acl), sequential nodes, [`Transaction::commit`](crate::Transaction::commit) | not repeated: `ConnectionLoss` says that it may have been done |
 //! | [`DistributedQueue::offer`](crate::DistributedQueue::offer) | not repeated: `ConnectionLoss` says that the item may be in the queue; a second offer may put it there twice |
 //!

@@ -18,6 +18,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::{self, Deadline, Moment, Mutex, Sender, bounded, unbounded};
 use crate::session_notice::{End, Info};
 
+/// How long a caller waits for a look at the connection: the link's thread may hold it while it logs, and
+/// the logger may be the caller.
+const PATIENCE: Duration = Duration::from_millis(250);
+
 /// A session with the ensemble, closed in the background when this is dropped.
 pub(crate) struct Link {
     /// The process that opened the link and has its thread. In a forked process no call does
@@ -164,10 +168,8 @@ impl Link {
         }
     }
 
-    /// Why the lease has run out, if it has, and if that can be found out at once: the link's thread may
-    /// hold the connection while it logs, and a logger that looks at a lock would wait for itself.
+    /// Why the lease has run out, if it has, and if that can be found out at once.
     pub(crate) fn why_lapsed(&self) -> Option<String> {
-        const PATIENCE: Duration = Duration::from_millis(250);
         if self.is_elsewhere() {
             return None;
         }
@@ -178,6 +180,15 @@ impl Link {
             line.core.has_lapsed(Moment::now());
         }
         line.core.why_lapsed().map(str::to_owned)
+    }
+
+    /// The greatest zxid that a reply of the session's servers has told; zero if it has ended, or if that
+    /// cannot be found out at once.
+    pub(crate) fn seen_zxid(&self) -> i64 {
+        if self.is_elsewhere() {
+            return 0;
+        }
+        self.shared.line.try_lock_for(PATIENCE).map_or(0, |line| line.core.last_zxid())
     }
 
     pub(crate) fn info(&self) -> Info {

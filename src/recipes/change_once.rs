@@ -1,4 +1,6 @@
-//! Sends a change to the ensemble, within the connect timeout, and says how certain its outcome is.
+//! Sends a change to the ensemble, within a time limit, and says how certain its outcome is.
+
+use std::sync::Arc;
 
 use super::node_config::Purpose;
 use crate::error::{Error, ErrorKind, Result};
@@ -8,48 +10,66 @@ use crate::session::connection::{Answer, Fault};
 use crate::session::session::Session;
 use crate::session::watch_loop::WatchLoop;
 
-/// The outcome of a change.
-pub(super) enum ChangeOutcome<T> {
-    Done(T),
-    /// The change was certainly not made.
+/// What is known of a change whose reply was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LostChange {
+    /// It was not made, and can be repeated.
+    NotMade,
+    /// It was not made, and would be refused.
     Refused(Fault),
-    /// This attempt was refused; an earlier one, whose reply was lost, may have made it.
-    InDoubt(Fault),
+    Unknown,
 }
 
-/// Makes a change of the node. With `repeats`, it is sent again after a lost reply: only one of the
-/// attempts can succeed. Otherwise it is sent once.
+/// Finds out whether a change was made whose reply was lost. Gets the zxid that the session had seen
+/// before it sent the change: if it was made, then in a later transaction.
+pub(super) type FindOut = Arc<dyn Fn(&Session, i64) -> Answer<LostChange> + Send + Sync>;
+
+/// Makes a change of the node; an inner error says that it was certainly not made.
+///
+/// After a lost reply it is repeated only if `find_out` says that it was not made, and only in the same
+/// session: a request of a session that was given up may still arrive. (In the same session none can,
+/// once a later one was answered on a new connection.)
 pub(super) fn make<T: Send + 'static>(
     client: &Client,
     node: &str,
     purpose: Purpose,
-    repeats: bool,
+    until: Deadline,
+    find_out: Option<FindOut>,
     change: impl Fn(&Session) -> Answer<T> + Clone + Send + 'static,
-) -> Result<ChangeOutcome<T>> {
-    let until = Deadline::after(client.core().connect_timeout());
+) -> Result<Answer<T>> {
     let mut watch_loop = WatchLoop::new(client, None);
-    let mut lost = false;
+    // The session of the attempt without a reply, and what it had seen before.
+    let mut lost: Option<(Arc<Session>, i64)> = None;
     loop {
         let session = match watch_loop.session(until) {
             Ok(Some(session)) => session,
-            Ok(None) => return Err(purpose.unanswered(client.core(), lost, node)),
-            Err(error) if lost => return Err(unknown(node).caused_by(error)),
+            Ok(None) => return Err(purpose.unanswered(client.core(), lost.is_some(), node)),
+            Err(error) if lost.is_some() => return Err(unknown(node).caused_by(error)),
             Err(error) => return Err(error),
         };
-        let answer = match watch_loop.ask(&session, until, change.clone(), drop) {
-            Err(error) if lost => return Err(unknown(node).caused_by(error)),
-            answer => answer?,
-        };
-        match answer {
-            Some(Ok(done)) => return Ok(ChangeOutcome::Done(done)),
+        if let Some((asked, seen)) = &lost {
+            let Some(find_out) = find_out.clone().filter(|_| Arc::ptr_eq(asked, &session)) else {
+                return Err(unknown(node));
+            };
+            let seen = *seen;
+            let look = move |session: &Session| find_out(session, seen);
+            match watch_loop.ask(&session, until, look, drop) {
+                Ok(Some(Ok(LostChange::NotMade))) => {}
+                Ok(Some(Ok(LostChange::Refused(fault)))) => return Ok(Err(fault)),
+                Ok(Some(Err(Fault::ConnectionLoss))) if !until.has_passed() => continue,
+                Ok(_) => return Err(unknown(node)),
+                Err(error) => return Err(unknown(node).caused_by(error)),
+            }
+        }
+        let seen = session.seen_zxid();
+        match watch_loop.ask(&session, until, change.clone(), drop)? {
             None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
-                lost = true;
-                if !repeats || until.has_passed() {
+                if find_out.is_none() || until.has_passed() {
                     return Err(unknown(node));
                 }
+                lost = Some((session, seen));
             }
-            Some(Err(fault)) if lost => return Ok(ChangeOutcome::InDoubt(fault)),
-            Some(Err(fault)) => return Ok(ChangeOutcome::Refused(fault)),
+            Some(answer) => return Ok(answer),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::create_options::{CreateMode, CreateOptions};
 use super::lock_config::default_data;
 use super::mutex::{DistributedLock, LockGuard};
 use super::node_config::{NodeConfig, Purpose, placed};
-use super::version::ZnodeStat;
+use super::version::{Version, ZnodeStat};
 use super::znode::Znode;
 use crate::contend::errors::cancelled;
 use crate::contend::handover_policy::HandOver;
@@ -182,6 +182,8 @@ impl fmt::Debug for OnceMark {
 struct Turn {
     guard: LockGuard,
     mark: Znode,
+    /// The version of the marks' parent before the job.
+    marks: Version,
     call: String,
 }
 
@@ -276,9 +278,9 @@ impl Once {
             OnceOutcome::DoneByOther(mark) => return Ok(OnceOutcome::DoneByOther(mark)),
             OnceOutcome::Busy(holder) => return Ok(OnceOutcome::Busy(holder)),
         };
-        let Turn { guard, mark, call } = turn;
+        let Turn { guard, mark, marks, call } = turn;
         let result = job(&guard)?;
-        self.leave_mark(key, &guard, &mark, &call)?;
+        self.leave_mark(key, &guard, &mark, marks, &call)?;
         Ok(OnceOutcome::Done(result))
     }
 
@@ -324,9 +326,9 @@ impl Once {
         if let Some(mark) = self.mark(key)? {
             return Ok(OnceOutcome::DoneByOther(mark));
         }
-        self.make_parent_before(&mark)?;
+        let marks = self.make_parent_before(&mark)?;
         let result = job()?;
-        self.leave_mark(key, guard, &mark, &new_call())?;
+        self.leave_mark(key, guard, &mark, marks, &new_call())?;
         Ok(OnceOutcome::Done(result))
     }
 
@@ -366,11 +368,22 @@ impl Once {
 
     /// Removes the mark of this key, so that the job can run again; `false` if there was none.
     ///
+    /// A call that has written the mark, and has lost the reply, does not write it again. For that,
+    /// this call also changes the version of the marks' parent, which needs WRITE on it.
+    ///
     /// # Errors
     ///
     /// As for [`Znode::delete`], except for `NotFound`.
     pub fn forget(&self, key: impl AsRef<str>) -> Result<bool> {
-        match self.target.client.znode(self.inside("done", key.as_ref())?).delete() {
+        let (client, mark) = (&self.target.client, self.inside("done", key.as_ref())?);
+        let removed = match client.core().handle() {
+            Some(_) => client.znode(mark).delete(),
+            None => {
+                let both = client.transaction().delete(mark).write(self.below("done")?, "");
+                both.commit().map(drop)
+            }
+        };
+        match removed {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -430,11 +443,11 @@ impl Once {
                 if let Some(mark) = self.mark(key)? {
                     return Ok(OnceOutcome::DoneByOther(mark));
                 }
-                self.make_parent_before(&mark)?;
+                let marks = self.make_parent_before(&mark)?;
                 if wait.is_some_and(Wait::is_cancelled) {
                     return Err(cancelled(&lock_node));
                 }
-                return Ok(OnceOutcome::Done(Turn { guard, mark, call }));
+                return Ok(OnceOutcome::Done(Turn { guard, mark, marks, call }));
             }
             // A node that this call's own attempt left behind is no other holder.
             match first(client, &lock_node, true)? {
@@ -464,31 +477,46 @@ impl Once {
 
     /// Without its parent, the mark could not be written after the job. An error here does not leave
     /// open whether the job has run.
-    fn make_parent_before(&self, mark: &Znode) -> Result<()> {
+    fn make_parent_before(&self, mark: &Znode) -> Result<Version> {
         self.make_parent().map_err(|error| match error.may_have_taken_effect() {
             true => Error::new(ErrorKind::Connect, NOT_RUN).on(mark.path()).caused_by(error),
             false => error,
         })
     }
 
-    fn make_parent(&self) -> Result<()> {
+    fn make_parent(&self) -> Result<Version> {
         let parent = self.target.client.znode(self.below("done")?);
-        if parent.stat()?.is_some() {
-            return Ok(());
-        }
-        match parent.create_with_parents(self.options(), "") {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(()),
+        loop {
+            if let Some(stat) = parent.stat()? {
+                return Ok(stat.version());
+            }
+            match parent.create_version(&self.options(), Vec::new()) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => return made,
+            }
         }
     }
 
-    /// Writes the mark, if the lock is still held.
-    fn leave_mark(&self, key: &str, guard: &LockGuard, mark: &Znode, call: &str) -> Result<()> {
+    /// Writes the mark, if the lock is still held. `marks` is the version of the marks' parent, which
+    /// each `forget` changes: after a lost reply the mark is written again only if none has removed it.
+    fn leave_mark(
+        &self,
+        key: &str,
+        guard: &LockGuard,
+        mark: &Znode,
+        marks: Version,
+        call: &str,
+    ) -> Result<()> {
         let (by, token) = (myself(), guard.fencing_token());
         let data = format!("{FORMAT}\nby={by}\ntoken={token}\ncall={call}\n");
         let until = Deadline::after(self.target.client.core().connect_timeout());
+        let mut was_lost = false;
         loop {
-            let transaction = guard.transaction().create(mark.path(), self.options(), &*data);
+            let transaction = match was_lost {
+                true => guard.transaction().check_unchanged(self.below("done")?, marks),
+                false => guard.transaction(),
+            };
+            let transaction = transaction.create(mark.path(), self.options(), &*data);
             let Err(error) = transaction.commit() else { return Ok(()) };
             let unsure = |cause: Error| {
                 let message =
@@ -508,13 +536,19 @@ impl Once {
                 // The attempt without an answer may have written the mark.
                 ErrorKind::ConnectionLoss | ErrorKind::AlreadyExists => match self.mark(key) {
                     Ok(Some(found)) if found.call == call => return Ok(()),
-                    Ok(None) if !until.has_passed() => continue,
+                    Ok(None) if !until.has_passed() => {
+                        was_lost |= error.kind() == ErrorKind::ConnectionLoss;
+                        continue;
+                    }
                     Ok(Some(_)) => {}
                     Ok(None) => return Err(unsure(error)),
                     Err(cause) => return Err(unsure(cause)),
                 },
+                ErrorKind::VersionMismatch | ErrorKind::NotFound if was_lost => {
+                    return Err(unsure(error));
+                }
                 ErrorKind::NotFound if !until.has_passed() => match self.make_parent() {
-                    Ok(()) => continue,
+                    Ok(_) => continue,
                     Err(cause) => return Err(unmarked(cause)),
                 },
                 _ => {}

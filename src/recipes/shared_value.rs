@@ -118,9 +118,8 @@ impl SharedValue {
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost and the value equals
-    /// the one that this call wanted to set: another client may have set it. Otherwise as
-    /// [`set`](SharedValue::set).
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) also if a reply was lost and it cannot be known whether
+    /// this call has set the value: see [`Znode::create`]. Otherwise as [`set`](SharedValue::set).
     pub fn set_if_absent(&self, data: impl Into<Vec<u8>>) -> Result<Option<Version>> {
         let options = CreateOptions::new(CreateMode::Persistent).acl(self.target.acl.clone());
         match self.znode().create_version(&options, data.into()) {

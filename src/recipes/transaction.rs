@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::change_once::{ChangeOutcome, make, unknown};
+use super::change_once::make;
 use super::create_options::CreateOptions;
 use super::node_config::Purpose;
 use super::version::Version;
@@ -11,6 +11,7 @@ use crate::contend::fenced_commit::{COMMIT, no_transactions};
 use crate::contend::hold::Hold;
 use crate::error::{Error, Result};
 use crate::path;
+use crate::rt::Deadline;
 use crate::session::client::Client;
 use crate::session::connection::{Created, Fault, Step, StepReply, Transacted};
 use crate::session::session::Session;
@@ -238,11 +239,11 @@ fn commit(client: &Client, steps: &[Step], first: &str) -> Result<Transacted> {
         true => session.commit(&steps).map(Some),
         false => Ok(None),
     };
-    match make(client, first, COMMIT, false, commit)? {
-        ChangeOutcome::Done(Some(transacted)) => Ok(transacted),
-        ChangeOutcome::Done(None) => Err(no_transactions(first)),
-        ChangeOutcome::Refused(fault) => Err(COMMIT.refused(&fault, first)),
-        ChangeOutcome::InDoubt(_) => Err(unknown(first)),
+    let until = Deadline::after(client.core().connect_timeout());
+    match make(client, first, COMMIT, until, None, commit)? {
+        Ok(Some(transacted)) => Ok(transacted),
+        Ok(None) => Err(no_transactions(first)),
+        Err(fault) => Err(COMMIT.refused(&fault, first)),
     }
 }
 

@@ -1,6 +1,8 @@
 //! A znode of the program's own, read and written on the locks' session.
 
-use super::change_once::{ChangeOutcome, make, unknown};
+use std::sync::Arc;
+
+use super::change_once::{FindOut, LostChange, make, unknown};
 use super::create_options::CreateOptions;
 use super::node_config::{NodeConfig, Purpose};
 use super::version::{Version, Versioned, ZnodeStat};
@@ -8,6 +10,7 @@ use crate::acl::Acl;
 use crate::contend::changes::Changes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::rt::Deadline;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
@@ -24,9 +27,9 @@ use crate::session::watch_loop::View;
 /// - Every call ends within the client's
 ///   [connect timeout](crate::ClientBuilder::connect_timeout), whatever the network does.
 /// - Reads are repeated after lost connections and sessions.
-/// - A change is repeated only if it cannot take effect twice. After a lost reply the library checks
-///   what happened, and reports the real result where it can. Otherwise the call fails with
-///   [`ConnectionLoss`](ErrorKind::ConnectionLoss): it may have taken effect.
+/// - No call takes effect twice. After a lost reply the library looks at the node, and repeats the
+///   change only if the first attempt has certainly changed nothing. Where looking cannot tell, the call
+///   fails with [`ConnectionLoss`](ErrorKind::ConnectionLoss): it may have taken effect.
 /// - [`Connect`](ErrorKind::Connect) means that the call has changed nothing.
 ///
 /// # Errors
@@ -175,6 +178,10 @@ impl Znode {
     /// Creates the node, and returns the created node: a sequential one has its number in its
     /// [`path`](Znode::path).
     ///
+    /// After a lost reply it is created again only if nothing was created or deleted below its parent
+    /// since the call began. So a node that others have deleted meanwhile does not come back. On a
+    /// handle of the `zookeeper` crate, and for sequential nodes, a lost reply is always an error.
+    ///
     /// # Errors
     ///
     /// [`AlreadyExists`](ErrorKind::AlreadyExists); [`NotFound`](ErrorKind::NotFound) if the
@@ -220,25 +227,27 @@ impl Znode {
     }
 
     fn create_as(&self, how: &CreateOptions, data: Vec<u8>, parents: bool) -> Result<Created> {
-        let (kind, acl, sent) = (how.kind(), how.acl.clone(), data.clone());
-        let change = self.change(CREATE, !how.mode.is_sequential(), move |session, node| {
-            let parents = parents.then_some(&*acl);
-            create(session, node, &sent, &acl, kind, parents)
-        })?;
-        match change {
-            ChangeOutcome::Done(made) => Ok(made),
-            ChangeOutcome::Refused(fault) => Err(refused(&fault, CREATE, self.path())),
-            // The node has other data, so another client has created it.
-            ChangeOutcome::InDoubt(fault @ Fault::NodeExists) => match self.now_in_doubt()? {
-                Some(now) if now.version().number() == 0 && now.data() != data => {
-                    Err(refused(&fault, CREATE, self.path()))
-                }
-                _ => Err(self.unknown()),
-            },
-            ChangeOutcome::InDoubt(fault) => match self.now_in_doubt()? {
-                None => Err(refused(&fault, CREATE, self.path())),
-                Some(_) => Err(self.unknown()),
-            },
+        let (kind, whole) = (how.kind(), self.target.whole()?);
+        let client = &self.target.client;
+        let until = Deadline::after(client.core().connect_timeout());
+        let find_out = Arc::new(move |session: &Session, seen| find_created(session, &whole, seen));
+        // Each attempt would create a node with another number.
+        let find_out = (!how.mode.is_sequential()).then_some(find_out as FindOut);
+        loop {
+            let (data, acl) = (data.clone(), how.acl.clone());
+            let create =
+                move |session: &Session, node: &str| session.create(node, &data, &acl, kind);
+            match self.change(CREATE, until, find_out.clone(), create)? {
+                Err(Fault::NoNode) if parents && !until.has_passed() => {}
+                made => return made.map_err(|fault| refused(&fault, CREATE, self.path())),
+            }
+            let acl = how.acl.clone();
+            let make = move |session: &Session, node: &str| {
+                make_parents(session, path::parent(node), NodeKind::Persistent, &acl)
+            };
+            let not_made = Arc::new(|_: &Session, _| Ok(LostChange::NotMade));
+            self.change(CREATE, until, Some(not_made), make)?
+                .map_err(|fault| refused(&fault, CREATE, self.path()))?;
         }
     }
 
@@ -263,8 +272,8 @@ impl Znode {
     ///
     /// # Errors
     ///
-    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost, and the data was changed, by
-    /// this call or by another client: the library checks, and could not tell.
+    /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a reply was lost, and the data was changed or the
+    /// node deleted since, by this call or by another client: the library looks, and could not tell.
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) for the version number −1, which comes after
     /// 2³² changes: the server takes it for any version. Otherwise as for [`Znode`].
     pub fn write_if_unchanged(
@@ -273,26 +282,18 @@ impl Znode {
         data: impl Into<Vec<u8>>,
     ) -> Result<Option<Version>> {
         let number = version.checked().map_err(|error| error.on(self.path()))?;
-        let data = data.into();
+        let (data, whole) = (data.into(), self.target.whole()?);
+        let until = Deadline::after(self.target.client.core().connect_timeout());
         let sent = data.clone();
-        let change = self.change(WRITE, true, move |session, node| {
-            session.write_version(node, &sent, Some(number))
-        })?;
-        match change {
-            ChangeOutcome::Done(stat) => Ok(Some(Version::of(&stat))),
-            ChangeOutcome::Refused(Fault::BadVersion | Fault::NoNode) => Ok(None),
-            ChangeOutcome::Refused(fault) => Err(refused(&fault, WRITE, self.path())),
-            ChangeOutcome::InDoubt(Fault::BadVersion | Fault::NoNode) => {
-                match self.now_in_doubt()? {
-                    // Another client made the only change since then.
-                    Some(now) if now.version() == version.next() && now.data() != data => Ok(None),
-                    _ => Err(self.unknown()),
-                }
-            }
-            ChangeOutcome::InDoubt(fault) => match self.now_in_doubt()? {
-                Some(now) if now.version() == version => Err(refused(&fault, WRITE, self.path())),
-                _ => Err(self.unknown()),
-            },
+        let find_out = Arc::new(move |session: &Session, seen| {
+            find_written(session, &whole, seen, version, &sent)
+        });
+        let write =
+            move |session: &Session, node: &str| session.write_version(node, &data, Some(number));
+        match self.change(WRITE, until, Some(find_out), write)? {
+            Ok(stat) => Ok(Some(Version::of(&stat))),
+            Err(Fault::BadVersion | Fault::NoNode) => Ok(None),
+            Err(fault) => Err(refused(&fault, WRITE, self.path())),
         }
     }
 
@@ -351,27 +352,21 @@ impl Znode {
         purpose: Purpose,
         change: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
     ) -> Result<T> {
-        match self.change(purpose, false, change)? {
-            ChangeOutcome::Done(done) => Ok(done),
-            ChangeOutcome::Refused(fault) => Err(refused(&fault, purpose, self.path())),
-            ChangeOutcome::InDoubt(_) => Err(self.unknown()),
-        }
+        let until = Deadline::after(self.target.client.core().connect_timeout());
+        self.change(purpose, until, None, change)?
+            .map_err(|fault| refused(&fault, purpose, self.path()))
     }
 
     fn change<T: Send + 'static>(
         &self,
         purpose: Purpose,
-        repeats: bool,
+        until: Deadline,
+        find_out: Option<FindOut>,
         change: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
-    ) -> Result<ChangeOutcome<T>> {
+    ) -> Result<Answer<T>> {
         let whole = self.target.whole()?;
         let change = move |session: &Session| change(session, &whole);
-        make(&self.target.client, self.path(), purpose, repeats, change)
-    }
-
-    /// Reads the node, to find out whether a change was made.
-    fn now_in_doubt(&self) -> Result<Option<Versioned>> {
-        self.read_latest().map_err(|error| self.unknown().caused_by(error))
+        make(&self.target.client, self.path(), purpose, until, find_out, change)
     }
 
     fn unknown(&self) -> Error {
@@ -393,6 +388,43 @@ pub(super) fn refused(fault: &Fault, purpose: Purpose, path: &str) -> Error {
         _ => return purpose.refused(fault, path),
     };
     Error::new(kind, format!("could not {}: {fault}", purpose.tried())).on(path)
+}
+
+/// Whether a lost request has created the node: every creation and deletion of a child shows in the
+/// parent's stat, with its zxid.
+fn find_created(session: &Session, whole: &str, seen: i64) -> Answer<LostChange> {
+    match session.confirm(whole)? {
+        Some(stat) if stat.czxid <= seen => return Ok(LostChange::Refused(Fault::NodeExists)),
+        Some(_) => return Ok(LostChange::Unknown),
+        None => {}
+    }
+    let parent = session.exists(path::parent(whole), false)?;
+    let is_unchanged = parent.is_some_and(|parent| parent.children_zxid <= seen);
+    Ok(if is_unchanged { LostChange::NotMade } else { LostChange::Unknown })
+}
+
+/// Whether a lost request has replaced data of this version.
+fn find_written(
+    session: &Session,
+    whole: &str,
+    seen: i64,
+    version: Version,
+    data: &[u8],
+) -> Answer<LostChange> {
+    session.sync()?;
+    let Some((now, stat)) = session.data(whole, false)? else { return Ok(LostChange::Unknown) };
+    let found = Version::of(&stat);
+    // The server compares only the number, so a node of another life counts, too.
+    let is_unchanged = stat.mzxid <= seen && found.number() == version.number();
+    // The node is the same, and another client has made the only change.
+    let is_another = found == version.next() && now != data;
+    Ok(if found == version || is_unchanged {
+        LostChange::NotMade
+    } else if is_another || stat.mzxid <= seen {
+        LostChange::Refused(Fault::BadVersion)
+    } else {
+        LostChange::Unknown
+    })
 }
 
 /// The version of the first data of a node that was created.

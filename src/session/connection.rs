@@ -331,6 +331,12 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The last transaction that the server is known to have made: every request that has not been sent
+    /// yet gets a greater zxid. Zero if that is not known.
+    fn seen_zxid(&self) -> i64 {
+        0
+    }
+
     /// Lets a simulation hold up a thread that is about to send a request.
     #[cfg(test)]
     fn hesitate(&self) {}

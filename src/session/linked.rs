@@ -130,6 +130,10 @@ impl Connection for LinkedConnection {
         self.0.lease()
     }
 
+    fn seen_zxid(&self) -> i64 {
+        self.0.seen_zxid()
+    }
+
     fn why_lapsed(&self) -> Option<String> {
         self.0.why_lapsed()
     }

@@ -609,6 +609,11 @@ impl Verbs {
         self.connection.trusted()
     }
 
+    /// See [`Connection::seen_zxid`].
+    pub(crate) fn seen_zxid(&self) -> i64 {
+        self.connection.seen_zxid()
+    }
+
     /// See [`Connection::blocking`].
     pub(super) fn blocking(&self) -> Option<&dyn Blocking> {
         self.connection.blocking()

@@ -102,6 +102,10 @@ impl Connection for SimulatedConnection {
         self.world.look(|world| world.lease(self.link))
     }
 
+    fn seen_zxid(&self) -> i64 {
+        self.world.look(|world| world.seen(self.link))
+    }
+
     fn info(&self) -> Info {
         let (session, timeout) =
             self.world.look(|world| (world.id(self.link), world.habits.session_timeout));

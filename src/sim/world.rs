@@ -923,6 +923,11 @@ impl Inner {
         link.ended.or(lapsed.then_some(End::Lapsed)).map_or(Ok(left.unwrap_or_default()), Err)
     }
 
+    /// The last transaction that the session's client knows of.
+    pub(super) fn seen(&self, link: LinkId) -> i64 {
+        self.links[link].seen as i64
+    }
+
     pub(super) fn id(&self, link: LinkId) -> i64 {
         self.links[link].session
     }
@@ -1274,6 +1279,15 @@ impl Inner {
             }
             _ => None,
         })
+    }
+
+    /// Returns how many transactions have created a node with this data, or written them.
+    pub(super) fn times_written(&self, said: &[u8]) -> usize {
+        let has_written = |transaction: &&Transaction| match &transaction.change {
+            Change::Create { data, .. } | Change::Write { data, .. } => data == said,
+            _ => false,
+        };
+        self.log.iter().filter(has_written).count()
     }
 
     /// Returns the transaction that created a node with this data.

@@ -12,7 +12,7 @@ use zklock::{Cancel, Client, DistributedLock, Error, ErrorKind, LockGuard, Once,
 use crate::support::proxy::{Proxy, opcode};
 use crate::support::site::Site;
 use crate::support::{
-    connecting, eventually, kind, skip_without_server, skip_without_zookeeper, waiting,
+    connecting, eventually, kind, skip_without_server, skip_without_zookeeper, unanswered, waiting,
 };
 
 const T: Duration = Duration::from_secs(20);
@@ -339,6 +339,31 @@ fn an_outage_is_an_error() {
     proxy.release();
     assert_eq!(ours.mark("a").unwrap(), None);
     drop(ours);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_mark_that_was_written_and_forgotten_is_not_written_again() {
+    skip_without_server!();
+    let site = Site::own("once-forgotten");
+    let (proxy, zk) = site.proxied(T);
+    let other = site.client();
+    let (ours, theirs) = (once(&zk, &site), once(&other, &site));
+    let is_marked = || theirs.mark("day").unwrap().is_some();
+    let forget = || assert!(theirs.forget("day").unwrap());
+    let run = unanswered(&proxy, opcode::MULTI, || ours.run("day", works), is_marked, forget);
+    let error = run.expect_err("what happened cannot be known");
+    assert!(error.kind() == ErrorKind::ConnectionLoss && error.may_have_taken_effect(), "{error}");
+    assert!(!is_marked());
+    // That another key was marked meanwhile does not matter.
+    proxy.drop_request(opcode::MULTI, 1);
+    let run = ours.run("day", |guard| {
+        theirs.run("another day", works)?;
+        works(guard)
+    });
+    assert_eq!(run.unwrap(), OnceOutcome::Done(7));
+    assert!(is_marked());
+    drop((ours, theirs));
     site.finish([zk, other]);
 }
 

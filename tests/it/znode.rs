@@ -1,14 +1,17 @@
 //! Data beside the locks, and transactions.
 
+use std::thread;
 use std::time::Duration;
 
 use zklock::value::Versioned;
 use zklock::znode::{CreateMode, CreateOptions, StepResult};
-use zklock::{Acl, Client, Error, ErrorKind, Permissions};
+use zklock::{Acl, Client, Error, ErrorKind, Permissions, SharedValue};
 
 use crate::support::proxy::opcode;
 use crate::support::site::Site;
-use crate::support::{connecting, kind, skip_before, skip_without_server, skip_without_zookeeper};
+use crate::support::{
+    connecting, kind, skip_before, skip_without_server, skip_without_zookeeper, unanswered,
+};
 
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
@@ -306,7 +309,7 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     assert_eq!(zk.znode(&site.base).children().unwrap().unwrap().len(), 2);
     // A create after which the node has another client's data.
     proxy.drop_request(opcode::CREATE, 1);
-    assert_eq!(kind(node.create(CreateMode::Persistent, "")), ErrorKind::ConnectionLoss);
+    assert_eq!(kind(node.create(CreateMode::Persistent, "")), ErrorKind::AlreadyExists);
     node.delete().unwrap();
     zk.znode(node.path()).create(CreateMode::Persistent, "theirs").unwrap();
     proxy.drop_request(opcode::CREATE, 1);
@@ -318,6 +321,89 @@ fn a_change_whose_answer_was_lost_is_not_made_twice() {
     assert!(node.read().unwrap().is_some() && node.acl().unwrap().is_some());
     assert!(node.children().unwrap().is_some() && node.stat().unwrap().is_some());
     drop((node, numbered));
+    site.finish([zk]);
+}
+
+/// A worker does the job that a node stands for, and deletes the node: the call that created it must not
+/// create it again.
+#[test]
+fn a_node_that_was_created_and_deleted_is_not_created_again() {
+    skip_without_server!();
+    let site = Site::own("znode-created");
+    let (proxy, zk) = site.proxied(Duration::from_secs(20));
+    let other = site.client();
+    let job = at(&site, "job-17");
+    other.znode(&site.base).create_with_parents(CreateMode::Persistent, "").unwrap();
+    let exists = || other.znode(&job).read_latest().unwrap().is_some();
+    let delete = || other.znode(&job).delete().unwrap();
+
+    let create = || zk.znode(&job).create(CreateMode::Persistent, "charge the card");
+    let created = unanswered(&proxy, opcode::CREATE, create, exists, delete);
+    assert_eq!((kind(created), read(&other, &job)), (ErrorKind::ConnectionLoss, None));
+    // And that another client's node is there now does not mean that this one was not.
+    let make_anew = || {
+        delete();
+        other.znode(&job).create(CreateMode::Persistent, "another job").unwrap();
+    };
+    let created = unanswered(&proxy, opcode::CREATE, create, exists, make_anew);
+    assert_eq!(kind(created), ErrorKind::ConnectionLoss);
+    assert_eq!(read(&other, &job).as_deref(), Some("another job"));
+    delete();
+
+    let value = SharedValue::new(&zk, &site.base, "job-17");
+    let set = unanswered(&proxy, opcode::CREATE, || value.set_if_absent("ours"), exists, delete);
+    assert_eq!((kind(set), read(&other, &job)), (ErrorKind::ConnectionLoss, None));
+    drop(value);
+    site.finish([zk, other]);
+}
+
+#[test]
+fn a_node_of_another_life_is_not_written_by_a_repeated_request() {
+    skip_without_server!();
+    let site = Site::own("znode-written");
+    let (proxy, zk) = site.proxied(Duration::from_secs(20));
+    let other = site.client();
+    let (ours, theirs) = (zk.znode(at(&site, "owner")), other.znode(at(&site, "owner")));
+    ours.create_with_parents(CreateMode::Persistent, "nobody").unwrap();
+    let free = ours.read().unwrap().unwrap().version();
+    let written = || read(&other, theirs.path()).as_deref() == Some("A");
+    let make_anew = || {
+        theirs.delete().unwrap();
+        theirs.create(CreateMode::Persistent, "B").unwrap();
+    };
+    let write = || ours.write_if_unchanged(free, "A");
+    let wrote = unanswered(&proxy, opcode::SET_DATA, write, written, make_anew);
+    assert_eq!(kind(wrote), ErrorKind::ConnectionLoss);
+    let found = theirs.read_latest().unwrap().unwrap();
+    assert_eq!((found.data(), found.version().number()), (&b"B"[..], 0));
+    drop((ours, theirs));
+    site.finish([zk, other]);
+}
+
+/// A request that was given up with its session could still arrive, after a repeated one.
+#[test]
+fn a_change_is_not_repeated_in_another_session() {
+    skip_without_server!();
+    let site = Site::own("znode-session");
+    let (proxy, zk) = site.proxied(Duration::from_secs(4));
+    let node = zk.znode(at(&site, "a"));
+    zk.znode(&site.base).create_with_parents(CreateMode::Persistent, "").unwrap();
+    let session = zk.session_id();
+    proxy.reset_counts();
+    proxy.stall_request(opcode::CREATE);
+    let created = thread::scope(|scope| {
+        let created = scope.spawn(|| node.create(CreateMode::Persistent, ""));
+        assert!(proxy.wait_for_request(opcode::CREATE, SOON));
+        proxy.refuse();
+        crate::support::eventually(SOON, "the end of the session", || {
+            zk.state() == zklock::SessionState::Lost
+        });
+        proxy.pass();
+        created.join().unwrap()
+    });
+    assert_eq!(kind(created), ErrorKind::ConnectionLoss);
+    assert!(node.read_latest().unwrap().is_none() && zk.session_id() != session);
+    drop(node);
     site.finish([zk]);
 }
 

@@ -11,6 +11,7 @@ mod election;
 mod group;
 mod priority;
 mod queue;
+mod znode;
 
 use super::harness::{Tally, perform};
 use super::setting;
@@ -55,4 +56,4 @@ macro_rules! plays {
 
 #[cfg(feature = "zookeeper")]
 plays!(adopted);
-plays!(barrier, commit, counter, double_barrier, election, group, priority, queue);
+plays!(barrier, commit, counter, double_barrier, election, group, priority, queue, znode);

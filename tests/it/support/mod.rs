@@ -130,6 +130,26 @@ fn hands_over() -> bool {
 /// A session timeout so long that no heartbeat is sent while a test runs: tests count requests.
 pub(crate) const QUIET: Duration = Duration::from_secs(600);
 
+/// Makes a change whose reply is lost, and does something else before the client has another
+/// connection.
+pub(crate) fn unanswered<T: Send>(
+    proxy: &proxy::Proxy,
+    opcode: i32,
+    change: impl FnOnce() -> T + Send,
+    has_taken_effect: impl Fn() -> bool,
+    meanwhile: impl FnOnce(),
+) -> T {
+    proxy.stall_reply(opcode);
+    std::thread::scope(|scope| {
+        let changed = scope.spawn(change);
+        eventually(Duration::from_secs(15), "the change", has_taken_effect);
+        proxy.refuse();
+        meanwhile();
+        proxy.pass();
+        changed.join().unwrap()
+    })
+}
+
 /// The kind of the error in `result`, which must be one.
 pub(crate) fn kind<T>(result: zklock::Result<T>) -> zklock::ErrorKind {
     result.err().expect("an error").kind()
