@@ -6,6 +6,7 @@ use zklock::{FencingToken, LossReason};
 
 use super::growth::Growth;
 use super::history::{MILLISECOND, Nanos, SECOND, Who, seconds, word as word_of};
+use super::linear::{self, Judged};
 use super::model::{Attempt, Deed, Hold, Outcome, Run, Share, Span, common};
 use super::recipe_check;
 use super::unexplained_losses;
@@ -35,6 +36,8 @@ pub(crate) struct Verdict {
     /// The longest time by which a call with a limit returned late.
     pub(crate) latest: Nanos,
     pub(crate) growth: Option<Growth>,
+    /// How many histories fit an order.
+    pub(crate) judged: Judged,
 }
 
 pub(crate) fn check(run: &Run) -> Verdict {
@@ -49,6 +52,11 @@ pub(crate) fn check(run: &Run) -> Verdict {
     for (at, what) in
         unexplained_losses::unfounded(run).into_iter().chain(recipe_check::wrongs(run))
     {
+        verdict.violation(run, at, what);
+    }
+    let (unordered, judged) = linear::judge(run);
+    verdict.judged = judged;
+    for (at, what) in unordered {
         verdict.violation(run, at, what);
     }
     verdict.completeness(run);

@@ -17,7 +17,7 @@ const SETTINGS_TEXT: &str = "plan=all\nworkers=2\nsession_ms=2000\n";
 
 const WORKER_0: &str = "\
 0 0.0.99 begin 17
-50 0.0.4 do counter add 1000000000
+50 0.0.4 do counter add 1000000000 one
 52 0.0.4 did ok 1
 100 0.0.0 want a lock -
 110 0.0.0 got T1 a1 /a/one
@@ -72,8 +72,8 @@ const NEMESIS_TEXT: &str = "\
 ";
 
 const FINISH_TEXT: &str = "\
-16000 999.0.0 do counter get 1000000000
-16001 999.0.0 did ok 1
+16000 999.0.0 do barrier lift 1000000000
+16001 999.0.0 did ok false
 ";
 
 const REGISTER_TEXT: &str = "\

@@ -12,8 +12,8 @@ use zklock::queue::LeasedItem;
 use super::history::{Journal, Who};
 use super::parse::FINISH;
 use super::recipes::{
-    BARRIER, COMMIT, DOUBLE, GROUP, LEASED, PRIORITY, QUEUE, Recipes, Scribe, base, done, taken,
-    text,
+    BARRIER, COMMIT, COUNTER, DOUBLE, GROUP, LEASED, PRIORITY, QUEUE, Recipes, Scribe, VALUE, base,
+    done, taken, text,
 };
 use super::run::children_left;
 use super::support::connecting;
@@ -37,6 +37,12 @@ pub(crate) fn collect(hosts: &str, out: &Path) -> Result<Vec<String>, Box<dyn Er
         let zk = connecting(hosts).session_timeout(SESSION).connect()?;
         take_out(&Recipes::new(&zk), &Scribe { who: FINISHER, journal }, &rounds);
     }
+    // Values and counters stay until somebody deletes them.
+    for folder in [VALUE, COUNTER].map(|recipe| format!("{}/{recipe}", base())) {
+        for name in raw.get_children(&folder).unwrap_or_default() {
+            raw.delete(&format!("{folder}/{name}")).map_err(|failure| failure.to_string())?;
+        }
+    }
     let mut left = Vec::new();
     for recipe in [GROUP, QUEUE, LEASED, PRIORITY, DOUBLE, COMMIT, BARRIER] {
         let node = format!("{}/{recipe}", base());
@@ -47,7 +53,6 @@ pub(crate) fn collect(hosts: &str, out: &Path) -> Result<Vec<String>, Box<dyn Er
 }
 
 fn take_out(on: &Recipes, scribe: &Scribe, rounds: &[String]) {
-    scribe.deed("counter get", STEP, "", || on.counter.get(), |count| Some(count.to_string()));
     while let Some(Some(_)) = scribe.deed("queue take", STEP, "", || on.queue.try_take(), taken) {}
     while let Some(Some(_)) =
         scribe.deed("priority take", STEP, "", || on.priority.try_take(), taken)

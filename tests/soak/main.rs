@@ -22,6 +22,7 @@ mod growth; // how much a worker's memory grows
 mod history; // the lines that are written
 mod idle; // a session that only holds a lock
 mod leftovers; // what is left in the recipes' nodes at the end
+mod linear; // whether calls fit one order
 mod model; // a whole run, as read from the histories
 mod nemesis; // causes faults, and heals them
 mod network; // servers in namespaces, or on loopback

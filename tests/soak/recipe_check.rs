@@ -5,22 +5,21 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::history::{MILLISECOND, Nanos, SECOND, Who};
 use super::leftovers::FINISHER;
 use super::model::{Came, Deed, Run, Span};
-use super::recipes::{BARRIER, COMMIT, COUNTER, DOUBLE, GROUP, LEASED, PRIORITY, QUEUE};
+use super::recipes::{BARRIER, COMMIT, DOUBLE, GROUP, LEASED, PRIORITY, QUEUE};
 use super::unexplained_losses::was_starved;
 
 /// How long after the end of a call with an unknown result it may still take effect, besides a
 /// session timeout.
-const AFTERMATH: Nanos = SECOND;
+pub(crate) const AFTERMATH: Nanos = SECOND;
 /// How much longer than its limit a call may take for a request that is under way. A call that
 /// takes all of that has got no reply.
 const GRACE: Nanos = 45 * MILLISECOND;
 
 /// Violations, and when they happened.
-type Wrong = Vec<(Nanos, String)>;
+pub(crate) type Wrong = Vec<(Nanos, String)>;
 
 pub(crate) fn wrongs(run: &Run) -> Wrong {
     let mut wrong = failures(run);
-    wrong.extend(counter(run));
     wrong.extend(group(run));
     for recipe in [QUEUE, PRIORITY, LEASED] {
         wrong.extend(queue(run, recipe));
@@ -39,7 +38,7 @@ fn deeds<'a>(run: &'a Run, recipe: &'a str, deed: &'a str) -> impl Iterator<Item
 }
 
 /// Until when a call may have taken effect.
-fn effective(run: &Run, deed: &Deed) -> Nanos {
+pub(crate) fn effective(run: &Run, deed: &Deed) -> Nanos {
     let killed = run.killed.get(&(deed.who.slot, deed.who.generation)).copied();
     let end = deed.done.or(killed).unwrap_or(run.end);
     if !deed.is_unsure() {
@@ -93,56 +92,6 @@ fn failures(run: &Run) -> Wrong {
             let Deed { who, recipe, deed: name, .. } = deed;
             wrong.push((deed.begun, format!("{recipe} {name} of {who} failed: {kind}: {message}")));
         }
-    }
-    wrong
-}
-
-/// The counter counts each addition once, and forgets none.
-fn counter(run: &Run) -> Wrong {
-    let mut wrong = Wrong::new();
-    let mut sums = HashSet::new();
-    let (mut counted, mut unsure) = (0, 0);
-    let mut by_end = Vec::new();
-    for add in deeds(run, COUNTER, "add") {
-        match add.firm().and_then(|sum| sum.parse::<i64>().ok()) {
-            Some(sum) => {
-                counted += 1;
-                by_end.push((add.done.unwrap_or(add.begun), sum));
-                if !sums.insert(sum) {
-                    wrong.push((add.begun, format!("the counter reached {sum} twice")));
-                }
-            }
-            None => unsure += 1,
-        }
-    }
-    by_end.sort_unstable();
-    let mut highest = 0;
-    let most: Vec<i64> = by_end
-        .iter()
-        .map(|(_, sum)| {
-            highest = highest.max(*sum);
-            highest
-        })
-        .collect();
-    for add in deeds(run, COUNTER, "add") {
-        let before = by_end.partition_point(|(done, _)| *done < add.begun);
-        let sum = add.firm().and_then(|sum| sum.parse::<i64>().ok());
-        if let (Some(sum), Some(before)) = (sum, before.checked_sub(1).map(|at| most[at]))
-            && sum <= before
-        {
-            wrong.push((add.begun, format!("the counter reached {sum} after {before}")));
-        }
-    }
-    let last = deeds(run, COUNTER, "get").find(|get| get.who == FINISHER).and_then(Deed::fine);
-    match last.and_then(|count| count.parse::<i64>().ok()) {
-        Some(count) if (counted..=counted + unsure).contains(&count) => {}
-        Some(count) => {
-            let what = format!(
-                "the counter is at {count} after {counted} additions, and {unsure} unsure ones"
-            );
-            wrong.push((run.end, what));
-        }
-        None => wrong.push((run.end, "the counter's final value is unknown".to_owned())),
     }
     wrong
 }

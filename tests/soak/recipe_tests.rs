@@ -56,23 +56,96 @@ fn closed(mut files: Files, at: u64) -> Files {
 
 #[test]
 fn counts_that_are_lost_or_made_twice() {
-    // In the good run the counter is at 1.
-    let add = |from, to, came| (from, to, "counter add", came);
+    // In the good run this counter is at 1.
+    let add = |from, to, came| (from, to, "counter add one", came);
+    let get = |from, to, came| (from, to, "counter get one", came);
     let files = |came| two(&[add(7000, 7010, "ok 2")], &[add(7020, 7030, came)]);
-    rejected(&files("ok 3"), "the counter is at 1 after 3 additions");
-    rejected(&files("ok 2"), "reached 2 twice");
-    rejected(&files("ok 1"), "reached 1 after 2");
-    let unsure = two(&[add(7000, 7010, "failed ConnectionLoss x")], &[]);
-    accepted(&broken(unsure, 6900, 7100));
-    let change = (FINISH, "did ok 1", "did ok 2");
-    rejected(&doctored(&[change]), "the counter is at 2 after 1 additions, and 0 unsure");
-    rejected(&doctored(&[(FINISH, "did ok 1", "did nothing")]), "final value is unknown");
+    accepted(&files("ok 3"));
+    for wrong in ["ok 4", "ok 2", "ok 1"] {
+        rejected(&files(wrong), "the calls on counter one fit no order");
+    }
+    rejected(&two(&[add(7000, 7010, "ok 2")], &[get(7020, 7030, "ok 1")]), "fit no order");
+    // Other counters are other objects.
+    accepted(&two(&[add(7000, 7010, "ok 2")], &[(7020, 7030, "counter add two", "ok 1")]));
+    // An addition without a result is made once or not at all.
+    let unsure = add(7000, 7010, "failed ConnectionLoss x");
+    for (came, fits) in [("ok 1", true), ("ok 2", true), ("ok 3", false)] {
+        let files = broken(two(&[unsure, get(19000, 19010, came)], &[]), 6900, 7100);
+        if fits { accepted(&files) } else { rejected(&files, "fit no order") }
+    }
+    // One that reached no server is not made.
+    let in_vain = add(7000, 7010, "failed Connect x");
+    let files = broken(two(&[in_vain, get(19000, 19010, "ok 2")], &[]), 6900, 7100);
+    rejected(&files, "fit no order");
     // Overlapping additions may take effect in any order.
-    let files = two(&[add(7000, 7030, "ok 3")], &[add(7005, 7040, "ok 2")]);
-    let mut files = files;
-    let end = files[FINISH].replace("did ok 1", "did ok 3");
-    files.insert(FINISH.to_owned(), end);
-    accepted(&files);
+    accepted(&two(&[add(7000, 7030, "ok 3")], &[add(7005, 7040, "ok 2")]));
+}
+
+#[test]
+fn values_that_come_back_or_are_changed_twice() {
+    let wrong = "the calls on value v fit no order";
+    let create = (7000, 7010, "value create v a", "ok made");
+    let get = |from, to, came| (from, to, "value get v", came);
+    let delete = |from, to, came| (from, to, "value delete v", came);
+    accepted(&two(&[create, get(7020, 7030, "ok 0:a"), delete(7040, 7050, "ok deleted")], &[]));
+    rejected(&two(&[create], &[get(7020, 7030, "ok 0:b")]), wrong);
+    rejected(&two(&[create], &[get(7020, 7030, "ok none")]), wrong);
+    rejected(&two(&[create], &[(7020, 7030, "value create v b", "ok made")]), wrong);
+    accepted(&two(&[create], &[(7020, 7030, "value create v b", "ok exists")]));
+    rejected(&two(&[create], &[delete(7020, 7030, "ok none")]), wrong);
+    // A creation that took long, and was made a second time after others had deleted the node.
+    let long = (7000, 7300, "value create v a", "ok made");
+    let others = [get(7100, 7110, "ok 0:a"), delete(7120, 7130, "ok deleted")];
+    accepted(&two(&[long], &others));
+    rejected(&two(&[long, get(8000, 8010, "ok 0:a")], &others), wrong);
+    // A write of a version that the node has in another life.
+    let write = |to, came| (7020, to, "value write v b 0", came);
+    accepted(&two(&[create, write(7030, "ok 1")], &[get(7040, 7050, "ok 1:b")]));
+    accepted(&two(&[create, write(7030, "ok other")], &[(7015, 7018, "value set v c", "ok 1")]));
+    rejected(&two(&[create, write(7030, "ok other")], &[]), wrong);
+    let others = [
+        get(7100, 7110, "ok 1:b"),
+        delete(7120, 7130, "ok deleted"),
+        (7140, 7150, "value create v c", "ok made"),
+    ];
+    accepted(&two(&[create, write(7300, "ok 1")], &others));
+    rejected(&two(&[create, write(7300, "ok 1"), get(8000, 8010, "ok 1:b")], &others), wrong);
+    // A set that takes long may be sent again, over what others have set.
+    let set = |to, came| (7020, to, "value set v b", came);
+    let others = [get(7025, 7026, "ok 1:b"), (7027, 7028, "value write v c 1", "ok 2")];
+    accepted(&two(&[create, set(7300, "ok 3"), get(7600, 7610, "ok 3:b")], &others));
+    rejected(&two(&[create, set(7029, "ok 3"), get(7600, 7610, "ok 3:b")], &others), wrong);
+}
+
+#[test]
+fn a_queue_that_is_said_to_be_empty() {
+    let offer = (7000, 7010, "queue offer x", "ok done");
+    let take = |from, to, came| (from, to, "queue take", came);
+    let wrong = "the calls on queue x fit no order";
+    accepted(&two(&[offer, take(7100, 7110, "ok x")], &[take(7005, 7006, "nothing")]));
+    rejected(&two(&[offer, take(7100, 7110, "ok x")], &[take(7020, 7030, "nothing")]), wrong);
+    accepted(&two(&[offer, take(7100, 7110, "ok x")], &[take(7020, 7105, "nothing")]));
+    // Another call may have been taking it, or have taken it already.
+    let unsure = [offer, take(7015, 7025, "failed ConnectionLoss x"), take(7100, 7110, "ok x")];
+    accepted(&broken(two(&unsure, &[take(7027, 7030, "nothing")]), 6900, 7120));
+}
+
+#[test]
+fn a_leader_who_goes_on_after_the_next_one_has_begun() {
+    let term = |want, got, token: &str, claimed: u64| {
+        let asked = claimed + 1;
+        format!(
+            "{want} 0.0.0 want election lock -\n{got} 0.0.0 got {token} a1 /election/{token}\n\
+             {asked} 0.0.0 held {claimed}\n{asked} 0.0.0 release drop\n{asked} 0.0.0 released ok"
+        )
+    };
+    let led = |first: &str, second: &str| {
+        with(first, &second.replace(" 0.0.0 ", " 1.1.0 ").replace(" a1 ", " b2 "), "")
+    };
+    let first = term(7000, 7010, "T7", 7100);
+    accepted(&led(&first, &term(7020, 7200, "T8", 7300)));
+    rejected(&led(&first, &term(7020, 7050, "T8", 7300)), "the calls on election terms");
+    rejected(&led(&first, &term(7120, 7130, "T6", 7300)), "the calls on election terms");
 }
 
 #[test]
@@ -159,10 +232,12 @@ fn what_a_server_that_goes_has_acknowledged() {
         files.insert(NEMESIS.to_owned(), nemesis);
         files
     };
-    let forgotten = |deed, came| two(&[(7000, 7010, deed, came)], &[]);
-    for (deed, came) in [("counter add", "ok 2"), ("leased offer 0.0.1", "ok done")] {
-        assert!(!judge(&forgotten(deed, came)).violations.is_empty());
-        accepted(&goes(forgotten(deed, came)));
+    let counted =
+        [(7000, 7010, "counter add one", "ok 2"), (7600, 7610, "counter get one", "ok 1")];
+    let offered = [(7000, 7010, "leased offer 0.0.1", "ok done")];
+    for forgotten in [two(&counted, &[]), two(&offered, &[])] {
+        assert!(!judge(&forgotten).violations.is_empty());
+        accepted(&goes(forgotten));
     }
     let up = (7000, 7010, "barrier raise", "ok true");
     accepted(&goes(two(&[up], &[(7050, 7060, "barrier wait", "ok passed")])));

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use zklock::commit::Vote;
 use zklock::queue::LeasedItem;
+use zklock::value::Version;
+use zklock::znode::CreateMode;
 use zklock::{
     Barrier, Client, DistributedQueue, DoubleBarrier, ErrorKind, Group, PriorityQueue, Result,
-    SharedCounter, TwoPhaseCommit,
+    SharedCounter, SharedValue, TwoPhaseCommit,
 };
 
 use super::history::{Journal, Nanos, SECOND, Who, nanos, now, word};
@@ -18,8 +20,8 @@ use super::worker::{BASE, CONNECT};
 /// How long a call without its own limit may take: it ends when the connection is back, or the
 /// session is lost.
 const LONG: Duration = Duration::from_secs(30);
-/// A round of a two-phase commit is named by the time, in steps of this length, so that workers
-/// find the same one.
+/// A round of a two-phase commit, a value and a counter are named by the time, in steps of this length,
+/// so that workers find the same one.
 const ROUND: Nanos = 2 * SECOND;
 const PRIORITIES: u64 = 3;
 
@@ -28,6 +30,7 @@ pub(crate) fn base() -> String {
     format!("{BASE}/recipes")
 }
 
+pub(crate) const VALUE: &str = "value";
 pub(crate) const COUNTER: &str = "counter";
 pub(crate) const GROUP: &str = "group";
 pub(crate) const QUEUE: &str = "queue";
@@ -40,7 +43,6 @@ pub(crate) const COMMIT: &str = "commit";
 /// One of each recipe.
 pub(crate) struct Recipes {
     pub(crate) zk: Client,
-    pub(crate) counter: SharedCounter,
     group: Group,
     pub(crate) queue: DistributedQueue,
     pub(crate) leased: DistributedQueue,
@@ -54,7 +56,6 @@ impl Recipes {
         let base = base();
         Recipes {
             zk: zk.clone(),
-            counter: SharedCounter::new(zk, &base, COUNTER),
             group: Group::new(zk, &base, GROUP),
             queue: DistributedQueue::new(zk, &base, QUEUE),
             leased: DistributedQueue::new(zk, &base, LEASED),
@@ -119,9 +120,10 @@ impl Deeds {
 
     pub(crate) fn one(&mut self) {
         match self.rng.below(100) {
-            0..15 => self.count(),
-            15..25 => self.join(),
-            25..40 => self.hand_on(),
+            0..10 => self.count(),
+            10..25 => self.change(),
+            25..30 => self.join(),
+            30..40 => self.hand_on(),
             40..60 => self.lease(),
             60..75 => self.hand_on_by_priority(),
             75..90 => self.pass(),
@@ -142,8 +144,85 @@ impl Deeds {
         self.scribe.deed(deed, limit, about, || call(&self.recipes), say)
     }
 
-    fn count(&self) {
-        self.do_it("counter add", LONG, "", |on| on.counter.add(1), |sum| Some(sum.to_string()));
+    fn count(&mut self) {
+        let name = this_round();
+        let counter = SharedCounter::new(&self.recipes.zk, format!("{}/{COUNTER}", base()), &name);
+        let sum = |sum: &i64| Some(sum.to_string());
+        if self.rng.per_mille(200) {
+            self.do_it("counter get", CONNECT, &name, |_| counter.get(), sum);
+        } else {
+            self.do_it("counter add", LONG, &name, |_| counter.add(1), sum);
+        }
+    }
+
+    /// Reads or changes a value, which is a node that others create and delete.
+    fn change(&mut self) {
+        let (name, data) = (this_round(), self.item());
+        let about = format!("{name} {data}");
+        let value = SharedValue::new(&self.recipes.zk, format!("{}/{VALUE}", base()), &name);
+        let node = self.recipes.zk.znode(format!("{}/{VALUE}/{name}", base()));
+        let number = |version: &Version| version.number().to_string();
+        let made = |made: bool| if made { "made" } else { "exists" }.to_owned();
+        match self.rng.below(10) {
+            0 => {
+                // That there is a node, or none, is no failure.
+                let create = || match node.create_with_parents(CreateMode::Persistent, &*data) {
+                    Ok(_) => Ok(true),
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+                    Err(error) => Err(error),
+                };
+                self.do_it("value create", CONNECT, &about, |_| create(), |did| Some(made(*did)));
+            }
+            1 => {
+                let set = || value.set_if_absent(&*data).map(|version| version.is_some());
+                self.do_it("value create", CONNECT * 2, &about, |_| set(), |did| Some(made(*did)));
+            }
+            2..5 => {
+                let say = |found: &Option<zklock::value::Versioned>| {
+                    Some(found.as_ref().map_or("none".to_owned(), |found| {
+                        let data = String::from_utf8_lossy(found.data());
+                        format!("{}:{data}", number(&found.version()))
+                    }))
+                };
+                let found = self.do_it("value get", CONNECT, &name, |_| value.latest(), say);
+                let Some(Some(found)) = found else { return };
+                std::thread::sleep(self.rng.milliseconds(0, 20));
+                let about = format!("{about} {}", number(&found.version()));
+                let write = || value.compare_and_set(found.version(), &*data);
+                let say = |version: &Option<Version>| {
+                    Some(version.as_ref().map_or("other".to_owned(), number))
+                };
+                self.do_it("value write", CONNECT, &about, |_| write(), say);
+            }
+            5 => {
+                let write = || match node.write(&*data) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                    written => written.map(Some),
+                };
+                let say = |version: &Option<Version>| {
+                    Some(version.as_ref().map_or("none".to_owned(), number))
+                };
+                self.do_it("value write", CONNECT, &about, |_| write(), say);
+            }
+            6 => {
+                let set = || value.set(&*data);
+                self.do_it(
+                    "value set",
+                    CONNECT,
+                    &about,
+                    |_| set(),
+                    |version| Some(number(version)),
+                );
+            }
+            _ => {
+                let delete = || match node.delete() {
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok("none"),
+                    deleted => deleted.map(|()| "deleted"),
+                };
+                let say = |did: &&str| Some((*did).to_owned());
+                self.do_it("value delete", CONNECT, &name, |_| delete(), say);
+            }
+        }
     }
 
     fn join(&mut self) {
@@ -280,7 +359,7 @@ impl Deeds {
     /// Runs one round of a two-phase commit. It has two participants, the workers with even numbers
     /// and those with odd ones; either may decide, or both.
     fn commit(&mut self) {
-        let name = format!("round-{:010}", now() / ROUND);
+        let name = this_round();
         let participant = (self.scribe.who.slot % 2).to_string();
         let (yes, decides) = (self.rng.per_mille(900), self.rng.per_mille(600));
         let limit = self.rng.milliseconds(100, 1500);
@@ -329,6 +408,11 @@ impl Deeds {
             });
         }
     }
+}
+
+/// What the present round is named by.
+fn this_round() -> String {
+    format!("round-{:010}", now() / ROUND)
 }
 
 /// Until when something was certainly held: when `is_held` was called, if it returned true.

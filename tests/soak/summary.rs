@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::check::Verdict;
 use super::growth::Growth;
 use super::history::{Nanos, seconds};
+use super::linear::Judged;
 use super::model::{Came, Hold, Outcome, Run};
 
 pub(crate) fn summary(run: &Run, verdict: &Verdict) -> String {
@@ -192,6 +193,11 @@ fn losses(page: &mut Page, run: &Run) {
 }
 
 fn limits(page: &mut Page, run: &Run, verdict: &Verdict) {
+    let Judged { objects, calls, undecided } = verdict.judged;
+    page.line(
+        "histories",
+        format!("{calls} calls on {objects} objects, {undecided} of them undecided in time"),
+    );
     let waits = run.attempts.iter().filter_map(|one| Some(one.done? - one.want));
     page.line("longest wait", format!("{:.1} s", seconds(waits.max().unwrap_or_default())));
     let healthy: Nanos = run.healthy.iter().map(|(from, to)| to - from).sum();

@@ -14,7 +14,8 @@ use super::rng::Rng;
 
 /// The lock nodes: two mutexes, a read/write lock, a semaphore, the two locks of the multi-locks,
 /// and an election, which is checked as a lock.
-pub(crate) const NODES: [&str; 7] = ["a", "b", "readwrite", "semaphore", "one", "two", "election"];
+pub(crate) const NODES: [&str; 7] = ["a", "b", "readwrite", "semaphore", "one", "two", ELECTION];
+pub(crate) const ELECTION: &str = "election";
 /// The word in histories for a writer that becomes a reader.
 pub(crate) const DOWNGRADE: &str = "downgrade";
 

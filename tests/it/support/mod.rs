@@ -140,7 +140,7 @@ pub(crate) fn unanswered<T: Send>(
     meanwhile: impl FnOnce(),
 ) -> T {
     proxy.stall_reply(opcode);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let changed = scope.spawn(change);
         eventually(Duration::from_secs(15), "the change", has_taken_effect);
         proxy.refuse();
