@@ -197,7 +197,7 @@ impl Campaign<'_> {
     fn limit(&self, workload: &Workload) -> Duration {
         match workload.work {
             Work::Loop { .. } => self.options.limit + self.options.length * 2,
-            Work::Queue { .. } | Work::Hold { .. } => self.options.limit,
+            Work::Queue { .. } | Work::Hold { .. } | Work::Recipe { .. } => self.options.limit,
         }
     }
 

@@ -27,6 +27,7 @@ mod machine; // what processes use, and other load on the machine
 mod network; // a network between clients and server
 mod obey; // a worker's main loop: reads orders, and answers them
 mod options;
+mod our_recipes; // the recipes beside the locks
 mod ours; // a worker that uses our own locks
 mod plot;
 mod results; // medians and ratios

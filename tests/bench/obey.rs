@@ -69,6 +69,10 @@ pub(crate) trait Hand {
     fn hold(&mut self, _path: &str, _locks: usize) -> Outcome<Done> {
         Err("only zklock is measured with many locks that are held".into())
     }
+    /// Carries out operations of a recipe beside the locks.
+    fn recipe(&mut self, _recipe: &str, _path: &str, _count: usize) -> Outcome<Done> {
+        Err("bare frames have no recipes".into())
+    }
 }
 
 pub(crate) fn obey(mut hand: impl Hand) -> Outcome<()> {
@@ -106,6 +110,7 @@ fn carry_out(hand: &mut impl Hand, words: &[&str]) -> Outcome<Value> {
             hand.queue(path, waiters.parse()?, repeats.parse()?)?
         }
         ["hold", path, locks] => hand.hold(path, locks.parse()?)?,
+        ["recipe", recipe, path, count] => hand.recipe(recipe, path, count.parse()?)?,
         _ => return Err(format!("unknown order: {words:?}").into()),
     };
     let Done { operations, time, waits } = done;

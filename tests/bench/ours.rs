@@ -10,6 +10,7 @@ use zklock::{Client, DistributedLock, HandOver, LockGuard};
 
 use super::contestant::Contestant;
 use super::obey::{Done, Hand, Outcome, Waits};
+use super::our_recipes;
 use super::support::raw::Raw;
 use super::support::transport::Transport;
 
@@ -138,6 +139,10 @@ impl Hand for Ours {
         }
         onlooker.close()?;
         Ok(done)
+    }
+
+    fn recipe(&mut self, recipe: &str, path: &str, count: usize) -> Outcome<Done> {
+        our_recipes::perform(&self.clients, recipe, path, count)
     }
 
     fn hold(&mut self, path: &str, locks: usize) -> Outcome<Done> {

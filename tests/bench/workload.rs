@@ -40,6 +40,7 @@ pub(crate) enum Group {
     Network,
     Queued,
     Held,
+    Recipes,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,8 @@ pub(crate) enum Work {
     Queue { waiters: usize, clients: usize, repeats: usize },
     /// One thread of one client acquires many locks, and holds them all.
     Hold { locks: usize },
+    /// Clients carry out so many operations of a recipe beside the locks.
+    Recipe { recipe: &'static str, clients: usize, count: usize },
 }
 
 const fn threads(threads: usize) -> Work {
@@ -62,10 +65,14 @@ const PROCESSES: &[Contestant] =
 const FAR: &[Contestant] = &[Zklock, Curator, Kazoo, ZookeeperClient, Raw, RawUnwaited];
 const QUEUED: &[Contestant] = &[Zklock, ZklockOff, Curator, Kazoo, ZookeeperClient, Raw];
 
+const CLIENTS: &[Contestant] = &[Zklock, Curator, Kazoo];
+/// Curator has no queue whose items are leased one by one.
+const WITH_LEASES: &[Contestant] = &[Zklock, Kazoo];
+
 /// One way, so that a round trip takes 1 ms.
 const HALF_MS: Option<Duration> = Some(Duration::from_micros(500));
 
-pub(crate) const ALL: [Workload; 16] = [
+pub(crate) const ALL: [Workload; 22] = [
     Workload {
         name: "one",
         what: "1 thread, 1 lock",
@@ -245,6 +252,66 @@ pub(crate) const ALL: [Workload; 16] = [
         work: Work::Hold { locks: 10_000 },
         contestants: &[Zklock],
     },
+    Workload {
+        name: "recipe-take",
+        what: "3,000 items, which 30 clients offer and then take",
+        group: Group::Recipes,
+        server: WithoutFsync,
+        network: None,
+        processes: 1,
+        work: Work::Recipe { recipe: "take", clients: 30, count: 3000 },
+        contestants: CLIENTS,
+    },
+    Workload {
+        name: "recipe-lease",
+        what: "1,000 items, which 10 clients offer, and then lease and acknowledge",
+        group: Group::Recipes,
+        server: WithoutFsync,
+        network: None,
+        processes: 1,
+        work: Work::Recipe { recipe: "lease", clients: 10, count: 1000 },
+        contestants: WITH_LEASES,
+    },
+    Workload {
+        name: "recipe-meet",
+        what: "a double barrier, which 50 threads of 10 clients enter and leave",
+        group: Group::Recipes,
+        server: WithoutFsync,
+        network: None,
+        processes: 1,
+        work: Work::Recipe { recipe: "meet", clients: 10, count: 50 },
+        contestants: CLIENTS,
+    },
+    Workload {
+        name: "recipe-add",
+        what: "320 additions to a counter by 16 clients",
+        group: Group::Recipes,
+        server: WithoutFsync,
+        network: None,
+        processes: 1,
+        work: Work::Recipe { recipe: "add", clients: 16, count: 320 },
+        contestants: CLIENTS,
+    },
+    Workload {
+        name: "recipe-join",
+        what: "200 members, which join a group by 10 clients",
+        group: Group::Recipes,
+        server: WithoutFsync,
+        network: None,
+        processes: 1,
+        work: Work::Recipe { recipe: "join", clients: 10, count: 200 },
+        contestants: CLIENTS,
+    },
+    Workload {
+        name: "recipe-permits",
+        what: "a semaphore of 3 permits, which 100 threads of 10 clients acquire and release",
+        group: Group::Recipes,
+        server: WithoutFsync,
+        network: None,
+        processes: 1,
+        work: Work::Recipe { recipe: "permits", clients: 10, count: 100 },
+        contestants: CLIENTS,
+    },
 ];
 
 impl Workload {
@@ -261,7 +328,7 @@ impl Workload {
     pub(crate) fn clients(&self) -> usize {
         match self.work {
             Work::Loop { .. } | Work::Hold { .. } => 1,
-            Work::Queue { clients, .. } => clients,
+            Work::Queue { clients, .. } | Work::Recipe { clients, .. } => clients,
         }
     }
 
@@ -273,6 +340,7 @@ impl Workload {
             }
             Work::Queue { waiters, repeats, .. } => format!("queue {path} {waiters} {repeats}"),
             Work::Hold { locks } => format!("hold {path} {locks}"),
+            Work::Recipe { recipe, count, .. } => format!("recipe {recipe} {path} {count}"),
         }
     }
 
@@ -282,6 +350,9 @@ impl Workload {
             Work::Loop { .. } => self.order(path, length),
             Work::Queue { waiters, .. } => format!("queue {path} {} 1", waiters.min(100)),
             Work::Hold { .. } => format!("hold {path} 100"),
+            Work::Recipe { recipe, count, .. } => {
+                format!("recipe {recipe} {path} {}", count.min(50))
+            }
         }
     }
 }

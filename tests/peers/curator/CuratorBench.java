@@ -8,9 +8,15 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.atomic.DistributedAtomicLong;
+import org.apache.curator.framework.recipes.barriers.DistributedDoubleBarrier;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.nodes.GroupMember;
+import org.apache.curator.framework.recipes.queue.SimpleDistributedQueue;
 import org.apache.curator.retry.RetryNTimes;
 
 /** Acquires locks as often as Curator can. ../README.md lists the orders. */
@@ -64,6 +70,8 @@ final class CuratorBench {
                         Long.parseLong(words[4]));
             case "queue":
                 return queue(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]));
+            case "recipe":
+                return recipe(words[1], words[2], Integer.parseInt(words[3]));
             default:
                 throw new IllegalArgumentException(words[0]);
         }
@@ -179,6 +187,90 @@ final class CuratorBench {
             nanos += System.nanoTime() - begin;
         }
         return said((long) waiters * repeats, nanos);
+    }
+
+    private interface Share {
+        void run(int own) throws Exception;
+    }
+
+    /** Runs so many threads, and returns how long the last one took. */
+    private long together(int threads, Share share) throws Exception {
+        long begin = System.nanoTime();
+        List<Thread> working = new ArrayList<>();
+        for (int index = 0; index < threads; index++) {
+            int own = index;
+            working.add(spawn(() -> share.run(own)));
+        }
+        for (Thread thread : working) {
+            thread.join();
+        }
+        return System.nanoTime() - begin;
+    }
+
+    private String recipe(String recipe, String path, int count) throws Exception {
+        int size = clients.size();
+        switch (recipe) {
+            case "take": {
+                List<SimpleDistributedQueue> queues = new ArrayList<>();
+                for (CuratorFramework client : clients) {
+                    queues.add(new SimpleDistributedQueue(client, path));
+                }
+                together(size, own -> {
+                    for (int item = own; item < count; item += size) {
+                        queues.get(own).offer(Integer.toString(item).getBytes());
+                    }
+                });
+                AtomicInteger taken = new AtomicInteger();
+                return said(count, together(size, own -> {
+                    while (taken.get() < count) {
+                        if (queues.get(own).poll(200, TimeUnit.MILLISECONDS) != null) {
+                            taken.incrementAndGet();
+                        }
+                    }
+                }));
+            }
+            case "meet":
+                return said(count, together(count, own -> {
+                    DistributedDoubleBarrier barrier =
+                            new DistributedDoubleBarrier(clients.get(own % size), path, count);
+                    barrier.enter();
+                    barrier.leave();
+                }));
+            case "add":
+                return said(count, together(size, own -> {
+                    DistributedAtomicLong counter =
+                            new DistributedAtomicLong(clients.get(own), path, new RetryNTimes(10, 10));
+                    for (int add = own; add < count; add += size) {
+                        // It gives up after some attempts.
+                        while (!counter.increment().succeeded()) {
+                        }
+                    }
+                }));
+            case "join": {
+                List<GroupMember> members = new ArrayList<>();
+                long begin = System.nanoTime();
+                for (int own = 0; own < count; own++) {
+                    GroupMember member = new GroupMember(clients.get(own % size), path, "member-" + own);
+                    member.start();
+                    members.add(member);
+                }
+                // It joins in the background, and each member keeps a list of all.
+                while (members.get(0).getCurrentMembers().size() < count) {
+                    Thread.sleep(5);
+                }
+                long nanos = System.nanoTime() - begin;
+                members.forEach(GroupMember::close);
+                return said(count, nanos);
+            }
+            case "permits":
+                return said(count, together(count, own -> {
+                    InterProcessSemaphoreV2 semaphore =
+                            new InterProcessSemaphoreV2(clients.get(own % size), path, 3);
+                    semaphore.returnLease(semaphore.acquire());
+                }));
+            default:
+                throw new IllegalArgumentException(recipe);
+        }
     }
 
     private String said(long operations, long nanos) throws Exception {

@@ -8,7 +8,11 @@ import threading
 import time
 
 from kazoo.client import KazooClient
-from kazoo.recipe.lock import Lock
+from kazoo.recipe.barrier import DoubleBarrier
+from kazoo.recipe.counter import Counter
+from kazoo.recipe.lock import Lock, Semaphore
+from kazoo.recipe.party import Party
+from kazoo.recipe.queue import LockingQueue, Queue
 
 SESSION = 30
 WAITS = 2000
@@ -38,6 +42,9 @@ class Bench:
         if order == "queue":
             path, waiters, repeats = words
             return self.queue(path, int(waiters), int(repeats))
+        if order == "recipe":
+            recipe, path, count = words
+            return self.recipe(recipe, path, int(count))
         raise ValueError(order)
 
     def connect(self, hosts, count):
@@ -118,6 +125,78 @@ class Bench:
                 thread.join()
             seconds += time.monotonic() - begin
         return self.said(waiters * repeats, seconds)
+
+    def together(self, threads, work):
+        begin = time.monotonic()
+        working = [self.spawn(work, own) for own in range(threads)]
+        for thread in working:
+            thread.join()
+        return time.monotonic() - begin
+
+    def recipe(self, recipe, path, count):
+        clients = self.clients
+
+        def of(own):
+            return clients[own % len(clients)]
+
+        def shares(own):
+            return range(own, count, len(clients))
+
+        if recipe in ("take", "lease"):
+            make = Queue if recipe == "take" else LockingQueue
+            queues = [make(client, path) for client in clients]
+
+            def offer(own):
+                for item in shares(own):
+                    queues[own].put(str(item).encode())
+
+            self.together(len(queues), offer)
+            left = list(range(count))
+
+            def take(own):
+                while left:
+                    if recipe == "take":
+                        if queues[own].get() is not None:
+                            left.pop()
+                    elif queues[own].get(0.2) is not None and queues[own].consume():
+                        left.pop()
+
+            return self.said(count, self.together(len(queues), take))
+        if recipe == "meet":
+
+            def meet(own):
+                barrier = DoubleBarrier(of(own), path, count, f"own-{own}")
+                barrier.enter()
+                barrier.leave()
+
+            return self.said(count, self.together(count, meet))
+        if recipe == "add":
+
+            def add(own):
+                counter = Counter(of(own), path)
+                for _ in shares(own):
+                    counter += 1
+
+            return self.said(count, self.together(len(clients), add))
+        if recipe == "join":
+            begin = time.monotonic()
+            parties = [Party(of(own), path, f"member-{own}") for own in range(count)]
+            for party in parties:
+                party.join()
+            if len(list(parties[0])) != count:
+                sys.exit("a member is missing")
+            seconds = time.monotonic() - begin
+            for party in parties:
+                party.leave()
+            return self.said(count, seconds)
+        if recipe == "permits":
+
+            def acquire(own):
+                with Semaphore(of(own), path, max_leases=3):
+                    pass
+
+            return self.said(count, self.together(count, acquire))
+        raise ValueError(recipe)
 
     def said(self, operations, seconds):
         if self.failed:
