@@ -129,14 +129,15 @@ impl<T: Clone + Send + 'static> Changes<T> {
 
     /// Whether what the last call returned still holds, as far as the connected server knows.
     ///
-    /// False before the first call, after a change that the next call will return, and without a
+    /// False before the first call, in a forked child, after a change that the next call will return, and without a
     /// connection: what was returned last may be out of date then. Sends no request; a broken
     /// connection is noticed after a third of the session timeout at the latest.
     pub fn is_current(&self) -> bool {
-        self.observation.is_current()
+        !self.client.core().is_elsewhere() && self.observation.is_current()
     }
 
     fn next_by(&mut self, wait: &Wait, waits: bool) -> Result<Option<T>> {
+        self.client.core().check_process()?;
         let node = self.node.clone()?;
         let (whole, look) = (self.client.core().whole(&node), Arc::clone(&self.look));
         let look = move |view: &mut View<'_>| look(view, &whole);

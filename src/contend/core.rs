@@ -159,8 +159,8 @@ pub(crate) struct Acquisition {
     fresh: Box<dyn FnMut() -> Guid + Send>,
     session: i64,
     own: Option<Own>,
-    /// The list that was judged last.
-    seen: Option<Names>,
+    /// What the list that was judged last has shown, without the list: thousands may wait in one process.
+    seen: Option<Seen>,
     /// All attempts of this call and session that had no answer.
     doubtful: Vec<Guid>,
     /// Whether it is not known yet if the last of them made a node.
@@ -214,6 +214,33 @@ impl Listing {
         }
         let stays = |name: &&str| *name == own || self.leaving.iter().all(|left| left != name);
         self.children.iter().filter(stays).collect()
+    }
+}
+
+/// Who was there, from one contender's place.
+struct Seen {
+    /// How many were ahead.
+    ahead: usize,
+    /// The first of them.
+    first: Option<String>,
+    are_behind: bool,
+}
+
+impl Seen {
+    fn by(own: &str, children: &Names) -> Option<Seen> {
+        let mine = Ticket::parse(own)?;
+        let mut seen = Seen { ahead: 0, first: None, are_behind: false };
+        let mut first: Option<Ticket<'_>> = None;
+        for one in children.iter().filter_map(Ticket::parse) {
+            if one < mine {
+                seen.ahead += 1;
+                first = Some(first.map_or(one.clone(), |first| first.min(one)));
+            } else {
+                seen.are_behind |= one > mine;
+            }
+        }
+        seen.first = first.map(|first| first.name().to_owned());
+        Some(seen)
     }
 }
 
@@ -298,10 +325,8 @@ impl Acquisition {
 
     /// How many contenders were ahead, and which one was the first, when a list was judged last.
     pub(crate) fn ahead(&self) -> (usize, Option<String>) {
-        let (Some(own), Some(seen)) = (&self.own, &self.seen) else { return (0, None) };
-        let Some(mine) = Ticket::parse(&own.name) else { return (0, None) };
-        let ahead = || seen.iter().filter_map(Ticket::parse).filter(|one| *one < mine);
-        (ahead().count(), ahead().min().map(|first| first.name().to_owned()))
+        let seen = self.seen.as_ref().filter(|_| self.own.is_some());
+        seen.map_or((0, None), |seen| (seen.ahead, seen.first.clone()))
     }
 
     /// Goes on for another call, which waits for others if `patient`.
@@ -395,7 +420,7 @@ impl Acquisition {
         if let Some(name) = doubtful {
             return Action::Delete { name };
         }
-        self.seen = Some(listing.children.clone());
+        self.seen = Seen::by(&own.name, &listing.children);
         let judged = listing.judged(&own.name);
         let verdict = self.rule.decide(&own.name, &judged);
         self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));
@@ -450,11 +475,8 @@ impl Acquisition {
     /// Admitted, because all that were ahead are gone.
     fn succeed(&self) -> Action {
         let (Some(own), Some(seen)) = (&self.own, &self.seen) else { return self.look() };
-        let (Some(czxid), Some(mine)) = (own.czxid, Ticket::parse(&own.name)) else {
-            return self.look();
-        };
-        let are_behind = seen.iter().filter_map(Ticket::parse).any(|one| one > mine);
-        let contested = are_behind.then_some(true);
+        let Some(czxid) = own.czxid else { return self.look() };
+        let contested = seen.are_behind.then_some(true);
         Action::Hold(GrantedNode { name: own.name.clone(), czxid, contested })
     }
 

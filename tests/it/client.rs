@@ -441,6 +441,8 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
     let guard = lock.lock().unwrap();
     let unlocked = mutex(&zk, &site.base, "c").lock().unwrap();
     let member = Group::new(&zk, &site.base, "group").join("me", "").unwrap();
+    let mut members = Group::new(&zk, &site.base, "group").observe();
+    assert!(members.latest().unwrap().len() == 1 && members.is_current());
     let child = match fork::fork().unwrap() {
         fork::Fork::Child => {
             let is_closed = |error: Option<Error>| {
@@ -455,6 +457,10 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
                 && is_closed(unlocked.unlock().err())
                 && !member.is_member()
                 && is_closed(member.leave().err())
+                && !members.is_current()
+                && is_closed(members.latest().err())
+                && is_closed(members.next_within(LONG).err())
+                && is_closed(members.next().and_then(Result::err))
                 && zk.state() == SessionState::Closed;
             drop((guard, lock, zk));
             std::process::exit(if is_as_promised { 0 } else { 1 });
