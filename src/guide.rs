@@ -44,7 +44,7 @@
 //! | releases, leaving, acknowledging | repeated until it is certain, or the session has ended |
 //! | [`SharedValue::set`](crate::SharedValue::set) | repeated, perhaps over what another client has set meanwhile |
 //! | [`Barrier::raise`](crate::Barrier::raise), [`lift`](crate::Barrier::lift), [`TwoPhaseCommit::begin`](crate::TwoPhaseCommit::begin), votes and decisions | checked, as far as possible; otherwise `ConnectionLoss` |
-//! | [`DistributedQueue::take`](crate::DistributedQueue::take) | looked for; if the item is gone, `ConnectionLoss`, whose path is the item's |
+//! | [`DistributedQueue::take`](crate::DistributedQueue::take) | looked for; if the item is gone, `ConnectionLoss`, whose path is the item's. The same if the time is over before the reply: then the next call returns the item, or `late_items` |
 //! | [`SharedValue::compare_and_set`](crate::SharedValue::compare_and_set), `update`, [`SharedCounter::add`](crate::SharedCounter::add) | looked for, and repeated if it was certainly not made; `ConnectionLoss` if this call or another client may have changed the value meanwhile |
 //! | [`Znode::write_if_unchanged`](crate::Znode::write_if_unchanged) | the same |
 //! | [`SharedValue::set_if_absent`](crate::SharedValue::set_if_absent), [`Znode::create`](crate::Znode::create) of a node without a number | looked for, and repeated if nothing was created or deleted below its parent; otherwise `ConnectionLoss` |
@@ -65,6 +65,8 @@
 //! does so only if a server said during this call that others hold the lock or that the queue is
 //! empty, or if another thread of this process holds the lock. If no server answered in time, the
 //! call fails with `Connect` at the same moment. So a job never takes an outage for another holder.
+//! A call that takes or leases an item also returns `None` if a server has answered it, the client is
+//! connected, and the time was over before the call had got an item.
 //!
 //! # What ends every wait
 //!

@@ -7,6 +7,7 @@ mod change_once;
 pub(crate) mod create_options;
 pub(crate) mod double_barrier;
 pub(crate) mod election;
+mod generation;
 pub(crate) mod group;
 mod lock_config;
 pub(crate) mod multi;

@@ -18,7 +18,8 @@ use crate::session::wait::Wait;
 /// # Order
 ///
 /// No item is taken while there is another one that comes before it and whose offer had returned
-/// when the taking call began, or last woke up.
+/// when the taking call began, or last woke up. Except that what came too late for an earlier call of
+/// this client is returned first, whatever its priority.
 ///
 /// # Costs
 ///
@@ -107,6 +108,16 @@ impl PriorityQueue {
     pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
         let wait = wait.into();
         insist_within(&wait, || self.items.take(Search::waiting(&wait)))
+    }
+
+    /// Returns the items that this client has taken too late for the calls that had asked for them,
+    /// as [`DistributedQueue::late_items`](crate::DistributedQueue::late_items).
+    ///
+    /// # Errors
+    ///
+    /// As [`DistributedQueue::late_items`](crate::DistributedQueue::late_items).
+    pub fn late_items(&self) -> Result<Vec<Vec<u8>>> {
+        self.items.late_items()
     }
 
     /// Reads the first item. Others may take it at any time.

@@ -6,7 +6,6 @@ use std::mem;
 use std::sync::Arc;
 
 use super::notify::{Signal, Signals, Subscription};
-use crate::error::Result;
 use crate::logging;
 use crate::path;
 use crate::rt::Mutex;
@@ -14,18 +13,18 @@ use crate::rt::Mutex;
 /// The late items of each queue, by the path that the queue's item nodes begin with.
 #[derive(Default)]
 pub(crate) struct LateItems {
-    kept: Mutex<BTreeMap<String, VecDeque<Result<Vec<u8>>>>>,
+    kept: Mutex<BTreeMap<String, VecDeque<Vec<u8>>>>,
     arrivals: Arc<Signals>,
 }
 
 impl LateItems {
-    pub(crate) fn put(&self, prefix: &str, came: Result<Vec<u8>>) {
+    pub(crate) fn put(&self, prefix: &str, came: Vec<u8>) {
         self.kept.lock().entry(prefix.to_owned()).or_default().push_back(came);
         self.arrivals.tell();
     }
 
     /// Takes the item that came first.
-    pub(crate) fn take(&self, prefix: &str) -> Option<Result<Vec<u8>>> {
+    pub(crate) fn take(&self, prefix: &str) -> Option<Vec<u8>> {
         let mut kept = self.kept.lock();
         let came = kept.get_mut(prefix)?.pop_front();
         if kept.get(prefix).is_some_and(VecDeque::is_empty) {
@@ -47,15 +46,13 @@ impl LateItems {
 impl Drop for LateItems {
     fn drop(&mut self) {
         for (prefix, came) in mem::take(&mut *self.kept.lock()) {
-            let lost = came.iter().filter(|came| came.is_ok()).count();
-            if lost > 0 {
-                logging::warning!(
-                    target: "zklock::queue",
-                    "queue {:?}: {lost} items are lost: they were taken after their calls had timed \
-                     out, and this client has not taken from the queue since",
-                    path::parent(&prefix)
-                );
-            }
+            logging::warning!(
+                target: "zklock::queue",
+                "queue {:?}: {} items are lost: they were taken after their calls had timed out, and \
+                 this client has neither taken from the queue since nor called `late_items`",
+                path::parent(&prefix),
+                came.len()
+            );
         }
     }
 }
@@ -71,13 +68,13 @@ mod tests {
         assert!(!late.has("/q/qn-") && late.take("/q/qn-").is_none());
         let _bell = late.subscribe(Waiter::new().bell());
         for data in ["a", "b"] {
-            late.put("/q/qn-", Ok(data.into()));
+            late.put("/q/qn-", data.into());
         }
         assert!(late.has("/q/qn-") && !late.has("/p/qn-") && late.take("/p/qn-").is_none());
-        assert_eq!(late.take("/q/qn-").unwrap().unwrap(), b"a");
-        assert_eq!(late.take("/q/qn-").unwrap().unwrap(), b"b");
+        assert_eq!(late.take("/q/qn-").unwrap(), b"a");
+        assert_eq!(late.take("/q/qn-").unwrap(), b"b");
         assert!(!late.has("/q/qn-") && late.take("/q/qn-").is_none());
         // An item that no call takes does no harm.
-        late.put("/q/qn-", Ok(Vec::new()));
+        late.put("/q/qn-", Vec::new());
     }
 }

@@ -1,5 +1,6 @@
 //! Queues: scenarios 79 and 80, and the documented guarantees on how often an item is delivered.
 
+mod crowd;
 mod late;
 mod leased;
 mod storm;
@@ -306,6 +307,33 @@ fn who_waits_is_told_of_an_item_and_of_a_cancel_and_keeps_to_its_time() {
     assert_eq!(kind(queue.take()), ErrorKind::Closed);
     assert_eq!(kind(queue.offer("x")), ErrorKind::Closed);
     drop(queue);
+    site.finish([zk]);
+}
+
+#[test]
+fn a_wait_of_no_time_is_a_try() {
+    skip_without_zookeeper!();
+    let site = Site::shared("queue-zero");
+    let zk = site.client();
+    let (queue, jobs) = (queue(&zk, &site), PriorityQueue::new(&zk, &site.base, "p"));
+    // On a busy machine 50 ms may be too short for one of them.
+    let tries = |what: &str, get: &dyn Fn() -> zklock::Result<bool>| {
+        eventually(SOON, what, || get().is_ok_and(|got| got));
+    };
+    for _ in 0..3 {
+        queue.offer("a").unwrap();
+        tries("the item", &|| Ok(queue.take_within(Duration::ZERO)?.is_some()));
+        jobs.offer(7, "b").unwrap();
+        tries("the job", &|| Ok(jobs.take_within(Duration::ZERO)?.is_some()));
+        queue.offer("a").unwrap();
+        tries("the lease", &|| match queue.lease_within(Duration::ZERO)? {
+            Some(item) => item.ack().map(|()| true),
+            None => Ok(false),
+        });
+        tries("the empty queue", &|| Ok(queue.take_within(Duration::ZERO)?.is_none()));
+        tries("no more jobs", &|| Ok(jobs.take_within(Duration::ZERO)?.is_none()));
+    }
+    drop((queue, jobs));
     site.finish([zk]);
 }
 
@@ -695,7 +723,7 @@ fn what_comes_too_late_for_one_call_is_for_the_next() {
     proxy.reset_counts();
     proxy.stall_reply(opcode::DELETE);
     let begin = Stopwatch::start();
-    assert!(got_nothing(queue.take_within(Duration::from_millis(300))));
+    late::assert_late(queue.take_within(Duration::from_millis(300)));
     assert!(begin.took().within(Duration::from_secs(5)));
     assert!(proxy.wait_for_request(opcode::DELETE, SOON));
     let waits = {
@@ -884,6 +912,36 @@ fn children_of_another_kind_are_ignored_with_one_warning() {
     site.finish([zk]);
 }
 
+#[test]
+fn an_item_with_children_that_are_no_leases_is_warned_of_once() {
+    skip_without_zookeeper!();
+    skip_unless_alone!();
+    let site = Site::shared("queue-blocked");
+    let zk = site.client();
+    let logs = logs(LevelFilter::Warn);
+    let queue = queue(&zk, &site);
+    let item = intrude(&site, "qn-", b"blocked");
+    site.raw().create(&format!("{item}/note"), b"", Kind::Persistent).unwrap();
+    for _ in 0..2 {
+        assert_eq!(queue.try_take().unwrap(), None);
+        assert!(queue.try_lease().unwrap().is_none());
+    }
+    let warnings = logs.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains(&item) && warnings[0].contains("no leases"), "{warnings:?}");
+    // A lease is nothing to warn of.
+    site.raw().delete(&format!("{item}/note")).unwrap();
+    queue.offer("b").unwrap();
+    let leased = queue.lease().unwrap();
+    let other = self::queue(&zk, &site);
+    assert_eq!(other.try_take().unwrap(), Some(b"b".to_vec()));
+    assert_eq!(other.try_take().unwrap(), None);
+    assert_eq!(logs.warnings().len(), 1, "{:?}", logs.warnings());
+    leased.ack().unwrap();
+    drop((queue, other));
+    site.finish([zk]);
+}
+
 /// Makes an item in the queue's node that only its maker may read or delete.
 fn hide(raw: &mut Raw, site: &Site, prefix: &str) -> String {
     raw.create_all(&format!("{}/q", site.base)).unwrap();
@@ -1011,6 +1069,24 @@ fn s44_a_number_at_the_end_is_not_offered_and_the_numbers_start_anew() {
     site.finish([zk]);
 }
 
+/// No server gives such a number, so another program has made the node.
+#[test]
+fn a_negative_number_that_no_server_gives_is_no_item() {
+    skip_without_zookeeper!();
+    let site = Site::shared("queue-negative");
+    let zk = site.client();
+    let queue = queue(&zk, &site);
+    queue.offer("a").unwrap();
+    site.raw().create(&format!("{}/q/qn--000000001", site.base), b"", Kind::Persistent).unwrap();
+    assert_eq!(queue.len().unwrap(), 1);
+    assert_eq!(queue.take().unwrap(), b"a");
+    assert_eq!(queue.try_take().unwrap(), None);
+    assert!(queue.try_lease().unwrap().is_none());
+    assert!(got_nothing(queue.take_within(BRIEF)));
+    drop(queue);
+    site.finish([zk]);
+}
+
 #[test]
 fn s44_items_beyond_the_last_number_are_not_put_in_any_order() {
     skip_without_zookeeper!();
@@ -1023,8 +1099,15 @@ fn s44_items_beyond_the_last_number_are_not_put_in_any_order() {
     raw.create(&format!("{}/q/qn-2147483647", site.base), b"second", Kind::Persistent).unwrap();
     assert_eq!(queue.take().unwrap(), b"first");
     assert_eq!(queue.take().unwrap(), b"second");
-    for refused in [kind(queue.take()), kind(queue.try_take()), kind(queue.lease())] {
-        assert_eq!(refused, ErrorKind::SequenceExhausted);
+    let refused = [
+        queue.take().unwrap_err(),
+        queue.try_take().unwrap_err(),
+        queue.lease().map(drop).unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
+        assert_eq!(error.path().map(last), Some("qn--2147483648"));
+        assert!(error.to_string().contains("delete it"), "{error}");
     }
     assert_eq!(queue.peek().unwrap(), None);
     raw.delete(&format!("{}/q/qn--2147483648", site.base)).unwrap();

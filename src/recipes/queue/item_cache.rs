@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::item_names::{Item, Layout};
+use crate::recipes::generation::Generation;
 use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::connection::{Names, Stat};
 use crate::session::notify::{Signal, Signals, Subscription};
@@ -15,6 +16,17 @@ use crate::session::session::Session;
 
 /// How long, at most, until a leased item that was passed over is checked again.
 const RECHECK_AFTER: Duration = Duration::from_secs(1);
+
+/// Among how many items, at most, a call chooses that competes with other consumers.
+const MOST_SPREAD: usize = 1 << 10;
+
+/// How long a call that was woken lets other consumers go first, after the first loss: so long, or so
+/// many times as long as a list took, as getting an item takes some round trips.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const PAUSE_IN_TRIPS: u32 = 5;
+/// By how much repeated losses make that longer, and how long it is at most.
+const MOST_PAUSES: u32 = 4;
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// See the module.
 pub(crate) struct ItemCache {
@@ -44,6 +56,50 @@ struct CachedItems {
     due: Option<Instant>,
     /// Items that this client may not read.
     hidden: BTreeSet<Item>,
+    rivals: Rivals,
+    /// Whether this value has got an item since the items were last listed with a watch.
+    has_got: bool,
+    /// When a call that the list's watch has woken is to list again.
+    look_at: Option<Instant>,
+}
+
+/// How much the consumers with other caches were in the way lately.
+struct Rivals {
+    /// Among how many of the first items a call chooses, so that not all want the same one.
+    spread: usize,
+    /// How many of the first pauses a call that is woken lets others go first: most of them are woken
+    /// in vain, and then need no more than a list.
+    pauses: u32,
+    /// How long the latest list took.
+    trip: Duration,
+}
+
+impl Default for Rivals {
+    fn default() -> Rivals {
+        Rivals { spread: 1, pauses: 0, trip: Duration::ZERO }
+    }
+}
+
+impl Rivals {
+    /// Notes that others took or leased an item before this value could.
+    fn lost(&mut self) {
+        self.spread = (self.spread * 2).min(MOST_SPREAD);
+        self.woken_in_vain();
+    }
+
+    fn woken_in_vain(&mut self) {
+        self.pauses = (self.pauses * 2).clamp(1, MOST_PAUSES);
+    }
+
+    fn pause(&self) -> Duration {
+        let first = FIRST_PAUSE.max(self.trip * PAUSE_IN_TRIPS);
+        (first * self.pauses).min(LONGEST_PAUSE)
+    }
+
+    fn got(&mut self) {
+        self.spread = (self.spread / 2).max(1);
+        self.pauses /= 2;
+    }
 }
 
 /// What a check of an item has shown.
@@ -67,22 +123,6 @@ pub(crate) struct SeenOn {
 pub(crate) struct ItemWatch {
     fired: Arc<AtomicBool>,
     _subscription: Subscription,
-}
-
-/// Identifies all items created so far: as long as it stays the same, there are no new ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Generation {
-    queue: i64,
-    made: i32,
-}
-
-impl Generation {
-    pub(crate) fn of(queue: &Stat) -> Generation {
-        // Changes = created + deleted, and children = created - deleted: the sum is twice the
-        // number created.
-        let twice = queue.child_changes.wrapping_add(queue.children);
-        Generation { queue: queue.czxid, made: twice }
-    }
 }
 
 impl SeenOn {
@@ -135,16 +175,55 @@ impl ItemCache {
             || kept.leased.values().any(ItemWatch::has_fired)
     }
 
-    /// Reserves the first item that is known to be waiting.
+    /// Reserves the first item that is known to be waiting, or one of the first ones if other
+    /// consumers compete for them.
     pub(crate) fn claim(self: &Arc<Self>, on: &SeenOn) -> Option<Arc<Reservation>> {
         let mut kept = self.kept.lock();
         kept.look_after_leases(on);
-        let item = kept.waiting.pop_first()?;
+        let item = kept.choose(self.layout)?;
+        kept.waiting.remove(&item);
         kept.claimed.insert(item.clone());
         let listed_at = kept.listed_at;
         drop(kept);
         let cache = Arc::clone(self);
         Some(Arc::new(Reservation { cache, item, listed_at, over: AtomicBool::new(false) }))
+    }
+
+    /// Whether calls choose among several items, as other consumers compete for them.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.kept.lock().rivals.spread > 1
+    }
+
+    /// Notes that another consumer was faster.
+    pub(crate) fn note_lost(&self) {
+        self.kept.lock().rivals.lost();
+    }
+
+    /// Notes how long a list took.
+    pub(crate) fn note_trip(&self, trip: Duration) {
+        self.kept.lock().rivals.trip = trip;
+    }
+
+    /// Until when a call that was woken lets other consumers go first.
+    pub(crate) fn pause(&self) -> Option<Instant> {
+        let mut kept = self.kept.lock();
+        let most = kept.rivals.pause();
+        if most.is_zero() || kept.has_items() || !kept.list.as_ref()?.has_fired() {
+            return None;
+        }
+        if kept.look_at.is_none() {
+            // Never at once: a consumer that has won before takes the item in this time.
+            let least = most / 4;
+            let span = u64::try_from((most - least).as_nanos()).unwrap_or(u64::MAX).max(1);
+            let more = Duration::from_nanos(rt::random() as u64 % span);
+            kept.look_at = rt::now().checked_add(least + more);
+        }
+        kept.look_at
+    }
+
+    /// Whether an item is known that a call may try.
+    pub(crate) fn has_items(&self) -> bool {
+        self.kept.lock().has_items()
     }
 
     pub(crate) fn is_out(&self, on: &SeenOn) -> bool {
@@ -205,7 +284,14 @@ impl ItemCache {
         let edition = queue.map(Generation::of);
         let mut kept = self.kept.lock();
         kept.look_after_leases(on);
-        if kept.edition.map(|known| known.queue) != edition.map(|now| now.queue) {
+        if queue.is_some_and(|queue| kept.has_later_list(queue)) {
+            // The later list stays, and its watch.
+            if !kept.list.as_ref().is_some_and(|list| !list.has_fired()) {
+                kept.list = watch.or(kept.list.take());
+            }
+            return others;
+        }
+        if !kept.edition.zip(edition).is_some_and(|(known, now)| known.is_of_same_node(now)) {
             // The same name may now be another item.
             kept.forget_sights();
         }
@@ -215,8 +301,18 @@ impl ItemCache {
         items.retain(|item| !kept.claimed.contains(item));
         (kept.waiting, kept.edition) = (items, edition);
         kept.listed_at = queue.map_or(0, |queue| queue.children_zxid);
+        let is_more = kept.has_items();
+        if watch.is_some() {
+            let was_woken = kept.list.as_ref().is_some_and(ItemWatch::has_fired);
+            if was_woken && !is_more && !kept.has_got && kept.claimed.is_empty() {
+                kept.rivals.woken_in_vain();
+            }
+            (kept.has_got, kept.look_at) = (false, None);
+        }
+        if !is_more {
+            kept.rivals.spread = 1;
+        }
         kept.list = watch.or(kept.list.take());
-        let is_more = !kept.waiting.is_empty();
         drop(kept);
         if is_more {
             self.news.tell();
@@ -297,6 +393,31 @@ impl ItemCache {
 }
 
 impl CachedItems {
+    fn has_items(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The item to try next. An order by priority is strict; by age, consumers that are in each
+    /// other's way spread over the first items.
+    fn choose(&self, layout: Layout) -> Option<Item> {
+        let among = match layout {
+            Layout::ByAge => self.rivals.spread.min(self.waiting.len()),
+            Layout::ByPriority => 1,
+        };
+        let number = if among > 1 { rt::random() as usize % among } else { 0 };
+        let chosen = self.waiting.iter().nth(number)?;
+        // What is beyond the last number comes after all others.
+        let is_fit = number == 0 || !chosen.is_beyond();
+        if is_fit { Some(chosen.clone()) } else { self.waiting.first().cloned() }
+    }
+
+    /// Whether what is known is later than a list with this stat. Threads that share the cache
+    /// may store their lists in another order than the server has made them.
+    fn has_later_list(&self, queue: &Stat) -> bool {
+        self.edition.is_some_and(|known| known.is_of_same_node(Generation::of(queue)))
+            && queue.children_zxid < self.listed_at
+    }
+
     /// Schedules an immediate check of leased items whose lease has ended, or whose watch is out
     /// of date.
     fn look_after_leases(&mut self, on: &SeenOn) {
@@ -367,6 +488,13 @@ impl Reservation {
     /// Notes that the item does not exist any more.
     pub(crate) fn is_gone(&self) {
         self.end(|_, _| false);
+    }
+
+    /// Notes that this call has the item.
+    pub(crate) fn is_got(&self) {
+        let mut kept = self.cache.kept.lock();
+        kept.rivals.got();
+        kept.has_got = true;
     }
 
     /// Notes that another consumer has the item for now.
@@ -489,6 +617,104 @@ mod tests {
         assert!(claim(&cache, &on).is_none());
         drop(next);
         assert!(claim(&cache, &on).is_some());
+    }
+
+    /// Two threads may store their lists in another order than the server has made them.
+    #[test]
+    fn an_older_list_that_comes_late_hides_no_new_item() {
+        let (cache, on) = cache(&["1"]);
+        let names = |names: &[&str]| names.iter().map(|n| format!("qn-000000000{n}")).collect();
+        cache.learn(&on, &names(&["1", "2"]), Some(&queue(7, 30)), Some(watch()));
+        cache.learn(&on, &names(&["1"]), Some(&queue(7, 20)), None);
+        assert_eq!(cache.ahead(9).len(), 2);
+        assert!(cache.is_watched(&on));
+        // Its watch counts if there is no other.
+        let second = self::on(2);
+        assert!(!cache.is_watched(&second));
+        cache.looked_ahead(std::iter::empty());
+        assert!(cache.claim(&second).is_some());
+        cache.learn(&second, &names(&["1"]), Some(&queue(7, 20)), Some(watch()));
+        assert!(cache.is_watched(&second));
+        assert_eq!(cache.ahead(9).len(), 2);
+    }
+
+    #[test]
+    fn items_are_claimed_in_their_order_until_another_consumer_was_faster() {
+        let names = ["1", "2", "3", "4", "5", "6", "7", "8"];
+        let (cache, on) = cache(&names);
+        let first = || cache.claim(&on).map(|claim| claim.item().sequence());
+        let all_first = || (0..100).filter_map(|_| first()).collect::<BTreeSet<_>>();
+        assert_eq!(all_first(), BTreeSet::from([1]));
+        cache.note_lost();
+        assert!(cache.is_spread());
+        assert_eq!(all_first(), BTreeSet::from([1, 2]));
+        cache.note_lost();
+        assert_eq!(all_first(), BTreeSet::from([1, 2, 3, 4]));
+        for _ in 0..2 {
+            cache.claim(&on).unwrap().is_got();
+        }
+        assert_eq!(all_first(), BTreeSet::from([1]));
+        // An empty queue ends the competition.
+        (0..9).for_each(|_| cache.note_lost());
+        cache.learn(&on, &Names::default(), Some(&queue(7, 20)), None);
+        assert!(!cache.is_spread());
+    }
+
+    #[test]
+    fn an_order_by_priority_is_kept_although_others_are_faster() {
+        let (cache, on) = (ItemCache::new(Layout::ByPriority), on(1));
+        let children = (0..9).map(|n| format!("pn-0000000007-000000000{n}")).collect();
+        cache.learn(&on, &children, Some(&queue(7, 20)), Some(watch()));
+        (0..9).for_each(|_| cache.note_lost());
+        for number in 0..9 {
+            let claim = cache.claim(&on).unwrap();
+            assert_eq!(claim.item().sequence(), number);
+            claim.is_gone();
+        }
+    }
+
+    /// Chosen items are never those whose place in the order is unknown, while there are others.
+    #[test]
+    fn what_is_beyond_the_last_number_stays_the_last() {
+        let (cache, on) = (ItemCache::new(Layout::ByAge), on(1));
+        let children = ["qn--2147483648", "qn-0000000001"].into_iter().collect();
+        cache.learn(&on, &children, Some(&queue(7, 20)), Some(watch()));
+        cache.note_lost();
+        for _ in 0..100 {
+            assert!(!cache.claim(&on).unwrap().item().is_beyond());
+        }
+    }
+
+    #[test]
+    fn who_was_woken_in_vain_lets_others_go_first_and_who_gets_its_items_does_not() {
+        let (cache, on) = cache(&[]);
+        let fires = || {
+            let fired = watch();
+            fired.fired.store(true, Ordering::SeqCst);
+            cache.kept.lock().list = Some(fired);
+        };
+        let wakes = |names: &[&str]| {
+            learn(&cache, &on, names);
+            fires();
+            cache.pause().is_some()
+        };
+        fires();
+        assert!(cache.pause().is_none());
+        assert!(wakes(&[]) && cache.pause() == cache.pause());
+        let now = rt::now();
+        assert!(cache.pause().is_some_and(|end| end <= now + FIRST_PAUSE * MOST_PAUSES));
+        // Not beside an item that it knows.
+        assert!(!wakes(&["1"]));
+        let claim = cache.claim(&on).unwrap();
+        claim.is_got();
+        claim.is_gone();
+        // What this value has taken itself was not in vain.
+        assert!(!wakes(&[]));
+        // A pause is long enough for the round trips of another consumer, wherever the server is.
+        cache.note_trip(Duration::from_millis(20));
+        let now = rt::now();
+        assert!(wakes(&[]));
+        assert!(cache.pause().is_some_and(|end| end >= now + Duration::from_millis(25)));
     }
 
     #[test]

@@ -3,23 +3,25 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::item_cache::{Generation, ItemCache, ItemStatus, ItemWatch, Reservation, SeenOn};
+use super::item_cache::{ItemCache, ItemStatus, ItemWatch, Reservation, SeenOn};
 use super::item_names::Item;
 use super::item_names::Layout;
 use super::lease::LeasedItem;
 use crate::contend::acquire::{Contention, Limits, pursue};
 use crate::contend::others_ahead::OthersAhead;
-use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
+use crate::contend::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::recipes::generation::Generation;
 use crate::recipes::lock_config::default_data;
 use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
-use crate::rt::Deadline;
+use crate::rt::{self, Deadline};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, Stat, room};
 use crate::session::create_parents::make_parents;
 use crate::session::late_queue_items::LateItems;
 use crate::session::session::Session;
+use crate::session::status::SessionState;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{WatchLoop, worth_asking};
 
@@ -35,6 +37,10 @@ const TAKE: Purpose =
 const FEW: usize = 10;
 const MANY: usize = 100;
 
+/// After this many items that others had, in a row, a call that competes with other consumers stops
+/// trying one after the other.
+const MISSES: usize = 4;
+
 /// A queue's node, and the cache of its items.
 #[derive(Clone)]
 pub(crate) struct Items {
@@ -48,13 +54,34 @@ pub(crate) struct Search<'a> {
     pub(crate) wait: WaitLimits<'a>,
     /// Whether to wait for an item that is not there yet.
     pub(crate) patient: bool,
+    /// Whether `None` has to mean that there was no item; otherwise the time may have been short.
+    pub(crate) is_thorough: bool,
+}
+
+/// What a call has seen so far.
+#[derive(Default)]
+struct Progress {
+    /// Whether a server has answered this call, and whether there was then nothing to get.
+    was_answered: bool,
+    was_empty: bool,
+    /// Whether this call has listed the items.
+    has_listed: bool,
+    /// How many items, in a row, others had.
+    misses: usize,
 }
 
 impl<'a> Search<'a> {
-    pub(crate) const FOREVER: Search<'static> = Search { wait: WaitLimits::FOREVER, patient: true };
+    pub(crate) const FOREVER: Search<'static> =
+        Search { wait: WaitLimits::FOREVER, patient: true, is_thorough: false };
 
+    /// Without any time to wait, it is a try: what a request may exceed a deadline by has to do.
     pub(crate) fn waiting(wait: &'a Wait) -> Search<'a> {
-        Search { wait: WaitLimits::from(wait), patient: true }
+        let limits = WaitLimits::from(wait);
+        if wait.until().has_passed() {
+            let wait = WaitLimits { until: limits.ask_until, ..limits };
+            return Search { wait, patient: false, is_thorough: false };
+        }
+        Search { wait: limits, patient: true, is_thorough: false }
     }
 }
 
@@ -63,15 +90,19 @@ enum Tried<T> {
     Got(T),
     /// Not this one; there may be others.
     Another,
+    /// The item does not exist any more.
+    Gone,
     /// Another consumer has the item for now.
     Leased,
+    /// Another consumer has taken or leased the item since it was read.
+    Beaten,
     /// The queue's node was created again after its items were listed.
     Remade,
     NoTime,
 }
 
 /// How to get an item that came too late for an earlier call of the client.
-type Delivered<T> = fn(&LateItems, &str) -> Option<Result<T>>;
+type Delivered<T> = fn(&LateItems, &str) -> Option<T>;
 
 /// An item that was read, and was not leased at that time.
 struct ReadItem {
@@ -181,7 +212,7 @@ impl Items {
     /// A search that does not wait for an item; requests may take the connect timeout.
     pub(crate) fn at_once(&self) -> Search<'static> {
         let until = Deadline::after(self.target.client.core().connect_timeout());
-        Search { wait: WaitLimits::until(until), patient: false }
+        Search { wait: WaitLimits::until(until), patient: false, is_thorough: true }
     }
 
     /// Tries one item after another, in their order. Items that came too late for earlier calls are
@@ -197,19 +228,19 @@ impl Items {
         let _news = self.cache.subscribe(watch_loop.bell());
         let (late, prefix) = (self.target.client.core().late(), self.item_prefix()?);
         let _late = delivered.map(|_| late.subscribe(watch_loop.bell()));
-        let has_news = || self.cache.has_news() || (delivered.is_some() && late.has(&prefix));
+        let has_late = || delivered.is_some() && late.has(&prefix);
+        let has_news = || self.cache.has_news() || has_late();
         let until = search.wait.ask_until;
-        // Whether a server has answered this call, and whether there was then nothing to take.
-        let (mut was_answered, mut was_empty) = (false, false);
+        let mut progress = Progress::default();
         // Whether all items are known that were in the queue when the call began, or last woke up.
         let mut is_certain = false;
         let mut has_to_look_back = false;
         loop {
             if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
-                return delivered.map(Some);
+                return Ok(Some(delivered));
             }
             let Some(session) = watch_loop.session(until)? else {
-                return self.over(search, was_empty);
+                return self.over(search, &progress);
             };
             let on = SeenOn::now(&session);
             let has_to_be = match self.layout() {
@@ -219,15 +250,17 @@ impl Items {
             };
             if has_to_be && !is_certain {
                 match self.make_certain(&mut watch_loop, &session, &on, until)? {
-                    Tried::Got(()) => (is_certain, has_to_look_back) = (true, true),
-                    Tried::NoTime => return self.over(search, was_empty),
+                    Tried::Got(()) => {
+                        (is_certain, has_to_look_back, progress.was_answered) = (true, true, true);
+                    }
+                    Tried::NoTime => return self.over(search, &progress),
                     _ => continue,
                 }
             }
             if has_to_look_back || self.cache.is_due(&on) {
                 match self.look_back(&watch_loop, &session, &on, until)? {
                     Tried::Got(()) => has_to_look_back = false,
-                    Tried::NoTime => return self.over(search, was_empty),
+                    Tried::NoTime => return self.over(search, &progress),
                     _ => continue,
                 }
             }
@@ -236,29 +269,41 @@ impl Items {
                     self.refuse(&watch_loop, &session, &claim, until)?
                 } else {
                     match self.read(&watch_loop, &session, &claim, until)? {
-                        Tried::Got(found) => attempt(&mut watch_loop, &session, &claim, found)?,
+                        Tried::Got(found) => {
+                            progress.was_answered = true;
+                            attempt(&mut watch_loop, &session, &claim, found)?
+                        }
                         Tried::Another => Tried::Another,
+                        Tried::Gone => Tried::Gone,
                         Tried::Leased => Tried::Leased,
+                        Tried::Beaten => Tried::Beaten,
                         Tried::Remade => Tried::Remade,
                         Tried::NoTime => Tried::NoTime,
                     }
                 };
-                match tried {
-                    Tried::Got(got) => return Ok(Some(got)),
-                    Tried::Another => {}
-                    Tried::Leased => {
-                        claim.is_passed();
-                        let looked = self.look_ahead(&watch_loop, &session, until)?;
-                        if let Tried::NoTime = looked {
-                            return self.over(search, was_empty);
-                        }
+                progress.was_answered |= !matches!(tried, Tried::Another | Tried::NoTime);
+                let next = match tried {
+                    Tried::Got(got) => {
+                        claim.is_got();
+                        return Ok(Some(got));
                     }
+                    Tried::Another => continue,
+                    Tried::NoTime => return self.over(search, &progress),
                     Tried::Remade => {
                         claim.is_gone();
                         self.cache.forget();
                         is_certain = false;
+                        continue;
                     }
-                    Tried::NoTime => return self.over(search, was_empty),
+                    Tried::Gone => self.pass_gone(&watch_loop, &session, &on, until, &mut progress),
+                    Tried::Leased | Tried::Beaten => {
+                        claim.is_passed();
+                        let is_beaten = matches!(tried, Tried::Beaten);
+                        self.pass_leased(&watch_loop, &session, until, is_beaten, &mut progress)
+                    }
+                };
+                if let Tried::NoTime = next? {
+                    return self.over(search, &progress);
                 }
                 continue;
             }
@@ -268,24 +313,93 @@ impl Items {
                 }
             } else if !self.cache.is_watched(&on) {
                 match self.list(&watch_loop, &session, &on, until)? {
-                    Tried::NoTime => return self.over(search, was_empty),
-                    tried => was_answered |= matches!(tried, Tried::Got(())),
+                    Tried::NoTime => return self.over(search, &progress),
+                    tried => {
+                        let was_listed = matches!(tried, Tried::Got(()));
+                        progress.was_answered |= was_listed;
+                        progress.has_listed |= was_listed;
+                    }
                 }
             } else if !self.cache.passed().is_empty() {
                 has_to_look_back = true;
-            } else if !was_answered && !search.wait.until.is_never() {
+            } else if !progress.was_answered && !search.wait.until.is_never() {
                 // During an outage that was not noticed yet, the watch reports nothing.
                 match self.make_certain(&mut watch_loop, &session, &on, until)? {
-                    Tried::NoTime => return self.over(search, was_empty),
-                    tried => was_answered = matches!(tried, Tried::Got(())),
+                    Tried::NoTime => return self.over(search, &progress),
+                    tried => progress.was_answered = matches!(tried, Tried::Got(())),
                 }
             } else {
-                was_empty = was_answered;
+                progress.was_empty = progress.was_answered;
                 if !watch_loop.has_come(search.wait.until, has_news) {
-                    return self.over(search, was_empty);
+                    return self.over(search, &progress);
                 }
+                self.let_others_go_first(&watch_loop, search, has_late);
                 is_certain = false;
             }
+        }
+    }
+
+    /// Goes on after an item that others have taken before it was read. A list from before this call
+    /// is outdated then, so the items are listed again; otherwise others compete for them now.
+    fn pass_gone(
+        &self,
+        watch_loop: &WatchLoop,
+        session: &Arc<Session>,
+        on: &SeenOn,
+        until: Deadline,
+        progress: &mut Progress,
+    ) -> Result<Tried<()>> {
+        if self.cache.is_spread() || progress.has_listed {
+            self.cache.note_lost();
+            progress.misses += 1;
+            if progress.misses < MISSES {
+                return Ok(Tried::Got(()));
+            }
+        }
+        progress.misses = 0;
+        let node = self.target.whole()?;
+        let list = move |s: &Session| s.list(&node, false);
+        let listed = self.heard(watch_loop.ask(session, until, list, drop)?, LIST, |listed| {
+            self.learn(on, listed, None);
+        })?;
+        progress.has_listed |= matches!(listed, Tried::Got(()));
+        Ok(listed)
+    }
+
+    /// Goes on after an item that others have leased, or taken since it was read.
+    fn pass_leased(
+        &self,
+        watch_loop: &WatchLoop,
+        session: &Arc<Session>,
+        until: Deadline,
+        is_beaten: bool,
+        progress: &mut Progress,
+    ) -> Result<Tried<()>> {
+        if is_beaten || self.cache.is_spread() {
+            self.cache.note_lost();
+            progress.misses += 1;
+            if progress.misses < MISSES {
+                return Ok(Tried::Got(()));
+            }
+        }
+        progress.misses = 0;
+        self.look_ahead(watch_loop, session, until)
+    }
+
+    /// Has a call that was woken wait for a moment if other consumers were faster lately.
+    fn let_others_go_first(
+        &self,
+        watch_loop: &WatchLoop,
+        search: Search<'_>,
+        has_late: impl Fn() -> bool,
+    ) {
+        let Some(end) = self.cache.pause() else { return };
+        // Not for most of the time that is left.
+        let is_soon = search.wait.until.instant().is_some_and(|until| {
+            until.saturating_duration_since(end) < end.saturating_duration_since(rt::now())
+        });
+        if !is_soon {
+            watch_loop.has_come(Deadline::at(end), || self.cache.has_items() || has_late());
         }
     }
 
@@ -331,7 +445,9 @@ impl Items {
                 }
             }
         };
+        let begin = rt::now();
         self.heard(watch_loop.ask(session, until, look, drop)?, LIST, |listed| {
+            self.cache.note_trip(rt::now().saturating_duration_since(begin));
             self.learn(on, listed, Some(watch));
         })
     }
@@ -356,7 +472,9 @@ impl Items {
                 return Ok(Tried::Got(()));
             }
             let paths = self.paths(&items)?;
-            let heard = watch_loop.ask(session, until, move |s| look_at(s, &paths, false), drop)?;
+            let warn = self.blocked_warning()?;
+            let look = move |s: &Session| look_at(s, &paths, false, &warn);
+            let heard = watch_loop.ask(session, until, look, drop)?;
             let mut is_free = false;
             let tried = self.heard(heard, READ, |sights| {
                 is_free = sights
@@ -383,7 +501,9 @@ impl Items {
             let paths = self.paths(items)?;
             let watches: Vec<_> =
                 paths.iter().map(|path| self.cache.watch(session, path)).collect();
-            let heard = watch_loop.ask(session, until, move |s| look_at(s, &paths, true), drop)?;
+            let warn = self.blocked_warning()?;
+            let look = move |s: &Session| look_at(s, &paths, true, &warn);
+            let heard = watch_loop.ask(session, until, look, drop)?;
             let tried = self.heard(heard, READ, |sights| {
                 let seen = items.iter().cloned().zip(watches).zip(sights);
                 let seen = seen.map(|((item, watch), sight)| (item, watch, sight));
@@ -416,9 +536,9 @@ impl Items {
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
             Some(Ok(None)) => {
                 claim.is_gone();
-                Ok(Tried::Another)
+                Ok(Tried::Gone)
             }
-            Some(Ok(Some(_))) => Err(self.exhausted().on(self.item_node(claim)?)),
+            Some(Ok(Some(_))) => Err(beyond(&self.item_node(claim)?)),
             Some(Err(fault)) => Err(self.target.refused(&fault, READ)),
         }
     }
@@ -437,7 +557,7 @@ impl Items {
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
             Some(Ok(None)) => {
                 claim.is_gone();
-                Tried::Another
+                Tried::Gone
             }
             Some(Ok(Some((_, stat)))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
             Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
@@ -453,8 +573,8 @@ impl Items {
         })
     }
 
-    /// Deletes an item that was read. Does not begin after the timeout; once it has begun, an
-    /// outcome that comes too late for this call goes to the next call that takes.
+    /// Deletes an item that was read. Does not begin after the timeout. Once it has begun, a call
+    /// whose time is over fails, as the item may be gone; if it is, the next call that takes gets it.
     fn remove(
         &self,
         watch_loop: &mut WatchLoop,
@@ -491,13 +611,17 @@ impl Items {
             }
             if is_there {
                 let late = {
-                    let (claim, data, doubt) = (Arc::clone(claim), Arc::clone(&data), doubt());
+                    let (claim, data) = (Arc::clone(claim), Arc::clone(&data));
                     let (prefix, kept) =
                         (self.item_prefix()?, Arc::clone(self.target.client.core().late()));
-                    move |answer| {
-                        if let Some(came) = came_late(&claim, answer, data, is_unknown, doubt) {
-                            kept.put(&prefix, came);
+                    move |answer| match answer {
+                        Ok(()) => {
+                            claim.is_gone();
+                            kept.put(&prefix, Arc::unwrap_or_clone(data));
                         }
+                        Err(Fault::NoNode) => claim.is_gone(),
+                        // The call has reported the doubt.
+                        Err(_) => {}
                     }
                 };
                 match session.delete_or(until, watch_loop.cancel(), &path, late)? {
@@ -507,13 +631,18 @@ impl Items {
                     }
                     Some(Err(Fault::NoNode)) => {
                         claim.is_gone();
-                        return if is_unknown { Err(doubt()) } else { Ok(Tried::Another) };
+                        return if is_unknown { Err(doubt()) } else { Ok(Tried::Beaten) };
                     }
-                    Some(Err(Fault::NotEmpty)) => return Ok(Tried::Leased),
+                    Some(Err(Fault::NotEmpty)) => return Ok(Tried::Beaten),
                     Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => is_unknown = true,
                     Some(Err(fault)) => return Err(refused(&fault)),
                     None if is_unknown => return Err(doubt()),
-                    None => return Ok(Tried::NoTime),
+                    None => {
+                        return Err(match search.wait.check(&item) {
+                            Err(cancelled) => cancelled.in_doubt(),
+                            Ok(()) => late_take(&item),
+                        });
+                    }
                 }
             }
             // Without a session the outcome stays unknown.
@@ -550,9 +679,14 @@ impl Items {
                 Ok(Tried::Got(LeasedItem::new(hold, Arc::clone(claim), node, found.data)))
             }
             None if watch_loop.is_over(search.wait.ask_until) => Ok(Tried::NoTime),
-            // Another consumer was faster.
-            None => Ok(Tried::Leased),
+            None => Ok(Tried::Beaten),
         }
+    }
+
+    /// The items that came too late for calls of this client, and that no later call has returned.
+    pub(crate) fn late_items(&self) -> Result<Vec<Vec<u8>>> {
+        let (late, prefix) = (self.target.client.core().late(), self.item_prefix()?);
+        Ok(std::iter::from_fn(|| late.take(&prefix)).collect())
     }
 
     // ----- reading
@@ -564,6 +698,7 @@ impl Items {
         let warn = move |path: &str| {
             warn_of_hidden(&client, &path::join(&own_node, path::last(path)));
         };
+        let warn_of_blocked = self.blocked_warning()?;
         self.target.ask(READ, move |s, node| {
             s.sync()?;
             let Some(children) = s.children(node, false)? else { return Ok(None) };
@@ -576,7 +711,7 @@ impl Items {
                 return Ok(Some(data));
             }
             for paths in others.chunks(MANY) {
-                for (path, sight) in paths.iter().zip(look_at(s, paths, false)?) {
+                for (path, sight) in paths.iter().zip(look_at(s, paths, false, &warn_of_blocked)?) {
                     if !matches!(sight, ItemStatus::Free | ItemStatus::Hidden) {
                         continue;
                     }
@@ -618,10 +753,11 @@ impl Items {
     }
 
     /// What a call returns that got nothing before its timeout: `None` only if a server said that
-    /// there was nothing.
-    fn over<T>(&self, search: Search<'_>, was_empty: bool) -> Result<Option<T>> {
+    /// there was nothing, or answers, but has not answered all that the call had to ask.
+    fn over<T>(&self, search: Search<'_>, progress: &Progress) -> Result<Option<T>> {
         let nothing = search.wait.over(self.target.node()?)?;
-        if was_empty {
+        let is_served = || self.target.client.state() == SessionState::Connected;
+        if progress.was_empty || !search.is_thorough && progress.was_answered && is_served() {
             return Ok(nothing);
         }
         Err(READ.unanswered(self.target.client.core(), false, self.target.node()?))
@@ -635,6 +771,20 @@ impl Items {
     /// The item's node, as the client names it.
     fn item_node(&self, claim: &Reservation) -> Result<String> {
         Ok(path::join(self.target.node()?, claim.item().name()))
+    }
+
+    /// Warns, once, of an item that is passed over for ever: its children are no leases.
+    fn blocked_warning(&self) -> Result<impl Fn(&str) + Clone + Send + use<>> {
+        let (client, node) = (self.target.client.clone(), self.target.node()?.to_owned());
+        Ok(move |path: &str| {
+            client.core().warn_once(&path::join(&node, path::last(path)), || {
+                Some(
+                    "the item has children that are no leases; passing it over until they are \
+                      deleted"
+                        .to_owned(),
+                )
+            });
+        })
     }
 
     fn warn_of(&self, others: usize) {
@@ -671,15 +821,25 @@ impl Items {
 }
 
 /// Checks whether these items are leased; with `watch`, sets watches on their leases.
-fn look_at(session: &Session, paths: &[String], watch: bool) -> Answer<Vec<ItemStatus>> {
-    let sight = |answer: Answer<Option<Names>>| match answer {
+fn look_at(
+    session: &Session,
+    paths: &[String],
+    watch: bool,
+    warn_of_blocked: &impl Fn(&str),
+) -> Answer<Vec<ItemStatus>> {
+    let sight = |(path, answer): (&String, Answer<Option<Names>>)| match answer {
         Ok(None) => Ok(ItemStatus::Gone),
         Ok(Some(children)) if children.is_empty() => Ok(ItemStatus::Free),
-        Ok(Some(_)) => Ok(ItemStatus::Leased),
+        Ok(Some(children)) => {
+            if !children.iter().any(|name| Ticket::parse(name).is_some()) {
+                warn_of_blocked(path);
+            }
+            Ok(ItemStatus::Leased)
+        }
         Err(Fault::NoAuth) => Ok(ItemStatus::Hidden),
         Err(fault) => Err(fault),
     };
-    session.children_each(paths, watch).into_iter().map(sight).collect()
+    paths.iter().zip(session.children_each(paths, watch)).map(sight).collect()
 }
 
 /// The data of the item; `None` if it is gone or leased, or may not be read.
@@ -703,34 +863,29 @@ fn warn_of_hidden(client: &Client, item: &str) {
     });
 }
 
-/// What the client keeps for the next call that takes, as the call that asked has timed out.
-fn came_late(
-    claim: &Reservation,
-    answer: Answer<()>,
-    data: Arc<Vec<u8>>,
-    is_unknown: bool,
-    doubt: Error,
-) -> Option<Result<Vec<u8>>> {
-    match answer {
-        Ok(()) => {
-            claim.is_gone();
-            Some(Ok(Arc::unwrap_or_clone(data)))
-        }
-        Err(Fault::NoNode) => {
-            claim.is_gone();
-            None
-        }
-        // If it was unknown before, the call has already reported that.
-        Err(Fault::ConnectionLoss | Fault::SessionEnded) if !is_unknown => Some(Err(doubt)),
-        Err(_) => None,
-    }
-}
-
 fn unanswered_take(item: &str) -> Error {
     Error::new(
         ErrorKind::ConnectionLoss,
         "no reply to the deletion of an item: it may be gone from the queue, and this call does \
          not return it; lease items that must not be lost",
+    )
+    .on(item)
+}
+
+fn late_take(item: &str) -> Error {
+    Error::new(
+        ErrorKind::ConnectionLoss,
+        "no reply in time to the deletion of an item: if it is gone from the queue, the next call of \
+         this client that takes from the queue returns it, or `late_items`",
+    )
+    .on(item)
+}
+
+fn beyond(item: &str) -> Error {
+    Error::new(
+        ErrorKind::SequenceExhausted,
+        "the item was offered after the sequence numbers of the queue's node were used up, so its \
+         place in the order is unknown: read the node with another tool and delete it, then retry",
     )
     .on(item)
 }

@@ -86,9 +86,11 @@ impl Play for Urging {
                         stage.accuse(format!("{text} was taken twice"));
                     }
                 }
-                Ok(None) => drop(self.late.lock().insert(role.process)),
+                Ok(None) => {}
                 Err(error) => {
-                    self.late.lock().insert(role.process);
+                    if error.may_have_taken_effect() {
+                        self.late.lock().insert(role.process);
+                    }
                     use ErrorKind::{Connect, ConnectionLoss, SessionLost};
                     if !matches!(error.kind(), ConnectionLoss | Connect | SessionLost) {
                         stage.accuse(format!("unexpected error: {error}"));
@@ -112,7 +114,9 @@ impl Play for Urging {
                 }
             }
         });
-        if order.len() + unsure < there.len() || !order.is_sorted() {
+        // An item whose deletion was in doubt may come late, and so out of turn.
+        let is_out_of_turn = unsure == 0 && !order.is_sorted();
+        if order.len() + unsure < there.len() || is_out_of_turn {
             stage.accuse(format!("{there:?} came in this order of priorities: {order:?}"));
         }
     }

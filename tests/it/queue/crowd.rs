@@ -1,0 +1,194 @@
+//! What consumers in many clients cost that want the items of one queue, and that a list which
+//! others have made worthless costs little.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use zklock::{Cancel, Client, DistributedQueue, ErrorKind, PriorityQueue};
+
+use super::{SOON, queue};
+use crate::support::proxy::Proxy;
+use crate::support::server;
+use crate::support::site::Site;
+use crate::support::{QUIET, eventually, skip_unless_alone, skip_without_server};
+
+const CONSUMERS: usize = 30;
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Take,
+    Lease,
+}
+
+/// Gets an item and is done with it; false if the wait is cancelled.
+fn get(queue: &DistributedQueue, way: Way, stop: &Cancel) -> bool {
+    let got = match way {
+        Way::Take => queue.take_within(stop).map(|item| drop(item.unwrap())),
+        Way::Lease => queue.lease_within(stop).and_then(|item| item.unwrap().ack()),
+    };
+    match got {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::Cancelled => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Requests for one item that is offered to consumers in thirty clients, all of them waiting. The
+/// first items teach them that they are many.
+fn requests_for_an_item(way: Way) -> f64 {
+    const LESSONS: usize = 4;
+    const ITEMS: usize = 10;
+    let site = Site::own("queue-idle");
+    let proxy = Proxy::start(site.server().addr());
+    let connect =
+        || Client::builder(&proxy.hosts()).session_timeout(QUIET).connect().expect("a client");
+    let clients: Vec<Client> = (0..CONSUMERS).map(|_| connect()).collect();
+    let producer = connect();
+    let offers = queue(&producer, &site);
+    offers.offer("first").unwrap();
+    assert!(offers.try_take().unwrap().is_some());
+    let (stop, got) = (Cancel::new(), AtomicUsize::new(0));
+    let requests = thread::scope(|scope| {
+        for zk in &clients {
+            let (queue, stop, got) = (queue(zk, &site), &stop, &got);
+            scope.spawn(move || {
+                while get(&queue, way, stop) {
+                    got.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        let all_wait = |taken| {
+            eventually(SOON * 2, "the consumers to wait again", || {
+                let watches = site.server().counter("zk_watch_count");
+                got.load(Ordering::SeqCst) == taken && watches == CONSUMERS as u64
+            });
+        };
+        all_wait(0);
+        for item in 0..LESSONS + ITEMS {
+            if item == LESSONS {
+                proxy.reset_counts();
+            }
+            offers.offer("x").unwrap();
+            all_wait(item + 1);
+        }
+        let requests = proxy.total_requests();
+        stop.cancel();
+        requests
+    });
+    drop((offers, proxy));
+    site.finish(clients.into_iter().chain([producer]));
+    let each = requests as f64 / ITEMS as f64;
+    println!("{way:?}: {each} requests for an item and {CONSUMERS} waiting consumers");
+    each
+}
+
+#[test]
+fn an_item_for_thirty_waiting_consumers_is_taken_with_few_requests() {
+    skip_without_server!();
+    skip_unless_alone!();
+    assert!(requests_for_an_item(Way::Take) <= 45.0);
+}
+
+#[test]
+fn an_item_for_thirty_waiting_consumers_is_leased_and_acknowledged_with_few_requests() {
+    skip_without_server!();
+    skip_unless_alone!();
+    assert!(requests_for_an_item(Way::Lease) <= 60.0);
+}
+
+/// Requests for each item of a long queue that consumers in so many clients empty.
+fn requests_to_empty(way: Way, items: usize, consumers: usize) -> f64 {
+    let site = Site::own("queue-crowd");
+    let clients: Vec<Client> = (0..consumers).map(|_| site.quiet_client()).collect();
+    let producer = site.quiet_client();
+    let offers = queue(&producer, &site);
+    thread::scope(|scope| {
+        for part in 0..20 {
+            let offers = &offers;
+            let numbers = (part..items).step_by(20);
+            scope.spawn(move || {
+                numbers.for_each(|item| assert!(offers.offer(item.to_string()).is_ok()));
+            });
+        }
+    });
+    assert_eq!(offers.len().unwrap(), items);
+    let (got, is_over) = (AtomicUsize::new(0), Cancel::new());
+    site.server().stat_reset();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for zk in &clients {
+            let (queue, got, is_over) = (queue(zk, &site), &got, &is_over);
+            scope.spawn(move || {
+                while get(&queue, way, is_over) {
+                    if got.fetch_add(1, Ordering::SeqCst) + 1 == items {
+                        is_over.cancel();
+                    }
+                }
+            });
+        }
+        eventually(SOON * 8, "the last item", || is_over.is_cancelled());
+        println!("{way:?} of {items} by {consumers}: {:?}", start.elapsed());
+    });
+    let requests = site.server().counter("zk_packets_received");
+    assert!(offers.is_empty().unwrap());
+    drop(offers);
+    site.finish(clients.into_iter().chain([producer]));
+    let each = requests as f64 / items as f64;
+    println!("{each} requests an item");
+    each
+}
+
+#[test]
+fn thirty_consumers_that_take_all_items_of_a_queue_are_seldom_in_each_others_way() {
+    skip_without_server!();
+    skip_unless_alone!();
+    let items = if server::has_slow_log() { 1_000 } else { 5_000 };
+    assert!(requests_to_empty(Way::Take, items, CONSUMERS) <= 6.0);
+}
+
+#[test]
+fn thirty_consumers_that_lease_all_items_of_a_queue_are_seldom_in_each_others_way() {
+    skip_without_server!();
+    skip_unless_alone!();
+    let items = if server::has_slow_log() { 1_000 } else { 2_000 };
+    assert!(requests_to_empty(Way::Lease, items, CONSUMERS) <= 12.0);
+}
+
+/// A consumer has listed a long queue, and comes back when others have taken it all.
+#[test]
+fn a_new_item_behind_a_list_of_items_that_are_gone_is_found_at_once() {
+    skip_without_server!();
+    const GONE: usize = 300;
+    let site = Site::own("queue-stale");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    for way in [Way::Take, Way::Lease] {
+        let (mine, theirs) = (queue(&zk, &site), queue(&other, &site));
+        (0..GONE).for_each(|_| assert!(theirs.offer("old").is_ok()));
+        assert!(get(&mine, way, &Cancel::new()));
+        (1..GONE).for_each(|_| drop(theirs.take().unwrap()));
+        theirs.offer("new").unwrap();
+        proxy.reset_counts();
+        assert!(get(&mine, way, &Cancel::new()));
+        let requests = proxy.total_requests();
+        assert!(requests <= 10, "{way:?}: {requests}");
+    }
+    let (mine, theirs) = (super::jobs(&zk, &site), PriorityQueue::new(&other, &site.base, "q"));
+    (0..GONE).for_each(|_| assert!(theirs.offer(3, "old").is_ok()));
+    mine.take().unwrap();
+    (1..GONE).for_each(|_| drop(theirs.take().unwrap()));
+    theirs.offer(9, "new").unwrap();
+    proxy.reset_counts();
+    assert_eq!(mine.take_within(SOON).unwrap(), Some(b"new".to_vec()));
+    assert!(proxy.total_requests() <= 10, "{}", proxy.total_requests());
+    // Nothing new since the list, so only reading shows that all are gone.
+    (0..GONE).for_each(|_| assert!(theirs.offer(3, "old").is_ok()));
+    mine.take().unwrap();
+    (1..GONE).for_each(|_| drop(theirs.take().unwrap()));
+    proxy.reset_counts();
+    assert_eq!(mine.try_take().unwrap(), None);
+    assert!(proxy.total_requests() <= 10, "{}", proxy.total_requests());
+    drop((mine, theirs, proxy));
+    site.finish([zk, other]);
+}
