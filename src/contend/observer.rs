@@ -51,7 +51,7 @@ fn look(view: &mut View<'_>, whole: &str, node: &str, form: Form) -> Answer<Vec<
             }
         }
     }
-    let Some(children) = view.list_or_making(whole)? else { return Ok(Vec::new()) };
+    let Some((children, _)) = view.list_or_making(whole)? else { return Ok(Vec::new()) };
     let mut holders = Vec::new();
     let tickets = in_grant_order(&children).into_iter().take_while(|one| holds(one, &children));
     for (position, ticket) in tickets.enumerate() {

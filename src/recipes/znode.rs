@@ -169,7 +169,7 @@ impl Znode {
     /// change; `None` while the node does not exist.
     pub fn observe_children(&self) -> Changes<Option<Vec<String>>> {
         self.target.observe(LIST, |view: &mut View<'_>, node: &str| {
-            Ok(view.list_or_making(node)?.map(|names| names.sorted()))
+            Ok(view.list_or_making(node)?.map(|(names, _)| names.sorted()))
         })
     }
 

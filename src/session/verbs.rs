@@ -466,6 +466,11 @@ impl Verbs {
         self.read_each_or_watch(paths, false)
     }
 
+    /// The data of many nodes, in as few round trips as possible.
+    pub(crate) fn data_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
+        self.ask_each(paths, |path| Request::data(path, false), data)
+    }
+
     fn read_each_or_watch(&self, paths: &[String], watch: bool) -> Vec<Answer<Found>> {
         let all = self.ask_each(paths, |path| Request::data(path, watch), data);
         let one = |(path, read): (&String, _)| self.or_its_stat(path, watch, read);

@@ -294,11 +294,12 @@ impl View<'_> {
         self.session.children(path, true)
     }
 
-    /// Reads the names of a node's children and watches them; if the node is missing, watches for
-    /// its creation.
-    pub(crate) fn list_or_making(&mut self, path: &str) -> Answer<Option<Names>> {
+    /// Reads the names of a node's children, with its stat, and watches them; if the node is missing,
+    /// watches for its creation.
+    pub(crate) fn list_or_making(&mut self, path: &str) -> Answer<Option<(Names, Stat)>> {
         loop {
-            if let Some(found) = self.list(path)? {
+            self.watch(path);
+            if let Some(found) = self.session.list(path, true)? {
                 return Ok(Some(found));
             }
             if !self.session.await_making(path)? {

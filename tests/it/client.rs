@@ -476,7 +476,8 @@ fn a_forked_process_can_neither_use_nor_harm_the_sessions_of_its_parent() {
     assert_eq!(ended.unwrap().1.exit_status(), Some(0));
     guard.ensure_held().unwrap();
     unlocked.ensure_held().unwrap();
-    assert!(member.is_member());
+    assert!(member.is_member() && members.is_current());
+    drop(members);
     for path in [guard.path(), unlocked.path(), member.path()] {
         assert!(site.raw().exists(path).unwrap().is_some(), "{path}");
     }

@@ -420,3 +420,76 @@ fn who_asks_for_the_latest_asks_the_ensembles_leader_first() {
     drop((membership, leadership, group, election, lock));
     site.finish([zk]);
 }
+
+/// Each look reads only the members that have joined since the one before.
+#[test]
+fn what_an_observer_knows_is_not_read_again() {
+    skip_without_server!();
+    let site = Site::own("group-known");
+    let (proxy, zk) = site.proxied(QUIET);
+    let mut raw = site.raw();
+    let group = format!("{}/a", site.base);
+    raw.create_all(&group).unwrap();
+    let mut join = |id: &str, data: &str| {
+        raw.create(&format!("{group}/{id}"), data.as_bytes(), Kind::Ephemeral).unwrap()
+    };
+    (0..300).for_each(|number| drop(join(&format!("m{number:03}"), "one of many")));
+    let mut changes = Group::new(&zk, &site.base, "a").observe();
+    assert_eq!(changes.next_within(SOON).unwrap().changed().unwrap().len(), 300);
+    proxy.reset_counts();
+    join("x", "new");
+    let members = changes.next_within(SOON).unwrap().changed().unwrap();
+    assert_eq!((members.len(), &*members[300].id, &*members[300].data), (301, "x", &b"new"[..]));
+    assert!(members[..300].iter().all(|member| member.data == b"one of many"));
+    assert_eq!(proxy.total_requests(), 2, "{:?}", proxy.requests());
+    proxy.reset_counts();
+    site.raw().delete(&format!("{group}/m007")).unwrap();
+    assert_eq!(changes.next_within(SOON).unwrap().changed().unwrap().len(), 300);
+    assert_eq!(proxy.total_requests(), 1);
+    // One that has left and joined again between two looks has other data now.
+    site.raw().delete(&format!("{group}/x")).unwrap();
+    join("x", "newer");
+    let members = changes.next_within(SOON).unwrap().changed().unwrap();
+    assert_eq!((members.len(), &*members[299].data), (300, &b"newer"[..]));
+    raw.close().unwrap();
+    drop(changes);
+    site.finish([zk]);
+}
+
+/// A member each round trip would take ten times as long as the client waits for an ensemble.
+#[test]
+fn a_large_group_that_is_far_away_is_read_in_time() {
+    skip_without_server!();
+    let site = Site::own("group-far");
+    let mut raw = site.raw();
+    let group = format!("{}/a", site.base);
+    raw.create_all(&group).unwrap();
+    for number in 0..1_000 {
+        raw.create(&format!("{group}/{number}"), b"", Kind::Ephemeral).unwrap();
+    }
+    let proxy = Proxy::start(site.server().addr());
+    let zk = connecting(&proxy.hosts()).connect_timeout(Duration::from_secs(4)).connect().unwrap();
+    proxy.delay(Duration::from_millis(20));
+    assert_eq!(Group::new(&zk, &site.base, "a").members().unwrap().len(), 1_000);
+    proxy.pass();
+    raw.close().unwrap();
+    site.finish([zk]);
+}
+
+/// The server knows of it only when it ends the session.
+#[test]
+fn leaving_is_no_success_if_the_server_did_not_hear_of_it() {
+    skip_without_server!();
+    let site = Site::own("group-unheard");
+    let (proxy, zk) = site.proxied(Duration::from_secs(4));
+    let join = |id: &str| Group::new(&zk, &site.base, "a").join(id, "").unwrap();
+    let (heard, waiting, away) = (join("heard"), join("waiting"), join("away"));
+    heard.leave().unwrap();
+    proxy.refuse();
+    assert_eq!(kind(waiting.leave()), ErrorKind::SessionLost);
+    // The loss was noticed before.
+    eventually(SOON, "the loss", || !away.is_member());
+    assert_eq!(kind(away.leave()), ErrorKind::SessionLost);
+    proxy.pass();
+    site.finish([zk]);
+}

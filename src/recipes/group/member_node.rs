@@ -11,10 +11,11 @@ use crate::session::client_core::ClaimedName;
 use crate::session::connection::{Answer, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
 use crate::session::notify::Waiter;
-use crate::session::session::Session;
+use crate::session::session::{Session, ended};
 use crate::session::status::Usable;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{WatchLoop, worth_asking};
+use crate::session_notice::End;
 
 pub(super) const JOIN: Purpose =
     Purpose::to_change("join the group", "CREATE on the group's node, and READ");
@@ -139,13 +140,17 @@ impl MemberNode {
         });
     }
 
-    /// Deletes the same node and waits for that. If the session ends, the node ends with it.
+    /// Deletes the same node and waits for that. If the session ends, the node ends with it, but perhaps
+    /// later.
     pub(super) fn retract(&self, session: &Arc<Session>) -> Result<()> {
         let waiter = Waiter::new();
         let _subscription = session.status().subscribe(waiter.bell());
         loop {
-            if session.status().until_usable(&waiter, Deadline::NEVER, || false) != Usable::Now {
-                return Ok(());
+            match session.status().until_usable(&waiter, Deadline::NEVER, || false) {
+                Usable::Now => {}
+                Usable::Never(End::Expired) => return Ok(()),
+                Usable::Never(end) => return Err(ended(end).on(&self.path)),
+                Usable::NotInTime => return Ok(()),
             }
             match session.confirm(&self.whole) {
                 Ok(Some(stat)) if stat.ephemeral_owner == session.id() => {
@@ -163,11 +168,10 @@ impl MemberNode {
     }
 }
 
-/// Releases the hold. If it is lost already, there is nothing to leave.
+/// Releases the hold. If its node was deleted already, there is nothing to leave.
 pub(super) fn leave(hold: Hold, wait: &Wait) -> Result<bool> {
-    use ErrorKind::{AuthFailed, Closed, Lost, SessionLost};
     hold.release_within(wait).or_else(|error| match error.kind() {
-        Lost | SessionLost | Closed | AuthFailed => Ok(true),
+        ErrorKind::Lost => Ok(true),
         _ => Err(error),
     })
 }

@@ -123,6 +123,10 @@ impl Membership {
     ///
     /// # Errors
     ///
+    /// [`SessionLost`](ErrorKind::SessionLost), [`Closed`](ErrorKind::Closed) or
+    /// [`AuthFailed`](ErrorKind::AuthFailed) if the session was lost before the server has confirmed it:
+    /// others may see the member until the server ends the session, for up to a session timeout more
+    /// while servers run.
     /// [`NotAuthorized`](ErrorKind::NotAuthorized) if an ACL on the group's node does not allow to
     /// delete; [`Server`](ErrorKind::Server) if the server refuses for another reason. The delete
     /// is then retried in the background.
@@ -214,9 +218,9 @@ impl SharedMembership {
             let lost = self.part.lock().lost.clone();
             // Without a reason, the group was left.
             let HoldEnd::Lost(why) = lost.wait() else { break Ok(()) };
-            self.is_lost(why);
+            let gone = self.note_lost(why);
             let Some(hold) = self.come_back(&mut watch_loop, &mut unsure) else {
-                break unsure.map_or(Ok(()), |session| self.node.retract(&session));
+                break unsure.map_or(gone, |session| self.node.retract(&session));
             };
             unsure = None;
             if let Some(hold) = self.has_rejoined(hold) {
@@ -260,7 +264,8 @@ impl SharedMembership {
         None
     }
 
-    fn is_lost(&self, why: LossReason) {
+    /// Notes the loss, and returns an error if the server may not know of it yet.
+    fn note_lost(&self, why: LossReason) -> Result<()> {
         let mut part = self.part.lock();
         part.away = Some(why);
         let hold = part.hold.take();
@@ -269,7 +274,10 @@ impl SharedMembership {
             self.tell(move || (callback.lock())(why));
         }
         drop(part);
-        drop(hold);
+        match (why, hold) {
+            (LossReason::NodeDeleted | LossReason::SessionExpired, _) | (_, None) => Ok(()),
+            (_, Some(hold)) => Err(hold.lost_error(why)),
+        }
     }
 
     /// Stores the new hold and calls the callbacks. Returns the hold if the group was left

@@ -3,18 +3,20 @@
 mod member_node;
 pub(crate) mod membership;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use self::member_node::{JOIN, JoinOutcome, MemberNode};
 use self::membership::Membership;
+use super::generation::Generation;
 use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
 use crate::contend::changes::Changes;
 use crate::contend::list_contenders::{HIDDEN, created_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, Deadline};
+use crate::rt::{self, Deadline, Mutex};
 use crate::session::client_core::{ClaimedName, ClientCore};
 use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::session::Session;
@@ -159,7 +161,7 @@ impl Group {
     ///
     /// That server may lag behind the others, so that a member may be missing whose
     /// [`join`](Group::join) has returned: use [`latest_members`](Group::latest_members) to see
-    /// all. Takes one request, and one more for each member.
+    /// all. Takes one request, and one more for each member, a hundred of them in one round trip.
     ///
     /// A member whose node an ACL hides is listed without its data; the first time, the log says
     /// so.
@@ -198,13 +200,47 @@ impl Group {
 
     /// Observes the members: first the present ones, then those after each change.
     ///
-    /// Each change costs each observer as many requests as [`members`](Group::members).
+    /// The first look costs as many requests as [`members`](Group::members), each change one, and one
+    /// more for each member that has joined. A member's data are those with which it has joined.
     pub fn observe(&self) -> Changes<Vec<Member>> {
         let core = Arc::downgrade(self.target.client.core());
+        let known = Mutex::<Option<KnownMembers>>::default();
+        // Over a program's handle, the list and the stat may be of different moments.
+        let is_handle = self.target.client.core().handle().is_some();
         self.target.observe(LOOK, move |view: &mut View<'_>, node: &str| {
-            let ids = view.list_or_making(node)?.unwrap_or_default();
-            members(&core, view, node, &ids)
+            let Some((ids, group)) = view.list_or_making(node)? else {
+                *known.lock() = None;
+                return Ok(Vec::new());
+            };
+            let now = Generation::of(&group);
+            let before = known.lock().take().filter(|_| !is_handle);
+            let mut members =
+                before.and_then(|known| known.still_there(&ids, now)).unwrap_or_default();
+            let is_new =
+                |id: &&str| members.binary_search_by(|member| member.id.as_str().cmp(id)).is_err();
+            let joined: Names = ids.iter().filter(is_new).collect();
+            members.extend(self::members(&core, view, node, &joined)?);
+            members.sort_by(|a, b| a.id.cmp(&b.id));
+            *known.lock() = Some(KnownMembers { generation: now, members: members.clone() });
+            Ok(members)
         })
+    }
+}
+
+/// The members that an observer has seen last.
+struct KnownMembers {
+    generation: Generation,
+    /// Sorted by id.
+    members: Vec<Member>,
+}
+
+impl KnownMembers {
+    /// Those that are among these ids; `None` if one of them may have left and joined again since.
+    fn still_there(mut self, ids: &Names, now: Generation) -> Option<Vec<Member>> {
+        let ids: BTreeSet<&str> = ids.iter().collect();
+        self.members.retain(|member| ids.contains(&*member.id));
+        let joined = ids.len() - self.members.len();
+        now.is_later_by(joined, self.generation).then_some(self.members)
     }
 }
 
@@ -215,15 +251,15 @@ fn members(
     ids: &Names,
 ) -> Answer<Vec<Member>> {
     let mut found = Vec::with_capacity(ids.len());
-    for id in ids {
-        let path = path::join(node, id);
-        let read = match session.data(&path, false) {
+    let paths: Vec<String> = ids.iter().map(|id| path::join(node, id)).collect();
+    for ((id, path), read) in ids.iter().zip(&paths).zip(session.data_each(&paths)) {
+        let read = match read {
             Err(Fault::NoAuth) => {
                 if let Some(core) = core.upgrade() {
                     let hidden = "an ACL hides the data: the member is listed without them";
-                    core.warn_once(&path, || Some(hidden.to_owned()));
+                    core.warn_once(path, || Some(hidden.to_owned()));
                 }
-                match session.read(&path, false) {
+                match session.read(path, false) {
                     // The ACL hides its stat, too.
                     Err(Fault::NoAuth) => {
                         Some((Vec::new(), Stat { ephemeral_owner: HIDDEN, ..Stat::default() }))
