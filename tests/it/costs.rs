@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
-use zklock::{Client, SessionState};
+use zklock::{Cancel, Client, DistributedSemaphore, SessionState};
 
 use crate::support::logs::{Entry, logs};
 use crate::support::proxy::{Proxy, opcode};
@@ -279,5 +279,47 @@ fn polling_a_held_lock_accumulates_nothing() {
     assert!(most_threads < 40, "{most_threads} threads");
     eventually(SOON, "the end of idle threads", || zk.stats().threads <= threads);
     drop((guard, lock));
+    site.finish([zk, holder]);
+}
+
+/// A waiter remembers who is ahead of it, not the list.
+#[test]
+fn the_memory_of_a_waiter_does_not_grow_with_the_line() {
+    skip_without_server!();
+    skip_unless_alone!();
+    let count = setting("ZKLOCK_WAITERS", 1_500);
+    let few = count / 5;
+    let site = Site::own("waiters");
+    let (zk, holder) = (site.quiet_client(), site.quiet_client());
+    let semaphore = |zk: &Client| DistributedSemaphore::new(zk, &site.base, "a", 10);
+    let held = semaphore(&holder).acquire_many(10).unwrap();
+    let cancel = Cancel::new();
+    let mut raw = site.raw();
+    let empty = status("VmRSS");
+    thread::scope(|scope| {
+        let (semaphore, cancel) = (&semaphore, &cancel);
+        let mut wait = |from: u64, to: u64| {
+            for _ in from..to {
+                let semaphore = semaphore(&zk);
+                scope.spawn(move || semaphore.acquire_within(cancel).unwrap_err());
+            }
+            eventually(SOON * 4, "all waiters", || {
+                raw.get_children(&format!("{}/a", site.base)).unwrap().len() as u64 == to + 1
+            });
+            status("VmRSS")
+        };
+        let (first, all) = (wait(0, few), wait(few, count));
+        cancel.cancel();
+        let (of_the_first, of_the_rest) = ((first - empty) / few, (all - first) / (count - few));
+        println!(
+            "{count} waiters: {} MB; {of_the_first} kB for each of the first {few}, {of_the_rest} kB for \
+             each of the others",
+            (all - empty) / 1_000
+        );
+        // With lists, each further waiter takes half as much again.
+        assert!(of_the_rest <= of_the_first * 5 / 4, "{of_the_first} kB, then {of_the_rest} kB");
+    });
+    raw.close().unwrap();
+    held.release().unwrap();
     site.finish([zk, holder]);
 }
