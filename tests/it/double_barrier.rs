@@ -11,8 +11,8 @@ use crate::support::proxy::opcode;
 use crate::support::raw::{self, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, in_background, kind, last, skip_without_server, skip_without_zookeeper,
-    timed,
+    QUIET, eventually, in_background, kind, last, skip_unless_alone, skip_without_server,
+    skip_without_zookeeper, timed,
 };
 
 const T: Duration = Duration::from_secs(4);
@@ -671,4 +671,38 @@ fn over_a_handle_of_the_programs_it_works_too() {
     zk.close();
     drop((zk, handle));
     site.finish([other]);
+}
+
+/// Only one of them reads the others' nodes.
+#[test]
+fn the_requests_of_a_participant_do_not_grow_with_their_number() {
+    skip_without_server!();
+    skip_unless_alone!();
+    let site = Site::own("double-crowd");
+    let clients: Vec<Client> = (0..10).map(|_| site.quiet_client()).collect();
+    // Otherwise the first ones also make the barrier's node and what is above it.
+    site.raw().create_all(&format!("{}/a", site.base)).unwrap();
+    let requests = [10, 50, setting_of_participants()].map(|participants| {
+        let barriers: Vec<_> = (0..participants)
+            .map(|own| barrier(&clients[own as usize % clients.len()], &site, participants))
+            .collect();
+        site.server().stat_reset();
+        let entered: Vec<Entered> = thread::scope(|scope| {
+            let all: Vec<_> =
+                barriers.iter().map(|barrier| scope.spawn(|| barrier.enter().unwrap())).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let each = site.server().counter("zk_packets_received") as f64 / f64::from(participants);
+        println!("{participants} participants: {each:.1} requests each");
+        drop(entered);
+        site.wait_for_children("a", 0);
+        each
+    });
+    assert!(requests.iter().all(|each| *each <= 16.0), "{requests:?}");
+    site.finish(clients);
+}
+
+/// `ZKLOCK_PARTICIPANTS`; 100 by default.
+fn setting_of_participants() -> u32 {
+    std::env::var("ZKLOCK_PARTICIPANTS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
 }

@@ -1,6 +1,6 @@
 //! Decides when the participants of a double barrier may enter, and when they may leave.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,8 +8,8 @@ use crate::contend::hold::Hold;
 use crate::contend::rule::in_grant_order;
 use crate::contend::ticket::{ContenderKind, Ticket};
 use crate::path;
-use crate::rt::AtomicBool;
-use crate::session::connection::{Answer, Fault, Names, Step};
+use crate::rt::{AtomicBool, Mutex};
+use crate::session::connection::{Answer, Fault, Found, Names, Step};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
@@ -24,6 +24,8 @@ pub(super) struct Waiting {
     data: Vec<u8>,
     /// Whether it has declared that it counts.
     declared: Arc<AtomicBool>,
+    /// The entries of the participants that are known to count, by their nodes' names.
+    known: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     count: usize,
 }
 
@@ -69,6 +71,7 @@ impl Waiting {
             owner: hold.held_node().session_id(),
             data: data.to_vec(),
             declared: Arc::default(),
+            known: Arc::default(),
             count,
         }
     }
@@ -92,15 +95,19 @@ impl Waiting {
             if members.len() < self.count {
                 return Ok(None);
             }
+            members.truncate(self.count);
+            // The last in the order decides, as all the others were there when it came. If it goes, the
+            // one that comes in its place is the last.
+            if members.last() != Some(&self.own) {
+                return Ok(None);
+            }
             if let Some(left) = before.iter().find(|name| children.contains(name)) {
                 if view.node(&path::join(whole, left))?.is_some() {
                     return Ok(None);
                 }
                 continue;
             }
-            members.truncate(self.count);
-            // The last participant to declare itself sees that all have.
-            if !are_complete(view, whole, &members)? {
+            if !self.are_complete(view, whole, &members)? {
                 return Ok(None);
             }
             let checks = members.iter().map(|name| check(&path::join(whole, name), None));
@@ -132,6 +139,36 @@ impl Waiting {
             }
         }
         Ok(true)
+    }
+
+    /// Whether these are all different participants, and each of them counts. If one does not, watches
+    /// it. Who counts goes on counting, and is not read again.
+    fn are_complete(&self, view: &mut View<'_>, whole: &str, members: &[String]) -> Answer<bool> {
+        let path = |name: &String| path::join(whole, name);
+        let unknown: Vec<&String> =
+            members.iter().filter(|name| !self.known.lock().contains_key(*name)).collect();
+        let paths: Vec<String> = unknown.iter().map(|name| path(name)).collect();
+        for (name, found) in unknown.iter().zip(view.read_each(&paths)) {
+            self.note(name, found?);
+        }
+        // Latest first: those that came last are the last to count.
+        for name in unknown.into_iter().rev() {
+            let is_known = self.known.lock().contains_key(name);
+            if !is_known && !self.note(name, view.node(&path(name))?) {
+                return Ok(false);
+            }
+        }
+        let known = self.known.lock();
+        let entries: BTreeSet<_> = members.iter().filter_map(|name| known.get(name)).collect();
+        // A participant that has come again in a new session may be there twice, for a while.
+        Ok(entries.len() == members.len())
+    }
+
+    /// Notes a participant that counts, and returns whether it does.
+    fn note(&self, name: &str, found: Found) -> bool {
+        let Some((data, _)) = found.filter(|(_, stat)| stat.version > 0) else { return false };
+        self.known.lock().insert(name.to_owned(), entry(name, data));
+        true
     }
 }
 
@@ -182,20 +219,6 @@ fn members(session: &Session, whole: &str, children: &Names, count: usize) -> Ve
         ticket.kind() == ContenderKind::Permits && permits == count && stays
     });
     ours.map(|ticket| ticket.name().to_owned()).collect()
-}
-
-/// Whether these are all different participants, and each of them counts.
-fn are_complete(session: &Session, whole: &str, members: &[String]) -> Answer<bool> {
-    let mut entries = BTreeSet::new();
-    // Latest first: those that came last are the last to count.
-    for name in members.iter().rev() {
-        match session.read(&path::join(whole, name), false)? {
-            Some((data, stat)) if stat.version > 0 => entries.insert(entry(name, data)),
-            _ => return Ok(false),
-        };
-    }
-    // A participant that has come again in a new session may be there twice, for a while.
-    Ok(entries.len() == members.len())
 }
 
 /// Identifies the call that the node belongs to: its data, or its name if an ACL hides the data.
