@@ -810,7 +810,7 @@ fn without_a_server_calls_with_a_limit_keep_to_it_and_the_others_say_so() {
     let zk = builder.connect().unwrap();
     // By a client that has more time than this one, on a busy machine.
     let other = site.client();
-    self::queue(&other, &site).offer("a").unwrap();
+    queue(&other, &site).offer("a").unwrap();
     let queue = queue(&zk, &site);
     proxy.refuse();
     eventually(SOON, "the loss of the connection", || {

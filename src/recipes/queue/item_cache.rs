@@ -286,12 +286,13 @@ impl ItemCache {
         kept.look_after_leases(on);
         if queue.is_some_and(|queue| kept.has_later_list(queue)) {
             // The later list stays, and its watch.
-            if !kept.list.as_ref().is_some_and(|list| !list.has_fired()) {
+            if kept.list.as_ref().is_none_or(ItemWatch::has_fired) {
                 kept.list = watch.or(kept.list.take());
             }
             return others;
         }
-        if !kept.edition.zip(edition).is_some_and(|(known, now)| known.is_of_same_node(now)) {
+        let both = kept.edition.zip(edition);
+        if both.is_none_or(|(known, now)| !known.is_of_same_node(now)) {
             // The same name may now be another item.
             kept.forget_sights();
         }

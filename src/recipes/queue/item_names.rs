@@ -168,7 +168,7 @@ mod tests {
             for layout in [Layout::ByAge, Layout::ByPriority] {
                 let name = format!("{}{sequence:010}", layout.prefix(priority));
                 let Some(item) = layout.parse(&name) else {
-                    prop_assert!(sequence < 0 && sequence >= i32::MIN + SEQUENCE_MARGIN);
+                    prop_assert!((i32::MIN + SEQUENCE_MARGIN..0).contains(&sequence));
                     continue;
                 };
                 let of_layout = if layout == Layout::ByAge { 0 } else { priority };
