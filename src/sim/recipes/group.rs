@@ -10,6 +10,7 @@ use crate::group::Membership;
 use crate::rt::Mutex;
 use crate::rt::schedule::{Process, current};
 use crate::sim::harness::{Play, Role, Stage, Tally};
+use crate::sim::world::Inner;
 
 #[derive(Default)]
 struct Gathering {
@@ -38,12 +39,19 @@ impl Gathering {
         let (path, id) = (membership.path().to_owned(), membership.id().to_owned());
         self.end_of(&membership);
         let Some(membership) = Arc::into_inner(membership) else { return };
-        if let Err(error) = membership.leave() {
+        let left = membership.leave();
+        if let Err(error) = &left
+            && error.kind() != ErrorKind::SessionLost
+        {
             stage.accuse(format!("leaving: {error}"));
         }
-        // A node whose session has ended for the client may still exist for a while.
-        let is_left =
-            |owner| stage.world.look(|world| world.has_ended(owner) || world.has_lapsed(owner));
+        // After an error, a node whose session has ended for the client may still exist for a while.
+        let is_left = |owner| {
+            let is_left = |world: &Inner| {
+                world.has_ended(owner) || (left.is_err() && world.has_lapsed(owner))
+            };
+            stage.world.look(is_left)
+        };
         let owner = stage.world.look(|world| world.contains(&path).then(|| world.owner(&path)));
         if let Some(Some(owner)) = owner
             && id == own_id(role)
