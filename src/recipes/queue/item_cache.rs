@@ -23,7 +23,7 @@ const MOST_SPREAD: usize = 1 << 10;
 /// How long a call that was woken lets other consumers go first, after the first loss: so long, or so
 /// many times as long as a list took, as getting an item takes some round trips.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const PAUSE_IN_TRIPS: u32 = 5;
+const PAUSE_IN_TRIPS: u32 = 10;
 /// By how much repeated losses make that longer, and how long it is at most.
 const MOST_PAUSES: u32 = 4;
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -213,7 +213,7 @@ impl ItemCache {
         }
         if kept.look_at.is_none() {
             // Never at once: a consumer that has won before takes the item in this time.
-            let least = most / 4;
+            let least = most / 2;
             let span = u64::try_from((most - least).as_nanos()).unwrap_or(u64::MAX).max(1);
             let more = Duration::from_nanos(rt::random() as u64 % span);
             kept.look_at = rt::now().checked_add(least + more);
@@ -715,7 +715,7 @@ mod tests {
         cache.note_trip(Duration::from_millis(20));
         let now = rt::now();
         assert!(wakes(&[]));
-        assert!(cache.pause().is_some_and(|end| end >= now + Duration::from_millis(25)));
+        assert!(cache.pause().is_some_and(|end| end >= now + Duration::from_millis(100)));
     }
 
     #[test]

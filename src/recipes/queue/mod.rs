@@ -83,9 +83,9 @@ pub(crate) use offer_and_take::{Items, Search};
 /// acknowledge it at once.
 ///
 /// An item that is offered while they all wait wakes all of them. A value that was woken in vain lets
-/// others go first the next time, for at most 40 ms, or 20 times as long as a list took, up to 500 ms.
-/// So most of them need one request, a list: in the tests, an item costs all thirty together at most
-/// 45 requests, or 60 if it is leased and acknowledged at once. A value that gets its items waits for
+/// others go first the next time, for at most 40 ms, or 40 times as long as a list took, up to 500 ms.
+/// So most of them need one request, a list: in the tests, half of the items cost all thirty together
+/// at most 45 requests, or 60 if they are leased and acknowledged at once. A value that gets its items waits for
 /// nobody. The threads of one process should use clones.
 ///
 /// # Example

@@ -37,11 +37,12 @@ fn get(queue: &DistributedQueue, way: Way, stop: &Cancel) -> bool {
     }
 }
 
-/// Requests for one item that is offered to consumers in thirty clients, all of them waiting. The
-/// first items teach them that they are many.
-fn requests_for_an_item(way: Way) -> f64 {
+/// Requests for one item that is offered to consumers in thirty clients, all of them waiting: the
+/// median of several, as a busy machine holds up some. The first items teach the consumers that they
+/// are many.
+fn requests_for_an_item(way: Way) -> u64 {
     const LESSONS: usize = 4;
-    const ITEMS: usize = 10;
+    const ITEMS: usize = 11;
     let site = Site::own("queue-idle");
     let proxy = Proxy::start(site.server().addr());
     let connect =
@@ -68,36 +69,35 @@ fn requests_for_an_item(way: Way) -> f64 {
             });
         };
         all_wait(0);
-        for item in 0..LESSONS + ITEMS {
-            if item == LESSONS {
-                proxy.reset_counts();
-            }
+        let requests = |item| {
+            proxy.reset_counts();
             offers.offer("x").unwrap();
             all_wait(item + 1);
-        }
-        let requests = proxy.total_requests();
+            proxy.total_requests()
+        };
+        let mut requests: Vec<u64> = (0..LESSONS + ITEMS).map(requests).skip(LESSONS).collect();
         stop.cancel();
+        requests.sort_unstable();
         requests
     });
     drop((offers, proxy));
     site.finish(clients.into_iter().chain([producer]));
-    let each = requests as f64 / ITEMS as f64;
-    println!("{way:?}: {each} requests for an item and {CONSUMERS} waiting consumers");
-    each
+    println!("{way:?} by one of {CONSUMERS} waiting consumers: {requests:?} requests");
+    requests[ITEMS / 2]
 }
 
 #[test]
 fn an_item_for_thirty_waiting_consumers_is_taken_with_few_requests_on_time() {
     skip_without_server!();
     skip_unless_alone!();
-    assert!(requests_for_an_item(Way::Take) <= 45.0);
+    assert!(requests_for_an_item(Way::Take) <= 45);
 }
 
 #[test]
 fn an_item_for_thirty_waiting_consumers_is_leased_and_acknowledged_with_few_requests_on_time() {
     skip_without_server!();
     skip_unless_alone!();
-    assert!(requests_for_an_item(Way::Lease) <= 60.0);
+    assert!(requests_for_an_item(Way::Lease) <= 60);
 }
 
 /// Requests for each item of a long queue that consumers in so many clients empty.
