@@ -48,7 +48,8 @@ use crate::session::watch_loop::View;
 /// Entering takes one round trip to take a place, one to declare that the participant counts from then
 /// on, and four to look. The participant that came last reads the others' nodes, and decides; it is woken
 /// by those that have not declared themselves yet. No other one is woken before the round is complete,
-/// however many wait. In the tests, a hundred that come together send at most 16 requests each.
+/// however many wait. In the tests, a hundred that come together at a barrier whose node
+/// exists send at most 16 requests each.
 ///
 /// Over a handle of the program's own ([`Client`]'s `From<Arc<ZooKeeper>>`) there are no
 /// transactions: the steps that decide a round are sent one by one, and a participant that leaves

@@ -201,7 +201,9 @@ impl Group {
     /// Observes the members: first the present ones, then those after each change.
     ///
     /// The first look costs as many requests as [`members`](Group::members), each change one, and one
-    /// more for each member that has joined. A member's data are those with which it has joined.
+    /// more for each member that has joined. All are read again if one that was known has left and
+    /// joined again between two looks, and always over a handle of the `zookeeper` crate. A member's data
+    /// are those that were read last: that another program changes them later is not reported.
     pub fn observe(&self) -> Changes<Vec<Member>> {
         let core = Arc::downgrade(self.target.client.core());
         let known = Mutex::<Option<KnownMembers>>::default();
