@@ -154,7 +154,8 @@
 //! - `zklock-reaper` for deletes in the background, and for the end of what is
 //!   [kept](DistributedLockBuilder::keep_for)
 //! - `zklock-event` for callbacks, which may block and may call the library
-//! - `zklock-member`, one for each [`Membership`](crate::group::Membership)
+//! - `zklock-member`, at most 32 for a client, for each [`Membership`](crate::group::Membership) that
+//!   was lost and rejoins
 //! - on a program's handle, `zklock-call`, at most 16 for a client, for calls with a deadline or a
 //!   [`Cancel`]; and `zklock-drop` when the last use of the handle ends
 //!

@@ -214,7 +214,7 @@ fn what_finds_no_thread_is_given_back_or_done() {
 fn callbacks_without_a_thread_run_once_there_is_one() {
     explore(|| {
         set_poverty(60);
-        let (events, done) = (Callbacks::default(), Arc::new(AtomicU64::new(0)));
+        let (events, done) = (Callbacks::of_program(), Arc::new(AtomicU64::new(0)));
         let (dispatching, doing) = (events.clone(), Arc::clone(&done));
         join(threads(3, move |number| {
             let done = Arc::clone(&doing);

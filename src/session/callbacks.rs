@@ -1,4 +1,5 @@
-//! Runs the user's callbacks on threads of their own, so that they may block and call the library.
+//! Runs the user's callbacks, and jobs like them, on threads of their own, so that they may block and
+//! call the library.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,8 +10,7 @@ use super::workers::{Job, Workers};
 use crate::logging;
 use crate::rt::{AtomicBool, Mutex};
 
-/// Runs callbacks on one thread, and on as many more as it takes while they block: a callback that
-/// blocks delays no other.
+/// Runs callbacks on one thread, and on more while they block, up to a limit.
 #[derive(Clone)]
 pub(crate) struct Callbacks {
     workers: Workers,
@@ -20,17 +20,18 @@ pub(crate) struct Callbacks {
     short: Arc<AtomicBool>,
 }
 
-impl Default for Callbacks {
-    fn default() -> Callbacks {
-        Callbacks {
-            workers: Workers::new("zklock-event", usize::MAX),
-            stranded: Arc::default(),
-            short: Arc::default(),
-        }
-    }
-}
-
 impl Callbacks {
+    /// On at most so many threads of that name.
+    pub(crate) fn new(name: &'static str, most: usize) -> Callbacks {
+        let workers = Workers::new(name, most);
+        Callbacks { workers, stranded: Arc::default(), short: Arc::default() }
+    }
+
+    /// Without a limit: a callback that blocks delays no other.
+    pub(crate) fn of_program() -> Callbacks {
+        Callbacks::new("zklock-event", usize::MAX)
+    }
+
     pub(crate) fn dispatch(&self, job: impl FnOnce() + Send + 'static) {
         self.submit(Box::new(job));
         self.retry();
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn blocked_and_panicking_callbacks_hold_up_no_other() {
-        let events = Callbacks::default();
+        let events = Callbacks::of_program();
         let (release, released) = bounded::<()>(0);
         let (told, heard) = bounded(1);
         // They go on together, when the last has begun.

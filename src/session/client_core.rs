@@ -26,6 +26,9 @@ use crate::session_notice::{End, Notice};
 /// How long closing a client may wait for the server.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
+/// How many members of a client rejoin at once, at most.
+const MOST_REJOINING: usize = 32;
+
 /// How many nodes with a logged warning are remembered, at most.
 const MOST_WARNED: usize = 1024;
 
@@ -40,6 +43,8 @@ pub(crate) struct ClientCore {
     warned: Mutex<BTreeSet<String>>,
     pub(super) ensemble: Box<dyn Ensemble>,
     pub(super) events: Callbacks,
+    /// Runs what members do to rejoin their groups.
+    rejoining: Callbacks,
     reports: Arc<Reports>,
     pub(super) reaper: Reaper,
     late: Arc<LateItems>,
@@ -123,7 +128,8 @@ impl ClientCore {
             retry,
             warned: Mutex::default(),
             ensemble,
-            events: Callbacks::default(),
+            events: Callbacks::of_program(),
+            rejoining: Callbacks::new("zklock-member", MOST_REJOINING),
             reports,
             reaper,
             late: Arc::default(),
@@ -187,6 +193,10 @@ impl ClientCore {
 
     pub(crate) fn events(&self) -> &Callbacks {
         &self.events
+    }
+
+    pub(crate) fn rejoining(&self) -> &Callbacks {
+        &self.rejoining
     }
 
     pub(crate) fn reaper(&self) -> &Reaper {
@@ -422,6 +432,7 @@ impl ClientCore {
     fn retry(&self) {
         let _ = self.reaper.retry();
         self.events.retry();
+        self.rejoining.retry();
         self.ensemble.retry();
     }
 

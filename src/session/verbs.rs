@@ -444,43 +444,61 @@ impl Verbs {
     /// to watch a node without READ on it: since ZooKeeper 3.8.4 and 3.9.2 such a watch can be set,
     /// but gets no events (CVE-2024-23944).
     pub(crate) fn read(&self, path: &str, watch: bool) -> Answer<Found> {
-        self.or_its_stat(path, watch, self.data(path, watch))
-    }
-
-    fn or_its_stat(&self, path: &str, watch: bool, read: Answer<Found>) -> Answer<Found> {
-        let is_hidden = match &read {
-            Err(Fault::NoAuth) => !watch,
-            // Over a program's handle, asking whether a node exists sets no watch on it.
-            Err(Fault::TooLarge(_)) => !watch || self.connection.blocking().is_none(),
-            _ => false,
-        };
-        if !is_hidden {
+        let read = self.data(path, watch);
+        if !self.may_have_stat(&read, watch) {
             return read;
         }
         let stat = self.exists(path, watch)?;
         Ok(stat.map(|stat| (Vec::new(), stat)))
     }
 
+    /// Whether a node that was not read may tell its stat.
+    fn may_have_stat(&self, read: &Answer<Found>, watch: bool) -> bool {
+        match read {
+            Err(Fault::NoAuth) => !watch,
+            // Over a program's handle, asking whether a node exists sets no watch on it.
+            Err(Fault::TooLarge(_)) => !watch || self.connection.blocking().is_none(),
+            _ => false,
+        }
+    }
+
     /// As `read` without a watch, of many nodes, in as few round trips as possible.
     pub(crate) fn read_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
-        self.read_each_or_watch(paths, false)
+        self.read_each_or_watch(paths, false, |_| ())
     }
 
-    /// The data of many nodes, in as few round trips as possible.
-    pub(crate) fn data_each(&self, paths: &[String]) -> Vec<Answer<Found>> {
-        self.ask_each(paths, |path| Request::data(path, false), data)
+    /// The same; `on_hidden` is told the paths of the nodes that an ACL hides.
+    pub(crate) fn read_each_noting(
+        &self,
+        paths: &[String],
+        on_hidden: impl Fn(&str),
+    ) -> Vec<Answer<Found>> {
+        self.read_each_or_watch(paths, false, on_hidden)
     }
 
-    fn read_each_or_watch(&self, paths: &[String], watch: bool) -> Vec<Answer<Found>> {
-        let all = self.ask_each(paths, |path| Request::data(path, watch), data);
-        let one = |(path, read): (&String, _)| self.or_its_stat(path, watch, read);
-        paths.iter().zip(all).map(one).collect()
+    fn read_each_or_watch(
+        &self,
+        paths: &[String],
+        watch: bool,
+        on_hidden: impl Fn(&str),
+    ) -> Vec<Answer<Found>> {
+        let mut all = self.ask_each(paths, |path| Request::data(path, watch), data);
+        let unread: Vec<usize> =
+            (0..all.len()).filter(|at| self.may_have_stat(&all[*at], watch)).collect();
+        let hidden = unread.iter().filter(|at| matches!(all[**at], Err(Fault::NoAuth)));
+        hidden.for_each(|at| on_hidden(&paths[*at]));
+        let again: Vec<String> = unread.iter().map(|at| paths[*at].clone()).collect();
+        let stats = self.ask_each(&again, |path| Request::exists(path, watch), stat);
+        for (at, found) in unread.into_iter().zip(stats) {
+            all[at] = found.map(|stat| stat.map(|stat| (Vec::new(), stat)));
+        }
+        all
     }
 
     /// As `read` with a watch, of several nodes, in one round trip if possible. A lost connection
     /// or session is an error of all.
     pub(crate) fn watch_each(&self, paths: &[String]) -> Answer<Vec<Answer<Found>>> {
-        let all = self.read_each_or_watch(paths, true);
+        let all = self.read_each_or_watch(paths, true, |_| ());
         let is_lost = |fault: &&Fault| matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded);
         match all.iter().filter_map(|one| one.as_ref().err()).find(is_lost) {
             Some(lost) => Err(lost.clone()),

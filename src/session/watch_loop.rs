@@ -36,6 +36,8 @@ pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
 pub(crate) struct WatchLoop {
     client: Client,
     waiter: Waiter,
+    /// Given with whatever ends a wait.
+    bell: Signal,
     cancel: Option<(Cancel, Subscription)>,
     session: Option<(Arc<Session>, Subscription)>,
     seen: Option<LastLook>,
@@ -54,9 +56,27 @@ struct LastLook {
 
 impl WatchLoop {
     pub(crate) fn new(client: &Client, cancel: Option<&Cancel>) -> WatchLoop {
+        let waiter = Waiter::new();
+        let bell = waiter.bell();
+        WatchLoop::with(client, cancel, waiter, bell)
+    }
+
+    /// One that also gives this signal whenever something changes, also while nobody waits.
+    pub(crate) fn telling(client: &Client, cancel: Option<&Cancel>, also: Signal) -> WatchLoop {
+        let waiter = Waiter::new();
+        let ring = waiter.bell();
+        let bell: Signal = Arc::new(move || {
+            ring();
+            also();
+        });
+        WatchLoop::with(client, cancel, waiter, bell)
+    }
+
+    fn with(client: &Client, cancel: Option<&Cancel>, waiter: Waiter, bell: Signal) -> WatchLoop {
         let mut watch_loop = WatchLoop {
             client: client.clone(),
-            waiter: Waiter::new(),
+            waiter,
+            bell,
             cancel: None,
             session: None,
             seen: None,
@@ -69,7 +89,7 @@ impl WatchLoop {
 
     /// Lets this token, and no other one, end the waits from now on.
     pub(crate) fn heed(&mut self, cancel: Option<&Cancel>) {
-        let heed = |cancel: &Cancel| (cancel.clone(), cancel.subscribe(self.waiter.bell()));
+        let heed = |cancel: &Cancel| (cancel.clone(), cancel.subscribe(self.bell()));
         self.cancel = cancel.map(heed);
     }
 
@@ -114,7 +134,7 @@ impl WatchLoop {
             let core = self.client.core();
             match core.session(&self.waiter, until, is_cancelled, Patience::UntilDeadline) {
                 Ok(session) => {
-                    let subscription = session.status().subscribe(self.waiter.bell());
+                    let subscription = session.status().subscribe(Arc::clone(&self.bell));
                     self.session = Some((session, subscription));
                 }
                 Err(Interrupted::GaveUp) => return Ok(None),
@@ -141,7 +161,7 @@ impl WatchLoop {
         until: Deadline,
         look: impl FnOnce(&mut View<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<Option<Answer<T>>> {
-        let (changed, bell) = (Arc::new(AtomicBool::new(false)), self.waiter.bell());
+        let (changed, bell) = (Arc::new(AtomicBool::new(false)), self.bell());
         let flag = Arc::clone(&changed);
         let signal: Signal = Arc::new(move || {
             flag.store(true, Ordering::SeqCst);
@@ -213,7 +233,7 @@ impl WatchLoop {
 
     /// The bell to ring when a condition of the caller's own may have come true: see `has_come`.
     pub(crate) fn bell(&self) -> Signal {
-        self.waiter.bell()
+        Arc::clone(&self.bell)
     }
 
     /// Waits until a condition of the caller's own is true, for which the bell is rung; false if

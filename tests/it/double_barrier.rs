@@ -7,7 +7,7 @@ use zklock::{
     Acl, Cancel, Client, DoubleBarrier, ErrorKind, HoldEnd, LossReason, Result, SessionState,
 };
 
-use crate::support::proxy::opcode;
+use crate::support::proxy::{Seen, opcode};
 use crate::support::raw::{self, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{
@@ -469,15 +469,22 @@ fn who_has_come_again_waits_for_its_former_node_to_go() {
 /// round.
 #[test]
 fn a_place_counts_only_when_its_owner_has_said_so() {
-    skip_without_zookeeper!();
-    let site = Site::shared("double-place");
-    let (zk, mut raw) = (site.quiet_client(), site.raw());
+    skip_without_server!();
+    let site = Site::own("double-place");
+    let ((proxy, zk), mut raw) = (site.proxied(QUIET), site.raw());
     raw.create_all(&format!("{}/a", site.base)).unwrap();
     let place = format!("{}/a/_c_11111111-2222-3333-4444-555555555555-lease-1-of-2-", site.base);
     let place = raw.create(&place, b"theirs", Kind::EphemeralSequential).unwrap();
     assert!(stays_out(barrier(&zk, &site, 2).enter_within(BRIEF)));
+    // Who waits behind it is woken then.
+    proxy.reset_counts();
+    let entering = enter(&zk, &site, 2);
+    let is_look = |one: &&Seen| one.opcode == opcode::GET_DATA && one.path.as_ref() == Some(&place);
+    eventually(SOON, "a look at the place, and another that watches it", || {
+        proxy.requests().iter().filter(is_look).count() == 2
+    });
     raw.set_data(&place, b"theirs").unwrap();
-    let entered = barrier(&zk, &site, 2).enter().unwrap();
+    let entered = entering.recv_timeout(SOON).unwrap().unwrap();
     let (round, _) = raw.get_data(&format!("{}/a", site.base)).unwrap();
     let lines = ["format 1", last(&place), last(entered.path())];
     assert_eq!(String::from_utf8(round).unwrap(), lines.join("\n"));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use log::LevelFilter;
 use zklock::group::{Member, Membership};
-use zklock::{Acl, Client, ErrorKind, Group, HoldEnd, LeaderElection, LossReason};
+use zklock::{Acl, Client, ErrorKind, Group, HoldEnd, LeaderElection, LossReason, Lost};
 
 use crate::support::logs::logs;
 use crate::support::proxy::{Proxy, opcode};
@@ -144,26 +144,67 @@ fn lost_answers_leave_one_node_or_none() {
     site.finish([zk]);
 }
 
+/// A client's memberships need threads only while they rejoin, and never one each.
 #[test]
-fn a_membership_keeps_one_thread_for_as_long_as_it_is() {
-    skip_without_zookeeper!();
+fn many_memberships_share_a_few_threads() {
+    skip_without_server!();
     skip_unless_alone!();
-    let site = Site::shared("group-threads");
-    let zk = site.client();
+    const MANY: usize = 500;
+    let site = Site::own("group-threads");
+    let (proxy, zk) = site.proxied(Duration::from_secs(10));
     let group = Group::new(&zk, &site.base, "a");
     let count = || threads_named("zklock-member").len();
     let members: Vec<Membership> =
-        (0..3).map(|id| group.join(id.to_string(), "").unwrap()).collect();
-    eventually(SOON, "a thread each", || count() == 3);
-    drop(members);
-    eventually(SOON, "their end", || count() == 0);
-    // The threads end with the client, too.
-    let membership = group.join("me", "").unwrap();
+        (0..MANY).map(|id| group.join(id.to_string(), "").unwrap()).collect();
+    assert_eq!(count(), 0, "while none is lost");
+    let losses: Vec<Lost> = members.iter().map(Membership::lost).collect();
+    site.expire(&proxy);
+    let mut most = 0;
+    eventually(SOON, "all are back", || {
+        most = most.max(count());
+        let are_lost = losses.iter().all(|lost| lost.reason().is_some());
+        are_lost && members.iter().all(Membership::is_member)
+    });
+    assert!((1..=32).contains(&most), "{most} threads");
+    assert_eq!(group.members().unwrap().len(), MANY);
+    eventually(SOON, "the end of the threads", || count() == 0);
     zk.close();
-    eventually(SOON, "its end", || count() == 0);
-    assert!(!membership.is_member());
-    drop((membership, group));
+    assert!(!members.iter().any(Membership::is_member));
+    drop(members);
+    eventually(SOON, "the end of the threads", || count() == 0);
+    drop(group);
     site.finish([zk]);
+}
+
+/// More members of a client wait for their ids than it has threads to rejoin with.
+#[test]
+fn members_whose_ids_are_taken_hold_up_no_other() {
+    skip_without_server!();
+    const MANY: usize = 50;
+    let site = Site::own("group-taken");
+    let (proxy, zk) = site.proxied(QUIET);
+    let other = site.quiet_client();
+    let [ours, theirs] = [&zk, &other].map(|zk| Group::new(zk, &site.base, "a"));
+    let members: Vec<Membership> =
+        (0..MANY).map(|id| ours.join(id.to_string(), "ours").unwrap()).collect();
+    let last = ours.join("last", "ours").unwrap();
+    proxy.hold();
+    let mut raw = site.raw();
+    members.iter().for_each(|member| raw.delete(member.path()).unwrap());
+    let since: Vec<Membership> =
+        (0..MANY).map(|id| theirs.join(id.to_string(), "theirs").unwrap()).collect();
+    proxy.release();
+    eventually(SOON, "all to know", || !members.iter().any(Membership::is_member));
+    raw.delete(last.path()).unwrap();
+    eventually(SOON, "the last to know", || last.lost().reason().is_none() && last.is_member());
+    eventually(SOON, "its node", || {
+        ours.members().unwrap().iter().any(|one| one.id == "last" && one.data == b"ours")
+    });
+    drop(since);
+    eventually(SOON, "all are back", || members.iter().all(Membership::is_member));
+    raw.close().unwrap();
+    drop((members, last, ours, theirs));
+    site.finish([zk, other]);
 }
 
 #[test]
@@ -200,7 +241,7 @@ fn nobody_to_ask_ends_joining_in_time() {
     let proxy = Proxy::start(site.server().addr());
     let zk = connecting(&proxy.hosts())
         .session_timeout(Duration::from_secs(30))
-        .connect_timeout(Duration::from_millis(400))
+        .connect_timeout(Duration::from_secs(2))
         .connect()
         .unwrap();
     let group = Group::new(&zk, &site.base, "a");

@@ -34,16 +34,16 @@ pub(super) struct MemberNode {
 /// The outcome of an attempt to join.
 pub(super) enum JoinOutcome {
     Standing(Hold),
-    /// The time was over, and another member's node was in the way.
+    /// Another member's node was in the way, in the end.
     Taken,
     NotInTime,
 }
 
 impl MemberNode {
     /// Creates the node, as soon as there is no other one of that name. `unsure` is a session in
-    /// which it may have been created, without an answer that says so. Without `until`, it waits for
-    /// the answer to a creation, even if the wait is cancelled: to leave, it must be known whether
-    /// there is a node.
+    /// which it may have been created, without an answer that says so. Without `until`, it does not
+    /// wait while there is another one, but it waits for the answer to a creation, even if the wait is
+    /// cancelled: to leave, it must be known whether there is a node.
     pub(super) fn settle(
         self: &Arc<Self>,
         watch_loop: &mut WatchLoop,
@@ -67,7 +67,7 @@ impl MemberNode {
                     return Ok(JoinOutcome::Standing(self.stand(session, stat.czxid)));
                 }
                 Some(Ok(Some(_))) => {
-                    if !watch_loop.changed(until)? {
+                    if waits_for_answer || !watch_loop.changed(until)? {
                         return Ok(JoinOutcome::Taken);
                     }
                     continue;

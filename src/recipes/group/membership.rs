@@ -1,4 +1,4 @@
-//! A membership, and the thread that rejoins after a loss.
+//! A membership, which rejoins after a loss.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,14 +8,15 @@ use super::member_node::{JoinOutcome, MemberNode, leave};
 use crate::contend::errors::cancelled;
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
-use crate::contend::lost::{HoldEnd, Lost};
+use crate::contend::lost::Lost;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{self, Condvar, Deadline, Mutex};
+use crate::rt::{Condvar, Deadline, Mutex};
 use crate::session::callbacks::InOrder;
 use crate::session::cancel::Cancel;
+use crate::session::notify::{Signal, Subscription};
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::WatchLoop;
@@ -46,25 +47,25 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// A membership of which the hold is the first node; the thread that rejoins is started.
-    pub(super) fn start(node: Arc<MemberNode>, hold: Hold) -> Result<Membership> {
+    /// A membership of which the hold is the first node.
+    pub(super) fn start(node: Arc<MemberNode>, hold: Hold) -> Membership {
         let callbacks = InOrder::new(node.target.client.core().events());
         let seat = Arc::new(SharedMembership {
             node,
             leaving: Cancel::new(),
-            part: Mutex::new(MembershipState::new(hold)),
+            part: Mutex::new(MembershipState {
+                lost: hold.lost(),
+                standing: Standing::Left(Ok(())),
+                away: None,
+                on_lost: Vec::new(),
+                on_rejoined: Vec::new(),
+            }),
             changed: Condvar::new(),
+            turn: Mutex::default(),
             callbacks,
         });
-        let keeper = Arc::clone(&seat);
-        match rt::spawn("zklock-member", move || keeper.keep()) {
-            Ok(()) => Ok(Membership { seat }),
-            Err(error) => {
-                let hold = seat.part.lock().hold.take();
-                drop(hold);
-                Err(error)
-            }
-        }
+        seat.take_place(&mut seat.part.lock(), hold);
+        Membership { seat }
     }
 
     /// The member's node, as the client names it.
@@ -82,7 +83,7 @@ impl Membership {
     /// `false` from the loss of its session or its node until it has rejoined. Sends no request.
     pub fn is_member(&self) -> bool {
         !self.seat.node.target.client.core().is_elsewhere()
-            && self.seat.part.lock().hold.as_ref().is_some_and(Hold::is_held)
+            && matches!(&self.seat.part.lock().standing, Standing::Member(hold, _) if hold.is_held())
     }
 
     /// Returns a handle with which any thread can wait until the membership is lost.
@@ -171,128 +172,219 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// What a membership and its thread share.
+/// What a membership shares with the threads that rejoin.
 struct SharedMembership {
     node: Arc<MemberNode>,
     leaving: Cancel,
     part: Mutex<MembershipState>,
     changed: Condvar,
+    turn: Mutex<Turn>,
     callbacks: Arc<InOrder>,
 }
 
 struct MembershipState {
-    /// The hold on the present node, until its loss is noticed.
-    hold: Option<Hold>,
+    standing: Standing,
     /// The loss handle of the present hold, or of the last one.
     lost: Lost,
     /// Why the hold was lost, if it was.
     away: Option<LossReason>,
     on_lost: Vec<LossCallback>,
     on_rejoined: Vec<OnRejoined>,
-    /// The outcome of leaving, once the thread has ended.
-    left: Option<Result<()>>,
 }
+
+enum Standing {
+    /// With the hold on the present node, whose loss may not have been noticed yet.
+    Member(Hold, LossSignal),
+    Away(Box<Away>),
+    /// A thread is about to rejoin, or to leave.
+    Busy,
+    /// With the outcome of leaving; or it cannot rejoin.
+    Left(Result<()>),
+}
+
+/// Has a thread look after the membership when the hold is lost.
+type LossSignal = (Cancel, Subscription);
 
 type LossCallback = Arc<Mutex<Box<dyn FnMut(LossReason) + Send>>>;
 type OnRejoined = Arc<Mutex<Box<dyn FnMut() + Send>>>;
 
-impl MembershipState {
-    fn new(hold: Hold) -> MembershipState {
-        MembershipState {
-            lost: hold.lost(),
-            hold: Some(hold),
-            away: None,
-            on_lost: Vec::new(),
-            on_rejoined: Vec::new(),
-            left: None,
-        }
-    }
+/// A membership between its loss and its return.
+struct Away {
+    watch_loop: WatchLoop,
+    /// The session in which the node may have been created, without an answer that says so.
+    unsure: Option<Arc<Session>>,
+    /// What leaving comes to: an error if the server may not know of the loss yet.
+    gone: Result<()>,
+    /// Whether it was logged that it cannot rejoin.
+    complained: bool,
+}
+
+/// Whether a thread looks after the membership, and whether it is to look again.
+#[derive(Default)]
+struct Turn {
+    is_taken: bool,
+    is_due: bool,
+}
+
+enum Return {
+    Standing(Hold),
+    /// Another member has the id; its node is watched.
+    Taken,
+    Refused,
+    Never,
 }
 
 impl SharedMembership {
-    /// Runs the thread: creates the node again whenever it is lost.
-    fn keep(&self) {
-        let mut watch_loop = WatchLoop::new(&self.node.target.client, Some(&self.leaving));
-        let mut unsure = None;
-        let left = loop {
-            let lost = self.part.lock().lost.clone();
-            // Without a reason, the group was left.
-            let HoldEnd::Lost(why) = lost.wait() else { break Ok(()) };
-            let gone = self.note_lost(why);
-            let Some(hold) = self.come_back(&mut watch_loop, &mut unsure) else {
-                break unsure.map_or(gone, |session| self.node.retract(&session));
-            };
-            unsure = None;
-            if let Some(hold) = self.has_rejoined(hold) {
-                break leave(hold, &Wait::FOREVER).map(drop);
+    /// Has a thread look after the membership, now or when the present look is over.
+    fn wake(self: &Arc<Self>) {
+        let mut turn = self.turn.lock();
+        turn.is_due = true;
+        if !std::mem::replace(&mut turn.is_taken, true) {
+            drop(turn);
+            self.submit();
+        }
+    }
+
+    fn submit(self: &Arc<Self>) {
+        let seat = Arc::clone(self);
+        self.node.target.client.core().rejoining().dispatch(move || {
+            seat.turn.lock().is_due = false;
+            seat.look_after();
+            let mut turn = seat.turn.lock();
+            turn.is_taken = turn.is_due;
+            let is_due = turn.is_due;
+            drop(turn);
+            // Behind the other memberships.
+            if is_due {
+                seat.submit();
+            }
+        });
+    }
+
+    fn signal(self: &Arc<Self>) -> Signal {
+        let seat = Arc::downgrade(self);
+        Arc::new(move || {
+            if let Some(seat) = seat.upgrade() {
+                seat.wake();
+            }
+        })
+    }
+
+    /// Rejoins if the node is lost, as soon as that is possible; leaves what was created too late.
+    fn look_after(self: &Arc<Self>) {
+        let mut part = self.part.lock();
+        let mut away = match std::mem::replace(&mut part.standing, Standing::Busy) {
+            Standing::Away(away) => {
+                drop(part);
+                away
+            }
+            Standing::Member(hold, (token, _)) if token.is_cancelled() => {
+                drop(part);
+                self.note_lost(hold)
+            }
+            standing => {
+                part.standing = standing;
+                return;
             }
         };
-        self.part.lock().left = Some(left);
+        let outcome = self.come_back(&mut away);
+        let mut part = self.part.lock();
+        let is_leaving = self.leaving.is_cancelled();
+        part.standing = match outcome {
+            Return::Standing(hold) if !is_leaving => {
+                self.take_place(&mut part, hold);
+                part.away = None;
+                for callback in &part.on_rejoined {
+                    let callback = Arc::clone(callback);
+                    self.tell(move || (callback.lock())());
+                }
+                return;
+            }
+            Return::Taken if !is_leaving => {
+                part.standing = Standing::Away(away);
+                return;
+            }
+            Return::Refused if !is_leaving => {
+                part.standing = Standing::Away(away);
+                drop(part);
+                self.wake();
+                return;
+            }
+            outcome => {
+                drop(part);
+                let left = match (outcome, away.unsure) {
+                    (Return::Standing(hold), _) => leave(hold, &Wait::FOREVER).map(drop),
+                    (_, Some(session)) => self.node.retract(&session),
+                    (_, None) => away.gone,
+                };
+                part = self.part.lock();
+                Standing::Left(left)
+            }
+        };
         self.changed.notify_all();
     }
 
-    /// Rejoins; `None` if the group is left, or the member cannot rejoin.
-    fn come_back(
-        &self,
-        watch_loop: &mut WatchLoop,
-        unsure: &mut Option<Arc<Session>>,
-    ) -> Option<Hold> {
-        let group = self.node.target.node().unwrap_or_default();
-        let mut complained = false;
-        while !watch_loop.is_cancelled() {
-            match self.node.settle(watch_loop, None, unsure) {
-                Ok(JoinOutcome::Standing(hold)) => return Some(hold),
-                Ok(JoinOutcome::Taken | JoinOutcome::NotInTime) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::Closed | ErrorKind::AuthFailed) => {
-                    logging::warning!(
-                        target: "zklock::group",
-                        "group {group}: cannot rejoin, giving up: {error}"
-                    );
-                    return None;
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        logging::warning!(
-                            target: "zklock::group",
-                            "group {group}: cannot rejoin, retrying every {REST:?}: {error}"
-                        );
-                    }
-                    watch_loop.rest(Deadline::after(REST));
-                }
-            }
-        }
-        None
-    }
-
-    /// Notes the loss, and returns an error if the server may not know of it yet.
-    fn note_lost(&self, why: LossReason) -> Result<()> {
+    /// Notes the loss.
+    fn note_lost(self: &Arc<Self>, hold: Hold) -> Box<Away> {
+        let why = hold.lost().reason().unwrap_or(LossReason::NodeDeleted);
         let mut part = self.part.lock();
         part.away = Some(why);
-        let hold = part.hold.take();
         for callback in &part.on_lost {
             let callback = Arc::clone(callback);
             self.tell(move || (callback.lock())(why));
         }
         drop(part);
-        match (why, hold) {
-            (LossReason::NodeDeleted | LossReason::SessionExpired, _) | (_, None) => Ok(()),
-            (_, Some(hold)) => Err(hold.lost_error(why)),
-        }
+        let gone = match why {
+            LossReason::NodeDeleted | LossReason::SessionExpired => Ok(()),
+            _ => Err(hold.lost_error(why)),
+        };
+        let client = &self.node.target.client;
+        let watch_loop = WatchLoop::telling(client, Some(&self.leaving), self.signal());
+        Box::new(Away { watch_loop, unsure: None, gone, complained: false })
     }
 
-    /// Stores the new hold and calls the callbacks. Returns the hold if the group was left
-    /// meanwhile.
-    fn has_rejoined(&self, hold: Hold) -> Option<Hold> {
-        let mut part = self.part.lock();
-        if self.leaving.is_cancelled() {
-            return Some(hold);
+    /// Rejoins, unless the group is left meanwhile.
+    fn come_back(&self, away: &mut Away) -> Return {
+        // The node of the other member is still there.
+        if away.watch_loop.is_current() {
+            return Return::Taken;
         }
-        (part.away, part.lost, part.hold) = (None, hold.lost(), Some(hold));
-        for callback in &part.on_rejoined {
-            let callback = Arc::clone(callback);
-            self.tell(move || (callback.lock())());
+        if away.watch_loop.is_cancelled() {
+            return Return::Never;
         }
-        None
+        let error = match self.node.settle(&mut away.watch_loop, None, &mut away.unsure) {
+            Ok(JoinOutcome::Standing(hold)) => return Return::Standing(hold),
+            Ok(JoinOutcome::Taken | JoinOutcome::NotInTime) => return Return::Taken,
+            Err(error) => error,
+        };
+        let group = self.node.target.node().unwrap_or_default();
+        if matches!(error.kind(), ErrorKind::Closed | ErrorKind::AuthFailed) {
+            logging::warning!(
+                target: "zklock::group",
+                "group {group}: cannot rejoin, giving up: {error}"
+            );
+            return Return::Never;
+        }
+        if !std::mem::replace(&mut away.complained, true) {
+            logging::warning!(
+                target: "zklock::group",
+                "group {group}: cannot rejoin, retrying every {REST:?}: {error}"
+            );
+        }
+        away.watch_loop.rest(Deadline::after(REST));
+        Return::Refused
+    }
+
+    /// Makes this the present hold.
+    fn take_place(self: &Arc<Self>, part: &mut MembershipState, hold: Hold) {
+        let lost = hold.lost();
+        let token = Cancel::from(lost.clone());
+        let subscription = token.subscribe(self.signal());
+        let is_lost = token.is_cancelled();
+        (part.lost, part.standing) = (lost, Standing::Member(hold, (token, subscription)));
+        if is_lost {
+            self.wake();
+        }
     }
 
     /// Schedules a callback, unless the group is left before it runs.
@@ -319,13 +411,23 @@ impl SharedMembership {
         };
         let _cancel = wait.cancel().map(|cancel| cancel.subscribe(Arc::new(wake)));
         let mut part = self.part.lock();
-        if let Some(hold) = part.hold.take() {
-            drop(part);
-            return release(hold);
+        match std::mem::replace(&mut part.standing, Standing::Left(Ok(()))) {
+            Standing::Member(hold, _) => {
+                drop(part);
+                return release(hold);
+            }
+            Standing::Away(away) if away.unsure.is_none() => {
+                drop(part);
+                return away.gone.map(|()| true);
+            }
+            standing => part.standing = standing,
         }
-        // The thread may be creating a node: wait until it has ended.
+        drop(part);
+        // There may be a node: a thread finds out and deletes it.
+        self.wake();
+        let mut part = self.part.lock();
         loop {
-            if let Some(left) = &part.left {
+            if let Standing::Left(left) = &part.standing {
                 return left.clone().map(|()| true);
             }
             if wait.is_cancelled() {

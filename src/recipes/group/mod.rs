@@ -88,8 +88,7 @@ impl Group {
     ///
     /// The id is one component of a path. When the call returns, others can see the member. From
     /// then on it rejoins by itself: after its session is lost, as soon as a new one can be opened;
-    /// after another client deletes its node, as soon as the id is free. A thread of this library,
-    /// `zklock-member`, does that, and ends with the membership.
+    /// after another client deletes its node, as soon as the id is free.
     ///
     /// If the id is in use, by the session of an earlier run of this program that was killed, say,
     /// or by another membership of this client, the call waits for that to end, at most the
@@ -103,8 +102,7 @@ impl Group {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized); [`TooLarge`](ErrorKind::TooLarge);
     /// [`Connect`](ErrorKind::Connect) if the ensemble does not answer within the connect timeout,
     /// [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer by then;
-    /// [`System`](ErrorKind::System) if no thread can be started; otherwise only what
-    /// [ends every wait](crate::guide#what-ends-every-wait).
+    /// otherwise only what [ends every wait](crate::guide#what-ends-every-wait).
     pub fn join(&self, id: impl AsRef<str>, data: impl Into<Vec<u8>>) -> Result<Membership> {
         self.join_within(id, data, self.target.client.core().connect_timeout())
     }
@@ -154,7 +152,7 @@ impl Group {
                 return Err(JOIN.unanswered(core, was_asked, &node.path));
             }
         };
-        Membership::start(node, hold)
+        Ok(Membership::start(node, hold))
     }
 
     /// Lists the members, sorted by id, as this client's server knows them.
@@ -254,20 +252,17 @@ fn members(
 ) -> Answer<Vec<Member>> {
     let mut found = Vec::with_capacity(ids.len());
     let paths: Vec<String> = ids.iter().map(|id| path::join(node, id)).collect();
-    for ((id, path), read) in ids.iter().zip(&paths).zip(session.data_each(&paths)) {
+    let on_hidden = |path: &str| {
+        if let Some(core) = core.upgrade() {
+            let hidden = "an ACL hides the data: the member is listed without them";
+            core.warn_once(path, || Some(hidden.to_owned()));
+        }
+    };
+    for (id, read) in ids.iter().zip(session.read_each_noting(&paths, on_hidden)) {
         let read = match read {
+            // The ACL hides its stat, too.
             Err(Fault::NoAuth) => {
-                if let Some(core) = core.upgrade() {
-                    let hidden = "an ACL hides the data: the member is listed without them";
-                    core.warn_once(path, || Some(hidden.to_owned()));
-                }
-                match session.read(path, false) {
-                    // The ACL hides its stat, too.
-                    Err(Fault::NoAuth) => {
-                        Some((Vec::new(), Stat { ephemeral_owner: HIDDEN, ..Stat::default() }))
-                    }
-                    read => read?,
-                }
+                Some((Vec::new(), Stat { ephemeral_owner: HIDDEN, ..Stat::default() }))
             }
             read => read?,
         };
