@@ -505,8 +505,13 @@ fn a_large_group_that_is_far_away_is_read_in_time() {
     let mut raw = site.raw();
     let group = format!("{}/a", site.base);
     raw.create_all(&group).unwrap();
+    // An ACL hides the data of half of them.
+    let hiding = [raw::Acl::new(ALL & !1, "world", "anyone")];
     for number in 0..1_000 {
-        raw.create(&format!("{group}/{number}"), b"", Kind::Ephemeral).unwrap();
+        let member = raw.create(&format!("{group}/{number}"), b"", Kind::Ephemeral).unwrap();
+        if number % 2 == 0 {
+            raw.set_acl(&member, &hiding).unwrap();
+        }
     }
     let proxy = Proxy::start(site.server().addr());
     let zk = connecting(&proxy.hosts()).connect_timeout(Duration::from_secs(4)).connect().unwrap();
