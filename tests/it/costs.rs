@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::env;
 use std::fs;
 use std::sync::mpsc;
 use std::thread;
@@ -14,8 +13,8 @@ use crate::support::server;
 use crate::support::site::Site;
 use crate::support::stopwatch::Stopwatch;
 use crate::support::{
-    QUIET, eventually, got_nothing, mutex, processor_time, skip_unless_alone, skip_without_server,
-    strict,
+    QUIET, eventually, got_nothing, mutex, processor_time, setting, skip_unless_alone,
+    skip_without_server, strict,
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -31,11 +30,6 @@ fn by_kind(proxy: &Proxy) -> BTreeMap<i32, u64> {
         *counts.entry(request.opcode).or_default() += 1;
     }
     counts
-}
-
-/// A number that the environment may set.
-fn setting(name: &str, default: u64) -> u64 {
-    env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
 /// A number from /proc/self/status.

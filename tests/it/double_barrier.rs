@@ -11,7 +11,7 @@ use crate::support::proxy::{Seen, opcode};
 use crate::support::raw::{self, Kind, Raw};
 use crate::support::site::Site;
 use crate::support::{
-    QUIET, eventually, in_background, kind, last, skip_unless_alone, skip_without_server,
+    QUIET, eventually, in_background, kind, last, setting, skip_unless_alone, skip_without_server,
     skip_without_zookeeper, timed,
 };
 
@@ -689,7 +689,7 @@ fn the_requests_of_a_participant_do_not_grow_with_their_number() {
     let clients: Vec<Client> = (0..10).map(|_| site.quiet_client()).collect();
     // Otherwise the first ones also make the barrier's node and what is above it.
     site.raw().create_all(&format!("{}/a", site.base)).unwrap();
-    let requests = [10, 50, setting_of_participants()].map(|participants| {
+    let requests = [10, 50, setting("ZKLOCK_PARTICIPANTS", 100) as u32].map(|participants| {
         let barriers: Vec<_> = (0..participants)
             .map(|own| barrier(&clients[own as usize % clients.len()], &site, participants))
             .collect();
@@ -707,9 +707,4 @@ fn the_requests_of_a_participant_do_not_grow_with_their_number() {
     });
     assert!(requests.iter().all(|each| *each <= 16.0), "{requests:?}");
     site.finish(clients);
-}
-
-/// `ZKLOCK_PARTICIPANTS`; 100 by default.
-fn setting_of_participants() -> u32 {
-    std::env::var("ZKLOCK_PARTICIPANTS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
 }

@@ -55,6 +55,11 @@ fn given_hosts() -> Option<String> {
     env::var("ZKLOCK_HOSTS").ok().filter(|hosts| !hosts.is_empty())
 }
 
+/// A number that the environment may set.
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
+    env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
 /// The settings of a client of these hosts, over the transport that the environment asks for.
 pub(crate) fn connecting(hosts: &str) -> ClientBuilder {
     Transport::wanted().client(hosts)
