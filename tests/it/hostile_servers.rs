@@ -251,7 +251,12 @@ impl Lies {
             };
             let (bytes, last) = match told {
                 Ok(bytes) => (bytes, false),
-                Err(bytes) => (bytes, true),
+                Err(bytes) => {
+                    // What the client says to such an answer concerns the liar alone: the server
+                    // would close the session.
+                    let _ = server.shutdown(Shutdown::Both);
+                    (bytes, true)
+                }
             };
             let piece = if dribbling { 1 } else { bytes.len().max(1) };
             if bytes.chunks(piece).any(|piece| client.write_all(piece).is_err()) || last {
