@@ -37,26 +37,34 @@ impl Callbacks {
         self.retry();
     }
 
-    /// Retries the callbacks for which no thread could be started.
+    /// Retries the callbacks for which no thread could be started, until that fails again.
     pub(crate) fn retry(&self) {
-        let stranded = std::mem::take(&mut *self.stranded.lock());
-        for job in stranded {
-            self.submit(job);
+        let mut stranded = std::mem::take(&mut *self.stranded.lock());
+        while let Some(job) = stranded.pop_front() {
+            if !self.submit(job) {
+                self.stranded.lock().extend(stranded);
+                return;
+            }
         }
     }
 
-    fn submit(&self, job: Job) {
-        if let Err((error, stranded)) = self.workers.submit(job) {
-            let mut waiting = self.stranded.lock();
-            let first = waiting.is_empty() && !self.short.swap(true, Ordering::SeqCst);
-            waiting.extend(stranded);
-            drop(waiting);
-            if first {
-                logging::error!(target: "zklock::events", "no thread for a callback, trying again later: {error}");
-            }
-        } else {
+    /// Whether there is a thread for it.
+    fn submit(&self, job: Job) -> bool {
+        let Err((error, stranded)) = self.workers.submit(job) else {
             self.short.store(false, Ordering::SeqCst);
+            return true;
+        };
+        let mut waiting = self.stranded.lock();
+        let first = waiting.is_empty() && !self.short.swap(true, Ordering::SeqCst);
+        waiting.extend(stranded);
+        drop(waiting);
+        if first {
+            logging::error!(
+                target: "zklock::events",
+                "no thread for a callback or a member that rejoins, trying again later: {error}"
+            );
         }
+        false
     }
 }
 

@@ -17,6 +17,8 @@ use crate::support::{
 
 const SOON: Duration = Duration::from_secs(15);
 const BRIEF: Duration = Duration::from_millis(50);
+/// In the line about a member that the server does not let rejoin.
+const REFUSED: &str = "cannot rejoin, retrying every 1s";
 
 fn ids(members: Vec<Member>) -> Vec<String> {
     members.into_iter().map(|member| member.id).collect()
@@ -207,6 +209,62 @@ fn members_whose_ids_are_taken_hold_up_no_other() {
     site.finish([zk, other]);
 }
 
+/// More members of a client are refused than its threads could ask for in time, one after the other.
+#[test]
+fn members_that_are_refused_hold_up_no_other() {
+    skip_without_server!();
+    skip_unless_alone!();
+    const MANY: usize = 640;
+    let logs = logs(LevelFilter::Warn);
+    let site = Site::own("group-refused");
+    let (zk, mut raw) = (site.quiet_client(), site.raw());
+    let [closed, open] = ["a", "b"].map(|name| Group::new(&zk, &site.base, name));
+    let members: Vec<Membership> =
+        (0..MANY).map(|id| closed.join(id.to_string(), "").unwrap()).collect();
+    let last = open.join("last", "").unwrap();
+    raw.add_auth("digest", b"me:secret").unwrap();
+    let node = format!("{}/a", site.base);
+    let (read, owner) = (raw::Acl::new(1, "world", "anyone"), raw::Acl::new(ALL, "auth", ""));
+    raw.set_acl(&node, &[read, owner]).unwrap();
+    members.iter().for_each(|member| raw.delete(member.path()).unwrap());
+    eventually(SOON, "the refusals", || {
+        logs.warnings().iter().filter(|one| one.contains(REFUSED)).count() == MANY
+    });
+    let (lost, (tell, told)) = (last.lost(), channel());
+    last.on_rejoined(move || tell.send(()).unwrap());
+    raw.delete(last.path()).unwrap();
+    assert_eq!(lost.wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
+    told.recv_timeout(SOON).unwrap();
+    raw.set_acl(&node, &raw::Acl::open()).unwrap();
+    eventually(SOON, "all are back", || members.iter().all(Membership::is_member));
+    raw.close().unwrap();
+    drop((members, last, closed, open));
+    site.finish([zk]);
+}
+
+/// More members of a client are lost in an outage than it has threads to rejoin with.
+#[test]
+fn in_an_outage_all_members_are_told_of_their_loss() {
+    skip_without_server!();
+    const MANY: usize = 50;
+    let site = Site::own("group-outage");
+    let (proxy, zk) = site.proxied(Duration::from_secs(4));
+    let group = Group::new(&zk, &site.base, "a");
+    let members: Vec<Membership> =
+        (0..MANY).map(|id| group.join(id.to_string(), "").unwrap()).collect();
+    let (tell, told) = channel();
+    for member in &members {
+        let tell = tell.clone();
+        member.on_lost(move |why| tell.send(why).unwrap());
+    }
+    proxy.refuse();
+    (0..MANY).for_each(|_| drop(told.recv_timeout(SOON).unwrap()));
+    proxy.pass();
+    eventually(SOON, "all are back", || members.iter().all(Membership::is_member));
+    drop((members, group));
+    site.finish([zk]);
+}
+
 #[test]
 fn what_is_refused_is_said() {
     skip_without_zookeeper!();
@@ -305,6 +363,8 @@ fn whoever_has_the_id_since_keeps_it() {
 #[test]
 fn a_membership_that_may_not_come_back_is_none() {
     skip_without_zookeeper!();
+    skip_unless_alone!();
+    let logs = logs(LevelFilter::Warn);
     let site = Site::shared("group-forbidden");
     let (zk, mut raw) = (site.quiet_client(), site.raw());
     let group = Group::new(&zk, &site.base, "a");
@@ -315,6 +375,8 @@ fn a_membership_that_may_not_come_back_is_none() {
     raw.set_acl(&node, &[read, owner]).unwrap();
     raw.delete(membership.path()).unwrap();
     assert_eq!(membership.lost().wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
+    // Nothing but the refusal tells when to ask again.
+    eventually(SOON, "a refusal", || logs.warnings().iter().any(|one| one.contains(REFUSED)));
     assert!(!membership.is_member());
     let (tell, told) = channel();
     membership.on_rejoined(move || tell.send(()).unwrap());

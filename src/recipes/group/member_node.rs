@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::contend::hold::Hold;
 use crate::error::{ErrorKind, Result};
+use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::node_config::{NodeConfig, Purpose};
 use crate::rt::Deadline;
@@ -168,10 +169,12 @@ impl MemberNode {
     }
 }
 
-/// Releases the hold. If its node was deleted already, there is nothing to leave.
+/// Releases the hold. If its node or its session has ended at the server already, there is nothing to
+/// leave.
 pub(super) fn leave(hold: Hold, wait: &Wait) -> Result<bool> {
-    hold.release_within(wait).or_else(|error| match error.kind() {
-        ErrorKind::Lost => Ok(true),
+    let lost = hold.lost();
+    hold.release_within(wait).or_else(|error| match (error.kind(), lost.recorded()) {
+        (ErrorKind::Lost, _) | (_, Some(LossReason::SessionExpired)) => Ok(true),
         _ => Err(error),
     })
 }

@@ -1,8 +1,8 @@
 //! A membership, which rejoins after a loss.
 
-use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+use std::{fmt, mem};
 
 use super::member_node::{JoinOutcome, MemberNode, leave};
 use crate::contend::errors::cancelled;
@@ -14,15 +14,22 @@ use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{Condvar, Deadline, Mutex};
-use crate::session::callbacks::InOrder;
+use crate::session::callbacks::{Callbacks, InOrder};
 use crate::session::cancel::Cancel;
+use crate::session::client_core::ClaimedName;
 use crate::session::notify::{Signal, Subscription};
 use crate::session::session::Session;
+use crate::session::status::SessionState;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::WatchLoop;
 
 /// How long a member that the server refuses waits before it tries to rejoin.
 const REST: Duration = Duration::from_secs(1);
+
+/// What memberships of one client claim, as no node has these paths: to wait on a thread until that
+/// time is over, and to wait for a session.
+const RESTING: &str = "rest";
+const OPENING: &str = "open";
 
 /// A membership in a [`Group`](crate::Group), which rejoins by itself after a loss; dropping it
 /// leaves the group.
@@ -49,9 +56,9 @@ pub struct Membership {
 impl Membership {
     /// A membership of which the hold is the first node.
     pub(super) fn start(node: Arc<MemberNode>, hold: Hold) -> Membership {
-        let callbacks = InOrder::new(node.target.client.core().events());
-        let seat = Arc::new(SharedMembership {
-            node,
+        let core = node.target.client.core();
+        let (callbacks, threads) = (InOrder::new(core.events()), core.rejoining().clone());
+        let seat = Arc::new_cyclic(|seat| SharedMembership {
             leaving: Cancel::new(),
             part: Mutex::new(MembershipState {
                 lost: hold.lost(),
@@ -61,10 +68,16 @@ impl Membership {
                 on_rejoined: Vec::new(),
             }),
             changed: Condvar::new(),
-            turn: Mutex::default(),
+            caretaker: Arc::new(Caretaker {
+                process: std::process::id(),
+                seat: Weak::clone(seat),
+                threads,
+                turn: Mutex::default(),
+            }),
             callbacks,
+            node,
         });
-        seat.take_place(&mut seat.part.lock(), hold);
+        seat.take_place(hold, |_, _| ());
         Membership { seat }
     }
 
@@ -82,8 +95,15 @@ impl Membership {
     ///
     /// `false` from the loss of its session or its node until it has rejoined. Sends no request.
     pub fn is_member(&self) -> bool {
-        !self.seat.node.target.client.core().is_elsewhere()
-            && matches!(&self.seat.part.lock().standing, Standing::Member(hold, _) if hold.is_held())
+        if self.seat.node.target.client.core().is_elsewhere() {
+            return false;
+        }
+        let part = self.seat.part.lock();
+        let is_standing = matches!(part.standing, Standing::Member(..));
+        let lost = part.lost.clone();
+        // Without the lock: a loss that is found now is logged.
+        drop(part);
+        is_standing && lost.reason().is_none()
     }
 
     /// Returns a handle with which any thread can wait until the membership is lost.
@@ -155,6 +175,11 @@ impl Drop for Membership {
         if self.seat.leaving.is_cancelled() {
             return;
         }
+        if self.seat.node.target.client.core().is_elsewhere() {
+            // What it owns has locks that no thread of this process may ever unlock.
+            mem::forget(Arc::clone(&self.seat));
+            return;
+        }
         let until = Deadline::after(DROP_LIMIT);
         let _ = self.seat.leave(&Wait::from(until), |hold| {
             hold.let_go(until);
@@ -178,7 +203,7 @@ struct SharedMembership {
     leaving: Cancel,
     part: Mutex<MembershipState>,
     changed: Condvar,
-    turn: Mutex<Turn>,
+    caretaker: Arc<Caretaker>,
     callbacks: Arc<InOrder>,
 }
 
@@ -211,69 +236,85 @@ type OnRejoined = Arc<Mutex<Box<dyn FnMut() + Send>>>;
 /// A membership between its loss and its return.
 struct Away {
     watch_loop: WatchLoop,
+    /// Of the client's session.
+    _changes: Subscription,
     /// The session in which the node may have been created, without an answer that says so.
     unsure: Option<Arc<Session>>,
     /// What leaving comes to: an error if the server may not know of the loss yet.
     gone: Result<()>,
-    /// Whether it was logged that it cannot rejoin.
-    complained: bool,
+    /// Another member has the id, and its node is watched.
+    is_taken: bool,
+    /// The server has refused to let it rejoin: not to be asked again before.
+    not_before: Option<Deadline>,
 }
 
-/// Whether a thread looks after the membership, and whether it is to look again.
+/// Has a thread look after a membership, one at a time, whenever something changes.
+struct Caretaker {
+    process: u32,
+    seat: Weak<SharedMembership>,
+    threads: Callbacks,
+    turn: Mutex<Turn>,
+}
+
 #[derive(Default)]
 struct Turn {
     is_taken: bool,
+    /// To look again.
     is_due: bool,
 }
 
-enum Return {
-    Standing(Hold),
-    /// Another member has the id; its node is watched.
-    Taken,
-    Refused,
-    Never,
-}
-
-impl SharedMembership {
-    /// Has a thread look after the membership, now or when the present look is over.
+impl Caretaker {
+    /// Has a thread look after the membership, now or when the present look is over. Owns nothing of
+    /// the program's, so any thread may call it.
     fn wake(self: &Arc<Self>) {
+        if self.process != std::process::id() {
+            return;
+        }
         let mut turn = self.turn.lock();
         turn.is_due = true;
-        if !std::mem::replace(&mut turn.is_taken, true) {
+        if !mem::replace(&mut turn.is_taken, true) {
             drop(turn);
             self.submit();
         }
     }
 
     fn submit(self: &Arc<Self>) {
-        let seat = Arc::clone(self);
-        self.node.target.client.core().rejoining().dispatch(move || {
-            seat.turn.lock().is_due = false;
-            seat.look_after();
-            let mut turn = seat.turn.lock();
+        let caretaker = Arc::clone(self);
+        self.threads.dispatch(move || {
+            caretaker.turn.lock().is_due = false;
+            if let Some(seat) = caretaker.seat.upgrade() {
+                seat.look_after();
+            }
+            let mut turn = caretaker.turn.lock();
             turn.is_taken = turn.is_due;
             let is_due = turn.is_due;
             drop(turn);
             // Behind the other memberships.
             if is_due {
-                seat.submit();
+                caretaker.submit();
             }
         });
     }
 
     fn signal(self: &Arc<Self>) -> Signal {
-        let seat = Arc::downgrade(self);
-        Arc::new(move || {
-            if let Some(seat) = seat.upgrade() {
-                seat.wake();
-            }
-        })
+        let caretaker = Arc::clone(self);
+        Arc::new(move || caretaker.wake())
     }
+}
 
+enum Return {
+    Standing(Hold),
+    /// Something has to change before.
+    Waiting,
+    Never,
+}
+
+impl SharedMembership {
     /// Rejoins if the node is lost, as soon as that is possible; leaves what was created too late.
-    fn look_after(self: &Arc<Self>) {
+    /// Waits for answers, but as good as never for anything else: many memberships share few threads.
+    fn look_after(&self) {
         let mut part = self.part.lock();
-        let mut away = match std::mem::replace(&mut part.standing, Standing::Busy) {
+        let mut away = match mem::replace(&mut part.standing, Standing::Busy) {
             Standing::Away(away) => {
                 drop(part);
                 away
@@ -288,44 +329,32 @@ impl SharedMembership {
             }
         };
         let outcome = self.come_back(&mut away);
-        let mut part = self.part.lock();
-        let is_leaving = self.leaving.is_cancelled();
-        part.standing = match outcome {
-            Return::Standing(hold) if !is_leaving => {
-                self.take_place(&mut part, hold);
-                part.away = None;
-                for callback in &part.on_rejoined {
-                    let callback = Arc::clone(callback);
-                    self.tell(move || (callback.lock())());
+        let hold = match outcome {
+            Return::Standing(hold) => match self.take_place(hold, Self::tell_of_return) {
+                None => return,
+                hold => hold,
+            },
+            Return::Waiting => {
+                let mut part = self.part.lock();
+                if !self.leaving.is_cancelled() {
+                    part.standing = Standing::Away(away);
+                    return;
                 }
-                return;
+                None
             }
-            Return::Taken if !is_leaving => {
-                part.standing = Standing::Away(away);
-                return;
-            }
-            Return::Refused if !is_leaving => {
-                part.standing = Standing::Away(away);
-                drop(part);
-                self.wake();
-                return;
-            }
-            outcome => {
-                drop(part);
-                let left = match (outcome, away.unsure) {
-                    (Return::Standing(hold), _) => leave(hold, &Wait::FOREVER).map(drop),
-                    (_, Some(session)) => self.node.retract(&session),
-                    (_, None) => away.gone,
-                };
-                part = self.part.lock();
-                Standing::Left(left)
-            }
+            Return::Never => None,
         };
+        let left = match (hold, away.unsure) {
+            (Some(hold), _) => leave(hold, &Wait::FOREVER).map(drop),
+            (None, Some(session)) => self.node.retract(&session),
+            (None, None) => away.gone,
+        };
+        self.part.lock().standing = Standing::Left(left);
         self.changed.notify_all();
     }
 
     /// Notes the loss.
-    fn note_lost(self: &Arc<Self>, hold: Hold) -> Box<Away> {
+    fn note_lost(&self, hold: Hold) -> Box<Away> {
         let why = hold.lost().reason().unwrap_or(LossReason::NodeDeleted);
         let mut part = self.part.lock();
         part.away = Some(why);
@@ -338,23 +367,37 @@ impl SharedMembership {
             LossReason::NodeDeleted | LossReason::SessionExpired => Ok(()),
             _ => Err(hold.lost_error(why)),
         };
-        let client = &self.node.target.client;
-        let watch_loop = WatchLoop::telling(client, Some(&self.leaving), self.signal());
-        Box::new(Away { watch_loop, unsure: None, gone, complained: false })
+        let (client, signal) = (&self.node.target.client, self.caretaker.signal());
+        Box::new(Away {
+            _changes: client.core().changes().subscribe(Arc::clone(&signal)),
+            watch_loop: WatchLoop::telling(client, Some(&self.leaving), signal),
+            unsure: None,
+            gone,
+            is_taken: false,
+            not_before: None,
+        })
+    }
+
+    fn tell_of_return(&self, part: &mut MembershipState) {
+        part.away = None;
+        for callback in &part.on_rejoined {
+            let callback = Arc::clone(callback);
+            self.tell(move || (callback.lock())());
+        }
     }
 
     /// Rejoins, unless the group is left meanwhile.
     fn come_back(&self, away: &mut Away) -> Return {
-        // The node of the other member is still there.
-        if away.watch_loop.is_current() {
-            return Return::Taken;
-        }
+        let Some(_opening) = self.may_ask(away) else { return Return::Waiting };
         if away.watch_loop.is_cancelled() {
             return Return::Never;
         }
-        let error = match self.node.settle(&mut away.watch_loop, None, &mut away.unsure) {
+        let settled = self.node.settle(&mut away.watch_loop, None, &mut away.unsure);
+        away.is_taken = matches!(settled, Ok(JoinOutcome::Taken));
+        let was_refused = away.not_before.take().is_some();
+        let error = match settled {
             Ok(JoinOutcome::Standing(hold)) => return Return::Standing(hold),
-            Ok(JoinOutcome::Taken | JoinOutcome::NotInTime) => return Return::Taken,
+            Ok(JoinOutcome::Taken | JoinOutcome::NotInTime) => return Return::Waiting,
             Err(error) => error,
         };
         let group = self.node.target.node().unwrap_or_default();
@@ -365,26 +408,58 @@ impl SharedMembership {
             );
             return Return::Never;
         }
-        if !std::mem::replace(&mut away.complained, true) {
+        if !was_refused {
             logging::warning!(
                 target: "zklock::group",
                 "group {group}: cannot rejoin, retrying every {REST:?}: {error}"
             );
         }
-        away.watch_loop.rest(Deadline::after(REST));
-        Return::Refused
+        away.not_before = Some(Deadline::after(REST));
+        self.caretaker.wake();
+        Return::Waiting
     }
 
-    /// Makes this the present hold.
-    fn take_place(self: &Arc<Self>, part: &mut MembershipState, hold: Hold) {
+    /// Whether to ask for the node now. Without a session, one membership of the client has it opened,
+    /// until what this returns is dropped; after a refusal, one of them waits for the time to ask again.
+    /// The others go on when those are done.
+    fn may_ask(&self, away: &Away) -> Option<Option<ClaimedName>> {
+        let (client, watch_loop) = (&self.node.target.client, &away.watch_loop);
+        if away.is_taken && watch_loop.is_current() {
+            return None;
+        }
+        if let Some(not_before) = away.not_before.filter(|until| !until.has_passed()) {
+            let _resting = client.core().claim(RESTING)?;
+            watch_loop.rest(not_before);
+        }
+        match client.state() {
+            SessionState::Suspended => None,
+            SessionState::Lost => client.core().claim(OPENING).map(Some),
+            _ => Some(None),
+        }
+    }
+
+    /// Makes this the present hold, unless the group was left meanwhile: then returns it.
+    fn take_place(
+        &self,
+        hold: Hold,
+        then: impl FnOnce(&Self, &mut MembershipState),
+    ) -> Option<Hold> {
+        // Without the lock: a loss that is found now is logged.
         let lost = hold.lost();
         let token = Cancel::from(lost.clone());
-        let subscription = token.subscribe(self.signal());
+        let subscription = token.subscribe(self.caretaker.signal());
+        let mut part = self.part.lock();
+        if self.leaving.is_cancelled() {
+            return Some(hold);
+        }
         let is_lost = token.is_cancelled();
         (part.lost, part.standing) = (lost, Standing::Member(hold, (token, subscription)));
+        then(self, &mut part);
+        drop(part);
         if is_lost {
-            self.wake();
+            self.caretaker.wake();
         }
+        None
     }
 
     /// Schedules a callback, unless the group is left before it runs.
@@ -411,33 +486,47 @@ impl SharedMembership {
         };
         let _cancel = wait.cancel().map(|cancel| cancel.subscribe(Arc::new(wake)));
         let mut part = self.part.lock();
-        match std::mem::replace(&mut part.standing, Standing::Left(Ok(()))) {
+        match mem::replace(&mut part.standing, Standing::Left(Ok(()))) {
             Standing::Member(hold, _) => {
                 drop(part);
                 return release(hold);
             }
-            Standing::Away(away) if away.unsure.is_none() => {
+            Standing::Away(away) if away.unsure.as_ref().is_none_or(|one| has_ended(one)) => {
                 drop(part);
-                return away.gone.map(|()| true);
+                let left = away.unsure.map_or(away.gone, |session| self.node.retract(&session));
+                return left.map(|()| true);
             }
             standing => part.standing = standing,
         }
         drop(part);
         // There may be a node: a thread finds out and deletes it.
-        self.wake();
+        self.caretaker.wake();
         let mut part = self.part.lock();
-        loop {
+        let over = loop {
             if let Standing::Left(left) = &part.standing {
                 return left.clone().map(|()| true);
             }
             if wait.is_cancelled() {
-                return Err(cancelled(&self.node.path));
+                break Err(cancelled(&self.node.path));
             }
             match wait.until().instant() {
-                _ if wait.until().has_passed() => return Ok(false),
+                _ if wait.until().has_passed() => break Ok(false),
                 None => self.changed.wait(&mut part),
                 Some(end) => drop(self.changed.wait_until(&mut part, end)),
             }
+        };
+        // A thread that is at it goes on; in place of one that is to come, the background does.
+        match mem::replace(&mut part.standing, Standing::Left(Ok(()))) {
+            Standing::Away(away) => {
+                drop(part);
+                away.unsure.iter().for_each(|session| self.node.withdraw(session));
+            }
+            standing => part.standing = standing,
         }
+        over
     }
+}
+
+fn has_ended(session: &Session) -> bool {
+    session.status().now().ended.is_some()
 }

@@ -59,7 +59,7 @@ pub struct Group {
 pub struct Member {
     /// Its id, which is its node's name.
     pub id: String,
-    /// What it says about itself. Empty if an ACL hides it.
+    /// What it says about itself. Empty if an ACL hides it, or if it is too large for this client.
     pub data: Vec<u8>,
     /// The id of its session; `None` if the node belongs to no session, so that no session's end
     /// deletes it, or an ACL hides that, and then [`since`](Member::since), too.
@@ -88,7 +88,8 @@ impl Group {
     ///
     /// The id is one component of a path. When the call returns, others can see the member. From
     /// then on it rejoins by itself: after its session is lost, as soon as a new one can be opened;
-    /// after another client deletes its node, as soon as the id is free.
+    /// after another client deletes its node, as soon as the id is free. If the system has no thread
+    /// for that, it waits for the next change of the session, or the next call.
     ///
     /// If the id is in use, by the session of an earlier run of this program that was killed, say,
     /// or by another membership of this client, the call waits for that to end, at most the
