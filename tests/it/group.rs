@@ -258,7 +258,9 @@ fn in_an_outage_all_members_are_told_of_their_loss() {
         member.on_lost(move |why| tell.send(why).unwrap());
     }
     proxy.refuse();
-    (0..MANY).for_each(|_| drop(told.recv_timeout(SOON).unwrap()));
+    for _ in 0..MANY {
+        told.recv_timeout(SOON).unwrap();
+    }
     proxy.pass();
     eventually(SOON, "all are back", || members.iter().all(Membership::is_member));
     drop((members, group));
