@@ -1,0 +1,260 @@
+//! Deliberate faults, as rows of what to replace in the library or the command, that tests have to find:
+//! `scripts/mutants` tries them.
+//!
+//! ```text
+//! faults list [WORD...]    those whose names contain a word: name, seeds, features, the words that choose
+//!                          the tests, and what breaks, with tabs in between
+//! faults apply NAME        makes the fault in the present folder, and prints the files that it changes
+//! ```
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command")]
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::process::ExitCode;
+use std::{env, fs};
+
+use serde::Deserialize;
+
+/// Where the rows are, in the repository's folder.
+const ROWS: &str = "tests/mutations";
+
+#[derive(Debug, Deserialize)]
+struct Rows {
+    fault: Vec<Fault>,
+}
+
+/// A fault, and the tests that must find it: the simulation, unless it says which.
+#[derive(Debug, Deserialize)]
+struct Fault {
+    name: String,
+    /// What goes wrong, as a sentence.
+    breaks: String,
+    /// Words, separated by spaces: the tests whose names contain one of them.
+    kill: Option<String>,
+    /// A model of threads.
+    shuttle: Option<String>,
+    /// The features that these tests need.
+    features: Option<String>,
+    /// With this many seeds, for what is found too rarely with those of a plain run.
+    seeds: Option<u64>,
+    #[serde(flatten)]
+    change: Change,
+    /// Further changes.
+    #[serde(default)]
+    and: Vec<Change>,
+}
+
+/// Replaces a text that occurs once, however it is spaced.
+#[derive(Debug, Deserialize)]
+struct Change {
+    file: String,
+    /// The item that has the text, by a part of its first line; without it, the whole file.
+    #[serde(rename = "in")]
+    item: Option<String>,
+    old: String,
+    new: String,
+}
+
+impl Fault {
+    fn changes(&self) -> impl Iterator<Item = &Change> {
+        [&self.change].into_iter().chain(&self.and)
+    }
+
+    fn row(&self) -> String {
+        let seeds = self.seeds.map_or("-".to_owned(), |seeds| seeds.to_string());
+        let features = self.features.as_deref().unwrap_or("-");
+        let words = match &self.shuttle {
+            Some(model) => format!("models::{model}"),
+            None => self.kill.as_deref().unwrap_or("sim::").to_owned(),
+        };
+        format!("{}\t{seeds}\t{features}\t{words}\t{}", self.name, self.breaks)
+    }
+
+    /// The files that it changes, with what they contain then.
+    fn made(&self) -> Result<Vec<(String, String)>, String> {
+        let mut files: Vec<(String, String)> = Vec::new();
+        for change in self.changes() {
+            let at = match files.iter().position(|(file, _)| *file == change.file) {
+                Some(at) => at,
+                None => {
+                    files.push((change.file.clone(), read(&change.file)?));
+                    files.len() - 1
+                }
+            };
+            let text = &mut files[at].1;
+            let found = change.find(text).map_err(|why| format!("{}: {why}", change.file))?;
+            text.replace_range(found, &change.new);
+        }
+        Ok(files)
+    }
+}
+
+impl Change {
+    /// Where the old text is.
+    fn find(&self, text: &str) -> Result<Range<usize>, String> {
+        let within = match &self.item {
+            None => 0..text.len(),
+            Some(item) => find_item(text, item)?,
+        };
+        let (old, _) = spaced(&self.old, 0);
+        let (all, places) = spaced(&text[within.clone()], within.start);
+        let mut found = all.match_indices(&old);
+        match (found.next(), found.next()) {
+            (Some((from, _)), None) => Ok(places[from]..places[from + old.len() - 1] + 1),
+            (None, _) => Err(format!("does not contain {old:?}")),
+            (Some(_), Some(_)) => Err(format!("contains {old:?} several times")),
+        }
+    }
+}
+
+/// The text with one space for each run of white space, and where each of its bytes was, counted from
+/// `start`.
+fn spaced(text: &str, start: usize) -> (String, Vec<usize>) {
+    let (mut spaced, mut places) = (String::new(), Vec::new());
+    for (at, letter) in text.char_indices() {
+        if letter.is_whitespace() {
+            if spaced.is_empty() || spaced.ends_with(' ') {
+                continue;
+            }
+            spaced.push(' ');
+            places.push(start + at);
+        } else {
+            spaced.push(letter);
+            places.extend((0..letter.len_utf8()).map(|byte| start + at + byte));
+        }
+    }
+    if spaced.ends_with(' ') {
+        spaced.pop();
+        places.pop();
+    }
+    (spaced, places)
+}
+
+/// The lines of the item whose first line has this part.
+fn find_item(text: &str, part: &str) -> Result<Range<usize>, String> {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut begun: Option<(usize, usize)> = None;
+    let (mut end, mut at) = (None, 0);
+    for line in text.split_inclusive('\n') {
+        let begins = line.contains(part);
+        match begun {
+            Some(_) if begins => return Err(format!("contains {part:?} several times")),
+            None if begins => begun = Some((at, indent(line))),
+            Some((_, depth)) if end.is_none() => {
+                let words = line.trim();
+                let closes = words.starts_with(['}', ')', ']']) && indent(line) <= depth;
+                // Otherwise this is the end of the parameters.
+                if closes && !words.ends_with('{') && !words.starts_with(") ") {
+                    end = Some(at + line.len());
+                }
+            }
+            _ => {}
+        }
+        at += line.len();
+    }
+    let (from, _) = begun.ok_or_else(|| format!("does not contain {part:?}"))?;
+    Ok(from..end.unwrap_or(text.len()))
+}
+
+fn read(file: &str) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|why| format!("{file}: {why}"))
+}
+
+/// All faults, named with their files.
+fn faults() -> Result<Vec<Fault>, String> {
+    let entries = fs::read_dir(ROWS).map_err(|why| format!("{ROWS}: {why}"))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let floors: BTreeSet<String> =
+        names.filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned())).collect();
+    let mut all = Vec::new();
+    for floor in floors {
+        let file = format!("{ROWS}/{floor}.toml");
+        let rows: Rows = toml::from_str(&read(&file)?).map_err(|why| format!("{file}: {why}"))?;
+        all.extend(rows.fault.into_iter().map(|mut fault| {
+            fault.name = format!("{floor}/{}", fault.name);
+            fault
+        }));
+    }
+    Ok(all)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let done = match words.split_first() {
+        Some((verb, words)) if verb == "list" => list(words),
+        Some((verb, [name])) if verb == "apply" => apply(name),
+        _ => Err("usage: faults list [WORD...], or faults apply NAME".to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list(words: &[String]) -> Result<(), String> {
+    let is_wanted =
+        |fault: &Fault| words.is_empty() || words.iter().any(|word| fault.name.contains(word));
+    for fault in faults()?.iter().filter(|fault| is_wanted(fault)) {
+        println!("{}", fault.row());
+    }
+    Ok(())
+}
+
+fn apply(name: &str) -> Result<(), String> {
+    let all = faults()?;
+    let fault = all.iter().find(|fault| fault.name == name).ok_or("there is no such fault")?;
+    for (file, text) in fault.made()? {
+        fs::write(&file, text).map_err(|why| format!("{file}: {why}"))?;
+        println!("{file}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_can_be_made_in_the_present_code() {
+        let all = faults().unwrap();
+        let wrong: Vec<String> = all
+            .iter()
+            .filter_map(|fault| Some(format!("{}: {}", fault.name, fault.made().err()?)))
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert!(all.len() > 400, "{}", all.len());
+    }
+
+    #[test]
+    fn each_fault_has_a_name_of_its_own_and_says_what_breaks() {
+        let mut names = BTreeSet::new();
+        for fault in faults().unwrap() {
+            assert!(fault.breaks.ends_with(['.', '!']), "{}: {:?}", fault.name, fault.breaks);
+            assert!(fault.changes().all(|change| change.old != change.new), "{}", fault.name);
+            assert!(names.insert(fault.name.clone()), "{} is there twice", fault.name);
+        }
+    }
+
+    #[test]
+    fn a_text_is_found_however_it_is_spaced_but_once_only() {
+        let text =
+            "fn one(\n    of: u8,\n) -> u8 {\n    of\n        + 1\n}\n\nfn two() {\n    1 + 1\n}\n";
+        let change = |item: Option<&str>, old: &str| Change {
+            file: String::new(),
+            item: item.map(str::to_owned),
+            old: old.to_owned(),
+            new: String::new(),
+        };
+        let found = |item, old| change(item, old).find(text).map(|found| &text[found]);
+        assert_eq!(found(Some("fn one("), "of + 1"), Ok("of\n        + 1"));
+        assert_eq!(found(Some("fn two("), "\n1 + 1\n"), Ok("1 + 1"));
+        assert!(found(Some("fn two("), "of").is_err(), "another item");
+        assert!(found(None, "+ 1").is_err(), "twice");
+        assert!(found(Some("fn"), "of").is_err(), "two items");
+        assert!(found(Some("fn three"), "of").is_err(), "no item");
+    }
+}
