@@ -53,7 +53,7 @@ impl Hold {
         let mut next = self.beside(&lock_node, &name, Some(data.to_vec()));
         // The first node must still be there: then no contender can have come between the two.
         self.ensure_held_within(wait)?;
-        next.is_held_since(&mut self);
+        next.report_as_one_with(&mut self);
         // If that is not confirmed in time, the background goes on; the reader's place is certain.
         self.release_within(wait)?;
         Ok(next)

@@ -530,7 +530,7 @@ impl Hold {
     }
 
     /// Reports the release as one of both, which hold on after each other.
-    pub(crate) fn is_held_since(&mut self, before: &mut Hold) {
+    pub(crate) fn report_as_one_with(&mut self, before: &mut Hold) {
         self.since = before.since.take();
     }
 
@@ -569,7 +569,7 @@ impl Hold {
     }
 
     /// Ends the hold of a node that its owner has deleted already.
-    pub(crate) fn has_gone(mut self) {
+    pub(crate) fn forget_node(mut self) {
         self.over = true;
         drop(self.held_node.leave());
     }

@@ -170,7 +170,7 @@ fn list_locks(
     ask(client, &node, LIST, move |session| {
         let Some(children) = session.children(&core.whole(&base), false)? else { return Ok(None) };
         let mut walk = Walk::default();
-        walk.has_children(&base, &children);
+        walk.note_children(&base, &children);
         look_below(session, &mut walk, |path| core.whole(path))?;
         read_firsts(session, &mut walk, &known, |path| core.whole(path))?;
         Ok(Some(walk.finish(&base)))
@@ -186,11 +186,11 @@ fn look_below(session: &Session, walk: &mut Walk, whole: impl Fn(&String) -> Str
         let asked: Vec<String> = paths.iter().map(&whole).collect();
         for (path, children) in paths.iter().zip(session.children_each(&asked, false)) {
             match children {
-                Ok(Some(children)) => walk.has_children(path, &children),
+                Ok(Some(children)) => walk.note_children(path, &children),
                 // It was deleted meanwhile.
                 Ok(None) => walk.requests += 1,
-                Err(Fault::NoAuth) => walk.is_unlisted(path, UnlistedReason::NotAuthorized),
-                Err(Fault::TooLarge(_)) => walk.is_unlisted(path, UnlistedReason::TooLarge),
+                Err(Fault::NoAuth) => walk.note_unlisted(path, UnlistedReason::NotAuthorized),
+                Err(Fault::TooLarge(_)) => walk.note_unlisted(path, UnlistedReason::TooLarge),
                 Err(fault) => return Err(fault),
             }
         }
@@ -234,7 +234,7 @@ struct Walk {
 
 impl Walk {
     /// These are the children of a node.
-    fn has_children(&mut self, path: &str, children: &Names) {
+    fn note_children(&mut self, path: &str, children: &Names) {
         self.requests += 1;
         let contenders = in_grant_order(children);
         let holders = contenders.iter().take_while(|one| holds(one, children)).count();
@@ -263,7 +263,7 @@ impl Walk {
         }
     }
 
-    fn is_unlisted(&mut self, path: &str, reason: UnlistedReason) {
+    fn note_unlisted(&mut self, path: &str, reason: UnlistedReason) {
         self.requests += 1;
         self.unlisted.push(UnlistedNode { path: path.to_owned(), reason });
     }
@@ -334,14 +334,14 @@ mod tests {
     /// Walks through a tree in which every node has these children.
     fn walk(children: impl Fn(&str) -> Names) -> LockList {
         let mut walk = Walk::default();
-        walk.has_children("/", &children("/"));
+        walk.note_children("/", &children("/"));
         loop {
             let next = walk.next_nodes();
             if next.is_empty() {
                 return walk.finish("/");
             }
             for path in next {
-                walk.has_children(&path, &children(&path));
+                walk.note_children(&path, &children(&path));
             }
         }
     }

@@ -203,7 +203,7 @@ mod tests {
         watched.keep(1, |_| true);
         for name in names {
             watched.subscribe(&watches, name, &format!("/{name}"));
-            watches.is_set(&format!("/{name}"), true);
+            watches.note_set(&format!("/{name}"), true);
         }
         (watched, watches, rings)
     }
@@ -251,16 +251,16 @@ mod tests {
         let (mut watched, watches, _) = rig(&["own"]);
         watched.subscribe(&watches, "a", "/a");
         watches.tell(Deleted, "/a");
-        watches.is_set("/a", true);
+        watches.note_set("/a", true);
         watched.admit("own");
         assert_eq!(watched.to_do(1), ToDo::Look, "nothing else may ever come");
         watched.note_gone("a");
         assert_eq!(watched.to_do(1), ToDo::Succeed, "the answer says that it is gone");
-        watches.is_set("/a", false);
+        watches.note_set("/a", false);
         assert_eq!(watched.to_do(1), ToDo::Succeed, "only a later node's making is awaited");
         // What the own node was asked for is not forgotten.
         watches.tell(Written, "/own");
-        watches.is_set("/own", true);
+        watches.note_set("/own", true);
         assert_eq!(watched.to_do(1), ToDo::Look);
     }
 
@@ -292,7 +292,7 @@ mod tests {
             }));
             assert_eq!(before, early);
             drop(watched);
-            watches.is_set("/own", true);
+            watches.note_set("/own", true);
             watches.tell(Written, "/own");
             assert_eq!(told.load(SeqCst), 1);
             drop(subscription);

@@ -704,7 +704,7 @@ impl LinkCore {
     }
 
     /// A caller has found that the lease has run out.
-    pub(crate) fn has_lapsed(&mut self, now: Moment) {
+    pub(crate) fn note_lapse(&mut self, now: Moment) {
         if self.ended.is_none() && self.granted.is_some() {
             self.lapse(now);
         }

@@ -177,7 +177,7 @@ impl Link {
         if self.shared.lease_end.load(Ordering::Acquire) == LAPSED {
             // A caller may have found that out before the link's thread.
             line.note_pause(Moment::now());
-            line.core.has_lapsed(Moment::now());
+            line.core.note_lapse(Moment::now());
         }
         line.core.why_lapsed().map(str::to_owned)
     }

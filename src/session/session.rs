@@ -56,7 +56,7 @@ impl Session {
             watches: Arc::clone(&watches),
             on_notice: Box::new(move |notice| {
                 if matches!(notice, Notice::Suspended | Notice::Ended(_)) {
-                    void.are_void();
+                    void.forget_all();
                 }
                 on_notice(notice);
             }),

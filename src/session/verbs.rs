@@ -168,7 +168,7 @@ impl Verbs {
         let on_reply = Box::new(move |answered: Answered| {
             // A watch on a missing node waits for its creation.
             if let Some(is_there) = answered.finds().filter(|is_there| *is_there || awaits) {
-                watches.is_set(&path, is_there);
+                watches.note_set(&path, is_there);
             }
             on_reply(answered);
         });

@@ -126,7 +126,7 @@ impl Watches {
 
     /// Notes that the server has set a watch, on a node that `is_there` or is to come. Call this in
     /// the order of the server's answers and events.
-    pub(crate) fn is_set(&self, path: &str, is_there: bool) {
+    pub(crate) fn note_set(&self, path: &str, is_there: bool) {
         let mut table = self.table.lock();
         table.set.insert(path.to_owned());
         let all = table.listeners(path);
@@ -141,7 +141,7 @@ impl Watches {
     }
 
     /// Notes that the connection is lost, and the server's watches with it.
-    pub(crate) fn are_void(&self) {
+    pub(crate) fn forget_all(&self) {
         let mut table = self.table.lock();
         table.set.clear();
         table.litter.clear();
@@ -235,7 +235,7 @@ mod tests {
         let watches = Arc::new(Watches::default());
         for number in 0..LITTER {
             let subscription = watches.subscribe(&format!("/{number}"), nobody());
-            watches.is_set(&format!("/{number}"), true);
+            watches.note_set(&format!("/{number}"), true);
             drop(subscription);
         }
         watches
@@ -254,13 +254,13 @@ mod tests {
         drop(watches.subscribe("/never set", nobody()));
         assert!(removed(&watches).is_empty());
         let _one = watches.subscribe("/1", nobody());
-        watches.is_set("/late", true); // when its waiter has gone
-        watches.is_set("/later", true);
+        watches.note_set("/late", true); // when its waiter has gone
+        watches.note_set("/later", true);
         let removed = removed(&watches);
         assert_eq!(removed.len(), LITTER);
         assert!(!removed.contains(&"/1".to_owned()) && removed.contains(&"/late".to_owned()));
         let watches = littered();
-        watches.are_void();
+        watches.forget_all();
         assert!(removed_none(&watches));
     }
 
@@ -269,14 +269,14 @@ mod tests {
         let watches = littered();
         let used: Vec<_> = (0..TOO_MANY)
             .map(|number| {
-                watches.is_set(&format!("/used/{number}"), true);
+                watches.note_set(&format!("/used/{number}"), true);
                 watches.subscribe(&format!("/used/{number}"), nobody())
             })
             .collect();
         assert_eq!((watches.are_too_many_unused(), watches.is_empty()), (false, false));
         drop(used);
         assert_eq!((watches.are_too_many_unused(), watches.is_empty()), (true, true));
-        watches.are_void();
+        watches.forget_all();
         assert!(!watches.are_too_many_unused());
     }
 

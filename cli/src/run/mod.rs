@@ -239,7 +239,7 @@ fn hold(
     (subject, verbosity): (&str, u8),
 ) -> Result<Exit, Failure> {
     let begun = Instant::now();
-    waiting.has_client(client);
+    waiting.note_client(client);
     let supervisor = supervisor.with_grace(grace(client, job)?);
     waiting.tell_of_others(client, subject, job);
     if let Err(failure) = held::refuse_those_of_ancestors(client, job) {
@@ -303,7 +303,7 @@ fn supervise(
         return Ok(Exit::Signal(signal as i32));
     }
     let exit = supervisor.supervise(client, held, &job.lock);
-    waiting.command_has_ended(client);
+    waiting.note_end_of_command(client);
     exit
 }
 

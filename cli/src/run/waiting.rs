@@ -65,7 +65,7 @@ impl Waiting {
     }
 
     /// From now on, a signal also closes this client: calls that cannot be cancelled end by that.
-    pub(super) fn has_client(&self, client: &Client) {
+    pub(super) fn note_client(&self, client: &Client) {
         let mut state = lock(&self.state);
         match state.interrupted_by {
             None => state.client = Some(client.clone()),
@@ -110,7 +110,7 @@ impl Waiting {
     }
 
     /// The command has ended: from now on, a signal that ends programs closes this client again.
-    pub(super) fn command_has_ended(&self, client: &Client) {
+    pub(super) fn note_end_of_command(&self, client: &Client) {
         let mut state = lock(&self.state);
         (state.phase, state.client) = (Phase::Ending, Some(client.clone()));
     }

@@ -312,7 +312,7 @@ impl DoubleBarrier {
         match self.target.find_or_none(ENTER, wait, look) {
             Ok(Some(Some(round))) => Ok(Withdrawn::Entered(self.entered(hold.again(), round))),
             Ok(Some(None)) => {
-                hold.has_gone();
+                hold.forget_node();
                 Ok(Withdrawn::Gone)
             }
             Ok(None) => {

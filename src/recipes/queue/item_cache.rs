@@ -487,19 +487,19 @@ impl Reservation {
     }
 
     /// Notes that the item does not exist any more.
-    pub(crate) fn is_gone(&self) {
+    pub(crate) fn note_gone(&self) {
         self.end(|_, _| false);
     }
 
     /// Notes that this call has the item.
-    pub(crate) fn is_got(&self) {
+    pub(crate) fn note_got(&self) {
         let mut kept = self.cache.kept.lock();
         kept.rivals.got();
         kept.has_got = true;
     }
 
     /// Notes that another consumer has the item for now.
-    pub(crate) fn is_passed(&self) {
+    pub(crate) fn pass_over(&self) {
         self.end(|kept, item| {
             kept.pass(item);
             // Waiting calls have to learn of it before this one returns.
@@ -508,7 +508,7 @@ impl Reservation {
     }
 
     /// Notes that this client may not read the item.
-    pub(crate) fn is_hidden(&self) {
+    pub(crate) fn note_hidden(&self) {
         self.end(|kept, item| {
             kept.hidden.insert(item);
             false
@@ -600,7 +600,7 @@ mod tests {
         assert_eq!(claim(&cache, &on).map(|(three, _)| three), Some(3));
         drop(first);
         assert_eq!(claim(&cache, &on).map(|(one, _)| one), Some(1));
-        second.is_gone();
+        second.note_gone();
         drop(second);
         let (again, _one) = claim(&cache, &on).unwrap();
         assert_eq!(again, 1);
@@ -652,7 +652,7 @@ mod tests {
         cache.note_lost();
         assert_eq!(all_first(), BTreeSet::from([1, 2, 3, 4]));
         for _ in 0..2 {
-            cache.claim(&on).unwrap().is_got();
+            cache.claim(&on).unwrap().note_got();
         }
         assert_eq!(all_first(), BTreeSet::from([1]));
         // An empty queue ends the competition.
@@ -670,7 +670,7 @@ mod tests {
         for number in 0..9 {
             let claim = cache.claim(&on).unwrap();
             assert_eq!(claim.item().sequence(), number);
-            claim.is_gone();
+            claim.note_gone();
         }
     }
 
@@ -707,8 +707,8 @@ mod tests {
         // Not beside an item that it knows.
         assert!(!wakes(&["1"]));
         let claim = cache.claim(&on).unwrap();
-        claim.is_got();
-        claim.is_gone();
+        claim.note_got();
+        claim.note_gone();
         // What this value has taken itself was not in vain.
         assert!(!wakes(&[]));
         // A pause is long enough for the round trips of another consumer, wherever the server is.
@@ -723,7 +723,7 @@ mod tests {
         let (cache, on) = cache(&["1"]);
         assert!(cache.is_watched(&on));
         let (_, met) = claim(&cache, &on).unwrap();
-        met.is_passed();
+        met.pass_over();
         assert!(claim(&cache, &on).is_none() && !cache.is_due(&on));
         // A call that would wait looks at it first.
         assert!(cache.has_news());
@@ -763,7 +763,7 @@ mod tests {
     #[test]
     fn a_watch_that_fired_before_it_was_kept_is_heeded() {
         let (cache, on) = cache(&["1"]);
-        claim(&cache, &on).unwrap().1.is_passed();
+        claim(&cache, &on).unwrap().1.pass_over();
         let seen = cache.passed().into_iter().map(|item| (item, watch(), ItemStatus::Leased));
         let seen: Vec<_> = seen.collect();
         seen[0].1.fired.store(true, Ordering::SeqCst);
@@ -774,10 +774,10 @@ mod tests {
     #[test]
     fn another_connection_has_everything_looked_at_again() {
         let (cache, first) = cache(&["1", "2", "3"]);
-        claim(&cache, &first).unwrap().1.is_passed();
+        claim(&cache, &first).unwrap().1.pass_over();
         looked_back(&cache, &first, ItemStatus::Leased);
-        claim(&cache, &first).unwrap().1.is_passed();
-        claim(&cache, &first).unwrap().1.is_hidden();
+        claim(&cache, &first).unwrap().1.pass_over();
+        claim(&cache, &first).unwrap().1.note_hidden();
         assert!(claim(&cache, &first).is_none());
         let second = on(2);
         assert!(!cache.is_watched(&second) && cache.is_due(&second));
@@ -788,7 +788,7 @@ mod tests {
     #[test]
     fn a_hidden_item_is_no_news_and_not_tried_again() {
         let (cache, on) = cache(&["1"]);
-        claim(&cache, &on).unwrap().1.is_hidden();
+        claim(&cache, &on).unwrap().1.note_hidden();
         learn(&cache, &on, &["1"]);
         assert!(claim(&cache, &on).is_none() && cache.passed().is_empty());
     }
@@ -798,11 +798,11 @@ mod tests {
     fn the_names_of_a_queue_that_was_made_anew_are_not_taken_for_those_that_were_listed() {
         let (cache, on) = cache(&["1", "2", "3", "4"]);
         let (_, passed) = claim(&cache, &on).unwrap();
-        passed.is_passed();
-        claim(&cache, &on).unwrap().1.is_hidden();
+        passed.pass_over();
+        claim(&cache, &on).unwrap().1.note_hidden();
         let (_, met) = claim(&cache, &on).unwrap();
         assert!(met.is_made_at(7) && met.is_made_at(20) && !met.is_made_at(21));
-        met.is_gone();
+        met.note_gone();
         cache.forget();
         assert!(cache.is_out(&on) && !cache.is_watched(&on));
         let children = (0..5).map(|n| format!("qn-000000000{n}")).collect();
@@ -812,7 +812,7 @@ mod tests {
         // What was known of the old items does not apply to the new ones.
         let (second, claimed) = claim(&cache, &on).unwrap();
         assert_eq!(second, 1);
-        claimed.is_hidden();
+        claimed.note_hidden();
         cache.learn(&on, &children, Some(&queue(50, 60)), Some(watch()));
         assert_eq!(claim(&cache, &on).map(|(again, _)| again), Some(1));
     }

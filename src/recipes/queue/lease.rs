@@ -127,7 +127,7 @@ impl LeasedItem {
         });
         let refused = match acked {
             Ok(Ok(())) => {
-                self.claim.is_gone();
+                self.claim.note_gone();
                 return Ok(());
             }
             Ok(Err(Fault::NoNode)) => return Err(self.hold.lost_error(LossReason::NodeDeleted)),

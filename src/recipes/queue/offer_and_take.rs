@@ -284,20 +284,20 @@ impl Items {
                 progress.was_answered |= !matches!(tried, Tried::Another | Tried::NoTime);
                 let next = match tried {
                     Tried::Got(got) => {
-                        claim.is_got();
+                        claim.note_got();
                         return Ok(Some(got));
                     }
                     Tried::Another => continue,
                     Tried::NoTime => return self.over(search, &progress),
                     Tried::Remade => {
-                        claim.is_gone();
+                        claim.note_gone();
                         self.cache.forget();
                         is_certain = false;
                         continue;
                     }
                     Tried::Gone => self.pass_gone(&watch_loop, &session, &on, until, &mut progress),
                     Tried::Leased | Tried::Beaten => {
-                        claim.is_passed();
+                        claim.pass_over();
                         let is_beaten = matches!(tried, Tried::Beaten);
                         self.pass_leased(&watch_loop, &session, until, is_beaten, &mut progress)
                     }
@@ -535,7 +535,7 @@ impl Items {
             None => Ok(Tried::NoTime),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
             Some(Ok(None)) => {
-                claim.is_gone();
+                claim.note_gone();
                 Ok(Tried::Gone)
             }
             Some(Ok(Some(_))) => Err(beyond(&self.item_node(claim)?)),
@@ -556,7 +556,7 @@ impl Items {
             None => Tried::NoTime,
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
             Some(Ok(None)) => {
-                claim.is_gone();
+                claim.note_gone();
                 Tried::Gone
             }
             Some(Ok(Some((_, stat)))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
@@ -564,7 +564,7 @@ impl Items {
             Some(Ok(Some((data, stat)))) => Tried::Got(ReadItem { data, czxid: stat.czxid }),
             Some(Err(Fault::NoAuth)) => {
                 warn_of_hidden(&self.target.client, &self.item_node(claim)?);
-                claim.is_hidden();
+                claim.note_hidden();
                 Tried::Another
             }
             Some(Err(fault)) => {
@@ -601,7 +601,7 @@ impl Items {
                 match watch_loop.ask(&session, until, move |s| s.confirm(&asked), drop)? {
                     Some(Ok(Some(stat))) if stat.czxid == found.czxid => {}
                     Some(Ok(_)) => {
-                        claim.is_gone();
+                        claim.note_gone();
                         return Err(doubt());
                     }
                     Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => is_there = false,
@@ -616,21 +616,21 @@ impl Items {
                         (self.item_prefix()?, Arc::clone(self.target.client.core().late()));
                     move |answer| match answer {
                         Ok(()) => {
-                            claim.is_gone();
+                            claim.note_gone();
                             kept.put(&prefix, Arc::unwrap_or_clone(data));
                         }
-                        Err(Fault::NoNode) => claim.is_gone(),
+                        Err(Fault::NoNode) => claim.note_gone(),
                         // The call has reported the doubt.
                         Err(_) => {}
                     }
                 };
                 match session.delete_or(until, watch_loop.cancel(), &path, late)? {
                     Some(Ok(())) => {
-                        claim.is_gone();
+                        claim.note_gone();
                         return Ok(Tried::Got(Arc::unwrap_or_clone(data)));
                     }
                     Some(Err(Fault::NoNode)) => {
-                        claim.is_gone();
+                        claim.note_gone();
                         return if is_unknown { Err(doubt()) } else { Ok(Tried::Beaten) };
                     }
                     Some(Err(Fault::NotEmpty)) => return Ok(Tried::Beaten),

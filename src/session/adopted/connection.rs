@@ -104,7 +104,7 @@ fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
             };
             let Some((data, stat)) = found else {
                 if *watch {
-                    monitor.is_gone(path);
+                    monitor.note_gone(path);
                 }
                 return Err(Fault::NoNode);
             };
@@ -235,7 +235,7 @@ fn delete(monitor: &Monitor, path: &str, version: Option<i32>) -> Answer<()> {
     let _turn = monitor.watchers.turn(path);
     let answer = monitor.call(|handle| handle.delete(path, version));
     if matches!(answer, Ok(()) | Err(Fault::NoNode)) {
-        monitor.is_gone(path);
+        monitor.note_gone(path);
     }
     answer
 }

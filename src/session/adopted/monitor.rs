@@ -212,7 +212,7 @@ impl Monitor {
         self.state.lock().mine.contains(path)
     }
 
-    pub(super) fn is_gone(&self, path: &str) {
+    pub(super) fn note_gone(&self, path: &str) {
         self.state.lock().mine.remove(path);
     }
 

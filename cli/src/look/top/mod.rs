@@ -91,8 +91,8 @@ fn serve(
         while let Ok(one) = events.told.try_recv() {
             match one {
                 News::Connected(connected) => *client = Some(connected),
-                News::Answered(sent) => view.is_answered(sent),
-                News::Listed(Some(list)) => view.is_listed(
+                News::Answered(sent) => view.note_answer(sent),
+                News::Listed(Some(list)) => view.note_list(
                     list.locks.iter().map(Row::from).collect(),
                     list.unlisted
                         .iter()
@@ -100,8 +100,8 @@ fn serve(
                         .collect(),
                     Instant::now(),
                 ),
-                News::Listed(None) => view.is_missing(),
-                News::Trouble(why) => view.is_in_trouble(why),
+                News::Listed(None) => view.note_missing(),
+                News::Trouble(why) => view.note_trouble(why),
                 News::Failed(failure) => return Err(failure),
             }
         }

@@ -85,22 +85,22 @@ impl View {
     }
 
     /// A request was answered that was sent then.
-    pub(super) fn is_answered(&mut self, sent: Instant) {
+    pub(super) fn note_answer(&mut self, sent: Instant) {
         self.answered = self.answered.max(sent);
     }
 
     /// No server answers, for this reason.
-    pub(super) fn is_in_trouble(&mut self, why: String) {
+    pub(super) fn note_trouble(&mut self, why: String) {
         self.trouble = Some(why);
     }
 
     /// The base does not exist.
-    pub(super) fn is_missing(&mut self) {
+    pub(super) fn note_missing(&mut self) {
         (self.state, self.trouble) = (State::Missing, None);
         (self.locks, self.unlisted) = (Vec::new(), Vec::new());
     }
 
-    pub(super) fn is_listed(&mut self, locks: Vec<Row>, unlisted: Vec<String>, now: Instant) {
+    pub(super) fn note_list(&mut self, locks: Vec<Row>, unlisted: Vec<String>, now: Instant) {
         let mut changes = HashMap::with_capacity(locks.len());
         for lock in &locks {
             let Some(holder) = &lock.holder else { continue };
@@ -266,7 +266,7 @@ mod tests {
 
     fn view(now: Instant) -> View {
         let mut view = View::new("/locks".to_owned(), now);
-        view.is_listed((0..20).map(|number| row(number, number)).collect(), Vec::new(), now);
+        view.note_list((0..20).map(|number| row(number, number)).collect(), Vec::new(), now);
         view
     }
 
@@ -307,7 +307,7 @@ mod tests {
         let heading = "/locks: 20 locks, 190 contenders wait; by name; 9 to 14 of 20";
         assert_eq!(view.lines(SCREEN, now)[0], heading);
         // Fewer locks than were scrolled past.
-        view.is_listed(vec![row(1, 0)], Vec::new(), now);
+        view.note_list(vec![row(1, 0)], Vec::new(), now);
         assert_eq!(shown(&mut view, now), ["01"]);
     }
 
@@ -340,15 +340,15 @@ mod tests {
         };
         assert_eq!(status(&mut view, 1), "");
         assert_eq!(status(&mut view, 5), "not current: no server has answered for 5.0 s");
-        view.is_in_trouble("why".to_owned());
+        view.note_trouble("why".to_owned());
         assert_eq!(status(&mut view, 5), "not current: no server has answered for 5.0 s: why");
-        view.is_answered(now + Duration::from_secs(4));
+        view.note_answer(now + Duration::from_secs(4));
         // A server answers, but has not listed the locks yet.
         assert_eq!(status(&mut view, 5), "not current: why");
         let hidden = ["/locks/a cannot be read".to_owned(), "/locks/b".to_owned()];
-        view.is_listed(vec![row(1, 0)], hidden.to_vec(), now);
+        view.note_list(vec![row(1, 0)], hidden.to_vec(), now);
         assert_eq!(status(&mut view, 5), "/locks/a cannot be read; and 1 more");
-        view.is_missing();
+        view.note_missing();
         assert_eq!(view.lines(SCREEN, now)[0], "/locks does not exist");
     }
 
@@ -358,7 +358,7 @@ mod tests {
         let mut view = view(now);
         let later = now + Duration::from_secs(30);
         let next = Row { holder: Some("/locks/03/lock-0000000002".to_owned()), ..row(3, 0) };
-        view.is_listed(vec![row(2, 9), next], Vec::new(), later);
+        view.note_list(vec![row(2, 9), next], Vec::new(), later);
         pressed(&mut view, &[Key::Char('h')]);
         let counts = |view: &mut View, at| -> Vec<String> {
             let lines = view.lines(SCREEN, at);
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(counts(&mut view, later), ["1", "0"]);
         let end = later + Duration::from_secs(61);
         let next = Row { holder: Some("/locks/03/lock-0000000002".to_owned()), ..row(3, 0) };
-        view.is_listed(vec![row(2, 9), next], Vec::new(), end);
+        view.note_list(vec![row(2, 9), next], Vec::new(), end);
         assert_eq!(counts(&mut view, end), ["0", "0"]);
     }
 
