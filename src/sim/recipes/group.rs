@@ -70,8 +70,13 @@ impl Play for Gathering {
     fn act(&self, stage: &Stage, role: Role<'_>) {
         let Some(schedule) = current() else { return };
         let (group, timeout) = (group(role.client), stage.habits.session_timeout);
+        // Some observe the members all the time, and remember those that they have seen.
+        let mut changes = schedule.chance(50).then(|| group.observe());
         for _ in 0..2 {
             schedule.pause(schedule.some(timeout / 4));
+            if let Some(changes) = &mut changes {
+                let _ = changes.next_within(schedule.some(timeout / 4));
+            }
             // Some use an id that others want, too.
             let id = if schedule.chance(25) { "any".to_owned() } else { own_id(role) };
             let began = schedule.time();
@@ -83,6 +88,9 @@ impl Play for Gathering {
                     let membership = Arc::new(membership);
                     self.memberships.lock().push((role.process, Arc::clone(&membership)));
                     schedule.pause(schedule.some(timeout));
+                    if let Some(changes) = &mut changes {
+                        let _ = changes.next_within(schedule.some(timeout / 4));
+                    }
                     if schedule.chance(50) {
                         self.end_of(&membership);
                         drop(membership);
@@ -100,6 +108,12 @@ impl Play for Gathering {
                             let members = group.members().unwrap_or_default();
                             let is_there = members.iter().any(|one: &Member| one.id == id);
                             membership.is_member() && is_there
+                        });
+                    }
+                    if let Some(changes) = &mut changes {
+                        stage.eventually("an observer that sees the members", || {
+                            let members = group.members().unwrap_or_default();
+                            changes.latest().is_ok_and(|seen| *seen == members)
                         });
                     }
                     self.leave(stage, role, membership);
