@@ -48,9 +48,9 @@ impl Link {
         let shared = Arc::new(LinkShared {
             lease_end: AtomicU64::new(LAPSED),
             info: Mutex::new(Info::default()),
-            put_off: Lock::default(),
+            deferred: Lock::default(),
             stopped: AtomicBool::new(false),
-            line: Lock::new(LockedConnection {
+            connection: Lock::new(LockedConnection {
                 core: LinkCore::new(
                     config.max_reply,
                     Arc::clone(&config.resolver.unknown_operations),
@@ -85,14 +85,14 @@ impl Link {
             return true;
         }
         let is_free = || self.commands.is_empty() && !self.shared.stopped.load(Ordering::SeqCst);
-        let Some(mut line) = self.shared.line.try_lock().filter(|_| is_free()) else {
+        let Some(mut connection) = self.shared.connection.try_lock().filter(|_| is_free()) else {
             self.tell(Command::Verbs(verbs));
             return false;
         };
-        line.ask(verbs);
-        let written = line.write();
-        let needs_the_thread = line.needs_the_thread();
-        drop(line);
+        connection.ask(verbs);
+        let written = connection.write();
+        let needs_the_thread = connection.needs_the_thread();
+        drop(connection);
         if needs_the_thread {
             self.waker.wake();
         }
@@ -105,13 +105,13 @@ impl Link {
             return;
         }
         let now = Moment::now();
-        let mut put_off = self.shared.put_off.lock();
+        let mut deferred = self.shared.deferred.lock();
         if self.shared.stopped.load(Ordering::SeqCst) {
             return self.tell(Command::Verbs(vec![later.verb]));
         }
-        put_off.all.push_back((now.plus(MOMENT), later));
-        let is_asleep = Moment::from_nanos(put_off.asleep_until) > now.plus(NAP);
-        drop(put_off);
+        deferred.all.push_back((now.plus(MOMENT), later));
+        let is_asleep = Moment::from_nanos(deferred.asleep_until) > now.plus(NAP);
+        drop(deferred);
         if is_asleep {
             self.waker.wake();
         }
@@ -173,13 +173,13 @@ impl Link {
         if self.is_elsewhere() {
             return None;
         }
-        let mut line = self.shared.line.try_lock_for(PATIENCE)?;
+        let mut connection = self.shared.connection.try_lock_for(PATIENCE)?;
         if self.shared.lease_end.load(Ordering::Acquire) == LAPSED {
             // A caller may have found that out before the link's thread.
-            line.note_pause(Moment::now());
-            line.core.note_lapse(Moment::now());
+            connection.note_pause(Moment::now());
+            connection.core.note_lapse(Moment::now());
         }
-        line.core.why_lapsed().map(str::to_owned)
+        connection.core.why_lapsed().map(str::to_owned)
     }
 
     /// The greatest zxid that a reply of the session's servers has told; zero if it has ended, or if that
@@ -188,7 +188,10 @@ impl Link {
         if self.is_elsewhere() {
             return 0;
         }
-        self.shared.line.try_lock_for(PATIENCE).map_or(0, |line| line.core.last_zxid())
+        self.shared
+            .connection
+            .try_lock_for(PATIENCE)
+            .map_or(0, |connection| connection.core.last_zxid())
     }
 
     pub(crate) fn info(&self) -> Info {

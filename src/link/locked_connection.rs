@@ -38,8 +38,8 @@ pub(super) struct LinkShared {
     /// past replaces it with [`LAPSED`]. Once the session is over, the code of how it ended.
     pub(super) lease_end: AtomicU64,
     pub(super) info: Mutex<Info>,
-    pub(super) line: Lock<LockedConnection>,
-    pub(super) put_off: Lock<Deferred>,
+    pub(super) connection: Lock<LockedConnection>,
+    pub(super) deferred: Lock<Deferred>,
     /// The link's thread no longer uses `line`, and only answers commands.
     pub(super) stopped: AtomicBool,
 }

@@ -88,7 +88,7 @@ fn in_a_forked_process_nothing_is_sent_and_nobody_waits() {
     link.process += 1;
     let lines = Arc::clone(&link.shared);
     // Locked, as another thread may have left them when the process was forked.
-    let left = (lines.line.lock(), lines.put_off.lock(), lines.info.lock());
+    let left = (lines.connection.lock(), lines.deferred.lock(), lines.info.lock());
     let [first, second, third] = [(); 3].map(|()| verb());
     assert!(link.send(vec![first.0]));
     link.later(DeferredRequest { verb: second.0, is_wanted: Box::new(|| true) });

@@ -110,7 +110,7 @@ impl Runner {
             if catch_unwind(AssertUnwindSafe(|| self.serve())).is_ok() {
                 return;
             }
-            self.shared.line.lock().core.collapse();
+            self.shared.connection.lock().core.collapse();
         }
         self.answer_the_rest();
     }
@@ -121,18 +121,18 @@ impl Runner {
         let shared = Arc::clone(&self.shared);
         shared.lease_end.store(LAPSED, Ordering::Release);
         shared.stopped.store(true, Ordering::SeqCst);
-        let mut line = shared.line.lock();
-        (line.server, self.server, self.dial) = (None, None, None);
-        let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
-        line.core.pass_marks();
-        drop(line);
+        let mut connection = shared.connection.lock();
+        (connection.server, self.server, self.dial) = (None, None, None);
+        let (notices, all_said) = (connection.core.take_notices(), connection.core.take_said());
+        connection.core.pass_marks();
+        drop(connection);
         self.tell(&notices, all_said);
-        let put_off = std::mem::take(&mut shared.put_off.lock().all);
+        let deferred = std::mem::take(&mut shared.deferred.lock().all);
         let expired = |verb: Outgoing| {
             let answer = RawReply { zxid: 0, error: SESSION_EXPIRED, body: Vec::new() };
             survive(|| (verb.on_answer)(answer));
         };
-        put_off.into_iter().for_each(|(_, later)| expired(later.verb));
+        deferred.into_iter().for_each(|(_, later)| expired(later.verb));
         for command in &self.commands {
             match command {
                 Command::Verbs(verbs) => verbs.into_iter().for_each(expired),
@@ -144,58 +144,58 @@ impl Runner {
 
     fn serve(&mut self) {
         let shared = Arc::clone(&self.shared);
-        let mut line = shared.line.lock();
+        let mut connection = shared.connection.lock();
         loop {
-            self.keep_connected(&mut line);
-            self.publish(&mut line);
-            self.remind(&mut line);
-            self.catch_up(&mut line);
-            self.write(&mut line);
-            self.publish(&mut line);
-            if self.dropped && line.core.is_over() {
+            self.keep_connected(&mut connection);
+            self.publish(&mut connection);
+            self.remind(&mut connection);
+            self.catch_up(&mut connection);
+            self.write(&mut connection);
+            self.publish(&mut connection);
+            if self.dropped && connection.core.is_over() {
                 return;
             }
-            let [woken, from_server] = self.wait(&mut line);
+            let [woken, from_server] = self.wait(&mut connection);
             if woken {
-                self.obey(&mut line);
+                self.obey(&mut connection);
             }
             if from_server {
-                self.read_server(&mut line);
+                self.read_server(&mut connection);
             }
-            self.check_writes(&mut line);
+            self.check_writes(&mut connection);
             let now = Moment::now();
-            if let Err(broken) = line.core.tick(now) {
-                self.lose_server(&mut line, &broken.0);
+            if let Err(broken) = connection.core.tick(now) {
+                self.lose_server(&mut connection, &broken.0);
             }
-            if now >= self.give_up_at && !line.core.is_over() {
+            if now >= self.give_up_at && !connection.core.is_over() {
                 logging::debug!(
                     target: "zklock::link",
                     "no server closed the session in time, it will expire"
                 );
-                line.core.give_up();
+                connection.core.give_up();
             }
         }
     }
 
-    fn keep_connected(&mut self, line: &mut LockedConnection) {
-        if line.core.is_over() {
+    fn keep_connected(&mut self, connection: &mut LockedConnection) {
+        if connection.core.is_over() {
             self.dial = None;
-            (self.server, line.server) = (None, None);
+            (self.server, connection.server) = (None, None);
             return;
         }
-        let (now, last_zxid) = (Moment::now(), line.core.last_zxid());
+        let (now, last_zxid) = (Moment::now(), connection.core.last_zxid());
         if self.dialled_zxid != last_zxid {
             // The session has ended meanwhile: from now on, any server will do.
             self.dial = None;
         }
-        if line.core.is_attached() || self.dial.is_some() || now < self.redial_at {
+        if connection.core.is_attached() || self.dial.is_some() || now < self.redial_at {
             return;
         }
         let wanted = Wanted {
-            access: self.access(line.core.is_rejected()),
+            access: self.access(connection.core.is_rejected()),
             timeout: self.config.session_timeout,
             tick: self.config.tick,
-            session: line.core.granted().cloned(),
+            session: connection.core.granted().cloned(),
             last_zxid,
             attempts: Arc::clone(&self.attempts),
         };
@@ -203,7 +203,7 @@ impl Runner {
             resolver: Arc::clone(&self.config.resolver),
             wanted,
             avoid: self.avoid,
-            round_trip: line.core.round_trip(),
+            round_trip: connection.core.round_trip(),
             patience: self.config.connect_timeout,
             futile: self.futile,
         };
@@ -231,24 +231,24 @@ impl Runner {
 
     /// Publishes the core's news in an order that misleads no caller: the lease, the state, and
     /// only then the answers and events that depend on it.
-    fn publish(&mut self, line: &mut MutexGuard<'_, LockedConnection>) {
-        self.publish_lease(line);
-        if !line.core.has_news() {
+    fn publish(&mut self, connection: &mut MutexGuard<'_, LockedConnection>) {
+        self.publish_lease(connection);
+        if !connection.core.has_news() {
             return;
         }
         self.nap_until = Moment::now().plus(NAP);
-        let (notices, all_said) = (line.core.take_notices(), line.core.take_said());
+        let (notices, all_said) = (connection.core.take_notices(), connection.core.take_said());
         if notices.iter().any(|notice| matches!(notice, Notice::Ended(_))) {
-            self.limit_farewell(line);
+            self.limit_farewell(connection);
         }
-        let session = self.session(line);
+        let session = self.session(connection);
         // Unlocked, as callers that are told may send at once.
-        MutexGuard::unlocked(line, || self.pass_on(notices, all_said, session));
+        MutexGuard::unlocked(connection, || self.pass_on(notices, all_said, session));
     }
 
     /// By then, the server has ended the session itself.
-    fn limit_farewell(&mut self, line: &LockedConnection) {
-        if let Some(granted) = line.core.granted() {
+    fn limit_farewell(&mut self, connection: &LockedConnection) {
+        if let Some(granted) = connection.core.granted() {
             self.give_up_at = self.give_up_at.min(Moment::now().plus(granted.timeout * 2));
         }
     }
@@ -258,7 +258,7 @@ impl Runner {
         for notice in notices {
             if let Notice::Ended(why) = notice {
                 let trouble = self.shared.info.lock().trouble.clone();
-                let lapse = || self.shared.line.lock().core.why_lapsed().map(str::to_owned);
+                let lapse = || self.shared.connection.lock().core.why_lapsed().map(str::to_owned);
                 let (what, because) = match why {
                     End::Expired => ("is lost: the server says that it has expired", None),
                     End::Lapsed => ("is lost: its lease has run out", lapse()),
@@ -299,38 +299,39 @@ impl Runner {
 
     /// Sends the deferred requests that are due. What is no longer wanted goes first, so that the
     /// thread need not wake for it.
-    fn catch_up(&mut self, line: &mut LockedConnection) {
+    fn catch_up(&mut self, connection: &mut LockedConnection) {
         loop {
-            let Some((due, later)) = self.shared.put_off.lock().all.pop_front() else { return };
+            let Some((due, later)) = self.shared.deferred.lock().all.pop_front() else { return };
             let now = Moment::now();
             let is_due = due <= now;
             if is_due && !self.commands.is_empty() {
                 // Earlier requests go first: one may remove the watch that is set here.
-                self.obey(line);
+                self.obey(connection);
             }
             if !(later.is_wanted)() {
                 continue;
             }
             if !is_due {
-                return self.shared.put_off.lock().all.push_front((due, later));
+                return self.shared.deferred.lock().all.push_front((due, later));
             }
             let Outgoing { operation, body, on_answer } = later.verb;
-            line.core.verb(operation, &body, on_answer, now);
+            connection.core.verb(operation, &body, on_answer, now);
         }
     }
 
     /// Reports now and then that the connection works, which reminds waiters of unfinished work.
-    fn remind(&mut self, line: &mut MutexGuard<'_, LockedConnection>) {
-        let timeout = line.core.granted().map_or(Duration::MAX, |granted| granted.timeout);
+    fn remind(&mut self, connection: &mut MutexGuard<'_, LockedConnection>) {
+        let timeout = connection.core.granted().map_or(Duration::MAX, |granted| granted.timeout);
         let now = Moment::now();
-        if line.core.is_attached() && now.since(self.alive_at) >= timeout / 3 {
+        if connection.core.is_attached() && now.since(self.alive_at) >= timeout / 3 {
             self.alive_at = now;
-            MutexGuard::unlocked(line, || (self.on_notice)(Notice::Alive));
+            MutexGuard::unlocked(connection, || (self.on_notice)(Notice::Alive));
         }
     }
 
-    fn publish_lease(&mut self, line: &mut LockedConnection) {
-        let end = line.core.ended().map_or_else(|| line.core.lease_end().as_nanos(), code_of);
+    fn publish_lease(&mut self, connection: &mut LockedConnection) {
+        let end =
+            connection.core.ended().map_or_else(|| connection.core.lease_end().as_nanos(), code_of);
         let exchanged = self.shared.lease_end.compare_exchange(
             self.lease_end,
             end,
@@ -341,43 +342,43 @@ impl Runner {
         if exchanged.is_err() {
             // A caller was told that the lease has run out, so it has run out for all.
             self.lease_end = LAPSED;
-            line.core.lapse(Moment::now());
+            connection.core.lapse(Moment::now());
         }
     }
 
-    fn session(&self, line: &LockedConnection) -> i64 {
-        line.core.granted().map_or(0, |granted| granted.session)
+    fn session(&self, connection: &LockedConnection) -> i64 {
+        connection.core.granted().map_or(0, |granted| granted.session)
     }
 
-    fn wait(&mut self, line: &mut MutexGuard<'_, LockedConnection>) -> [bool; 2] {
+    fn wait(&mut self, connection: &mut MutexGuard<'_, LockedConnection>) -> [bool; 2] {
         let now = Moment::now();
-        let mut next = line.core.next_tick();
-        if !line.core.is_over() {
+        let mut next = connection.core.next_tick();
+        if !connection.core.is_over() {
             next = next.min(self.give_up_at);
-            if !line.core.is_attached() && self.dial.is_none() {
+            if !connection.core.is_attached() && self.dial.is_none() {
                 // It may be long past: that is no pause.
                 next = next.min(self.redial_at.max(now));
             }
         }
-        let mut put_off = self.shared.put_off.lock();
-        if let Some((due, _)) = put_off.all.front() {
+        let mut deferred = self.shared.deferred.lock();
+        if let Some((due, _)) = deferred.all.front() {
             next = next.min(*due);
         } else if now < self.nap_until {
             next = next.min(self.nap_until);
         }
-        put_off.asleep_until = next.as_nanos();
-        drop(put_off);
+        deferred.asleep_until = next.as_nanos();
+        drop(deferred);
         let limit = (next != Moment::NEVER).then(|| next.since(now));
-        let interest = match line.wants_to_send() {
+        let interest = match connection.wants_to_send() {
             false => PollFlags::IN,
             true => PollFlags::IN | PollFlags::OUT,
         };
         let mut sockets = Vec::with_capacity(2);
         sockets.push(PollFd::new(&self.woken, PollFlags::IN));
         sockets.extend(self.server.iter().map(|(server, _)| PollFd::new(server, interest)));
-        line.asleep_until = next;
-        let polled = MutexGuard::unlocked(line, || poll(&mut sockets, limit));
-        line.note_pause(Moment::now());
+        connection.asleep_until = next;
+        let polled = MutexGuard::unlocked(connection, || poll(&mut sockets, limit));
+        connection.note_pause(Moment::now());
         if let Err(error) = polled {
             // Nothing can be done about it here; the pause avoids a busy loop.
             logging::error!(target: "zklock::link", "could not wait for data, retrying: {error}");
@@ -391,37 +392,39 @@ impl Runner {
         [is_readable(0), is_readable(1)]
     }
 
-    fn obey(&mut self, line: &mut LockedConnection) {
+    fn obey(&mut self, connection: &mut LockedConnection) {
         let mut sink = [0; 64];
         while matches!((&self.woken).read(&mut sink), Ok(64)) {}
         self.waker.pending.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Verbs(verbs) => line.ask(verbs),
-                Command::FlushMark(mark) => line.core.mark(mark),
-                Command::News(News::Granted(granted)) => line.core.renewed(granted, Moment::now()),
+                Command::Verbs(verbs) => connection.ask(verbs),
+                Command::FlushMark(mark) => connection.core.mark(mark),
+                Command::News(News::Granted(granted)) => {
+                    connection.core.renewed(granted, Moment::now())
+                }
                 Command::News(News::Heard(sent, by_server)) => {
                     self.config.resolver.note_grant(by_server);
-                    line.core.attempted(sent, by_server);
+                    connection.core.attempted(sent, by_server);
                 }
                 Command::News(News::Sending(sent)) => {
                     if let Some(least) = self.config.resolver.least_grant() {
-                        line.core.attempted(sent, least);
+                        connection.core.attempted(sent, least);
                     }
                 }
                 Command::Dialed { dial, found } => {
                     let is_awaited = dial == self.dials && self.dial.take().is_some();
-                    if is_awaited && !line.core.is_over() {
-                        self.found(line, found);
-                    } else if line.core.granted().is_none() {
+                    if is_awaited && !connection.core.is_over() {
+                        self.found(connection, found);
+                    } else if connection.core.granted().is_none() {
                         found.abandon();
                     }
                 }
-                Command::Reconnect => self.reconnect(line),
-                Command::Close { give_up_after } => self.part(line, give_up_after),
+                Command::Reconnect => self.reconnect(connection),
+                Command::Close { give_up_after } => self.part(connection, give_up_after),
                 Command::Dropped => {
                     self.dropped = true;
-                    self.part(line, ORPHAN_CLOSE_LIMIT);
+                    self.part(connection, ORPHAN_CLOSE_LIMIT);
                 }
             }
         }
@@ -435,26 +438,26 @@ impl Runner {
         Access { tls, sasl: sasl.filter(|_| !is_rejected), auth: wanted(auth) }
     }
 
-    fn reconnect(&mut self, line: &mut LockedConnection) {
-        if !line.core.is_attached() || !line.core.is_idle() {
+    fn reconnect(&mut self, connection: &mut LockedConnection) {
+        if !connection.core.is_attached() || !connection.core.is_idle() {
             return;
         }
         logging::info!(
             target: "zklock::link",
             "session 0x{:x} gets another connection, which has no unused watches",
-            self.session(line)
+            self.session(connection)
         );
-        (line.server, line.broken, self.server) = (None, None, None);
-        line.core.detach(Moment::now());
+        (connection.server, connection.broken, self.server) = (None, None, None);
+        connection.core.detach(Moment::now());
     }
 
-    fn part(&mut self, line: &mut LockedConnection, give_up_after: Duration) {
+    fn part(&mut self, connection: &mut LockedConnection, give_up_after: Duration) {
         let now = Moment::now();
         self.give_up_at = self.give_up_at.min(now.plus(give_up_after));
-        line.core.close(now);
+        connection.core.close(now);
     }
 
-    fn found(&mut self, line: &mut LockedConnection, found: Dialed) {
+    fn found(&mut self, connection: &mut LockedConnection, found: Dialed) {
         match found {
             Dialed::Server { stream, granted } => {
                 let address = granted.server;
@@ -466,9 +469,9 @@ impl Runner {
                     return;
                 }
                 let now = Moment::now();
-                let before = line.core.granted().map(|before| before.by_server);
+                let before = connection.core.granted().map(|before| before.by_server);
                 self.server = Some((Arc::clone(stream.tcp()), address));
-                (line.server, line.broken) = (Some(stream), None);
+                (connection.server, connection.broken) = (Some(stream), None);
                 self.attached_at = now;
                 self.config.resolver.outage.over(now);
                 let by_server = granted.by_server;
@@ -478,8 +481,8 @@ impl Runner {
                     Some(least) => granted.at_most(least),
                     None => granted,
                 };
-                line.core.attach(granted, now);
-                let Some(granted) = line.core.granted() else { return };
+                connection.core.attach(granted, now);
+                let Some(granted) = connection.core.granted() else { return };
                 *self.shared.info.lock() = Info {
                     session: granted.session,
                     timeout: granted.by_server,
@@ -489,7 +492,7 @@ impl Runner {
                     trouble: None,
                 };
                 let (asked, timeout) = (self.config.session_timeout, granted.timeout);
-                let what = match (before, line.core.ended()) {
+                let what = match (before, connection.core.ended()) {
                     (None, _) => {
                         format!("opened at {address}, timeout {timeout:?} (asked for {asked:?})")
                     }
@@ -500,22 +503,22 @@ impl Runner {
                 granted::warn(granted, (before, by_server), asked);
                 self.config.resolver.reattachments.warn(&granted.password);
                 // Of what TLS has decrypted in the handshakes, the socket does not tell.
-                self.read_server(line);
+                self.read_server(connection);
             }
-            Dialed::Expired => line.core.expired(),
+            Dialed::Expired => connection.core.expired(),
             Dialed::AuthFailed(why) => {
                 self.shared.info.lock().trouble = Some(why);
                 // The session must still be closed, but that may need credentials, too.
                 let patience =
-                    line.core.granted().map_or(ORPHAN_CLOSE_LIMIT, |granted| granted.timeout);
+                    connection.core.granted().map_or(ORPHAN_CLOSE_LIMIT, |granted| granted.timeout);
                 self.give_up_at = self.give_up_at.min(Moment::now().plus(patience));
-                line.core.credentials_rejected();
+                connection.core.credentials_rejected();
             }
         }
     }
 
-    fn lose_server(&mut self, line: &mut LockedConnection, why: &str) {
-        (line.server, line.broken) = (None, None);
+    fn lose_server(&mut self, connection: &mut LockedConnection, why: &str) {
+        (connection.server, connection.broken) = (None, None);
         let Some((_, address)) = self.server.take() else { return };
         let now = Moment::now();
         let lived = now.since(self.attached_at);
@@ -526,23 +529,23 @@ impl Runner {
             logging::warning!(
                 target: "zklock::link",
                 "session 0x{:x} lost its connection to {address}: {why}",
-                self.session(line)
+                self.session(connection)
             );
         }
-        line.core.detach(now);
+        connection.core.detach(now);
     }
 
     /// Reads once, and says whether there may be more to read.
-    fn read_server(&mut self, line: &mut LockedConnection) -> bool {
-        let Some(server) = &mut line.server else { return false };
+    fn read_server(&mut self, connection: &mut LockedConnection) -> bool {
+        let Some(server) = &mut connection.server else { return false };
         let broken = match server.receive(&mut self.buffer) {
             Ok(0) => {
-                line.core.server_has_hung_up(Moment::now());
-                (!line.core.is_over()).then(|| ("the server closed it".to_owned(), false))
+                connection.core.server_has_hung_up(Moment::now());
+                (!connection.core.is_over()).then(|| ("the server closed it".to_owned(), false))
             }
             Ok(read) => {
-                let result = line.core.heard_server(&self.buffer[..read], Moment::now());
-                let zxid = line.core.last_zxid();
+                let result = connection.core.heard_server(&self.buffer[..read], Moment::now());
+                let zxid = connection.core.last_zxid();
                 if zxid > self.noted_zxid {
                     self.config.resolver.note_zxid(zxid, self.noted_zxid == 0);
                     self.noted_zxid = zxid;
@@ -556,27 +559,27 @@ impl Runner {
         };
         if let Some((why, closed)) = broken {
             if closed {
-                line.core.server_has_closed(Moment::now());
+                connection.core.server_has_closed(Moment::now());
             }
-            self.lose_server(line, &why);
+            self.lose_server(connection, &why);
         }
         false
     }
 
-    fn write(&mut self, line: &mut LockedConnection) {
-        line.write();
-        self.check_writes(line);
+    fn write(&mut self, connection: &mut LockedConnection) {
+        connection.write();
+        self.check_writes(connection);
     }
 
     /// Gives up the connection if a write has failed. What the server said before it closed the
     /// connection counts: no request that it answered is in doubt.
-    fn check_writes(&mut self, line: &mut LockedConnection) {
-        let Some(why) = line.broken.take() else { return };
+    fn check_writes(&mut self, connection: &mut LockedConnection) {
+        let Some(why) = connection.broken.take() else { return };
         // Bounded, as nothing else is done meanwhile.
-        let _ = (0..16).all(|_| self.read_server(line));
+        let _ = (0..16).all(|_| self.read_server(connection));
         if self.server.is_some() {
-            line.core.server_has_closed(Moment::now());
-            self.lose_server(line, &why);
+            connection.core.server_has_closed(Moment::now());
+            self.lose_server(connection, &why);
         }
     }
 }

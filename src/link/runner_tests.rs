@@ -137,7 +137,7 @@ fn an_answer_counts_though_the_server_has_closed_the_connection_after_it() {
     stream.write_all(&reply).unwrap();
     // The second request is not read, so this resets the connection.
     drop(stream);
-    while link.shared.line.lock().broken.is_none() {
+    while link.shared.connection.lock().broken.is_none() {
         link.send(vec![asked().0]);
         thread::yield_now();
     }
@@ -259,13 +259,13 @@ fn a_new_session_that_comes_after_the_end_is_closed() {
     let (listener, host) = listen();
     let link = link(host, Vec::new(), (Box::new(|_| ()), Box::new(|_, _| Vec::new())));
     let (stream, _) = listener.accept().unwrap();
-    let line = link.shared.line.lock();
+    let connection = link.shared.connection.lock();
     link.close(LONG);
     grant(&stream).unwrap();
     while link.commands.len() < 2 {
         thread::yield_now();
     }
-    drop(line);
+    drop(connection);
     let request = read_frame(&stream).unwrap();
     assert_eq!(request[4..8], op::CLOSE_SESSION.to_be_bytes());
 }
@@ -349,7 +349,7 @@ fn who_asks_why_the_lease_has_run_out_waits_for_no_other_thread() {
     let (link, _notices, stream, listener) = opened(Duration::from_millis(300), vec![3; 16]);
     drop((stream, listener));
     let link = Arc::new(link);
-    let line = link.shared.line.lock();
+    let connection = link.shared.connection.lock();
     let asks = Arc::clone(&link);
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
@@ -359,5 +359,5 @@ fn who_asks_why_the_lease_has_run_out_waits_for_no_other_thread() {
         let _ = tell.send(asks.why_lapsed());
     });
     assert!(told.recv_timeout(LONG).is_ok(), "waits for ever");
-    drop(line);
+    drop(connection);
 }

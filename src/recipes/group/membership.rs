@@ -50,7 +50,7 @@ const OPENING: &str = "open";
 #[must_use = "if unused the group is left immediately"]
 #[clippy::has_significant_drop]
 pub struct Membership {
-    seat: Arc<SharedMembership>,
+    shared: Arc<SharedMembership>,
 }
 
 impl Membership {
@@ -58,9 +58,9 @@ impl Membership {
     pub(super) fn start(node: Arc<MemberNode>, hold: Hold) -> Membership {
         let core = node.target.client.core();
         let (callbacks, threads) = (InOrder::new(core.events()), core.rejoining().clone());
-        let seat = Arc::new_cyclic(|seat| SharedMembership {
+        let shared = Arc::new_cyclic(|shared| SharedMembership {
             leaving: Cancel::new(),
-            part: Mutex::new(MembershipState {
+            state: Mutex::new(MembershipState {
                 lost: hold.lost(),
                 standing: Standing::Left(Ok(())),
                 away: None,
@@ -70,39 +70,39 @@ impl Membership {
             changed: Condvar::new(),
             caretaker: Arc::new(Caretaker {
                 process: std::process::id(),
-                seat: Weak::clone(seat),
+                shared: Weak::clone(shared),
                 threads,
                 turn: Mutex::default(),
             }),
             callbacks,
             node,
         });
-        seat.take_place(hold, |_, _| ());
-        Membership { seat }
+        shared.take_place(hold, |_, _| ());
+        Membership { shared }
     }
 
     /// The member's node, as the client names it.
     pub fn path(&self) -> &str {
-        &self.seat.node.path
+        &self.shared.node.path
     }
 
     /// The id under which others see it.
     pub fn id(&self) -> &str {
-        path::last(&self.seat.node.path)
+        path::last(&self.shared.node.path)
     }
 
     /// Whether others can see it, as far as is known here.
     ///
     /// `false` from the loss of its session or its node until it has rejoined. Sends no request.
     pub fn is_member(&self) -> bool {
-        if self.seat.node.target.client.core().is_elsewhere() {
+        if self.shared.node.target.client.core().is_elsewhere() {
             return false;
         }
-        let part = self.seat.part.lock();
-        let is_standing = matches!(part.standing, Standing::Member(..));
-        let lost = part.lost.clone();
+        let state = self.shared.state.lock();
+        let is_standing = matches!(state.standing, Standing::Member(..));
+        let lost = state.lost.clone();
         // Without the lock: a loss that is found now is logged.
-        drop(part);
+        drop(state);
         is_standing && lost.reason().is_none()
     }
 
@@ -111,7 +111,7 @@ impl Membership {
     /// If it is lost just now, the handle is for that loss. It does not report that the membership
     /// has rejoined.
     pub fn lost(&self) -> Lost {
-        self.seat.part.lock().lost.clone()
+        self.shared.state.lock().lost.clone()
     }
 
     /// Calls `callback` each time the membership is lost, even if it rejoins a moment later.
@@ -122,10 +122,10 @@ impl Membership {
     /// logged, a callback is called the next time as before.
     pub fn on_lost(&self, callback: impl FnMut(LossReason) + Send + 'static) {
         let callback: LossCallback = Arc::new(Mutex::new(Box::new(callback)));
-        let mut part = self.seat.part.lock();
-        part.on_lost.push(Arc::clone(&callback));
-        if let Some(why) = part.away {
-            self.seat.tell(move || (callback.lock())(why));
+        let mut state = self.shared.state.lock();
+        state.on_lost.push(Arc::clone(&callback));
+        if let Some(why) = state.away {
+            self.shared.tell(move || (callback.lock())(why));
         }
     }
 
@@ -134,7 +134,7 @@ impl Membership {
     ///
     /// Runs as the callbacks of [`on_lost`](Membership::on_lost) do.
     pub fn on_rejoined(&self, callback: impl FnMut() + Send + 'static) {
-        self.seat.part.lock().on_rejoined.push(Arc::new(Mutex::new(Box::new(callback))));
+        self.shared.state.lock().on_rejoined.push(Arc::new(Mutex::new(Box::new(callback))));
     }
 
     /// Leaves the group as dropping does, but waits until the server has confirmed it.
@@ -166,22 +166,22 @@ impl Membership {
     /// Otherwise as [`leave`](Membership::leave).
     pub fn leave_within(self, wait: impl Into<Wait>) -> Result<bool> {
         let wait = wait.into();
-        self.seat.leave(&wait, |hold| leave(hold, &wait))
+        self.shared.leave(&wait, |hold| leave(hold, &wait))
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        if self.seat.leaving.is_cancelled() {
+        if self.shared.leaving.is_cancelled() {
             return;
         }
-        if self.seat.node.target.client.core().is_elsewhere() {
+        if self.shared.node.target.client.core().is_elsewhere() {
             // What it owns has locks that no thread of this process may ever unlock.
-            mem::forget(Arc::clone(&self.seat));
+            mem::forget(Arc::clone(&self.shared));
             return;
         }
         let until = Deadline::after(DROP_LIMIT);
-        let _ = self.seat.leave(&Wait::from(until), |hold| {
+        let _ = self.shared.leave(&Wait::from(until), |hold| {
             hold.let_go(until);
             Ok(true)
         });
@@ -201,7 +201,7 @@ impl fmt::Debug for Membership {
 struct SharedMembership {
     node: Arc<MemberNode>,
     leaving: Cancel,
-    part: Mutex<MembershipState>,
+    state: Mutex<MembershipState>,
     changed: Condvar,
     caretaker: Arc<Caretaker>,
     callbacks: Arc<InOrder>,
@@ -251,7 +251,7 @@ struct Away {
 /// Has a thread look after a membership, one at a time, whenever something changes.
 struct Caretaker {
     process: u32,
-    seat: Weak<SharedMembership>,
+    shared: Weak<SharedMembership>,
     threads: Callbacks,
     turn: Mutex<Turn>,
 }
@@ -282,8 +282,8 @@ impl Caretaker {
         let caretaker = Arc::clone(self);
         self.threads.dispatch(move || {
             caretaker.turn.lock().is_due = false;
-            if let Some(seat) = caretaker.seat.upgrade() {
-                seat.look_after();
+            if let Some(shared) = caretaker.shared.upgrade() {
+                shared.look_after();
             }
             let mut turn = caretaker.turn.lock();
             turn.is_taken = turn.is_due;
@@ -313,18 +313,18 @@ impl SharedMembership {
     /// Rejoins if the node is lost, as soon as that is possible; leaves what was created too late.
     /// Waits for answers, but as good as never for anything else: many memberships share few threads.
     fn look_after(&self) {
-        let mut part = self.part.lock();
-        let mut away = match mem::replace(&mut part.standing, Standing::Busy) {
+        let mut state = self.state.lock();
+        let mut away = match mem::replace(&mut state.standing, Standing::Busy) {
             Standing::Away(away) => {
-                drop(part);
+                drop(state);
                 away
             }
             Standing::Member(hold, (token, _)) if token.is_cancelled() => {
-                drop(part);
+                drop(state);
                 self.note_lost(hold)
             }
             standing => {
-                part.standing = standing;
+                state.standing = standing;
                 return;
             }
         };
@@ -335,9 +335,9 @@ impl SharedMembership {
                 hold => hold,
             },
             Return::Waiting => {
-                let mut part = self.part.lock();
+                let mut state = self.state.lock();
                 if !self.leaving.is_cancelled() {
-                    part.standing = Standing::Away(away);
+                    state.standing = Standing::Away(away);
                     return;
                 }
                 None
@@ -349,20 +349,20 @@ impl SharedMembership {
             (None, Some(session)) => self.node.retract(&session),
             (None, None) => away.gone,
         };
-        self.part.lock().standing = Standing::Left(left);
+        self.state.lock().standing = Standing::Left(left);
         self.changed.notify_all();
     }
 
     /// Notes the loss.
     fn note_lost(&self, hold: Hold) -> Box<Away> {
         let why = hold.lost().reason().unwrap_or(LossReason::NodeDeleted);
-        let mut part = self.part.lock();
-        part.away = Some(why);
-        for callback in &part.on_lost {
+        let mut state = self.state.lock();
+        state.away = Some(why);
+        for callback in &state.on_lost {
             let callback = Arc::clone(callback);
             self.tell(move || (callback.lock())(why));
         }
-        drop(part);
+        drop(state);
         let gone = match why {
             LossReason::NodeDeleted | LossReason::SessionExpired => Ok(()),
             _ => Err(hold.lost_error(why)),
@@ -378,9 +378,9 @@ impl SharedMembership {
         })
     }
 
-    fn tell_of_return(&self, part: &mut MembershipState) {
-        part.away = None;
-        for callback in &part.on_rejoined {
+    fn tell_of_return(&self, state: &mut MembershipState) {
+        state.away = None;
+        for callback in &state.on_rejoined {
             let callback = Arc::clone(callback);
             self.tell(move || (callback.lock())());
         }
@@ -448,14 +448,14 @@ impl SharedMembership {
         let lost = hold.lost();
         let token = Cancel::from(lost.clone());
         let subscription = token.subscribe(self.caretaker.signal());
-        let mut part = self.part.lock();
+        let mut state = self.state.lock();
         if self.leaving.is_cancelled() {
             return Some(hold);
         }
         let is_lost = token.is_cancelled();
-        (part.lost, part.standing) = (lost, Standing::Member(hold, (token, subscription)));
-        then(self, &mut part);
-        drop(part);
+        (state.lost, state.standing) = (lost, Standing::Member(hold, (token, subscription)));
+        then(self, &mut state);
+        drop(state);
         if is_lost {
             self.caretaker.wake();
         }
@@ -481,29 +481,29 @@ impl SharedMembership {
         self.leaving.cancel();
         let woken = Arc::clone(self);
         let wake = move || {
-            let _part = woken.part.lock();
+            let _state = woken.state.lock();
             woken.changed.notify_all();
         };
         let _cancel = wait.cancel().map(|cancel| cancel.subscribe(Arc::new(wake)));
-        let mut part = self.part.lock();
-        match mem::replace(&mut part.standing, Standing::Left(Ok(()))) {
+        let mut state = self.state.lock();
+        match mem::replace(&mut state.standing, Standing::Left(Ok(()))) {
             Standing::Member(hold, _) => {
-                drop(part);
+                drop(state);
                 return release(hold);
             }
             Standing::Away(away) if away.unsure.as_ref().is_none_or(|one| has_ended(one)) => {
-                drop(part);
+                drop(state);
                 let left = away.unsure.map_or(away.gone, |session| self.node.retract(&session));
                 return left.map(|()| true);
             }
-            standing => part.standing = standing,
+            standing => state.standing = standing,
         }
-        drop(part);
+        drop(state);
         // There may be a node: a thread finds out and deletes it.
         self.caretaker.wake();
-        let mut part = self.part.lock();
+        let mut state = self.state.lock();
         let over = loop {
-            if let Standing::Left(left) = &part.standing {
+            if let Standing::Left(left) = &state.standing {
                 return left.clone().map(|()| true);
             }
             if wait.is_cancelled() {
@@ -511,17 +511,17 @@ impl SharedMembership {
             }
             match wait.until().instant() {
                 _ if wait.until().has_passed() => break Ok(false),
-                None => self.changed.wait(&mut part),
-                Some(end) => drop(self.changed.wait_until(&mut part, end)),
+                None => self.changed.wait(&mut state),
+                Some(end) => drop(self.changed.wait_until(&mut state, end)),
             }
         };
         // A thread that is at it goes on; in place of one that is to come, the background does.
-        match mem::replace(&mut part.standing, Standing::Left(Ok(()))) {
+        match mem::replace(&mut state.standing, Standing::Left(Ok(()))) {
             Standing::Away(away) => {
-                drop(part);
+                drop(state);
                 away.unsure.iter().for_each(|session| self.node.withdraw(session));
             }
-            standing => part.standing = standing,
+            standing => state.standing = standing,
         }
         over
     }

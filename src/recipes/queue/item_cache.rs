@@ -33,7 +33,7 @@ pub(crate) struct ItemCache {
     pub(crate) layout: Layout,
     /// Rings the bells of calls that found nothing and now have to look again.
     news: Arc<Signals>,
-    kept: Mutex<CachedItems>,
+    cached: Mutex<CachedItems>,
 }
 
 #[derive(Default)]
@@ -42,7 +42,7 @@ struct CachedItems {
     on: Option<SeenOn>,
     /// The watch on the list of items; `None` if there has never been one.
     list: Option<ItemWatch>,
-    edition: Option<Generation>,
+    generation: Option<Generation>,
     /// The last transaction that the list includes: items created later are not in it.
     listed_at: i64,
     waiting: BTreeSet<Item>,
@@ -157,7 +157,7 @@ impl ItemWatch {
 
 impl ItemCache {
     pub(crate) fn new(layout: Layout) -> Arc<ItemCache> {
-        Arc::new(ItemCache { layout, news: Arc::default(), kept: Mutex::default() })
+        Arc::new(ItemCache { layout, news: Arc::default(), cached: Mutex::default() })
     }
 
     /// Rings the bell whenever [`has_news`](ItemCache::has_news) may have become true.
@@ -167,97 +167,97 @@ impl ItemCache {
 
     /// Whether a call that found nothing may find something now.
     pub(crate) fn has_news(&self) -> bool {
-        let kept = self.kept.lock();
-        !kept.waiting.is_empty()
-            || kept.on.as_ref().is_none_or(|on| !on.is_current())
-            || kept.list.as_ref().is_none_or(ItemWatch::has_fired)
-            || !kept.passed.is_empty()
-            || kept.leased.values().any(ItemWatch::has_fired)
+        let cached = self.cached.lock();
+        !cached.waiting.is_empty()
+            || cached.on.as_ref().is_none_or(|on| !on.is_current())
+            || cached.list.as_ref().is_none_or(ItemWatch::has_fired)
+            || !cached.passed.is_empty()
+            || cached.leased.values().any(ItemWatch::has_fired)
     }
 
     /// Reserves the first item that is known to be waiting, or one of the first ones if other
     /// consumers compete for them.
     pub(crate) fn claim(self: &Arc<Self>, on: &SeenOn) -> Option<Arc<Reservation>> {
-        let mut kept = self.kept.lock();
-        kept.look_after_leases(on);
-        let item = kept.choose(self.layout)?;
-        kept.waiting.remove(&item);
-        kept.claimed.insert(item.clone());
-        let listed_at = kept.listed_at;
-        drop(kept);
+        let mut cached = self.cached.lock();
+        cached.look_after_leases(on);
+        let item = cached.choose(self.layout)?;
+        cached.waiting.remove(&item);
+        cached.claimed.insert(item.clone());
+        let listed_at = cached.listed_at;
+        drop(cached);
         let cache = Arc::clone(self);
         Some(Arc::new(Reservation { cache, item, listed_at, over: AtomicBool::new(false) }))
     }
 
     /// Whether calls choose among several items, as other consumers compete for them.
     pub(crate) fn is_spread(&self) -> bool {
-        self.kept.lock().rivals.spread > 1
+        self.cached.lock().rivals.spread > 1
     }
 
     /// Notes that another consumer was faster.
     pub(crate) fn note_lost(&self) {
-        self.kept.lock().rivals.lost();
+        self.cached.lock().rivals.lost();
     }
 
     /// Notes how long a list took.
     pub(crate) fn note_trip(&self, trip: Duration) {
-        self.kept.lock().rivals.trip = trip;
+        self.cached.lock().rivals.trip = trip;
     }
 
     /// Until when a call that was woken lets other consumers go first.
     pub(crate) fn pause(&self) -> Option<Instant> {
-        let mut kept = self.kept.lock();
-        let most = kept.rivals.pause();
-        if most.is_zero() || kept.has_items() || !kept.list.as_ref()?.has_fired() {
+        let mut cached = self.cached.lock();
+        let most = cached.rivals.pause();
+        if most.is_zero() || cached.has_items() || !cached.list.as_ref()?.has_fired() {
             return None;
         }
-        if kept.look_at.is_none() {
+        if cached.look_at.is_none() {
             // Never at once: a consumer that has won before takes the item in this time.
             let least = most / 2;
             let span = u64::try_from((most - least).as_nanos()).unwrap_or(u64::MAX).max(1);
             let more = Duration::from_nanos(rt::random() as u64 % span);
-            kept.look_at = rt::now().checked_add(least + more);
+            cached.look_at = rt::now().checked_add(least + more);
         }
-        kept.look_at
+        cached.look_at
     }
 
     /// Whether an item is known that a call may try.
     pub(crate) fn has_items(&self) -> bool {
-        self.kept.lock().has_items()
+        self.cached.lock().has_items()
     }
 
     pub(crate) fn is_out(&self, on: &SeenOn) -> bool {
-        let mut kept = self.kept.lock();
-        kept.look_after_leases(on);
-        kept.waiting.is_empty()
+        let mut cached = self.cached.lock();
+        cached.look_after_leases(on);
+        cached.waiting.is_empty()
     }
 
     /// Whether a watch reports new items.
     pub(crate) fn is_watched(&self, on: &SeenOn) -> bool {
-        let kept = self.kept.lock();
-        kept.on.as_ref() == Some(on) && kept.list.as_ref().is_some_and(|list| !list.has_fired())
+        let cached = self.cached.lock();
+        cached.on.as_ref() == Some(on) && cached.list.as_ref().is_some_and(|list| !list.has_fired())
     }
 
     /// Whether it is time to check the passed items even if other items are waiting.
     pub(crate) fn is_due(&self, on: &SeenOn) -> bool {
-        let mut kept = self.kept.lock();
-        kept.look_after_leases(on);
-        kept.due.is_some_and(|due| due <= rt::now())
+        let mut cached = self.cached.lock();
+        cached.look_after_leases(on);
+        cached.due.is_some_and(|due| due <= rt::now())
     }
 
     /// Whether all items of this generation are known, except for those that are gone.
-    pub(crate) fn has(&self, edition: Generation) -> bool {
-        self.kept.lock().edition == Some(edition)
+    pub(crate) fn has(&self, generation: Generation) -> bool {
+        self.cached.lock().generation == Some(generation)
     }
 
     /// The items that were passed over.
     pub(crate) fn passed(&self) -> Vec<Item> {
-        self.kept.lock().passed.iter().cloned().collect()
+        self.cached.lock().passed.iter().cloned().collect()
     }
 
     /// The first items that are known to be waiting, at most `most`.
     pub(crate) fn ahead(&self, most: usize) -> Vec<Item> {
-        self.kept.lock().waiting.iter().take(most).cloned().collect()
+        self.cached.lock().waiting.iter().take(most).cloned().collect()
     }
 
     /// Registers a watch; to be called before the request that sets it at the server.
@@ -281,40 +281,40 @@ impl ItemCache {
         watch: Option<ItemWatch>,
     ) -> usize {
         let (mut items, others) = self.layout.sort(children);
-        let edition = queue.map(Generation::of);
-        let mut kept = self.kept.lock();
-        kept.look_after_leases(on);
-        if queue.is_some_and(|queue| kept.has_later_list(queue)) {
+        let generation = queue.map(Generation::of);
+        let mut cached = self.cached.lock();
+        cached.look_after_leases(on);
+        if queue.is_some_and(|queue| cached.has_later_list(queue)) {
             // The later list stays, and its watch.
-            if kept.list.as_ref().is_none_or(ItemWatch::has_fired) {
-                kept.list = watch.or(kept.list.take());
+            if cached.list.as_ref().is_none_or(ItemWatch::has_fired) {
+                cached.list = watch.or(cached.list.take());
             }
             return others;
         }
-        let both = kept.edition.zip(edition);
+        let both = cached.generation.zip(generation);
         if both.is_none_or(|(known, now)| !known.is_of_same_node(now)) {
             // The same name may now be another item.
-            kept.forget_sights();
+            cached.forget_statuses();
         }
-        kept.leased.retain(|item, _| items.remove(item));
-        kept.passed.retain(|item| items.remove(item));
-        kept.hidden.retain(|item| items.remove(item));
-        items.retain(|item| !kept.claimed.contains(item));
-        (kept.waiting, kept.edition) = (items, edition);
-        kept.listed_at = queue.map_or(0, |queue| queue.children_zxid);
-        let is_more = kept.has_items();
+        cached.leased.retain(|item, _| items.remove(item));
+        cached.passed.retain(|item| items.remove(item));
+        cached.hidden.retain(|item| items.remove(item));
+        items.retain(|item| !cached.claimed.contains(item));
+        (cached.waiting, cached.generation) = (items, generation);
+        cached.listed_at = queue.map_or(0, |queue| queue.children_zxid);
+        let is_more = cached.has_items();
         if watch.is_some() {
-            let was_woken = kept.list.as_ref().is_some_and(ItemWatch::has_fired);
-            if was_woken && !is_more && !kept.has_got && kept.claimed.is_empty() {
-                kept.rivals.woken_in_vain();
+            let was_woken = cached.list.as_ref().is_some_and(ItemWatch::has_fired);
+            if was_woken && !is_more && !cached.has_got && cached.claimed.is_empty() {
+                cached.rivals.woken_in_vain();
             }
-            (kept.has_got, kept.look_at) = (false, None);
+            (cached.has_got, cached.look_at) = (false, None);
         }
         if !is_more {
-            kept.rivals.spread = 1;
+            cached.rivals.spread = 1;
         }
-        kept.list = watch.or(kept.list.take());
-        drop(kept);
+        cached.list = watch.or(cached.list.take());
+        drop(cached);
         if is_more {
             self.news.tell();
         }
@@ -323,70 +323,70 @@ impl ItemCache {
 
     /// Forgets the list: the queue's node was deleted and created again.
     pub(crate) fn forget(&self) {
-        let mut kept = self.kept.lock();
-        kept.forget_sights();
-        kept.waiting.clear();
-        (kept.edition, kept.list) = (None, None);
-        drop(kept);
+        let mut cached = self.cached.lock();
+        cached.forget_statuses();
+        cached.waiting.clear();
+        (cached.generation, cached.list) = (None, None);
+        drop(cached);
         self.news.tell();
     }
 
     /// Stores what a check of waiting items has shown.
     pub(crate) fn looked_ahead(&self, seen: impl Iterator<Item = (Item, ItemStatus)>) {
-        let mut kept = self.kept.lock();
-        for (item, sight) in seen {
-            match sight {
+        let mut cached = self.cached.lock();
+        for (item, status) in seen {
+            match status {
                 // The thread that has reserved it, or the next one that does, reads it.
                 ItemStatus::Free | ItemStatus::Hidden => {}
                 ItemStatus::Gone => {
-                    kept.waiting.remove(&item);
+                    cached.waiting.remove(&item);
                 }
-                ItemStatus::Leased if kept.waiting.remove(&item) => kept.pass(item),
+                ItemStatus::Leased if cached.waiting.remove(&item) => cached.pass(item),
                 ItemStatus::Leased => {}
             }
         }
-        drop(kept);
+        drop(cached);
         // Waiting calls have to learn which items were passed: they set the watches on them.
         self.news.tell();
     }
 
     /// Stores what the second check of passed items has shown, with the watches that it has set.
     pub(crate) fn looked_back(&self, on: &SeenOn, seen: Vec<(Item, ItemWatch, ItemStatus)>) {
-        let mut kept = self.kept.lock();
-        for (item, watch, sight) in seen {
-            if !kept.passed.remove(&item) {
+        let mut cached = self.cached.lock();
+        for (item, watch, status) in seen {
+            if !cached.passed.remove(&item) {
                 continue;
             }
-            match sight {
+            match status {
                 ItemStatus::Gone => {}
                 ItemStatus::Free => {
-                    kept.waiting.insert(item);
+                    cached.waiting.insert(item);
                 }
                 ItemStatus::Hidden => {
-                    kept.hidden.insert(item);
+                    cached.hidden.insert(item);
                 }
                 // The call that the watch has woken may have looked before it was stored.
-                ItemStatus::Leased if watch.has_fired() || kept.on.as_ref() != Some(on) => {
-                    kept.passed.insert(item);
+                ItemStatus::Leased if watch.has_fired() || cached.on.as_ref() != Some(on) => {
+                    cached.passed.insert(item);
                 }
                 ItemStatus::Leased => {
-                    kept.leased.insert(item, watch);
+                    cached.leased.insert(item, watch);
                 }
             }
         }
-        if kept.passed.is_empty() {
-            kept.due = None;
+        if cached.passed.is_empty() {
+            cached.due = None;
         }
-        drop(kept);
+        drop(cached);
         self.news.tell();
     }
 
     /// Ends a reservation. `change` returns whether other calls have to look again.
     fn settle(&self, item: &Item, change: impl FnOnce(&mut CachedItems) -> bool) {
-        let mut kept = self.kept.lock();
-        kept.claimed.remove(item);
-        let is_news = change(&mut kept);
-        drop(kept);
+        let mut cached = self.cached.lock();
+        cached.claimed.remove(item);
+        let is_news = change(&mut cached);
+        drop(cached);
         if is_news {
             self.news.tell();
         }
@@ -415,7 +415,7 @@ impl CachedItems {
     /// Whether what is known is later than a list with this stat. Threads that share the cache
     /// may store their lists in another order than the server has made them.
     fn has_later_list(&self, queue: &Stat) -> bool {
-        self.edition.is_some_and(|known| known.is_of_same_node(Generation::of(queue)))
+        self.generation.is_some_and(|known| known.is_of_same_node(Generation::of(queue)))
             && queue.children_zxid < self.listed_at
     }
 
@@ -447,7 +447,7 @@ impl CachedItems {
         }
     }
 
-    fn forget_sights(&mut self) {
+    fn forget_statuses(&mut self) {
         self.leased.clear();
         self.passed.clear();
         self.hidden.clear();
@@ -457,11 +457,11 @@ impl CachedItems {
 
 impl fmt::Debug for ItemCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kept = self.kept.lock();
+        let cached = self.cached.lock();
         f.debug_struct("ItemCache")
-            .field("waiting", &kept.waiting.len())
-            .field("claimed", &kept.claimed.len())
-            .field("leased", &kept.leased.len())
+            .field("waiting", &cached.waiting.len())
+            .field("claimed", &cached.claimed.len())
+            .field("leased", &cached.leased.len())
             .finish_non_exhaustive()
     }
 }
@@ -493,15 +493,15 @@ impl Reservation {
 
     /// Notes that this call has the item.
     pub(crate) fn note_got(&self) {
-        let mut kept = self.cache.kept.lock();
-        kept.rivals.got();
-        kept.has_got = true;
+        let mut cached = self.cache.cached.lock();
+        cached.rivals.got();
+        cached.has_got = true;
     }
 
     /// Notes that another consumer has the item for now.
     pub(crate) fn pass_over(&self) {
-        self.end(|kept, item| {
-            kept.pass(item);
+        self.end(|cached, item| {
+            cached.pass(item);
             // Waiting calls have to learn of it before this one returns.
             true
         });
@@ -509,22 +509,22 @@ impl Reservation {
 
     /// Notes that this client may not read the item.
     pub(crate) fn note_hidden(&self) {
-        self.end(|kept, item| {
-            kept.hidden.insert(item);
+        self.end(|cached, item| {
+            cached.hidden.insert(item);
             false
         });
     }
 
     pub(crate) fn give_back(&self) {
-        self.end(|kept, item| {
-            kept.waiting.insert(item);
+        self.end(|cached, item| {
+            cached.waiting.insert(item);
             true
         });
     }
 
     fn end(&self, change: impl FnOnce(&mut CachedItems, Item) -> bool) {
         if !self.over.swap(true, Ordering::SeqCst) {
-            self.cache.settle(&self.item, |kept| change(kept, self.item.clone()));
+            self.cache.settle(&self.item, |cached| change(cached, self.item.clone()));
         }
     }
 }
@@ -573,8 +573,8 @@ mod tests {
         }
     }
 
-    fn looked_back(cache: &ItemCache, on: &SeenOn, sight: ItemStatus) -> Vec<Arc<AtomicBool>> {
-        let seen: Vec<_> = cache.passed().into_iter().map(|item| (item, watch(), sight)).collect();
+    fn looked_back(cache: &ItemCache, on: &SeenOn, status: ItemStatus) -> Vec<Arc<AtomicBool>> {
+        let seen: Vec<_> = cache.passed().into_iter().map(|item| (item, watch(), status)).collect();
         let flags = seen.iter().map(|(_, watch, _)| Arc::clone(&watch.fired)).collect();
         cache.looked_back(on, seen);
         flags
@@ -692,7 +692,7 @@ mod tests {
         let fires = || {
             let fired = watch();
             fired.fired.store(true, Ordering::SeqCst);
-            cache.kept.lock().list = Some(fired);
+            cache.cached.lock().list = Some(fired);
         };
         let wakes = |names: &[&str]| {
             learn(&cache, &on, names);
@@ -730,7 +730,7 @@ mod tests {
         learn(&cache, &on, &["1"]);
         assert!(claim(&cache, &on).is_none());
         let fired = looked_back(&cache, &on, ItemStatus::Leased);
-        assert!(cache.is_out(&on) && cache.kept.lock().due.is_none());
+        assert!(cache.is_out(&on) && cache.cached.lock().due.is_none());
         learn(&cache, &on, &["1"]);
         assert!(claim(&cache, &on).is_none() && cache.passed().is_empty());
         fired[0].store(true, Ordering::SeqCst);

@@ -414,8 +414,8 @@ impl Items {
         let cache = Arc::clone(&self.cache);
         let node = self.target.whole()?;
         let look = move |s: &Session| {
-            let edition = s.confirm(&node)?.map(|stat| Generation::of(&stat));
-            if edition.is_some_and(|edition| cache.has(edition)) {
+            let generation = s.confirm(&node)?.map(|stat| Generation::of(&stat));
+            if generation.is_some_and(|generation| cache.has(generation)) {
                 return Ok(None);
             }
             Ok(Some(s.list(&node, false)?))
@@ -479,7 +479,7 @@ impl Items {
             let tried = self.heard(heard, READ, |sights| {
                 is_free = sights
                     .iter()
-                    .any(|sight| matches!(sight, ItemStatus::Free | ItemStatus::Hidden));
+                    .any(|status| matches!(status, ItemStatus::Free | ItemStatus::Hidden));
                 self.cache.looked_ahead(items.into_iter().zip(sights));
             })?;
             if is_free || !matches!(tried, Tried::Got(())) {
@@ -506,7 +506,7 @@ impl Items {
             let heard = watch_loop.ask(session, until, look, drop)?;
             let tried = self.heard(heard, READ, |sights| {
                 let seen = items.iter().cloned().zip(watches).zip(sights);
-                let seen = seen.map(|((item, watch), sight)| (item, watch, sight));
+                let seen = seen.map(|((item, watch), status)| (item, watch, status));
                 self.cache.looked_back(on, seen.collect());
             })?;
             if !matches!(tried, Tried::Got(())) {
@@ -612,12 +612,12 @@ impl Items {
             if is_there {
                 let late = {
                     let (claim, data) = (Arc::clone(claim), Arc::clone(&data));
-                    let (prefix, kept) =
+                    let (prefix, cached) =
                         (self.item_prefix()?, Arc::clone(self.target.client.core().late()));
                     move |answer| match answer {
                         Ok(()) => {
                             claim.note_gone();
-                            kept.put(&prefix, Arc::unwrap_or_clone(data));
+                            cached.put(&prefix, Arc::unwrap_or_clone(data));
                         }
                         Err(Fault::NoNode) => claim.note_gone(),
                         // The call has reported the doubt.
@@ -711,8 +711,9 @@ impl Items {
                 return Ok(Some(data));
             }
             for paths in others.chunks(MANY) {
-                for (path, sight) in paths.iter().zip(look_at(s, paths, false, &warn_of_blocked)?) {
-                    if !matches!(sight, ItemStatus::Free | ItemStatus::Hidden) {
+                for (path, status) in paths.iter().zip(look_at(s, paths, false, &warn_of_blocked)?)
+                {
+                    if !matches!(status, ItemStatus::Free | ItemStatus::Hidden) {
                         continue;
                     }
                     if let Some(data) = read_free(s, path, &warn)? {
@@ -827,7 +828,7 @@ fn look_at(
     watch: bool,
     warn_of_blocked: &impl Fn(&str),
 ) -> Answer<Vec<ItemStatus>> {
-    let sight = |(path, answer): (&String, Answer<Option<Names>>)| match answer {
+    let status = |(path, answer): (&String, Answer<Option<Names>>)| match answer {
         Ok(None) => Ok(ItemStatus::Gone),
         Ok(Some(children)) if children.is_empty() => Ok(ItemStatus::Free),
         Ok(Some(children)) => {
@@ -839,7 +840,7 @@ fn look_at(
         Err(Fault::NoAuth) => Ok(ItemStatus::Hidden),
         Err(fault) => Err(fault),
     };
-    paths.iter().zip(session.children_each(paths, watch)).map(sight).collect()
+    paths.iter().zip(session.children_each(paths, watch)).map(status).collect()
 }
 
 /// The data of the item; `None` if it is gone or leased, or may not be read.
