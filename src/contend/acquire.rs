@@ -106,13 +106,13 @@ pub(crate) struct PausedAcquisition {
     /// The lock node, as the server knows it.
     node: String,
     session: Arc<Session>,
-    queue: Acquisition,
+    acquisition: Acquisition,
 }
 
 impl PausedAcquisition {
     /// Deletes the node, as no other call takes the place.
     pub(crate) fn withdraw(self, limits: Limits<'_>) {
-        let Some(own) = self.queue.leftovers().own else { return };
+        let Some(own) = self.acquisition.leftovers().own else { return };
         let path = path::join(&self.node, &own);
         let until = Deadline::after(CLEANUP_LIMIT).earlier(limits.late());
         // The call acquires nothing, whatever becomes of the node.
@@ -197,12 +197,12 @@ pub(crate) fn pursue(
     };
     others.found_by(attempt.waiter.bell());
     let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
-    let (mut queue, begin) = match paused {
+    let (mut acquisition, begin) = match paused {
         Some(paused) => {
-            let PausedAcquisition { session, mut queue, .. } = *paused;
-            queue.go_on(limits.patient);
+            let PausedAcquisition { session, mut acquisition, .. } = *paused;
+            acquisition.go_on(limits.patient);
             attempt.look_after(session);
-            (queue, Some(Input::Woken))
+            (acquisition, Some(Input::Woken))
         }
         None => {
             let fresh = || Guid::from_u128(rt::random());
@@ -210,33 +210,33 @@ pub(crate) fn pursue(
             (Acquisition::new(form, rule, limits.patient, fresh), None)
         }
     };
-    let driven = catch_unwind(AssertUnwindSafe(|| attempt.drive(&mut queue, begin)));
+    let driven = catch_unwind(AssertUnwindSafe(|| attempt.drive(&mut acquisition, begin)));
     let driven = driven.unwrap_or_else(|panic| {
-        attempt.abandon(queue.leftovers());
+        attempt.abandon(acquisition.leftovers());
         resume_unwind(panic);
     });
     let keeps_place =
-        matches!(driven, Ok(None) | Err(Stop::GaveUp | Stop::Cancelled)) && queue.has_place();
+        matches!(driven, Ok(None) | Err(Stop::GaveUp | Stop::Cancelled)) && acquisition.has_place();
     if let Some(session) = attempt.live_session().filter(|_| keeps_place) {
         let (core, node) = (Arc::clone(core), attempt.node.clone());
         attempt.watched.clear();
-        match pass(Box::new(PausedAcquisition { core, node, session, queue })) {
+        match pass(Box::new(PausedAcquisition { core, node, session, acquisition })) {
             None => return attempt.left(driven),
-            Some(paused) => queue = paused.queue,
+            Some(paused) => acquisition = paused.acquisition,
         }
     }
     match driven {
         Ok(Some(hold)) => Ok(Some(hold)),
-        Ok(None) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
-        Err(Stop::GaveUp) => attempt.withdraw(queue.leftovers(), late, false).map(|()| None),
+        Ok(None) => attempt.withdraw(acquisition.leftovers(), late, false).map(|()| None),
+        Err(Stop::GaveUp) => attempt.withdraw(acquisition.leftovers(), late, false).map(|()| None),
         Err(Stop::Cancelled) => {
-            let _ = attempt.withdraw(queue.leftovers(), late, false);
+            let _ = attempt.withdraw(acquisition.leftovers(), late, false);
             Err(cancelled(&contention.node))
         }
         Err(Stop::Failed(error)) => {
             let exhausted = error.kind() == ErrorKind::SequenceExhausted;
             // The first error is the one to report.
-            let _ = attempt.withdraw(queue.leftovers(), late, exhausted);
+            let _ = attempt.withdraw(acquisition.leftovers(), late, exhausted);
             Err(if error.path().is_some() { error } else { error.on(&contention.node) })
         }
         // `drive` goes on with another session.
@@ -255,7 +255,7 @@ impl Attempt<'_> {
 
     fn drive(
         &mut self,
-        queue: &mut Acquisition,
+        acquisition: &mut Acquisition,
         mut event: Option<Input>,
     ) -> Result<Option<Hold>, Stop> {
         loop {
@@ -276,16 +276,16 @@ impl Attempt<'_> {
                 }
             };
             let is_successor = matches!(next, Input::Succeeded);
-            let action = queue.step(next);
+            let action = acquisition.step(next);
             let listed_at = self.listed_at.take();
-            if let Some(listed_at) = listed_at.filter(|_| queue.is_blocked()) {
+            if let Some(listed_at) = listed_at.filter(|_| acquisition.is_blocked()) {
                 self.others.note(listed_at);
             }
             if matches!(action, Action::Wait) {
-                self.report_waiting(queue);
+                self.report_waiting(acquisition);
             }
             match action {
-                Action::Hold(place) => {
+                Action::Hold(granted) => {
                     self.until_trusted(&session)?;
                     if session.status().now().ended.is_some() {
                         continue;
@@ -297,8 +297,8 @@ impl Attempt<'_> {
                         continue;
                     }
                     let Contention { client, node, noun, data, .. } = self.contention;
-                    let watch = self.watched.take(&place.name);
-                    return Ok(Some(Hold::new(client, session, node, &place, watch, noun, data)));
+                    let watch = self.watched.take(&granted.name);
+                    return Ok(Some(Hold::new(client, session, node, &granted, watch, noun, data)));
                 }
                 Action::Yield => return Ok(None),
                 Action::Fail(error) => return Err(Stop::Failed(error)),
@@ -396,14 +396,14 @@ impl Attempt<'_> {
                 Input::ParentsMade(self.sort(made, "create the lock node", "CREATE on its parent"))
             }
             Action::Sync => {
-                let (synced, on) = self.ask_on(session, |store| store.sync())?;
+                let (synced, on) = self.ask_on(session, |session| session.sync())?;
                 Input::Synced(self.sort(synced, "sync", "").map(|()| on))
             }
             Action::List => {
                 let leaving = session.leaving(&self.node);
                 self.listed_at = Some(self.others.listing());
                 let (children, on) =
-                    self.ask_on(session, move |store| store.children(&on_node, false))?;
+                    self.ask_on(session, move |session| session.children(&on_node, false))?;
                 let children = self.sort(children, "list the contenders", "READ on the lock node");
                 if let Ok(Some(children)) = &children {
                     self.look_round(children);
@@ -418,7 +418,7 @@ impl Attempt<'_> {
             Action::WatchChildren => self.watch_children(session)?,
             Action::Inspect { name } => {
                 let path = path::join(&self.node, &name);
-                let read = self.ask(session, move |store| store.read(&path, false), drop)?;
+                let read = self.ask(session, move |session| session.read(&path, false), drop)?;
                 let read = self.sort(read, "read a contender", "READ on the contender");
                 Input::Inspected(read.map(|read| {
                     read.map(|(_, stat)| Inspection {
@@ -430,7 +430,7 @@ impl Attempt<'_> {
             Action::Watch { names, successor } => self.watch(session, &names, successor)?,
             Action::Delete { name } => {
                 let path = path::join(&self.node, &name);
-                let deleted = self.ask(session, move |store| store.delete(&path), drop)?;
+                let deleted = self.ask(session, move |session| session.delete(&path), drop)?;
                 Input::Deleted(self.sort(deleted, "delete a contender", "DELETE on the lock node"))
             }
             Action::Wait => self.wait(session)?,
@@ -474,7 +474,7 @@ impl Attempt<'_> {
         let before = session.status().now().connection;
         self.listed_at = Some(self.others.listing());
         let entered =
-            self.ask(session, move |store| store.enter(&path, &data, &acl, made_late), late)?;
+            self.ask(session, move |session| session.enter(&path, &data, &acl, made_late), late)?;
         let after = session.status().now().connection;
         let entered = self.sort(entered, "create a contender", "CREATE on the lock node");
         Ok(entered.map(|Enqueued { made, siblings }| {
@@ -588,7 +588,7 @@ impl Attempt<'_> {
         }
         let all = match paths.is_empty() {
             true => Ok(Vec::new()),
-            false => self.ask(session, move |store| store.watch_each(&paths), drop)?,
+            false => self.ask(session, move |session| session.watch_each(&paths), drop)?,
         };
         let all = all.unwrap_or_else(|fault| vec![Err(fault); to_watch.len()]);
         let (mut is_gone, mut is_hidden, mut trouble) = (false, false, None);
@@ -645,7 +645,7 @@ impl Attempt<'_> {
         let (node, leaving) = (self.node.clone(), session.leaving(&self.node));
         self.watched.subscribe(session.watches(), CHILDREN, &node);
         self.listed_at = Some(self.others.listing());
-        let (children, on) = self.ask_on(session, move |store| store.children(&node, true))?;
+        let (children, on) = self.ask_on(session, move |session| session.children(&node, true))?;
         let children = self.sort(children, "watch the contenders", "READ on the lock node");
         if !matches!(&children, Ok(Some(_))) || on.0 != self.watched.on() {
             self.watched.clear();
@@ -660,11 +660,11 @@ impl Attempt<'_> {
     }
 
     /// Reports, once, that the call waits for others.
-    fn report_waiting(&mut self, queue: &Acquisition) {
+    fn report_waiting(&mut self, acquisition: &Acquisition) {
         if !std::mem::replace(&mut self.waits, true) {
             self.core.report(|| {
                 let lock = self.contention.node.clone();
-                let (ahead, first) = queue.ahead();
+                let (ahead, first) = acquisition.ahead();
                 let holder = first.map(|first| path::join(&lock, &first));
                 crate::event::Event::Waiting { lock, ahead, holder }
             });

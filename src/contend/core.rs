@@ -270,10 +270,10 @@ impl Acquisition {
         }
     }
 
-    pub(crate) fn step(&mut self, event: Input) -> Action {
+    pub(crate) fn step(&mut self, input: Input) -> Action {
         let asked = std::mem::replace(&mut self.asked, Awaited::Nothing);
         self.blocked = false;
-        match event {
+        match input {
             Input::Begin { session } => {
                 // What an earlier session made goes with it.
                 self.session = session;
@@ -532,7 +532,7 @@ mod tests {
         Form { naming: NodeNaming::Curator, kind: ContenderKind::Mutex, weight: 1, permits: 1 };
     const UNANSWERED: Trouble = Trouble::Unanswered;
 
-    fn queue(patient: bool) -> Acquisition {
+    fn acquisition(patient: bool) -> Acquisition {
         let mut next = 0;
         Acquisition::new(MUTEX, Rule::permits(1), patient, move || {
             next += 1;
@@ -564,36 +564,38 @@ mod tests {
         Input::Listed(Ok(listing(on, children)))
     }
 
-    fn begin(queue: &mut Acquisition) {
-        assert!(matches!(queue.step(Input::Begin { session: 7 }), Action::Create { .. }));
+    fn begin(acquisition: &mut Acquisition) {
+        assert!(matches!(acquisition.step(Input::Begin { session: 7 }), Action::Create { .. }));
     }
 
     #[test]
     fn alone_it_takes_one_round_trip() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        let Action::Hold(place) = queue.step(made_among(1, 0, 1, &[name(1, 0)])) else { panic!() };
-        assert_eq!(place, GrantedNode { name: name(1, 0), czxid: 100, contested: Some(false) });
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        let Action::Hold(granted) = acquisition.step(made_among(1, 0, 1, &[name(1, 0)])) else {
+            panic!()
+        };
+        assert_eq!(granted, GrantedNode { name: name(1, 0), czxid: 100, contested: Some(false) });
     }
 
     #[test]
     fn what_was_listed_behind_the_create_is_judged_as_any_list() {
         let both = [name(1, 5), name(9, 4)];
-        let mut one = queue(true);
+        let mut one = acquisition(true);
         begin(&mut one);
         let Action::Watch { names, .. } = one.step(made_among(1, 5, 1, &both)) else { panic!() };
         assert_eq!(names, [name(9, 4)]);
 
-        let mut impatient = queue(false);
+        let mut impatient = acquisition(false);
         begin(&mut impatient);
         assert!(matches!(impatient.step(made_among(1, 5, 1, &both)), Action::Yield));
 
-        let mut deleted = queue(true);
+        let mut deleted = acquisition(true);
         begin(&mut deleted);
         let without = deleted.step(made_among(1, 5, 1, &both[1..]));
         assert!(matches!(without, Action::Create { .. }), "{without:?}");
 
-        let mut doubtful = queue(true);
+        let mut doubtful = acquisition(true);
         begin(&mut doubtful);
         doubtful.step(Input::Created(Err(UNANSWERED)));
         doubtful.step(Input::Synced(Ok(ConnectionNumber(2))));
@@ -607,10 +609,11 @@ mod tests {
 
     #[test]
     fn s44_a_number_near_the_end_is_refused_whatever_was_listed_behind_it() {
-        let mut queue = queue(true);
-        begin(&mut queue);
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
         let number = i32::MAX as u32 - 10;
-        let Action::Fail(error) = queue.step(made_among(1, number, 1, &[name(1, number)])) else {
+        let Action::Fail(error) = acquisition.step(made_among(1, number, 1, &[name(1, number)]))
+        else {
             panic!()
         };
         assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
@@ -618,51 +621,51 @@ mod tests {
 
     #[test]
     fn without_an_answer_to_the_list_it_lists_again() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        assert!(matches!(queue.step(made(1, 0)), Action::List));
-        let Action::Hold(place) = queue.step(listed(1, &[name(1, 0)])) else { panic!() };
-        assert_eq!(place, GrantedNode { name: name(1, 0), czxid: 100, contested: Some(false) });
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        assert!(matches!(acquisition.step(made(1, 0)), Action::List));
+        let Action::Hold(granted) = acquisition.step(listed(1, &[name(1, 0)])) else { panic!() };
+        assert_eq!(granted, GrantedNode { name: name(1, 0), czxid: 100, contested: Some(false) });
     }
 
     #[test]
     fn s12_a_predecessor_that_is_gone_before_the_watch_is_looked_for_again() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.step(made(1, 5));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.step(made(1, 5));
         let both = [name(1, 5), name(9, 4)];
-        let Action::Watch { names, .. } = queue.step(listed(1, &both)) else { panic!() };
+        let Action::Watch { names, .. } = acquisition.step(listed(1, &both)) else { panic!() };
         assert_eq!(names, [name(9, 4)]);
-        assert!(matches!(queue.step(Input::Watched(Ok(Watched::Gone))), Action::List));
-        assert!(matches!(queue.step(listed(1, &both[..1])), Action::Hold(_)));
+        assert!(matches!(acquisition.step(Input::Watched(Ok(Watched::Gone))), Action::List));
+        assert!(matches!(acquisition.step(listed(1, &both[..1])), Action::Hold(_)));
     }
 
     #[test]
     fn when_all_that_were_ahead_are_gone_it_is_admitted_without_a_list() {
-        let mut queue = queue(true);
-        begin(&mut queue);
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
         let all = [name(3, 7), name(1, 5), name(8, 3), name(9, 4)];
-        let Action::Watch { names, successor } = queue.step(made_among(1, 5, 2, &all)) else {
+        let Action::Watch { names, successor } = acquisition.step(made_among(1, 5, 2, &all)) else {
             panic!()
         };
         assert_eq!(names, [name(9, 4), name(8, 3)]);
         let expected = Successor { name: name(1, 5), czxid: 100 };
         assert_eq!(successor, Some(expected));
-        queue.step(Input::Watched(Ok(Watched::All)));
-        let Action::Hold(place) = queue.step(Input::Succeeded) else { panic!() };
+        acquisition.step(Input::Watched(Ok(Watched::All)));
+        let Action::Hold(granted) = acquisition.step(Input::Succeeded) else { panic!() };
         let expected = GrantedNode { name: name(1, 5), czxid: 100, contested: Some(true) };
-        assert_eq!(place, expected, "one was behind");
+        assert_eq!(granted, expected, "one was behind");
     }
 
     #[test]
     fn a_list_comes_first_for_a_node_of_unknown_birth_and_on_a_programs_handle() {
         let both = [name(1, 5), name(9, 4)];
-        let mut unborn = queue(true);
+        let mut unborn = acquisition(true);
         begin(&mut unborn);
         let made = Made { name: name(1, 5), czxid: None, listing: Some(listing(1, &both)) };
         let next = unborn.step(Input::Created(Ok(made)));
         assert!(matches!(next, Action::Watch { successor: None, .. }), "{next:?}");
-        let mut adopted = queue(true);
+        let mut adopted = acquisition(true);
         adopted.step(Input::Begin { session: 0 });
         let next = adopted.step(made_among(1, 5, 1, &both));
         assert!(matches!(next, Action::Watch { successor: None, .. }), "{next:?}");
@@ -671,172 +674,183 @@ mod tests {
     #[test]
     fn what_the_session_has_let_go_before_is_waited_for_by_nobody_of_it() {
         let all = [name(1, 6), name(9, 4), name(8, 5)];
-        let mut queue = queue(true);
-        begin(&mut queue);
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
         let leaving = |names: &[String]| Listing { leaving: names.to_vec(), ..listing(1, &all) };
-        queue.step(made(1, 6));
+        acquisition.step(made(1, 6));
         let listed = Input::Listed(Ok(leaving(&all[2..])));
-        let Action::Watch { names, .. } = queue.step(listed) else { panic!() };
+        let Action::Watch { names, .. } = acquisition.step(listed) else { panic!() };
         assert_eq!(names, [name(9, 4)], "others are in front as before");
         let listed = Input::Listed(Ok(leaving(&all[1..])));
-        assert!(matches!(queue.step(listed), Action::Hold(_)));
+        assert!(matches!(acquisition.step(listed), Action::Hold(_)));
     }
 
     #[test]
     fn what_is_in_doubt_is_looked_for_among_all() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.step(Input::Created(Err(UNANSWERED)));
-        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.step(Input::Created(Err(UNANSWERED)));
+        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
         let found = Listing { leaving: vec![name(1, 4)], ..listing(2, &[name(1, 4)]) };
-        let found = queue.step(Input::Listed(Ok(found)));
+        let found = acquisition.step(Input::Listed(Ok(found)));
         assert!(matches!(found, Action::Inspect { .. }), "{found:?}");
     }
 
     #[test]
     fn s36_a_node_whose_making_was_not_confirmed_is_adopted() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        assert!(matches!(queue.step(Input::Created(Err(UNANSWERED))), Action::Sync));
-        assert!(matches!(queue.step(Input::Synced(Ok(ConnectionNumber(2)))), Action::List));
-        let Action::Inspect { name: found } = queue.step(listed(2, &[name(1, 3)])) else {
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        assert!(matches!(acquisition.step(Input::Created(Err(UNANSWERED))), Action::Sync));
+        assert!(matches!(acquisition.step(Input::Synced(Ok(ConnectionNumber(2)))), Action::List));
+        let Action::Inspect { name: found } = acquisition.step(listed(2, &[name(1, 3)])) else {
             panic!()
         };
         assert_eq!(found, name(1, 3));
         let mine = Inspection { owner: 7, czxid: 55 };
-        assert!(matches!(queue.step(Input::Inspected(Ok(Some(mine)))), Action::List));
-        let Action::Hold(place) = queue.step(listed(2, &[name(1, 3)])) else { panic!() };
-        assert_eq!(place.czxid, 55);
+        assert!(matches!(acquisition.step(Input::Inspected(Ok(Some(mine)))), Action::List));
+        let Action::Hold(granted) = acquisition.step(listed(2, &[name(1, 3)])) else { panic!() };
+        assert_eq!(granted.czxid, 55);
     }
 
     /// Its token would have to be guessed.
     #[test]
     fn s36_a_node_whose_stat_is_hidden_is_deleted_and_made_anew() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.step(Input::Created(Err(UNANSWERED)));
-        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
-        queue.step(listed(2, &[name(1, 3)]));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.step(Input::Created(Err(UNANSWERED)));
+        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        acquisition.step(listed(2, &[name(1, 3)]));
         let hidden = Trouble::Refused(Error::new(ErrorKind::NotAuthorized, "needs READ"));
-        let next = queue.step(Input::Inspected(Err(hidden)));
+        let next = acquisition.step(Input::Inspected(Err(hidden)));
         assert!(matches!(&next, Action::Delete { name: it } if *it == name(1, 3)), "{next:?}");
-        assert!(matches!(queue.step(Input::Deleted(Ok(()))), Action::List));
-        assert!(matches!(queue.step(listed(2, &[])), Action::Create { .. }));
-        let Action::Hold(place) = queue.step(made_among(2, 4, 2, &[name(2, 4)])) else { panic!() };
-        assert_eq!(place, GrantedNode { name: name(2, 4), czxid: 100, contested: Some(false) });
+        assert!(matches!(acquisition.step(Input::Deleted(Ok(()))), Action::List));
+        assert!(matches!(acquisition.step(listed(2, &[])), Action::Create { .. }));
+        let Action::Hold(granted) = acquisition.step(made_among(2, 4, 2, &[name(2, 4)])) else {
+            panic!()
+        };
+        assert_eq!(granted, GrantedNode { name: name(2, 4), czxid: 100, contested: Some(false) });
     }
 
     #[test]
     fn s37_a_node_of_another_session_is_never_adopted() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.step(Input::Created(Err(UNANSWERED)));
-        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
-        queue.step(listed(2, &[name(1, 3)]));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.step(Input::Created(Err(UNANSWERED)));
+        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        acquisition.step(listed(2, &[name(1, 3)]));
         let foreign = Inspection { owner: 6, czxid: 55 };
-        let Action::Delete { .. } = queue.step(Input::Inspected(Ok(Some(foreign)))) else {
+        let Action::Delete { .. } = acquisition.step(Input::Inspected(Ok(Some(foreign)))) else {
             panic!()
         };
     }
 
     #[test]
     fn s43a_absence_counts_only_on_the_connection_that_was_synced() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.step(Input::Created(Err(UNANSWERED)));
-        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
-        assert!(matches!(queue.step(listed(3, &[])), Action::Sync), "a third server may lag");
-        queue.step(Input::Synced(Ok(ConnectionNumber(3))));
-        assert!(matches!(queue.step(listed(3, &[])), Action::Create { .. }));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.step(Input::Created(Err(UNANSWERED)));
+        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        assert!(matches!(acquisition.step(listed(3, &[])), Action::Sync), "a third server may lag");
+        acquisition.step(Input::Synced(Ok(ConnectionNumber(3))));
+        assert!(matches!(acquisition.step(listed(3, &[])), Action::Create { .. }));
     }
 
     #[test]
     fn s31_its_own_node_missing_is_never_a_grant() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.step(made(1, 5));
-        assert!(matches!(queue.step(listed(1, &[])), Action::Create { .. }));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.step(made(1, 5));
+        assert!(matches!(acquisition.step(listed(1, &[])), Action::Create { .. }));
     }
 
     #[test]
     fn s44_a_number_near_the_end_is_refused_and_left_to_be_deleted() {
         for number in [i32::MAX as u32, i32::MAX as u32 - 10] {
-            let mut queue = queue(true);
-            begin(&mut queue);
-            let Action::Fail(error) = queue.step(made(1, number)) else { panic!() };
+            let mut acquisition = acquisition(true);
+            begin(&mut acquisition);
+            let Action::Fail(error) = acquisition.step(made(1, number)) else { panic!() };
             assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
-            assert_eq!(queue.leftovers().own, Some(name(1, number)));
+            assert_eq!(acquisition.leftovers().own, Some(name(1, number)));
         }
-        let mut queue = queue(true);
-        begin(&mut queue);
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
         let negative = format!("{}-2147483648", MUTEX.prefix(Guid::from_u128(1)));
         let made = Made { name: negative, czxid: Some(1), listing: None };
-        let Action::Fail(error) = queue.step(Input::Created(Ok(made))) else { panic!() };
+        let Action::Fail(error) = acquisition.step(Input::Created(Ok(made))) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
     }
 
     #[test]
     fn s44_an_adopted_node_with_a_number_near_the_end_is_refused_too() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.step(Input::Created(Err(UNANSWERED)));
-        queue.step(Input::Synced(Ok(ConnectionNumber(2))));
-        queue.step(listed(2, &[name(1, i32::MAX as u32 - 10)]));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.step(Input::Created(Err(UNANSWERED)));
+        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        acquisition.step(listed(2, &[name(1, i32::MAX as u32 - 10)]));
         let mine = Inspection { owner: 7, czxid: 55 };
-        let Action::Fail(error) = queue.step(Input::Inspected(Ok(Some(mine)))) else { panic!() };
+        let Action::Fail(error) = acquisition.step(Input::Inspected(Ok(Some(mine)))) else {
+            panic!()
+        };
         assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
     }
 
     #[test]
     fn who_is_not_to_wait_yields_and_leaves_its_node_to_be_deleted() {
-        let mut queue = queue(false);
-        begin(&mut queue);
-        queue.step(made(1, 5));
+        let mut acquisition = acquisition(false);
+        begin(&mut acquisition);
+        acquisition.step(made(1, 5));
         let both = [name(1, 5), name(9, 4)];
-        assert!(matches!(queue.step(listed(1, &both)), Action::Yield));
-        assert_eq!(queue.leftovers().own, Some(name(1, 5)));
+        assert!(matches!(acquisition.step(listed(1, &both)), Action::Yield));
+        assert_eq!(acquisition.leftovers().own, Some(name(1, 5)));
     }
 
     #[test]
     fn an_attempt_under_way_is_among_the_leftovers() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        assert_eq!(queue.leftovers().doubtful.len(), 1);
-        queue.step(Input::Created(Err(UNANSWERED)));
-        assert_eq!(queue.leftovers().doubtful.len(), 1);
-        queue.step(Input::Begin { session: 8 });
-        assert_eq!(queue.leftovers().doubtful.len(), 1, "the old session's are not ours any more");
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        assert_eq!(acquisition.leftovers().doubtful.len(), 1);
+        acquisition.step(Input::Created(Err(UNANSWERED)));
+        assert_eq!(acquisition.leftovers().doubtful.len(), 1);
+        acquisition.step(Input::Begin { session: 8 });
+        assert_eq!(
+            acquisition.leftovers().doubtful.len(),
+            1,
+            "the old session's are not ours any more"
+        );
     }
 
     #[test]
     fn a_contender_that_may_not_be_read_is_watched_by_the_children() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.step(made(1, 5));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.step(made(1, 5));
         let both = [name(1, 5), name(9, 4)];
-        assert!(matches!(queue.step(listed(1, &both)), Action::Watch { .. }));
-        assert!(matches!(queue.step(Input::Watched(Ok(Watched::Hidden))), Action::WatchChildren));
+        assert!(matches!(acquisition.step(listed(1, &both)), Action::Watch { .. }));
+        assert!(matches!(
+            acquisition.step(Input::Watched(Ok(Watched::Hidden))),
+            Action::WatchChildren
+        ));
         let watched = Listing { watched: true, ..listing(1, &both) };
-        assert!(matches!(queue.step(Input::Listed(Ok(watched))), Action::Wait));
-        assert!(matches!(queue.step(Input::Woken), Action::WatchChildren));
+        assert!(matches!(acquisition.step(Input::Listed(Ok(watched))), Action::Wait));
+        assert!(matches!(acquisition.step(Input::Woken), Action::WatchChildren));
     }
 
     #[test]
     fn a_child_watch_is_set_with_the_list_and_then_waited_for() {
-        let mut queue = queue(true);
-        begin(&mut queue);
-        queue.rule = Rule::permits(20);
-        queue.step(made(100, 50));
+        let mut acquisition = acquisition(true);
+        begin(&mut acquisition);
+        acquisition.rule = Rule::permits(20);
+        acquisition.step(made(100, 50));
         let mut children: Vec<String> = (0..40u32).map(|n| name(n.into(), n)).collect();
         children.push(name(100, 50));
-        assert!(matches!(queue.step(listed(1, &children)), Action::WatchChildren));
+        assert!(matches!(acquisition.step(listed(1, &children)), Action::WatchChildren));
         let watched = Listing { watched: true, ..listing(1, &children) };
-        assert!(matches!(queue.step(Input::Listed(Ok(watched.clone()))), Action::Wait));
+        assert!(matches!(acquisition.step(Input::Listed(Ok(watched.clone()))), Action::Wait));
         // One list for each wake-up, as long as there are so many.
-        assert!(matches!(queue.step(Input::Woken), Action::WatchChildren));
-        assert!(matches!(queue.step(Input::Listed(Ok(watched))), Action::Wait));
-        assert!(matches!(queue.step(Input::Woken), Action::WatchChildren));
+        assert!(matches!(acquisition.step(Input::Woken), Action::WatchChildren));
+        assert!(matches!(acquisition.step(Input::Listed(Ok(watched))), Action::Wait));
+        assert!(matches!(acquisition.step(Input::Woken), Action::WatchChildren));
         let few = Listing { watched: true, ..listing(1, &children[21..]) };
-        assert!(matches!(queue.step(Input::Listed(Ok(few))), Action::Hold(_)));
+        assert!(matches!(acquisition.step(Input::Listed(Ok(few))), Action::Hold(_)));
     }
 }

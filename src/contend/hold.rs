@@ -77,15 +77,15 @@ impl Hold {
         client: &Client,
         session: Arc<Session>,
         lock_node: &str,
-        place: &GrantedNode,
+        granted: &GrantedNode,
         watch: Option<OwnWatch>,
         noun: &'static str,
         data: &[u8],
     ) -> Hold {
-        let zxid = u64::try_from(place.czxid).unwrap_or_default();
+        let zxid = u64::try_from(granted.czxid).unwrap_or_default();
         let made = (zxid, noun, (Some(data.to_vec()), None));
-        let mut hold = Hold::make(client, session, lock_node, &place.name, watch, made);
-        hold.contested = place.contested;
+        let mut hold = Hold::make(client, session, lock_node, &granted.name, watch, made);
+        hold.contested = granted.contested;
         hold
     }
 

@@ -742,7 +742,7 @@ fn goes_to_the_leader(operation: i32) -> bool {
 
 impl fmt::Debug for LinkCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core")
+        f.debug_struct("LinkCore")
             .field("attached", &self.attached)
             .field("ended", &self.ended)
             .field("over", &self.over)

@@ -106,7 +106,7 @@ impl<T: Clone> SingleFlight<T> {
         limit: Option<&TimeLimit>,
         ask: impl FnOnce() -> T,
     ) -> Option<T> {
-        let mut turn = AskTurn { together: self, key, round, finished: false };
+        let mut turn = AskTurn { flight: self, key, round, finished: false };
         let answer = ask();
         if limit.is_some_and(TimeLimit::was_over) {
             return None;
@@ -126,7 +126,7 @@ impl<T: Clone> SingleFlight<T> {
 }
 
 struct AskTurn<'a, T> {
-    together: &'a SingleFlight<T>,
+    flight: &'a SingleFlight<T>,
     key: &'a str,
     round: Option<&'a Arc<Flight<T>>>,
     finished: bool,
@@ -138,7 +138,7 @@ impl<T> Drop for AskTurn<'_, T> {
             // There was no answer: another caller that waits for this round takes over.
             return;
         }
-        let mut rounds = self.together.rounds.lock();
+        let mut rounds = self.flight.rounds.lock();
         let next = rounds.get_mut(self.key).and_then(|of_key| of_key.next.take());
         if !next.is_some_and(|round| round.hand_on()) {
             rounds.remove(self.key);
@@ -190,10 +190,10 @@ mod tests {
     type Letters = Arc<SingleFlight<u8>>;
 
     /// A caller whose question is under way until the sender is dropped.
-    fn hold_up(together: &Letters) -> (JoinHandle<u8>, Sender<()>) {
+    fn hold_up(flight: &Letters) -> (JoinHandle<u8>, Sender<()>) {
         let (begun, has_begun) = bounded(0);
         let (go_on, may_go_on) = bounded::<()>(0);
-        let shared = Arc::clone(together);
+        let shared = Arc::clone(flight);
         let first = spawn(move || {
             let ask = || {
                 begun.send(()).unwrap();
@@ -206,9 +206,9 @@ mod tests {
         (first, go_on)
     }
 
-    fn wait_until_joined(together: &Letters, count: usize) {
+    fn wait_until_joined(flight: &Letters, count: usize) {
         let joined = || {
-            let rounds = together.rounds.lock();
+            let rounds = flight.rounds.lock();
             rounds["a"].next.as_ref().is_some_and(|next| Arc::strong_count(next) == count + 1)
         };
         while !joined() {
@@ -216,19 +216,19 @@ mod tests {
         }
     }
 
-    fn assert_nobody_is_stranded(together: &Letters) {
-        assert_eq!(together.get("a", None, || 7), Some(7));
-        assert!(together.rounds.lock().is_empty());
+    fn assert_nobody_is_stranded(flight: &Letters) {
+        assert_eq!(flight.get("a", None, || 7), Some(7));
+        assert!(flight.rounds.lock().is_empty());
     }
 
     #[test]
     fn those_who_come_during_a_round_share_the_next_one() {
-        let together = Letters::default();
+        let flight = Letters::default();
         let asked = Arc::new(Mutex::new(1));
-        let (first, go_on) = hold_up(&together);
+        let (first, go_on) = hold_up(&flight);
         let others: Vec<_> = (0..20)
             .map(|_| {
-                let (shared, asked) = (Arc::clone(&together), Arc::clone(&asked));
+                let (shared, asked) = (Arc::clone(&flight), Arc::clone(&asked));
                 spawn(move || {
                     let ask = || {
                         *asked.lock() += 1;
@@ -238,31 +238,31 @@ mod tests {
                 })
             })
             .collect();
-        wait_until_joined(&together, 20);
-        assert_eq!(together.get("b", None, || 7), Some(7), "another key does not wait");
+        wait_until_joined(&flight, 20);
+        assert_eq!(flight.get("b", None, || 7), Some(7), "another key does not wait");
         drop(go_on);
         assert_eq!(first.join().unwrap(), 1);
         for other in others {
             assert_eq!(other.join().unwrap(), 2);
         }
-        assert_nobody_is_stranded(&together);
+        assert_nobody_is_stranded(&flight);
     }
 
     #[test]
     fn a_question_that_panics_strands_nobody() {
-        let together = Letters::default();
+        let flight = Letters::default();
         for others in 0..2 {
-            let (first, go_on) = hold_up(&together);
-            let shared = Arc::clone(&together);
+            let (first, go_on) = hold_up(&flight);
+            let shared = Arc::clone(&flight);
             let panics = spawn(move || shared.get("a", None, || panic!("this one panics")));
-            wait_until_joined(&together, 1);
+            wait_until_joined(&flight, 1);
             let answers: Vec<_> = (0..others)
                 .map(|_| {
-                    let shared = Arc::clone(&together);
+                    let shared = Arc::clone(&flight);
                     spawn(move || shared.get("a", None, || 3).unwrap())
                 })
                 .collect();
-            wait_until_joined(&together, 1 + others);
+            wait_until_joined(&flight, 1 + others);
             drop(go_on);
             assert_eq!(first.join().unwrap(), 1);
             // It panics only if it was the one to ask.
@@ -270,7 +270,7 @@ mod tests {
             for answer in answers {
                 assert_eq!(answer.join().unwrap(), 3);
             }
-            assert_nobody_is_stranded(&together);
+            assert_nobody_is_stranded(&flight);
         }
     }
 
@@ -282,36 +282,36 @@ mod tests {
                 self.0.get("a", None, || 2);
             }
         }
-        let together = Letters::default();
-        let (first, go_on) = hold_up(&together);
+        let flight = Letters::default();
+        let (first, go_on) = hold_up(&flight);
         let unwinding: Vec<_> = (0..2)
             .map(|_| {
-                let asks = AsksWhenDropped(Arc::clone(&together));
+                let asks = AsksWhenDropped(Arc::clone(&flight));
                 spawn(move || {
                     let _asks = asks;
                     panic!("this one unwinds");
                 })
             })
             .collect();
-        wait_until_joined(&together, 2);
+        wait_until_joined(&flight, 2);
         drop(go_on);
         assert_eq!(first.join().unwrap(), 1);
         for thread in unwinding {
             let unwound: std::thread::Result<()> = thread.join();
             assert!(unwound.is_err());
         }
-        assert_nobody_is_stranded(&together);
+        assert_nobody_is_stranded(&flight);
     }
 
     #[test]
     fn who_goes_before_the_answer_leaves_the_question_to_another() {
-        let together = Letters::default();
-        let (first, go_on) = hold_up(&together);
+        let flight = Letters::default();
+        let (first, go_on) = hold_up(&flight);
         let cancels = [(); 2].map(|()| Cancel::new());
         let (asks, asked) = unbounded();
         let callers = [0, 1].map(|number| {
             let (shared, asks, cancel) =
-                (Arc::clone(&together), asks.clone(), cancels[number].clone());
+                (Arc::clone(&flight), asks.clone(), cancels[number].clone());
             spawn(move || {
                 let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
                 shared.get("a", Some(&limit), || {
@@ -323,7 +323,7 @@ mod tests {
                 })
             })
         });
-        wait_until_joined(&together, 2);
+        wait_until_joined(&flight, 2);
         drop(go_on);
         first.join().unwrap();
         let (goes, answer) = asked.recv_timeout(SOON).unwrap();
@@ -334,22 +334,22 @@ mod tests {
         answer.send(2).unwrap();
         let answers = callers.map(|caller| caller.join().unwrap());
         assert_eq!((answers[goes], answers[stays]), (None, Some(2)));
-        assert_nobody_is_stranded(&together);
+        assert_nobody_is_stranded(&flight);
     }
 
     #[test]
     fn who_goes_while_others_ask_holds_up_nobody() {
-        let together = Letters::default();
-        let (first, go_on) = hold_up(&together);
-        let (cancel, shared) = (Cancel::new(), Arc::clone(&together));
+        let flight = Letters::default();
+        let (first, go_on) = hold_up(&flight);
+        let (cancel, shared) = (Cancel::new(), Arc::clone(&flight));
         let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
         let (tell, told) = unbounded();
         spawn(move || tell.send(shared.get("a", Some(&limit), || panic!("asked after giving up"))));
-        wait_until_joined(&together, 1);
+        wait_until_joined(&flight, 1);
         cancel.cancel();
         assert_eq!(told.recv_timeout(SOON), Ok(None));
         drop(go_on);
         first.join().unwrap();
-        assert_nobody_is_stranded(&together);
+        assert_nobody_is_stranded(&flight);
     }
 }

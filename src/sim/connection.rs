@@ -57,7 +57,7 @@ impl Ensemble for SimulatedEnsemble {
 
 impl fmt::Debug for SimulatedEnsemble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Servers")
+        f.write_str("SimulatedEnsemble")
     }
 }
 
@@ -125,6 +125,6 @@ impl Drop for SimulatedConnection {
 
 impl fmt::Debug for SimulatedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Wire").field(&self.link).finish()
+        f.debug_tuple("SimulatedConnection").field(&self.link).finish()
     }
 }

@@ -537,7 +537,7 @@ impl Drop for Reservation {
 
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Claim").field(&self.item.name()).finish()
+        f.debug_tuple("Reservation").field(&self.item.name()).finish()
     }
 }
 

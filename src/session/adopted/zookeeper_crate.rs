@@ -184,7 +184,7 @@ fn close_parked() {
 
 impl std::fmt::Debug for CrateHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OfCrate")
+        f.write_str("CrateHandle")
     }
 }
 
