@@ -227,7 +227,7 @@ fn members_that_are_refused_hold_up_no_other() {
     let (read, owner) = (raw::Acl::new(1, "world", "anyone"), raw::Acl::new(ALL, "auth", ""));
     raw.set_acl(&node, &[read, owner]).unwrap();
     members.iter().for_each(|member| raw.delete(member.path()).unwrap());
-    eventually(SOON, "the refusals", || {
+    eventually(SOON * 4, "the refusals", || {
         logs.warnings().iter().filter(|one| one.contains(REFUSED)).count() == MANY
     });
     let (lost, (tell, told)) = (last.lost(), channel());
@@ -236,7 +236,7 @@ fn members_that_are_refused_hold_up_no_other() {
     assert_eq!(lost.wait_within(SOON), Some(HoldEnd::Lost(LossReason::NodeDeleted)));
     told.recv_timeout(SOON).unwrap();
     raw.set_acl(&node, &raw::Acl::open()).unwrap();
-    eventually(SOON, "all are back", || members.iter().all(Membership::is_member));
+    eventually(SOON * 4, "all are back", || members.iter().all(Membership::is_member));
     raw.close().unwrap();
     drop((members, last, closed, open));
     site.finish([zk]);
