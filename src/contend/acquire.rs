@@ -403,7 +403,7 @@ impl Attempt<'_> {
                 let leaving = session.leaving(&self.node);
                 self.listed_at = Some(self.others.listing());
                 let (children, on) =
-                    self.ask_on(session, move |session| session.children(&on_node, false))?;
+                    self.ask_on(session, move |session| session.names(&on_node, false))?;
                 let children = self.sort(children, "list the contenders", "READ on the lock node");
                 if let Ok(Some(children)) = &children {
                     self.look_round(children);
@@ -645,7 +645,7 @@ impl Attempt<'_> {
         let (node, leaving) = (self.node.clone(), session.leaving(&self.node));
         self.watched.subscribe(session.watches(), CHILDREN, &node);
         self.listed_at = Some(self.others.listing());
-        let (children, on) = self.ask_on(session, move |session| session.children(&node, true))?;
+        let (children, on) = self.ask_on(session, move |session| session.names(&node, true))?;
         let children = self.sort(children, "watch the contenders", "READ on the lock node");
         if !matches!(&children, Ok(Some(_))) || on.0 != self.watched.on() {
             self.watched.clear();

@@ -187,7 +187,7 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
 
 /// `None` if all have gone meanwhile: there may be new contenders that were not in the list.
 fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Contender>>> {
-    let children = session.children(whole, false)?.unwrap_or_default();
+    let children = session.names(whole, false)?.unwrap_or_default();
     let tickets = in_grant_order(&children);
     let paths: Vec<String> = tickets.iter().map(|one| path::join(whole, one.name())).collect();
     let mut found = Vec::with_capacity(tickets.len());
@@ -221,7 +221,7 @@ fn catch_up(session: &Session, synced: bool) -> Answer<()> {
 
 fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<Contender>> {
     loop {
-        let children = session.children(whole, false)?.unwrap_or_default();
+        let children = session.names(whole, false)?.unwrap_or_default();
         let Some(first) = in_grant_order(&children).into_iter().next() else { return Ok(None) };
         // If it has gone meanwhile, there may be new contenders that were not in the list.
         if let Some(found) = Contender::read(session, whole, node, &first)? {

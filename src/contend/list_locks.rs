@@ -168,7 +168,7 @@ fn list_locks(
     let (core, known, base) = (Arc::clone(client.core()), Arc::new(known), base.to_owned());
     let node = base.clone();
     ask(client, &node, LIST, move |session| {
-        let Some(children) = session.children(&core.whole(&base), false)? else { return Ok(None) };
+        let Some(children) = session.names(&core.whole(&base), false)? else { return Ok(None) };
         let mut walk = Walk::default();
         walk.note_children(&base, &children);
         look_below(session, &mut walk, |path| core.whole(path))?;

@@ -32,7 +32,7 @@ pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
         "READ on the lock node and WRITE on the contenders",
     );
     ask(client, node, purpose, move |session| {
-        let children = session.children(&whole, false)?.unwrap_or_default();
+        let children = session.names(&whole, false)?.unwrap_or_default();
         let mut asked = 0;
         for ticket in in_grant_order(&children) {
             // Holders come first, so no later contender is admitted, or none that matters.

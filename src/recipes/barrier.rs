@@ -152,7 +152,8 @@ impl Barrier {
     fn pass(&self, wait: WaitLimits<'_>) -> Result<bool> {
         let look = |view: &mut View<'_>, whole: &str| {
             // A server that lags behind may wrongly say that there is no node.
-            let passes = view.confirm(whole)?.is_none() || view.node(whole)?.is_none();
+            let passes =
+                view.session.confirm(whole)?.is_none() || view.watch_node(whole)?.is_none();
             Ok(passes.then_some(()))
         };
         Ok(self.target.find(WAIT, wait, look)?.is_some())

@@ -356,7 +356,7 @@ impl Once {
         let place = NodeConfig::at(self.target.client.clone(), &self.below("done")?);
         place.ask(LIST, |session, node| {
             session.sync()?;
-            let keys = session.children(node, false)?.unwrap_or_default().sorted();
+            let keys = session.names(node, false)?.unwrap_or_default().sorted();
             let paths: Vec<String> = keys.iter().map(|key| path::join(node, key)).collect();
             let mut marks = Vec::with_capacity(keys.len());
             for (key, found) in keys.iter().zip(session.read_each(&paths)) {

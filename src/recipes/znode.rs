@@ -140,9 +140,8 @@ impl Znode {
     ///
     /// As for [`Znode`].
     pub fn children(&self) -> Result<Option<Vec<String>>> {
-        self.target.ask(LIST, |session, node| {
-            Ok(session.children(node, false)?.map(|names| names.sorted()))
-        })
+        self.target
+            .ask(LIST, |session, node| Ok(session.names(node, false)?.map(|names| names.sorted())))
     }
 
     /// Reads the node's ACL; `None` if the node does not exist.
@@ -160,7 +159,7 @@ impl Znode {
     /// If several changes follow each other quickly, only the last may be seen.
     pub fn observe(&self) -> Changes<Option<Versioned>> {
         self.target.observe(READ, |view: &mut View<'_>, node: &str| {
-            let found = view.node_or_making(node)?;
+            let found = view.watch_node_or_making(node)?;
             Ok(found.map(|(data, stat)| Versioned::new(data, &stat)))
         })
     }
@@ -169,7 +168,7 @@ impl Znode {
     /// change; `None` while the node does not exist.
     pub fn observe_children(&self) -> Changes<Option<Vec<String>>> {
         self.target.observe(LIST, |view: &mut View<'_>, node: &str| {
-            Ok(view.list_or_making(node)?.map(|(names, _)| names.sorted()))
+            Ok(view.watch_names_or_making(node)?.map(|(names, _)| names.sorted()))
         })
     }
 

@@ -333,7 +333,7 @@ fn sweep(session: &Session, parent: &str, markers: &[String]) -> Answer<()> {
     // Only a list after a `sync` on the same connection is certain to be complete.
     let connection = session.status().now().connection;
     session.sync()?;
-    let children = session.children(parent, false)?.unwrap_or_default();
+    let children = session.names(parent, false)?.unwrap_or_default();
     if session.status().now().connection != connection {
         return Err(Fault::ConnectionLoss);
     }

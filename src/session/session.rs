@@ -178,15 +178,17 @@ impl Session {
         self.verbs.info().session
     }
 
-    /// As [`Verbs::children`], but callers may share the answer to one request, which was sent
+    /// As [`Verbs::ask_names`], but callers may share the answer to one request, which was sent
     /// after each of them had called.
-    pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
-        self.together(&self.shared.listings, path, watch, || self.verbs.children(path, watch))
+    pub(crate) fn names(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
+        self.together(&self.shared.listings, path, watch, || self.verbs.ask_names(path, watch))
     }
 
-    /// As [`Verbs::list`], with shared answers as in `children`.
-    pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
-        self.together(&self.shared.lists, path, watch, || self.verbs.list(path, watch))
+    /// As [`Verbs::ask_names_and_stat`], with shared answers as in `names`.
+    pub(crate) fn names_and_stat(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+        self.together(&self.shared.lists, path, watch, || {
+            self.verbs.ask_names_and_stat(path, watch)
+        })
     }
 
     fn together<T: Clone>(
@@ -365,7 +367,7 @@ mod tests {
         let (session, cancel) = (Arc::clone(session), cancel.cloned());
         let (tell, told) = unbounded();
         thread::spawn(move || {
-            let list = |session: &Session| session.children("/a", false);
+            let list = |session: &Session| session.names("/a", false);
             tell.send(session.ask(Deadline::NEVER, cancel.as_ref(), list, drop).unwrap())
         });
         told

@@ -513,11 +513,11 @@ impl Verbs {
     }
 
     /// The names of the node's children; `None` if the node does not exist.
-    pub(crate) fn children(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
+    pub(crate) fn ask_names(&self, path: &str, watch: bool) -> Answer<Option<Names>> {
         or_none(self.ask(|| Request::children(path, watch)).and_then(names))
     }
 
-    /// As `children`, of many nodes, in as few round trips as possible.
+    /// As `ask_names`, of many nodes, in as few round trips as possible.
     pub(crate) fn children_each(
         &self,
         paths: &[String],
@@ -527,7 +527,11 @@ impl Verbs {
     }
 
     /// The names of the node's children, and its stat.
-    pub(crate) fn list(&self, path: &str, watch: bool) -> Answer<Option<(Names, Stat)>> {
+    pub(crate) fn ask_names_and_stat(
+        &self,
+        path: &str,
+        watch: bool,
+    ) -> Answer<Option<(Names, Stat)>> {
         let list = || Request::ChildrenAndStat { path: path.to_owned(), watch };
         or_none(self.ask(list).and_then(|reply| match reply {
             Reply::NamesAndStat(names, stat) => Ok((names, stat)),

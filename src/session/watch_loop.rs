@@ -2,7 +2,6 @@
 //! connections and sessions.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -277,10 +276,9 @@ impl fmt::Debug for WatchLoop {
     }
 }
 
-/// What one look can read. Its own methods also watch what they read; the session's verbs are
-/// available, too.
+/// What one look can read. Its methods watch what they read; the session's verbs do not.
 pub(crate) struct View<'a> {
-    session: &'a Session,
+    pub(crate) session: &'a Session,
     signal: Signal,
     watches: Vec<Subscription>,
 }
@@ -291,15 +289,15 @@ impl View<'_> {
     }
 
     /// Reads a node's data and watches the node. A missing node is not watched.
-    pub(crate) fn node(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
+    pub(crate) fn watch_node(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
         self.watch(path);
         self.session.data(path, true)
     }
 
     /// Reads a node's data and watches the node; if it is missing, watches for its creation.
-    pub(crate) fn node_or_making(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
+    pub(crate) fn watch_node_or_making(&mut self, path: &str) -> Answer<Option<(Vec<u8>, Stat)>> {
         loop {
-            if let Some(found) = self.node(path)? {
+            if let Some(found) = self.watch_node(path)? {
                 return Ok(Some(found));
             }
             if !self.session.await_making(path)? {
@@ -309,30 +307,22 @@ impl View<'_> {
     }
 
     /// Reads the names of a node's children and watches them. A missing node is not watched.
-    pub(crate) fn list(&mut self, path: &str) -> Answer<Option<Names>> {
+    pub(crate) fn watch_names(&mut self, path: &str) -> Answer<Option<Names>> {
         self.watch(path);
-        self.session.children(path, true)
+        self.session.names(path, true)
     }
 
     /// Reads the names of a node's children, with its stat, and watches them; if the node is missing,
     /// watches for its creation.
-    pub(crate) fn list_or_making(&mut self, path: &str) -> Answer<Option<(Names, Stat)>> {
+    pub(crate) fn watch_names_or_making(&mut self, path: &str) -> Answer<Option<(Names, Stat)>> {
         loop {
             self.watch(path);
-            if let Some(found) = self.session.list(path, true)? {
+            if let Some(found) = self.session.names_and_stat(path, true)? {
                 return Ok(Some(found));
             }
             if !self.session.await_making(path)? {
                 return Ok(None);
             }
         }
-    }
-}
-
-impl Deref for View<'_> {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        self.session
     }
 }

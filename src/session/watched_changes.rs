@@ -67,7 +67,7 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
             let syncs = self.session != session.id();
             let look = move |view: &mut View<'_>| {
                 if syncs {
-                    view.sync()?;
+                    view.session.sync()?;
                 }
                 look(view)
             };

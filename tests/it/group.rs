@@ -593,18 +593,18 @@ fn leaving_is_no_success_if_the_server_did_not_hear_of_it() {
     let site = Site::own("group-unheard");
     let (proxy, zk) = site.proxied(Duration::from_secs(4));
     let join = |id: &str| Group::new(&zk, &site.base, "a").join(id, "").unwrap();
-    let (heard, waiting, away) = (join("heard"), join("waiting"), ["away", "too"].map(join));
+    let (heard, waiting, away) = (join("heard"), join("waiting"), ["a", "b", "c", "d"].map(join));
     heard.leave().unwrap();
     proxy.refuse();
     assert_eq!(kind(waiting.leave()), ErrorKind::SessionLost);
-    // The loss was noticed before, and one of them waits for a session for both.
+    // The loss was noticed before, and one of them waits for a session for all.
     for member in &away {
         assert!(member.lost().wait_within(SOON).is_some());
         let (tell, told) = channel();
         member.on_lost(move |why| tell.send(why).unwrap());
         told.recv_timeout(SOON).unwrap();
     }
-    for member in away {
+    for member in away.into_iter().rev() {
         assert_eq!(kind(member.leave()), ErrorKind::SessionLost);
     }
     proxy.pass();

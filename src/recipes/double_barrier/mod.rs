@@ -301,13 +301,13 @@ impl DoubleBarrier {
         let (own, owner) = (path::last(hold.path()).to_owned(), hold.held_node().session_id());
         let held_node = Arc::clone(hold.held_node());
         let look = move |view: &mut View<'_>, whole: &str| {
-            if view.id() != owner {
+            if view.session.id() != owner {
                 // This session's server may lag behind, and not show the node or the round.
-                view.sync()?;
+                view.session.sync()?;
             }
             // The node's deletion below must not be reported as a loss.
             drop(held_node.leave());
-            withdraw(view, whole, &own).map(Some)
+            withdraw(view.session, whole, &own).map(Some)
         };
         match self.target.find_or_none(ENTER, wait, look) {
             Ok(Some(Some(round))) => Ok(Withdrawn::Entered(self.entered(hold.again(), round))),

@@ -49,8 +49,8 @@ pub(super) enum Capacity {
 
 /// Checks for a free place by the rule by which the engine grants one.
 pub(super) fn crowd(view: &mut View<'_>, whole: &str, count: usize) -> Answer<Capacity> {
-    let children = view.list(whole)?.unwrap_or_default();
-    let leaving = view.leaving(whole);
+    let children = view.watch_names(whole)?.unwrap_or_default();
+    let leaving = view.session.leaving(whole);
     let mut others = in_grant_order(&children);
     others.retain(|ticket| leaving.iter().all(|name| name != ticket.name()));
     if others.iter().any(|ticket| ticket.kind() != ContenderKind::Permits) {
@@ -81,8 +81,11 @@ impl Waiting {
         let own_path = path::join(whole, &self.own);
         loop {
             // Checked before the round is read: a decided round names the node even if it is gone.
-            let is_here = self.declare(view, &own_path)? && view.node(&own_path)?.is_some();
-            let Some((data, stat)) = view.node(whole)? else { return Ok(Some(WaitOutcome::Lost)) };
+            let is_here =
+                self.declare(view.session, &own_path)? && view.watch_node(&own_path)?.is_some();
+            let Some((data, stat)) = view.watch_node(whole)? else {
+                return Ok(Some(WaitOutcome::Lost));
+            };
             let before = names(&data);
             if before.contains(&self.own) {
                 return Ok(Some(WaitOutcome::Entered(before)));
@@ -90,8 +93,8 @@ impl Waiting {
             if !is_here {
                 return Ok(Some(WaitOutcome::Lost));
             }
-            let children = view.children(whole, false)?.unwrap_or_default();
-            let mut members = members(view, whole, &children, self.count);
+            let children = view.session.names(whole, false)?.unwrap_or_default();
+            let mut members = members(view.session, whole, &children, self.count);
             if members.len() < self.count {
                 return Ok(None);
             }
@@ -102,7 +105,7 @@ impl Waiting {
                 return Ok(None);
             }
             if let Some(left) = before.iter().find(|name| children.contains(name)) {
-                if view.node(&path::join(whole, left))?.is_some() {
+                if view.watch_node(&path::join(whole, left))?.is_some() {
                     return Ok(None);
                 }
                 continue;
@@ -117,7 +120,7 @@ impl Waiting {
                 version: Some(stat.version),
             };
             let steps: Vec<Step> = checks.chain([write]).collect();
-            match view.transact(&steps) {
+            match view.session.transact(&steps) {
                 // Decided, by this or another participant; or one has gone. Look again.
                 Ok(()) | Err(Fault::BadVersion | Fault::NoNode) => {}
                 Err(fault) => return Err(fault),
@@ -148,13 +151,13 @@ impl Waiting {
         let unknown: Vec<&String> =
             members.iter().filter(|name| !self.known.lock().contains_key(*name)).collect();
         let paths: Vec<String> = unknown.iter().map(|name| path(name)).collect();
-        for (name, found) in unknown.iter().zip(view.read_each(&paths)) {
+        for (name, found) in unknown.iter().zip(view.session.read_each(&paths)) {
             self.note(name, found?);
         }
         // Latest first: those that came last are the last to count.
         for name in unknown.into_iter().rev() {
             let is_known = self.known.lock().contains_key(name);
-            if !is_known && !self.note(name, view.node(&path(name))?) {
+            if !is_known && !self.note(name, view.watch_node(&path(name))?) {
                 return Ok(false);
             }
         }
@@ -194,12 +197,12 @@ pub(super) fn withdraw(session: &Session, whole: &str, own: &str) -> Answer<Opti
 pub(super) fn all_gone(view: &mut View<'_>, whole: &str, round: &[String]) -> Answer<Option<()>> {
     loop {
         // A new session's server may lag behind, and not show all that entered.
-        view.sync()?;
-        let children = view.children(whole, false)?.unwrap_or_default();
+        view.session.sync()?;
+        let children = view.session.names(whole, false)?.unwrap_or_default();
         let Some(left) = round.iter().find(|name| children.contains(name)) else {
             return Ok(Some(()));
         };
-        if view.node(&path::join(whole, left))?.is_some() {
+        if view.watch_node(&path::join(whole, left))?.is_some() {
             return Ok(None);
         }
     }

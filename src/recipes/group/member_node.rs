@@ -59,7 +59,7 @@ impl MemberNode {
                 return Ok(JoinOutcome::NotInTime);
             };
             let whole = self.whole.clone();
-            match watch_loop.look(&session, ask_until, move |view| view.node(&whole))? {
+            match watch_loop.look(&session, ask_until, move |view| view.watch_node(&whole))? {
                 // Because of the claim, no other call has created one in this session.
                 Some(Ok(Some((_, stat))))
                     if stat.ephemeral_owner == session.id()

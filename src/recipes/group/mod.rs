@@ -192,7 +192,7 @@ impl Group {
             if synced {
                 session.sync()?;
             }
-            let ids = session.children(node, false)?.unwrap_or_default();
+            let ids = session.names(node, false)?.unwrap_or_default();
             members(&core, session, node, &ids)
         })
     }
@@ -209,7 +209,7 @@ impl Group {
         // Over a program's handle, the list and the stat may be of different moments.
         let is_handle = self.target.client.core().handle().is_some();
         self.target.observe(LOOK, move |view: &mut View<'_>, node: &str| {
-            let Some((ids, group)) = view.list_or_making(node)? else {
+            let Some((ids, group)) = view.watch_names_or_making(node)? else {
                 *known.lock() = None;
                 return Ok(Vec::new());
             };
@@ -220,7 +220,7 @@ impl Group {
             let is_new =
                 |id: &&str| members.binary_search_by(|member| member.id.as_str().cmp(id)).is_err();
             let joined: Names = ids.iter().filter(is_new).collect();
-            members.extend(self::members(&core, view, node, &joined)?);
+            members.extend(self::members(&core, view.session, node, &joined)?);
             members.sort_by(|a, b| a.id.cmp(&b.id));
             *known.lock() = Some(KnownMembers { generation: now, members: members.clone() });
             Ok(members)

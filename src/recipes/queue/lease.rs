@@ -162,7 +162,7 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &AtomicBool) -
             // Contenders that did not get the lease, and whose nodes are not deleted yet. They are
             // deleted with the item, without which they get nothing anyway.
             Err(Fault::NotEmpty) => {
-                let children = session.children(item, false)?.ok_or(Fault::NoNode)?;
+                let children = session.names(item, false)?.ok_or(Fault::NoNode)?;
                 // Nodes that are not contenders belong to others, and are never deleted.
                 if let Some(name) = children.iter().find(|name| Ticket::parse(name).is_none()) {
                     return Err(stuck(&format!("its child {name:?} is not a contender")));
@@ -193,7 +193,7 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &AtomicBool) -
 /// Refuses contenders that have children: such a node is never deleted with the item.
 fn refuse_parents(session: &Session, contenders: &[String]) -> Answer<()> {
     for contender in contenders {
-        if session.children(contender, false)?.is_some_and(|children| !children.is_empty()) {
+        if session.names(contender, false)?.is_some_and(|children| !children.is_empty()) {
             let name = path::last(contender);
             return Err(stuck(&format!("its child {name:?} has children of its own")));
         }

@@ -358,7 +358,7 @@ impl Items {
         }
         progress.misses = 0;
         let node = self.target.whole()?;
-        let list = move |s: &Session| s.list(&node, false);
+        let list = move |s: &Session| s.names_and_stat(&node, false);
         let listed = self.heard(watch_loop.ask(session, until, list, drop)?, LIST, |listed| {
             self.learn(on, listed, None);
         })?;
@@ -418,7 +418,7 @@ impl Items {
             if generation.is_some_and(|generation| cache.has(generation)) {
                 return Ok(None);
             }
-            Ok(Some(s.list(&node, false)?))
+            Ok(Some(s.names_and_stat(&node, false)?))
         };
         self.heard(watch_loop.ask(session, until, look, drop)?, LIST, |listed| {
             if let Some(listed) = listed {
@@ -439,7 +439,7 @@ impl Items {
         let watch = self.cache.watch(session, &node);
         let look = move |s: &Session| {
             loop {
-                let listed = s.list(&node, true)?;
+                let listed = s.names_and_stat(&node, true)?;
                 if listed.is_some() || !s.await_making(&node)? {
                     return Ok(listed);
                 }
@@ -701,7 +701,7 @@ impl Items {
         let warn_of_blocked = self.blocked_warning()?;
         self.target.ask(READ, move |s, node| {
             s.sync()?;
-            let Some(children) = s.children(node, false)? else { return Ok(None) };
+            let Some(children) = s.names(node, false)? else { return Ok(None) };
             let (items, _) = layout.sort(&children);
             let items = items.into_iter().take_while(|item| !item.is_beyond());
             let paths: Vec<String> = items.map(|item| path::join(node, item.name())).collect();
@@ -729,7 +729,7 @@ impl Items {
         let layout = self.layout();
         self.target.ask(LIST, move |s, node| {
             s.sync()?;
-            let children = s.children(node, false)?.unwrap_or_default();
+            let children = s.names(node, false)?.unwrap_or_default();
             Ok(children.iter().filter(|name| layout.parse(name).is_some()).count())
         })
     }

@@ -144,7 +144,7 @@ fn settle(
         if let Some(decision) = round.decision {
             return Ok(Some(Some(decision)));
         }
-        let children = view.list(whole)?.unwrap_or_default();
+        let children = view.watch_names(whole)?.unwrap_or_default();
         let state = RoundState::new(&round, &children);
         let verdict = match plan {
             Plan::Abort => Some(Decision::Abort),
@@ -169,7 +169,7 @@ fn settle(
                 kind: NodeKind::Persistent,
             });
         }
-        match view.transact(&steps) {
+        match view.session.transact(&steps) {
             Ok(()) => return Ok(Some(Some(decision))),
             // Another coordinator has decided, or a participant has gone: look again.
             Err(Fault::BadVersion | Fault::NoNode | Fault::NodeExists) => {}

@@ -210,7 +210,7 @@ impl TwoPhaseCommit {
         self.target.ask(READ, |session, whole| {
             loop {
                 let Some(before) = session.confirm(whole)? else { return Ok(None) };
-                let Some(children) = session.children(whole, false)? else { return Ok(None) };
+                let Some(children) = session.names(whole, false)? else { return Ok(None) };
                 let found = session.read(whole, false)?;
                 // If the round was decided or begun anew in between, the list may be older.
                 let is_same = |(_, stat): &(_, Stat)| {
@@ -281,7 +281,7 @@ fn forget(
         }
         *meant = Some(round.id);
         drop(meant);
-        let children = session.children(whole, false)?.unwrap_or_default();
+        let children = session.names(whole, false)?.unwrap_or_default();
         let paths = children.iter().map(|child| path::join(whole, child));
         // A round that has begun since has another version, because it is not decided yet.
         let same = Step::Check { path: whole.to_owned(), version: Some(version) };

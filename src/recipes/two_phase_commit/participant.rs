@@ -127,7 +127,7 @@ impl Participant {
                     // The server deletes the node of an earlier process at the end of its session.
                     let (whole, here) = (whole.clone(), here(name));
                     let look = move |view: &mut View<'_>| {
-                        Ok(view.list(&whole)?.is_some_and(|names| names.contains(&here)))
+                        Ok(view.watch_names(&whole)?.is_some_and(|names| names.contains(&here)))
                     };
                     let is_taken = match watch_loop.look(&session, worth_asking(until), look)? {
                         Some(Ok(true)) => !watch_loop.changed(until)?,
@@ -201,7 +201,7 @@ impl Participant {
         let limit = Deadline::after(self.target.client.core().connect_timeout());
         let until = limit.earlier(wait.until());
         let limits = WaitLimits { cancel: wait.cancel(), ..WaitLimits::until(until) };
-        let look = |view: &mut View<'_>, whole: &str| read(view, whole).map(Some);
+        let look = |view: &mut View<'_>, whole: &str| read(view.session, whole).map(Some);
         let found = self.target.find_or_none(LEARN, limits, look);
         let is_other =
             |found: Option<(Round, i32)>| found.is_none_or(|(round, _)| round.id != self.round);
@@ -376,7 +376,7 @@ fn cast(
     loop {
         let found = read(session, whole)?.filter(|(round, _)| round.id == id);
         let Some((round, version)) = found else { return Ok(CastOutcome::NoRound) };
-        let children = session.children(whole, false)?.unwrap_or_default();
+        let children = session.names(whole, false)?.unwrap_or_default();
         let own = Round { participants: vec![name.to_owned()], ..round.clone() };
         let state = RoundState::new(&own, &children).participants;
         // An earlier attempt, or an earlier process, has voted.

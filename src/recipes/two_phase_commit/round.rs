@@ -208,7 +208,7 @@ pub(super) fn read(session: &Session, whole: &str) -> Answer<Option<(Round, i32)
     let found = session.read(whole, false)?;
     if found.as_ref().is_some_and(|(data, _)| data.is_empty()) {
         // Perhaps an ACL hides the data: then listing the children fails, too.
-        session.children(whole, false)?;
+        session.names(whole, false)?;
     }
     Round::of(found)
 }
@@ -224,11 +224,11 @@ pub(super) fn find_round(
     whole: &str,
     id: &str,
 ) -> Answer<Option<(Round, i32)>> {
-    let mut found = view.node(whole)?;
+    let mut found = view.watch_node(whole)?;
     if found.is_none() {
         // The server of a new session may lag behind.
-        view.sync()?;
-        found = view.node(whole)?;
+        view.session.sync()?;
+        found = view.watch_node(whole)?;
     }
     Ok(Round::of(found)?.filter(|(round, _)| round.id == id))
 }

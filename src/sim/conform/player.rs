@@ -331,11 +331,11 @@ impl<G: Ground> Player<G> {
                     format!("{data:?} of {} {}", stat.version, self.stat(&stat))
                 }
             }),
-            "children" => told(session.children(&path, watch), |names| match names {
+            "children" => told(session.names(&path, watch), |names| match names {
                 None => "nothing".to_owned(),
                 Some(names) => format!("{:?}", names.sorted()),
             }),
-            "list" => told(session.list(&path, watch), |found| match found {
+            "list" => told(session.names_and_stat(&path, watch), |found| match found {
                 None => "nothing".to_owned(),
                 Some((names, stat)) => {
                     let names = names.sorted();
