@@ -268,11 +268,13 @@ mod wire_values;
 // Tests: all of the above but the link, in virtual time, on an ensemble in memory.
 #[cfg(test)]
 #[cfg(not(shuttle))]
+#[path = "../tests/sim/mod.rs"]
 mod sim;
 
 // Tests, with `--cfg shuttle`: the places where threads meet, switched wherever they do.
 #[cfg(test)]
 #[cfg(shuttle)]
+#[path = "../tests/models/mod.rs"]
 mod models;
 
 // For the benchmarks: not part of the interface.

@@ -752,25 +752,25 @@ impl fmt::Debug for LinkCore {
 }
 
 #[cfg(test)]
-#[path = "core_tests.rs"]
+#[path = "tests/core_tests.rs"]
 mod tests;
 
 #[cfg(test)]
-#[path = "other_servers_tests.rs"]
+#[path = "tests/other_servers_tests.rs"]
 mod other_servers_tests;
 
 #[cfg(test)]
-#[path = "core_properties.rs"]
+#[path = "tests/core_properties.rs"]
 mod properties;
 
 #[cfg(test)]
-#[path = "core_session_properties.rs"]
+#[path = "tests/core_session_properties.rs"]
 mod lives;
 
 #[cfg(test)]
-#[path = "lease_properties.rs"]
+#[path = "tests/lease_properties.rs"]
 mod lease_properties;
 
 #[cfg(test)]
-#[path = "move_properties.rs"]
+#[path = "tests/move_properties.rs"]
 mod move_properties;

@@ -490,5 +490,5 @@ mod tests {
 }
 
 #[cfg(test)]
-#[path = "frame_properties.rs"]
+#[path = "tests/frame_properties.rs"]
 mod properties;

@@ -391,5 +391,5 @@ pub(super) fn is_stopped(stopped: &Receiver<()>) -> bool {
 }
 
 #[cfg(test)]
-#[path = "handshake_properties.rs"]
+#[path = "tests/handshake_properties.rs"]
 pub(super) mod properties;

@@ -41,8 +41,10 @@ pub(crate) mod unknown_operations;
 
 #[cfg(test)]
 #[cfg(not(shuttle))]
+#[path = "tests/panic_and_fork_tests.rs"]
 mod panic_and_fork_tests;
 
 #[cfg(test)]
 #[cfg(not(shuttle))]
+#[path = "tests/runner_tests.rs"]
 mod runner_tests;

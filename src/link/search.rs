@@ -285,5 +285,5 @@ fn shuffle<T>(items: &mut [T]) {
 }
 
 #[cfg(test)]
-#[path = "search_tests.rs"]
+#[path = "tests/search_tests.rs"]
 mod tests;

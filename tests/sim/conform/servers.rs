@@ -23,17 +23,17 @@ use crate::sim::connection::SimulatedEnsemble;
 use crate::sim::world::{Habits, Operation, RequestStage, Trap, World};
 
 // Parts of the integration tests.
-#[path = "../../../tests/it/support/certificates.rs"]
+#[path = "../../it/support/certificates.rs"]
 mod certificates;
 #[allow(dead_code, reason = "only parts are used here")]
-#[path = "../../../tests/it/support/proxy.rs"]
+#[path = "../../it/support/proxy.rs"]
 mod proxy;
 #[allow(dead_code, reason = "only parts are used here")]
-#[path = "../../../tests/it/support/raw.rs"]
+#[path = "../../it/support/raw.rs"]
 mod raw;
-#[path = "../../../tests/it/support/server.rs"]
+#[path = "../../it/support/server.rs"]
 mod server;
-#[path = "../../../tests/it/support/wire.rs"]
+#[path = "../../it/support/wire.rs"]
 mod wire;
 
 /// A node that players change to find out whether all earlier events have arrived.
