@@ -26,9 +26,7 @@ use crate::session::watch_loop::WatchLoop;
 /// How long a member that the server refuses waits before it tries to rejoin.
 const REST: Duration = Duration::from_secs(1);
 
-/// What memberships of one client claim, as no node has these paths: to wait on a thread until that
-/// time is over, and to wait for a session.
-const RESTING: &str = "rest";
+/// What the membership of a client claims that waits for a session: no node has this path.
 const OPENING: &str = "open";
 
 /// A membership in a [`Group`](crate::Group), which rejoins by itself after a loss; dropping it
@@ -419,16 +417,15 @@ impl SharedMembership {
         Return::Waiting
     }
 
-    /// Whether to ask for the node now. Without a session, one membership of the client has it opened,
-    /// until what this returns is dropped; after a refusal, one of them waits for the time to ask again.
-    /// The others go on when those are done.
+    /// Whether to ask for the node now. Without a session, one membership of the client waits for it,
+    /// until what this returns is dropped; the others go on then.
     fn may_ask(&self, away: &Away) -> Option<Option<ClaimedName>> {
         let (client, watch_loop) = (&self.node.target.client, &away.watch_loop);
         if away.is_taken && watch_loop.is_current() {
             return None;
         }
-        if let Some(not_before) = away.not_before.filter(|until| !until.has_passed()) {
-            let _resting = client.core().claim(RESTING)?;
+        if let Some(not_before) = away.not_before {
+            // As long as many are refused, it has passed when it is their turn.
             watch_loop.rest(not_before);
         }
         match client.state() {
