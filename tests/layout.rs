@@ -215,6 +215,51 @@ fn no_modules_use_each_other() {
     assert_eq!(shown, None, "these modules use each other");
 }
 
+/// The names of a folder's files and folders, but for its own module and its tests.
+fn files_in(folder: &str) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let entries = fs::read_dir(folder).unwrap();
+    let stems = entries.map(|entry| {
+        let path = entry.unwrap().path();
+        path.file_stem().unwrap().to_str().unwrap().to_owned()
+    });
+    stems.filter(|stem| !["mod", "main", "tests"].contains(&&**stem)).collect()
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|one| one == word)
+}
+
+#[test]
+fn every_file_is_in_the_descriptions_of_its_floor() {
+    let drawing = include_str!("../docs/architecture.md");
+    let floors = [
+        ("recipes", include_str!("../src/recipes/mod.rs")),
+        ("contend", include_str!("../src/contend/mod.rs")),
+        ("session", include_str!("../src/session/mod.rs")),
+        ("link", include_str!("../src/link/mod.rs")),
+    ];
+    for (floor, text) in floors {
+        let says: Vec<&str> = text.lines().filter(|line| line.starts_with("//!")).collect();
+        let says = says.join("\n");
+        for file in files_in(&format!("src/{floor}")) {
+            assert!(
+                says.contains(&format!("`{file}`")),
+                "src/{floor}/mod.rs does not say what {file} is"
+            );
+            assert!(has_word(drawing, &file), "docs/architecture.md lacks {floor}/{file}");
+        }
+    }
+    let tests = include_str!("it/main.rs");
+    for file in files_in("tests/it") {
+        let line = format!("mod {file}; // ");
+        assert!(
+            file == "support" || tests.contains(&line),
+            "it/main.rs does not say what {file} tests"
+        );
+    }
+}
+
 #[test]
 fn what_is_looked_for_would_be_found() {
     let all = [

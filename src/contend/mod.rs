@@ -2,7 +2,7 @@
 //!
 //! - Decides, without IO: [`ticket`] (what a contender's node name says), [`rule`] (which contender
 //!   blocks which), [`core`] (from the request to the grant).
-//! - Carries that out: [`acquire`] with [`others_ahead`], and [`cleanup`] after giving up; [`downgrade`] from one kind
+//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`others_ahead`], and [`cleanup`] after giving up; [`downgrade`] from one kind
 //!   to another without a gap; [`errors`].
 //! - Shares a node among threads of one process: [`handover`], [`shared_node`],
 //!   [`handover_policy`].

@@ -9,8 +9,9 @@
 //! it is renewed, [`granted`] on which terms, [`recent`] why it was not; [`request_limit`] how large
 //! requests may be, [`unknown_operations`] which of them servers do not know. [`search`] finds a server:
 //! [`resolver`] has the addresses, [`handshake`] asks one of them, [`attempts`] notes those without
-//! answer, [`reattachment`] what another session means; [`access`] and [`sasl`] show who the client is.
-//! [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]. Callers have a
+//! answer, [`reattachment`] what another session means; [`access`] and [`sasl`] show who the client is
+//! (`no_sasl` without that feature). [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in
+//! [`tls`] (`no_tls`). Callers have a
 //! [`handle`]; [`runner`] is the thread, with which they share the [`locked_connection`] and exchange
 //! [`messages`]. [`outage_log`] keeps the log short in an outage.
 

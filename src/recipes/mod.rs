@@ -1,6 +1,14 @@
-//! The recipes. Each lock consists of a form, which tells the engine what its contenders ask for,
-//! and a guard, which dereferences to its [`Hold`](crate::Hold); the locks share [`lock_config`].
-//! The other recipes use [`node_config`], some through a [`znode`]. All queues share the items of [`queue`].
+//! The recipes.
+//!
+//! - Locks: [`mutex`], [`rwlock`], [`semaphore`], [`reentrant`], [`multi`]; and [`election`]. Each consists
+//!   of a form, which tells the engine what its contenders ask for, and a guard, which dereferences to its
+//!   [`Hold`](crate::Hold); they share [`lock_config`].
+//! - Others: [`barrier`], [`double_barrier`], [`two_phase_commit`], [`group`]; [`once`], which is a lock and
+//!   marks; [`queue`] and [`priority_queue`], which share the items of the first. They use
+//!   [`node_config`], some through a [`znode`].
+//! - Data: [`znode`], [`shared_value`], [`shared_counter`], [`transaction`], and their [`version`] and
+//!   [`create_options`]; [`change_once`] makes a change that may have no answer, [`generation`] tells from a
+//!   stat whether a node has new children.
 
 pub(crate) mod barrier;
 mod change_once;
