@@ -6,7 +6,7 @@ use serde_json::json;
 use zklock::{Change, Contender, Wait};
 
 use crate::exit::{Exit, Failure};
-use crate::look::{as_json, contenders_in_the_end, lock_at};
+use crate::look::shown::{as_json, contenders_in_the_end, lock_at};
 use crate::options::{Ask, Break, Global};
 use crate::words::{Ages, held_by, lasting, node, number, print_raw, say, visible, who};
 

@@ -3,7 +3,8 @@
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
 //! locks, `act` asks holders to release and breaks locks, `token` compares fencing tokens. `exit` has the exit
 //! codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what people read,
-//! `background_writer` how they read it without holding anybody up, `grace` what time a command has to end.
+//! `background_writer` how they read it without holding anybody up, `grace` what time a command has to end,
+//! `reactions` what is done to it then.
 
 #![forbid(unsafe_code)]
 // What only `run` and `lead` use is compiled elsewhere, too.
@@ -19,6 +20,8 @@ mod log_lines;
 mod look;
 mod manual;
 mod options;
+#[cfg(target_os = "linux")]
+mod reactions;
 #[cfg(target_os = "linux")]
 mod run;
 mod table;

@@ -325,7 +325,7 @@ pub(crate) struct Supervision {
     /// When the lock is about to be lost: TERM and then KILL; KILL; only a warning; or this signal and then KILL
     #[arg(long, default_value = "term", value_name = "HOW")]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
-    pub(crate) on_loss: crate::run::OnLoss,
+    pub(crate) on_loss: crate::reactions::OnLoss,
     /// Time from TERM to KILL
     ///
     /// How long the command has between the signal of --on-loss and KILL, which is sent before the lock ends
@@ -339,7 +339,7 @@ pub(crate) struct Supervision {
     /// its time, and keeps the lock until it has ended; or nothing
     #[arg(long, default_value = "term", value_name = "HOW")]
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
-    pub(crate) on_ask: crate::run::OnAsk,
+    pub(crate) on_ask: crate::reactions::OnAsk,
     /// End it after this time
     ///
     /// A command that still runs after this time is sent TERM, and KILL after --grace; then the exit code is 122

@@ -5,10 +5,9 @@ use std::thread;
 
 use zklock::Client;
 
-use super::doctor::joined;
-use super::findings::{Findings, Level};
+use super::findings::{Findings, Level, joined};
 use super::lock_check::look_at_lock;
-use super::why_unlisted;
+use super::shown::why_unlisted;
 use crate::exit::{Exit, Failure};
 use crate::options::Global;
 

@@ -1,15 +1,14 @@
 //! `zklock doctor`: the servers, their settings and clock, the session timeout, and a lock or all locks below a path,
 //! as findings of one line each.
 
-use std::panic::resume_unwind;
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock::{Client, ErrorKind};
 
 use super::all_locks::look_at_all;
 use super::clock::look_at_clock;
-use super::findings::{Findings, Level};
+use super::findings::{Findings, Level, joined};
 use super::four_letter_words::{self, Settings, Status};
 use super::lock_check::look_at_lock;
 use super::server_settings::{self, Server};
@@ -89,10 +88,6 @@ fn look_at_servers(
         }
         (seen, joined(client))
     })
-}
-
-pub(super) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 fn look_at_server(

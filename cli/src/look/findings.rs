@@ -1,5 +1,8 @@
 //! What the doctor finds, as lines for people or for programs.
 
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
+
 use serde_json::json;
 
 use crate::exit::Failure;
@@ -45,4 +48,9 @@ impl Findings {
             self.unprinted.get_or_insert(failure);
         }
     }
+}
+
+/// What a thread has found; its panic is the caller's.
+pub(super) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }

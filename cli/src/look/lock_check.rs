@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use zklock::{Acl, Client, Contender, DistributedLock, ErrorKind, Permissions};
 
 use super::findings::Level;
-use super::orphans;
+use super::shown::orphans;
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::options::Global;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use zklock::{Contender, ContenderKind, LeaderElection, LockKind};
 
-use super::{as_json, kind, lock_at, lock_kind, orphans, permits, warn_of_the_clock};
+use super::shown::{as_json, kind, lock_at, lock_kind, orphans, permits, warn_of_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
 use crate::table::print_table;

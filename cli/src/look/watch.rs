@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use zklock::{Cancel, Change, ErrorKind, Wait};
 
-use super::{as_json, contenders_in_the_end, lock_at};
+use super::shown::{as_json, contenders_in_the_end, lock_at};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock, WaitFor};
 use crate::words::{all, held_by, lasting, print, print_raw, say};

@@ -34,8 +34,9 @@ use super::processes::{
 };
 use super::signals::{self, ASKING_TO_END, ENDING};
 use super::terminal::Terminal;
-use super::{KILL_BEFORE_END, OnLoss};
+use crate::grace::KILL_BEFORE_END;
 use crate::options::Linger;
+use crate::reactions::OnLoss;
 
 /// What the command is told of its lock by; those of another zklock around it are not its own.
 const VARIABLES: [&str; 7] = [

@@ -10,7 +10,7 @@ use zklock::{
     LossReason, MultiGuard, MultiLock, Permit, ReadGuard, WriteGuard,
 };
 
-use super::{Job, Mode};
+use super::job::{Job, Mode};
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::words;

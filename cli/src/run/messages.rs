@@ -1,8 +1,11 @@
-//! What zklock and its guard process tell each other: lines of JSON through two pipes.
+//! What zklock and its guard process tell each other: lines of JSON through two pipes; and what else zklock
+//! hears of.
 
 use std::io::{self, Write};
 
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
+use zklock::LossReason;
 
 /// Nanoseconds of the clock that also counts while the machine sleeps.
 pub(super) type Instant = u64;
@@ -89,6 +92,17 @@ impl Lines {
             }
         }
     }
+}
+
+/// What happens while the command runs.
+#[derive(Debug)]
+pub(super) enum Happening {
+    Signal(Signal),
+    Reported(Report),
+    /// The guard process has ended.
+    GuardEnded,
+    Lost(LossReason),
+    ReleaseRequested,
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
 //! command; and the command, in a group of its own. `supervise` is what zklock does meanwhile, `waiting` what
-//! it does before, `held` the locks.
+//! it does before, `held` the locks, `job` what there is to do.
 
 mod events;
 mod guard;
 mod held;
+mod job;
 mod messages;
 mod notify;
 mod processes;
@@ -19,109 +20,24 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use zklock::once::OnceOutcome;
-use zklock::{Acl, Client, ErrorKind, Once};
+use zklock::{Client, ErrorKind, Once};
 
 use self::events::Events;
 use self::guard::{GuardProcess, Plan};
 use self::held::Held;
+use self::job::{Job, Mode};
 use self::supervise::Supervisor;
 use self::terminal::Terminal;
 use self::waiting::Waiting;
-use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
-use crate::grace::{KILL_BEFORE_END, USUAL_GRACE, look_interval, spare, usual_grace};
-use crate::options::{Global, IfUnavailable, Lead, Patience, Run, Supervision};
+use crate::grace::{USUAL_GRACE, spare, usual_grace};
+use crate::options::{Global, IfUnavailable, Lead, Run};
+use crate::reactions::OnLoss;
 use crate::words::{self, complain, lasting, say};
-
-/// If the guard has not done it by then, because it is stopped, zklock does.
-const FORCE_BEFORE_END: Duration = Duration::from_millis(50);
-
-/// What is done to the command when the lock is about to be lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnLoss {
-    /// This signal, and then KILL.
-    Signal(Signal),
-    Kill,
-    /// Nothing: it works on while others may hold the lock.
-    Warn,
-}
-
-impl FromStr for OnLoss {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<OnLoss, String> {
-        match signal_of(text) {
-            Err(_) if text.eq_ignore_ascii_case("warn") => Ok(OnLoss::Warn),
-            Ok(Signal::SIGKILL) => Ok(OnLoss::Kill),
-            Ok(Signal::SIGSTOP) => Err("a stopped command could work on later".to_owned()),
-            Ok(signal) => Ok(OnLoss::Signal(signal)),
-            Err(_) => Err("neither term, kill, warn nor the name of a signal".to_owned()),
-        }
-    }
-}
-
-/// What is done to the command when another client asks for the lock's release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnAsk {
-    Signal(Signal),
-    Ignore,
-}
-
-impl FromStr for OnAsk {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<OnAsk, String> {
-        match signal_of(text) {
-            Err(_) if text.eq_ignore_ascii_case("ignore") => Ok(OnAsk::Ignore),
-            Ok(Signal::SIGSTOP) => Err("a stopped command releases nothing".to_owned()),
-            Ok(signal) => Ok(OnAsk::Signal(signal)),
-            Err(_) => Err("neither term, ignore nor the name of a signal".to_owned()),
-        }
-    }
-}
-
-/// The signal of this name, such as `term` or `SIGTERM`.
-fn signal_of(text: &str) -> nix::Result<Signal> {
-    let name = text.to_ascii_uppercase();
-    Signal::from_str(&format!("SIG{}", name.strip_prefix("SIG").unwrap_or(&name)))
-}
-
-/// How it is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Mutex,
-    Shared,
-    Exclusive,
-    Permits { of: u32, take: u32 },
-    Leader,
-}
-
-/// What `run` and `lead` have in common.
-struct Job {
-    lock: Lock,
-    also: Vec<Lock>,
-    mode: Mode,
-    patience: Patience,
-    /// What the contender's node says.
-    data: String,
-    acl: Vec<Acl>,
-    once: Option<String>,
-    forget_after: Option<Duration>,
-    supervision: Supervision,
-}
-
-impl Job {
-    /// All that are held while the command runs.
-    fn locks(&self) -> impl Iterator<Item = &Lock> {
-        std::iter::once(&self.lock).chain(&self.also)
-    }
-}
 
 pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
     let mode = match run.permits {
@@ -444,38 +360,6 @@ fn once(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn on_ask_is_a_signal_or_a_word() {
-        let all = [
-            ("term", OnAsk::Signal(Signal::SIGTERM)),
-            ("SIGUSR1", OnAsk::Signal(Signal::SIGUSR1)),
-            ("ignore", OnAsk::Ignore),
-        ];
-        for (text, on_ask) in all {
-            assert_eq!(text.parse(), Ok(on_ask), "{text}");
-        }
-        for wrong in ["", "stop", "9", "warn"] {
-            assert!(wrong.parse::<OnAsk>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn on_loss_is_a_signal_or_a_word() {
-        let all = [
-            ("term", OnLoss::Signal(Signal::SIGTERM)),
-            ("SIGUSR1", OnLoss::Signal(Signal::SIGUSR1)),
-            ("int", OnLoss::Signal(Signal::SIGINT)),
-            ("kill", OnLoss::Kill),
-            ("warn", OnLoss::Warn),
-        ];
-        for (text, on_loss) in all {
-            assert_eq!(text.parse(), Ok(on_loss), "{text}");
-        }
-        for wrong in ["", "stop", "9", "nothing"] {
-            assert!(wrong.parse::<OnLoss>().is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn a_contender_is_described_in_one_line_and_a_label() {

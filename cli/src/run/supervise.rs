@@ -17,16 +17,18 @@ use zklock::{Client, LossReason};
 use super::events::Events;
 use super::guard::GuardProcess;
 use super::held::Held;
-use super::messages::{Ended, Lines, Order, Report, send};
+use super::job::Job;
+use super::messages::{Ended, Happening, Lines, Order, Report, send};
 use super::notify::Manager;
 use super::processes::{
     adopt_descendants, children, end_all, nanoseconds, now, reap, runs, some_are_left,
 };
 use super::signals::{ASKING_TO_END, stop_job};
 use super::terminal::Terminal;
-use super::{FORCE_BEFORE_END, Job, OnAsk, OnLoss, USUAL_GRACE, look_interval};
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
+use crate::grace::{USUAL_GRACE, look_interval};
+use crate::reactions::{OnAsk, OnLoss};
 use crate::words::{complain, lasting, say};
 
 /// How long the guard may take to kill the command after a loss that came without warning.
@@ -35,16 +37,8 @@ const GUARD_TAKES: Duration = Duration::from_millis(200);
 /// How long processes may take to end after KILL; those in an uninterruptible sleep take longer.
 const KILL_TAKES: Duration = Duration::from_secs(10);
 
-/// What happens while the command runs.
-#[derive(Debug)]
-pub(super) enum Happening {
-    Signal(Signal),
-    Reported(Report),
-    /// The guard process has ended.
-    GuardEnded,
-    Lost(LossReason),
-    ReleaseRequested,
-}
+/// If the guard has not done it by then, because it is stopped, zklock does.
+const FORCE_BEFORE_END: Duration = Duration::from_millis(50);
 
 /// Watches over the guard process and the command.
 pub(super) struct Supervisor<'a> {

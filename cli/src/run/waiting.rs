@@ -9,8 +9,9 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 use zklock::{Cancel, Client, DistributedLock};
 
-use super::supervise::Happening;
-use super::{Job, signals};
+use super::job::Job;
+use super::messages::Happening;
+use super::signals;
 use crate::words::{held_by, say};
 
 /// After this long, a person at a terminal is told who has the lock.

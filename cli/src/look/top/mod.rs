@@ -26,7 +26,7 @@ use zklock::{Client, ClientBuilder, LockList};
 use self::keys::Decoder;
 use self::view::{View, pause};
 use super::ls::Row;
-use super::why_unlisted;
+use super::shown::why_unlisted;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Top};
 use crate::table::terminal_size;

@@ -1,0 +1,114 @@
+//! How contenders and locks are called and shown.
+
+use std::time::Duration;
+
+use humantime::format_rfc3339_millis;
+use serde_json::{Value, json};
+use zklock::{
+    Changes, Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedNode, UnlistedReason,
+};
+
+use crate::connect::Lock;
+use crate::exit::{Exit, Failure};
+use crate::options::Global;
+use crate::words::{Ages, complain, lasting};
+
+/// The lock of this path, of whatever kind its contenders are.
+///
+/// As a read/write lock, because its observers look at all holders; those of a mutex look at the first.
+pub(crate) fn lock_at(global: &Global, lock: &Lock) -> Result<DistributedRwLock, Failure> {
+    Ok(DistributedRwLock::new(&global.connect()?, &lock.base, &lock.name))
+}
+
+/// The contenders of a lock, now that a wait for its holders has had no result within `limit`. An error if no
+/// server answers: then it is not known who holds.
+pub(crate) fn contenders_in_the_end(
+    lock: &DistributedRwLock,
+    changes: &Changes<Vec<Contender>>,
+    limit: Duration,
+) -> Result<Vec<Contender>, Failure> {
+    match changes.is_current() {
+        true => Ok(lock.latest_contenders()?),
+        false => {
+            let message = format!("no server has answered within {}", lasting(limit));
+            Err(Failure::new(Exit::Unavailable, message))
+        }
+    }
+}
+
+/// A contender for programs.
+pub(crate) fn as_json(one: &Contender) -> Value {
+    json!({
+        "node": one.path,
+        "holds": one.holds,
+        "position": one.position,
+        "kind": kind(one.kind),
+        "weight": one.weight,
+        "host": one.host(),
+        "pid": one.process(),
+        "program": one.program(),
+        "label": crate::words::note(one),
+        "data": String::from_utf8_lossy(&one.data),
+        "session": one.session.map(|id| id.to_string()),
+        "queued_since": one.since.map(|since| format_rfc3339_millis(since).to_string()),
+    })
+}
+
+/// Contenders that belong to no session, so nothing will remove them. If an ACL hides a node, that is not known.
+pub(super) fn orphans(all: &[Contender]) -> impl Iterator<Item = &Contender> {
+    all.iter().filter(|one| one.session.is_none() && one.since.is_some())
+}
+
+/// Says that the ages that were printed are too short, if that is known.
+pub(super) fn warn_of_the_clock(ages: Ages) {
+    if let Some(behind) = ages.clock_is_behind() {
+        let text = format!(
+            "this host's clock is at least {} behind the ensemble's, so QUEUED is too short",
+            lasting(behind)
+        );
+        complain("", &text);
+    }
+}
+
+/// Why locks below this node may be missing in a list.
+pub(super) fn why_unlisted(node: &UnlistedNode) -> String {
+    match node.reason {
+        UnlistedReason::NotAuthorized => "cannot be read: not permitted (READ)".to_owned(),
+        UnlistedReason::TooLarge => "has more children than can be read at once".to_owned(),
+        UnlistedReason::TooMany(count) => {
+            format!("has {count} children that were not looked at: there are too many nodes")
+        }
+        _ => "was not looked at".to_owned(),
+    }
+}
+
+/// The kind of a contender in a word.
+pub(crate) fn kind(of: ContenderKind) -> &'static str {
+    match of {
+        ContenderKind::Mutex => "mutex",
+        ContenderKind::Read => "read",
+        ContenderKind::Write => "write",
+        ContenderKind::Permits => "permits",
+        _ => "other",
+    }
+}
+
+/// The kind of a lock in a word.
+///
+/// An election is a mutex: their nodes look alike.
+pub(super) fn lock_kind(of: LockKind) -> &'static str {
+    match of {
+        LockKind::Mutex => "mutex",
+        LockKind::ReadWrite => "read/write",
+        LockKind::Semaphore { .. } => "semaphore",
+        _ => "other",
+    }
+}
+
+/// How many permits a semaphore has, and how many of them are taken.
+pub(super) fn permits(of: LockKind) -> (Option<u32>, Option<u32>) {
+    match of {
+        LockKind::Semaphore { permits, taken } => (Some(permits), Some(taken)),
+        _ => (None, None),
+    }
+}

@@ -1,0 +1,39 @@
+//! What `run` and `lead` have to do.
+
+use std::time::Duration;
+
+use zklock::Acl;
+
+use crate::connect::Lock;
+use crate::options::{Patience, Supervision};
+
+/// How it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Mutex,
+    Shared,
+    Exclusive,
+    Permits { of: u32, take: u32 },
+    Leader,
+}
+
+/// What `run` and `lead` have in common.
+pub(super) struct Job {
+    pub(super) lock: Lock,
+    pub(super) also: Vec<Lock>,
+    pub(super) mode: Mode,
+    pub(super) patience: Patience,
+    /// What the contender's node says.
+    pub(super) data: String,
+    pub(super) acl: Vec<Acl>,
+    pub(super) once: Option<String>,
+    pub(super) forget_after: Option<Duration>,
+    pub(super) supervision: Supervision,
+}
+
+impl Job {
+    /// All that are held while the command runs.
+    pub(super) fn locks(&self) -> impl Iterator<Item = &Lock> {
+        std::iter::once(&self.lock).chain(&self.also)
+    }
+}
