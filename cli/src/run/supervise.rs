@@ -31,6 +31,9 @@ use crate::grace::{USUAL_GRACE, look_interval};
 use crate::reactions::{OnAsk, OnLoss};
 use crate::words::{complain, lasting, say};
 
+/// How long the guard may take to start the command and to say so, unless it is stopped.
+const START_TAKES: Duration = Duration::from_secs(5);
+
 /// How long the guard may take to kill the command after a loss that came without warning.
 const GUARD_TAKES: Duration = Duration::from_millis(200);
 
@@ -197,7 +200,12 @@ impl<'a> Supervisor<'a> {
         })?;
         // If the guard is stopped, the pipe fills up; this process must go on.
         fcntl(&self.orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let mut progress = Progress { force_at: self.force_at(lock_ends), ..Progress::default() };
+        let mut progress = Progress {
+            force_at: self.force_at(lock_ends),
+            // If the guard cannot say that it has started the command.
+            run_ends: self.max_run.map(|limit| now_and(limit.saturating_add(START_TAKES))),
+            ..Progress::default()
+        };
         loop {
             let times =
                 [progress.run_ends, progress.force_at, progress.kill_at, progress.killed_by];
@@ -246,8 +254,7 @@ impl<'a> Supervisor<'a> {
                 self.end_run(&mut progress);
             }
             if progress.kill_at.is_some_and(|at| now() >= at) {
-                let by = now().saturating_add(nanoseconds(GUARD_TAKES));
-                (progress.kill_at, progress.killed_by) = (None, Some(by));
+                (progress.kill_at, progress.killed_by) = (None, Some(now_and(GUARD_TAKES)));
                 progress.is_kill_wanted = true;
                 self.order(&Order::Kill);
             }
@@ -311,8 +318,7 @@ impl<'a> Supervisor<'a> {
             }
             Happening::Reported(Report::Started { process }) => {
                 progress.command = Some(Pid::from_raw(process));
-                progress.run_ends =
-                    self.max_run.map(|limit| now().saturating_add(nanoseconds(limit)));
+                progress.run_ends = self.max_run.map(now_and);
                 self.manager.ready();
                 self.events.write("started", &json!({ "pid": process }));
             }
@@ -519,9 +525,14 @@ impl<'a> Supervisor<'a> {
     }
 }
 
+/// When this time has passed from now on.
+fn now_and(time: Duration) -> u64 {
+    now().saturating_add(nanoseconds(time))
+}
+
 /// When this time has passed from now on, or at the time that was due before, if that is earlier.
 fn at_the_latest(within: Duration, before: Option<u64>) -> u64 {
-    let at = now().saturating_add(nanoseconds(within));
+    let at = now_and(within);
     before.map_or(at, |before| before.min(at))
 }
 

@@ -151,6 +151,10 @@ struct Trial {
 
 impl Trial {
     fn new(site: &Site, zk: &Client, name: &str) -> Trial {
+        Trial::with(site, zk, name, &[], EVENTFUL)
+    }
+
+    fn with(site: &Site, zk: &Client, name: &str, options: &[&str], script: &str) -> Trial {
         let lock = DistributedLock::new(zk, "/locks", name);
         let blocker = Some(lock.lock().unwrap());
         let (judge, events) =
@@ -160,8 +164,9 @@ impl Trial {
         // A child of this process would be reaped twice.
         shell.args(["-c", "\"$@\" & echo $!", "sh"]).arg(zklock.get_program());
         shell.args(zklock.get_args()).args(["--session-timeout", "2s", "run", "--events"]);
-        shell.arg(&events).args(["--grace", "100ms", name, "--", "flock", "-n", "-E", "99"]);
-        shell.arg(&judge).args(["sh", "-c", EVENTFUL]).stderr(Stdio::null());
+        shell.arg(&events).args(["--grace", "100ms"]).args(options);
+        shell.args([name, "--", "flock", "-n", "-E", "99"]);
+        shell.arg(&judge).args(["sh", "-c", script]).stderr(Stdio::null());
         for (variable, _) in zklock.get_envs().filter(|(_, value)| value.is_none()) {
             shell.env_remove(variable);
         }
@@ -313,5 +318,32 @@ fn zklock_is_killed_while_the_command_is_being_started() {
     until_ended(command);
     guard.end();
     trial.until_nothing_is_left();
+    trial.assert_nothing_works(0);
+}
+
+/// `--max-run` counts from when the guard says that the command has started.
+#[test]
+fn the_guard_process_is_stopped_before_it_says_that_the_command_has_started() {
+    let site = Site::new("never-said");
+    let zk = site.server.client().unwrap();
+    let limit = ["--max-run", "100ms"];
+    let mut trial = Trial::with(&site, &zk, "never-said", &limit, "sleep 1000");
+    let mut guard = Traced::attach_with(trial.guard, Options::PTRACE_O_TRACEFORK);
+    trial.begin();
+    let (mut standing, mut command) = (HashSet::new(), None);
+    while command.is_none_or(|command| !standing.contains(&command)) {
+        let (process, stop) = guard.news().expect("a process that becomes the command");
+        if process != trial.guard {
+            standing.insert(process);
+        } else if let forked @ 1.. = ptrace::getevent(process).unwrap() {
+            // The guard stands still from here on.
+            command = Some(Pid::from_raw(i32::try_from(forked).unwrap()));
+        } else {
+            ptrace::cont(process, stop.signal()).unwrap();
+        }
+    }
+    ptrace::detach(command.unwrap(), None).unwrap();
+    trial.until_nothing_is_left();
+    guard.end();
     trial.assert_nothing_works(0);
 }
