@@ -342,8 +342,10 @@ fn the_guard_process_is_stopped_before_it_says_that_the_command_has_started() {
             ptrace::cont(process, stop.signal()).unwrap();
         }
     }
-    ptrace::detach(command.unwrap(), None).unwrap();
-    trial.until_nothing_is_left();
+    let command = command.unwrap();
+    ptrace::detach(command, None).unwrap();
+    guard.threads.remove(&command);
     guard.end();
+    trial.until_nothing_is_left();
     trial.assert_nothing_works(0);
 }
