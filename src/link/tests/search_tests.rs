@@ -1,6 +1,6 @@
 //! Searches among servers that accept the client, reject it, or are not there.
 
-use std::io::Write;
+use std::io::{Read, Write};
 #[cfg(feature = "sasl")]
 use std::net::Shutdown;
 use std::net::{Ipv4Addr, TcpListener};
@@ -91,6 +91,28 @@ fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
 }
 
 /// A port at which nothing listens.
+/// Otherwise each attempt would leave one behind until its timeout.
+#[test]
+fn a_new_session_whose_credentials_are_rejected_is_closed() {
+    let (_stop, stopped) = bounded(0);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (tell, told) = bounded(1);
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&response(4000, SESSION, false)).unwrap();
+        stream.write_all(&auth_reply(xid::AUTH, code::AUTH_FAILED)).unwrap();
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        let _ = tell.send(heard);
+    });
+    let host = Host { name: "127.0.0.1".to_owned(), port };
+    let found = search(&among(false, vec![host]), &stopped, &|_| ());
+    let Some(Dialed::AuthFailed(_)) = found else { panic!("{found:?}") };
+    let heard = told.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(heard.ends_with(&Frame::request(1, op::CLOSE_SESSION).finish()), "{heard:?}");
+}
+
 fn absent() -> Host {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     Host { name: "127.0.0.1".to_owned(), port }
