@@ -237,7 +237,11 @@ impl Znode {
             let create =
                 move |session: &Session, node: &str| session.create(node, &data, &acl, kind);
             match self.change(CREATE, until, find_out.clone(), create)? {
-                Err(Fault::NoNode) if parents && !until.has_passed() => {}
+                // It has no time for the parents any more.
+                Err(Fault::NoNode) if parents && until.has_passed() => {
+                    return Err(CREATE.unanswered(client.core(), false, self.path()));
+                }
+                Err(Fault::NoNode) if parents => {}
                 made => return made.map_err(|fault| refused(&fault, CREATE, self.path())),
             }
             let acl = how.acl.clone();
