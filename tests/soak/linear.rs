@@ -24,8 +24,9 @@ use super::recipes::{COUNTER, LEASED, PRIORITY, QUEUE, VALUE};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How many terms of an election are checked together.
 const TERMS: usize = 200;
-/// A `set` that lasted for so long may have been sent several times, at most so often.
-const RESENT: (Nanos, usize) = (SECOND / 20, 3);
+/// A `set` that lasted for so long may have been sent several times, at most so often: a connection that
+/// is reset with a reply under way is replaced within milliseconds.
+const RESENT: (Nanos, usize) = (SECOND / 500, 3);
 
 /// How many objects were judged, and how many of them are undecided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
