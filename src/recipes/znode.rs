@@ -249,8 +249,11 @@ impl Znode {
                 make_parents(session, path::parent(node), NodeKind::Persistent, &acl)
             };
             let not_made = Arc::new(|_: &Session, _| Ok(LostChange::NotMade));
-            self.change(CREATE, until, Some(not_made), make)?
-                .map_err(|fault| refused(&fault, CREATE, self.path()))?;
+            match self.change(CREATE, until, Some(not_made), make)? {
+                // One of them was deleted meanwhile.
+                Ok(()) | Err(Fault::NoNode) => {}
+                Err(fault) => return Err(refused(&fault, CREATE, self.path())),
+            }
         }
     }
 

@@ -45,7 +45,7 @@ struct Fault {
     and: Vec<Change>,
 }
 
-/// Replaces a text that occurs once, however it is spaced.
+/// Replaces a text that occurs once, however it is indented and broken at its spaces.
 #[derive(Debug, Deserialize)]
 struct Change {
     file: String,
@@ -235,7 +235,26 @@ mod tests {
         for fault in faults().unwrap() {
             assert!(fault.breaks.ends_with(['.', '!']), "{}: {:?}", fault.name, fault.breaks);
             assert!(fault.changes().all(|change| change.old != change.new), "{}", fault.name);
+            assert!(fault.kill.is_none() || fault.shuttle.is_none(), "{}", fault.name);
             assert!(names.insert(fault.name.clone()), "{} is there twice", fault.name);
+        }
+    }
+
+    /// Otherwise a misspelt `kill` would mean the simulation.
+    #[test]
+    fn rows_have_no_other_keys() {
+        let known = "name breaks kill shuttle features seeds file in old new and";
+        let known: BTreeSet<&str> = known.split(' ').collect();
+        for entry in fs::read_dir(ROWS).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|end| end == "toml") {
+                let rows: toml::Table = read(path.to_str().unwrap()).unwrap().parse().unwrap();
+                for row in rows["fault"].as_array().unwrap() {
+                    let row = row.as_table().unwrap();
+                    let other = row.keys().find(|key| !known.contains(key.as_str()));
+                    assert!(other.is_none(), "{other:?} in {row:?}");
+                }
+            }
         }
     }
 

@@ -318,7 +318,9 @@ impl<'a> Supervisor<'a> {
             }
             Happening::Reported(Report::Started { process }) => {
                 progress.command = Some(Pid::from_raw(process));
-                progress.run_ends = self.max_run.map(now_and);
+                if !progress.has_run_too_long {
+                    progress.run_ends = self.max_run.map(now_and);
+                }
                 self.manager.ready();
                 self.events.write("started", &json!({ "pid": process }));
             }
@@ -382,10 +384,14 @@ impl<'a> Supervisor<'a> {
     fn end_run(&mut self, progress: &mut Progress) {
         (progress.run_ends, progress.has_run_too_long) = (None, true);
         progress.kill_within(self.grace);
+        let has_run = match progress.command {
+            Some(_) => "has run for",
+            None => "has not been started within 5 s and",
+        };
         complain(
             self.subject,
             &format!(
-                "{} has run for {} (--max-run); TERM, KILL after {}",
+                "{} {has_run} {} (--max-run); TERM, KILL after {}",
                 self.program,
                 lasting(self.max_run.unwrap_or_default()),
                 lasting(self.grace)

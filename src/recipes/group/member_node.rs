@@ -37,14 +37,15 @@ pub(super) enum JoinOutcome {
     Standing(Hold),
     /// Another member's node was in the way, in the end.
     Taken,
+    /// Or the connection was lost.
     NotInTime,
 }
 
 impl MemberNode {
     /// Creates the node, as soon as there is no other one of that name. `unsure` is a session in
-    /// which it may have been created, without an answer that says so. Without `until`, it does not
-    /// wait while there is another one, but it waits for the answer to a creation, even if the wait is
-    /// cancelled: to leave, it must be known whether there is a node.
+    /// which it may have been created, without an answer that says so. Without `until`, it waits neither
+    /// while there is another one nor for another connection, but it waits for the answer to a creation,
+    /// even if the wait is cancelled: to leave, it must be known whether there is a node.
     pub(super) fn settle(
         self: &Arc<Self>,
         watch_loop: &mut WatchLoop,
@@ -74,6 +75,9 @@ impl MemberNode {
                     continue;
                 }
                 Some(Ok(None)) => {}
+                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if waits_for_answer => {
+                    return Ok(JoinOutcome::NotInTime);
+                }
                 Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => continue,
                 Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
                 None => return Ok(JoinOutcome::NotInTime),
@@ -82,7 +86,15 @@ impl MemberNode {
                 Some(Ok(Some(czxid))) => {
                     return Ok(JoinOutcome::Standing(self.stand(session, czxid)));
                 }
-                Some(Ok(None) | Err(Fault::ConnectionLoss)) => *unsure = Some(session),
+                Some(Ok(None) | Err(Fault::ConnectionLoss)) => {
+                    *unsure = Some(session);
+                    if waits_for_answer {
+                        return Ok(JoinOutcome::NotInTime);
+                    }
+                }
+                Some(Err(Fault::SessionEnded)) if waits_for_answer => {
+                    return Ok(JoinOutcome::NotInTime);
+                }
                 Some(Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded)) => {}
                 Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
                 None => return Ok(JoinOutcome::NotInTime),

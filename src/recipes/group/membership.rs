@@ -395,7 +395,11 @@ impl SharedMembership {
         let was_refused = away.not_before.take().is_some();
         let error = match settled {
             Ok(JoinOutcome::Standing(hold)) => return Return::Standing(hold),
-            Ok(JoinOutcome::Taken | JoinOutcome::NotInTime) => return Return::Waiting,
+            Ok(JoinOutcome::Taken) => return Return::Waiting,
+            Ok(JoinOutcome::NotInTime) => {
+                self.caretaker.wake();
+                return Return::Waiting;
+            }
             Err(error) => error,
         };
         let group = self.node.target.node().unwrap_or_default();
