@@ -206,7 +206,7 @@
 //! - **Rust 1.85** or newer; 1.89 with the feature `testing`. Only a minor version may require a newer
 //!   compiler.
 //! - **Unix only.**
-//! - **Servers:** tested with ZooKeeper 3.4.14, 3.6.2, 3.8.0 and 3.9.3.
+//! - **Servers:** tested with ZooKeeper 3.4.14, 3.6.2, 3.8.0 and 3.9.5.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
