@@ -385,8 +385,8 @@ impl<'a> Supervisor<'a> {
         (progress.run_ends, progress.has_run_too_long) = (None, true);
         progress.kill_within(self.grace);
         let has_run = match progress.command {
-            Some(_) => "has run for",
-            None => "has not been started within 5 s and",
+            Some(_) => "has run for".to_owned(),
+            None => format!("has not been started within {} and", lasting(START_TAKES)),
         };
         complain(
             self.subject,
