@@ -9,7 +9,7 @@ use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::connection::{
     Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, Reply, Reports, Request,
-    Stat, StepReply, Submission,
+    Stat, StepReply, Submission, Waits,
 };
 use crate::session::notify::Waiter;
 use crate::session_notice::{End, Notice};
@@ -60,7 +60,7 @@ fn stat() -> Stat {
 }
 
 impl Connection for Nobody {
-    fn submit(&self, requests: Vec<Submission>) -> bool {
+    fn submit(&self, requests: Vec<Submission>, _waits: Waits) -> bool {
         for Submission { request, on_reply } in requests {
             on_reply(Answered::Read(self.answer(request)));
         }

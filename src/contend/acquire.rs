@@ -381,29 +381,28 @@ impl Attempt<'_> {
     }
 
     fn perform(&mut self, session: &Arc<Session>, action: Action) -> Result<Input, Stop> {
-        let on_node = self.node.clone();
         Ok(match action {
             Action::Create { prefix } => Input::Created(self.create(session, prefix)?),
             Action::MakeParents if self.contention.must_exist => return Err(Stop::GaveUp),
             Action::MakeParents => {
-                let (acl, node) = (self.contention.acl.clone(), on_node);
+                let acl = &self.contention.acl;
                 let kind = match self.contention.form.naming {
                     NodeNaming::Curator => NodeKind::Container,
                     NodeNaming::Kazoo => NodeKind::Persistent,
                 };
-                let make = move |session: &Session| make_parents(session, &node, kind, &acl);
-                let made = self.ask(session, make, drop)?;
+                let made =
+                    self.ask(session, |session, node| make_parents(session, node, kind, acl))?;
                 Input::ParentsMade(self.sort(made, "create the lock node", "CREATE on its parent"))
             }
             Action::Sync => {
-                let (synced, on) = self.ask_on(session, |session| session.sync())?;
+                let (synced, on) = self.ask_on(session, |session, _| session.sync())?;
                 Input::Synced(self.sort(synced, "sync", "").map(|()| on))
             }
             Action::List => {
                 let leaving = session.leaving(&self.node);
                 self.listed_at = Some(self.others.listing());
                 let (children, on) =
-                    self.ask_on(session, move |session| session.names(&on_node, false))?;
+                    self.ask_on(session, |session, node| session.names(node, false))?;
                 let children = self.sort(children, "list the contenders", "READ on the lock node");
                 if let Ok(Some(children)) = &children {
                     self.look_round(children);
@@ -418,7 +417,7 @@ impl Attempt<'_> {
             Action::WatchChildren => self.watch_children(session)?,
             Action::Inspect { name } => {
                 let path = path::join(&self.node, &name);
-                let read = self.ask(session, move |session| session.read(&path, false), drop)?;
+                let read = self.ask(session, |session, _| session.read(&path, false))?;
                 let read = self.sort(read, "read a contender", "READ on the contender");
                 Input::Inspected(read.map(|read| {
                     read.map(|(_, stat)| Inspection {
@@ -430,7 +429,7 @@ impl Attempt<'_> {
             Action::Watch { names, successor } => self.watch(session, &names, successor)?,
             Action::Delete { name } => {
                 let path = path::join(&self.node, &name);
-                let deleted = self.ask(session, move |session| session.delete(&path), drop)?;
+                let deleted = self.ask(session, |session, _| session.delete(&path))?;
                 Input::Deleted(self.sort(deleted, "delete a contender", "DELETE on the lock node"))
             }
             Action::Wait => self.wait(session)?,
@@ -451,30 +450,24 @@ impl Attempt<'_> {
         prefix: String,
     ) -> Result<Result<Made, Trouble>, Stop> {
         let path = path::join(&self.node, &prefix);
-        let (data, acl) = (self.contention.data.clone(), self.contention.acl.clone());
-        let (core, owner) = (Arc::clone(self.core), Arc::clone(session));
-        let node = self.node.clone();
-        let late = move |answer: Answer<Enqueued>| match answer {
-            Ok(entered) => core.reaper().delete(&owner, entered.made.path),
-            // It may take effect after the withdrawal has looked for it.
-            Err(Fault::ConnectionLoss) if !owner.may_adopt() => {
-                core.reaper().sweep(&owner, node, vec![prefix]);
-            }
-            Err(_) => {}
-        };
-        // Noted as leaving as soon as it is known, so that no other call of ours waits for it.
+        let Contention { data, acl, .. } = self.contention;
         let (reaper, of_session) = (self.core.reaper().clone(), Arc::downgrade(session));
-        let made_late = move |made: Created| {
-            if let Some(session) = of_session.upgrade() {
-                reaper.delete(&session, made.path);
+        let node = self.node.clone();
+        let late = move |answer: Answer<Created>| match (of_session.upgrade(), answer) {
+            // Noted as leaving as soon as it is known, so that no other call of ours waits for it.
+            (Some(session), Ok(made)) => reaper.delete(&session, made.path),
+            // It may take effect after the withdrawal has looked for it.
+            (Some(session), Err(Fault::ConnectionLoss)) if !session.may_adopt() => {
+                reaper.sweep(&session, node, vec![prefix]);
             }
+            _ => {}
         };
         self.until_usable(session)?;
         let leaving = session.leaving(&self.node);
         let before = session.status().now().connection;
         self.listed_at = Some(self.others.listing());
         let entered =
-            self.ask(session, move |session| session.enter(&path, &data, &acl, made_late), late)?;
+            self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)))?;
         let after = session.status().now().connection;
         let entered = self.sort(entered, "create a contender", "CREATE on the lock node");
         Ok(entered.map(|Enqueued { made, siblings }| {
@@ -526,15 +519,16 @@ impl Attempt<'_> {
         }
     }
 
-    fn ask<T: Send + 'static>(
+    /// Asks about the lock node.
+    fn ask<T>(
         &mut self,
-        session: &Arc<Session>,
-        job: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
-        late: impl FnOnce(Answer<T>) + Send + 'static,
+        session: &Session,
+        question: impl FnOnce(&Session, &str) -> Answer<T>,
     ) -> Result<Answer<T>, Stop> {
         self.until_usable(session)?;
-        let answer = session.ask(self.ask_until, self.limits.cancel, job, late);
-        match answer.map_err(Stop::Failed)?.ok_or_else(|| self.gave_up())? {
+        let question = |session: &Session| question(session, &self.node);
+        let answer = session.ask(self.ask_until, self.limits.cancel, question);
+        match answer.ok_or_else(|| self.gave_up())? {
             Err(Fault::SessionEnded) => Err(Stop::SessionEnded),
             Err(Fault::ConnectionLoss) => {
                 self.note_loss(ErrorKind::Connect, "a request got no answer")?;
@@ -545,14 +539,14 @@ impl Attempt<'_> {
     }
 
     /// Asks as `ask` does, for answers that count only on the connection they were requested on.
-    fn ask_on<T: Send + 'static>(
+    fn ask_on<T>(
         &mut self,
-        session: &Arc<Session>,
-        job: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
+        session: &Session,
+        question: impl FnOnce(&Session, &str) -> Answer<T>,
     ) -> Result<(Answer<T>, ConnectionNumber), Stop> {
         self.until_usable(session)?;
         let before = session.status().now().connection;
-        let answer = self.ask(session, job, drop)?;
+        let answer = self.ask(session, question)?;
         let after = session.status().now().connection;
         let answer = if before == after { answer } else { Err(Fault::ConnectionLoss) };
         Ok((answer, ConnectionNumber(after)))
@@ -588,7 +582,7 @@ impl Attempt<'_> {
         }
         let all = match paths.is_empty() {
             true => Ok(Vec::new()),
-            false => self.ask(session, move |session| session.watch_each(&paths), drop)?,
+            false => self.ask(session, |session, _| session.watch_each(&paths))?,
         };
         let all = all.unwrap_or_else(|fault| vec![Err(fault); to_watch.len()]);
         let (mut is_gone, mut is_hidden, mut trouble) = (false, false, None);
@@ -642,10 +636,10 @@ impl Attempt<'_> {
     fn watch_children(&mut self, session: &Arc<Session>) -> Result<Input, Stop> {
         const CHILDREN: &str = "";
         self.watched.keep(session.status().now().connection, |_| false);
-        let (node, leaving) = (self.node.clone(), session.leaving(&self.node));
-        self.watched.subscribe(session.watches(), CHILDREN, &node);
+        let leaving = session.leaving(&self.node);
+        self.watched.subscribe(session.watches(), CHILDREN, &self.node);
         self.listed_at = Some(self.others.listing());
-        let (children, on) = self.ask_on(session, move |session| session.names(&node, true))?;
+        let (children, on) = self.ask_on(session, |session, node| session.names(node, true))?;
         let children = self.sort(children, "watch the contenders", "READ on the lock node");
         if !matches!(&children, Ok(Some(_))) || on.0 != self.watched.on() {
             self.watched.clear();

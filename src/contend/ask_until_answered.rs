@@ -68,11 +68,11 @@ impl Purpose {
 }
 
 /// Asks about a node until there is an answer, within the connect timeout.
-pub(crate) fn ask<T: Send + 'static>(
+pub(crate) fn ask<T>(
     client: &Client,
     node: &str,
     purpose: Purpose,
-    question: impl Fn(&Session) -> Answer<T> + Clone + Send + 'static,
+    mut question: impl FnMut(&Session) -> Answer<T>,
 ) -> Result<T> {
     let deadline = Deadline::after(client.core().connect_timeout());
     let (mut watch_loop, mut lost) = (WatchLoop::new(client, None), false);
@@ -80,7 +80,7 @@ pub(crate) fn ask<T: Send + 'static>(
         let Some(session) = watch_loop.session(deadline)? else {
             return Err(purpose.unanswered(client.core(), lost, node));
         };
-        match watch_loop.ask(&session, deadline, question.clone(), drop)? {
+        match watch_loop.ask(&session, deadline, &mut question) {
             Some(Ok(answer)) => return Ok(answer),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if !deadline.has_passed() => {
                 lost = true;

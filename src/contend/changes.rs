@@ -140,7 +140,7 @@ impl<T: Clone + Send + 'static> Changes<T> {
         self.client.core().check_process()?;
         let node = self.node.clone()?;
         let (whole, look) = (self.client.core().whole(&node), Arc::clone(&self.look));
-        let look = move |view: &mut View<'_>| look(view, &whole);
+        let look = |view: &mut View<'_>| look(view, &whole);
         let next = self.observation.next_within(wait, waits, look)?;
         if next.is_none() && wait.is_cancelled() {
             return Err(cancelled(&node));

@@ -33,7 +33,7 @@ pub(super) fn put_away(
 /// there was no time. With `then`, the lock node is deleted as well if it is empty, so that its
 /// numbers start anew.
 fn delete_within(
-    session: &Arc<Session>,
+    session: &Session,
     path: &str,
     until: Deadline,
     then: Option<String>,
@@ -41,18 +41,17 @@ fn delete_within(
     if !session.status().now().is_usable() {
         return Err(Fault::ConnectionLoss);
     }
-    let path = path.to_owned();
-    let delete = move |session: &Session| {
-        let deleted = session.delete(&path);
+    let delete = |session: &Session| {
+        let deleted = session.delete(path);
         if let (Some(node), Ok(()) | Err(Fault::NoNode)) = (then, &deleted) {
             // If it is not empty, the next contender that is refused a number tries again.
             let _ = session.delete(&node);
         }
         deleted
     };
-    match session.ask(until, None, delete, drop) {
-        Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))) => Ok(()),
-        Ok(Some(Err(fault))) => Err(fault),
-        Ok(None) | Err(_) => Err(Fault::ConnectionLoss),
+    match session.ask(until, None, delete) {
+        Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)) => Ok(()),
+        None | Some(Err(Fault::System(_))) => Err(Fault::ConnectionLoss),
+        Some(Err(fault)) => Err(fault),
     }
 }

@@ -31,9 +31,9 @@ impl Hold {
         let guid = Guid::from_u128(rt::random());
         let name = format!("{}{:010}", form.prefix(guid), sequence.unwrap_or_default());
         let path = path::join(&lock_node, &name);
-        let (whole, bytes, entries) = (self.whole(&path), data.to_vec(), acl.to_vec());
-        let made = self.persist(wait, CREATE, move |session| {
-            match session.create(&whole, &bytes, &entries, NodeKind::Ephemeral) {
+        let whole = self.whole(&path);
+        let made = self.persist(wait, CREATE, |session| {
+            match session.create(&whole, data, acl, NodeKind::Ephemeral) {
                 // An earlier attempt of this call made it: no other call knows its guid.
                 Ok(_) | Err(Fault::NodeExists) => Ok(()),
                 Err(fault) => Err(fault),

@@ -44,6 +44,7 @@ pub(crate) fn refusal(fault: &Fault, tried: &str, needs: &str, node: &str) -> Er
         Fault::TooLarge(why) => {
             Error::new(ErrorKind::TooLarge, format!("could not {tried}: {why}"))
         }
+        Fault::System(why) => Error::new(ErrorKind::System, format!("could not {tried}: {why}")),
         Fault::ConnectionLoss => {
             Error::new(ErrorKind::ConnectionLoss, format!("could not {tried}: {fault}"))
         }

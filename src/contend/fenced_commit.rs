@@ -13,7 +13,6 @@ use crate::loss_reason::LossReason;
 use crate::rt::Deadline;
 use crate::session::connection::{Fault, Step, Transacted};
 use crate::session::notify::Waiter;
-use crate::session::session::Session;
 use crate::session::status::Usable;
 
 pub(crate) const COMMIT: Purpose =
@@ -53,9 +52,7 @@ impl Hold {
         let fence = Step::Check { path: node.watchdog.node.clone(), version: None };
         let steps: Vec<Step> = [fence].into_iter().chain(steps.iter().cloned()).collect();
         node.unanswered.fetch_add(1, Ordering::SeqCst);
-        let commit = move |session: &Session| session.commit(&steps);
-        let answer = node.session.ask(until, None, commit, drop)?;
-        let transacted = match answer {
+        let transacted = match node.session.ask(until, None, |session| session.commit(&steps)) {
             Some(Ok(transacted)) => transacted,
             // It stays in doubt, so `unanswered` still counts it.
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) | None => {

@@ -152,13 +152,12 @@ impl HeldNode {
         let Some(czxid) = self.watchdog.named else {
             return self.core.reaper().let_go(&self.session, &self.watchdog.node, until);
         };
-        let node = self.watchdog.node.clone();
-        let delete = move |session: &Session| session.delete_named(&node, czxid);
+        let delete = |session: &Session| session.delete_named(&self.watchdog.node, czxid);
         let deleted = match self.session.status().now().is_usable() {
-            true => self.session.ask(until, None, delete, drop),
-            false => Ok(None),
+            true => self.session.ask(until, None, delete),
+            false => None,
         };
-        if !matches!(deleted, Ok(Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)))) {
+        if !matches!(deleted, Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))) {
             self.insist();
         }
     }

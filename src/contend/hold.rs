@@ -267,9 +267,8 @@ impl Hold {
                 }
             }
             self.check()?;
-            let node = held_node.watchdog.node.clone();
-            let confirm = move |session: &Session| session.confirm(&node);
-            match held_node.session.ask(wait.until(), wait.cancel(), confirm, drop)? {
+            let confirm = |session: &Session| session.confirm(&held_node.watchdog.node);
+            match held_node.session.ask(wait.until(), wait.cancel(), confirm) {
                 Some(Ok(Some(stat))) if held_node.is_own(&stat) => return self.check(),
                 Some(Ok(_)) => {
                     held_node.watchdog.lose(LossReason::NodeDeleted);
@@ -399,20 +398,12 @@ impl Hold {
                 Usable::NotInTime => break,
                 Usable::Never(end) => return Err(ended(end).on(self.path())),
             }
-            let (node, named) = (held_node.watchdog.node.clone(), held_node.watchdog.named);
-            let delete = move |session: &Session| match named {
-                None => session.delete(&node),
-                Some(czxid) => session.delete_named(&node, czxid),
+            let node = &held_node.watchdog.node;
+            let delete = |session: &Session| match held_node.watchdog.named {
+                None => session.delete(node),
+                Some(czxid) => session.delete_named(node, czxid),
             };
-            let asked = held_node.session.ask(wait.until(), wait.cancel(), delete, drop);
-            let answer = match asked {
-                Ok(answer) => answer,
-                Err(error) => {
-                    held_node.delete_later();
-                    return Err(error.on(self.path()));
-                }
-            };
-            match answer {
+            match held_node.session.ask(wait.until(), wait.cancel(), delete) {
                 Some(Ok(())) => return Ok(true),
                 // An earlier attempt of ours took effect.
                 Some(Err(Fault::NoNode)) if unanswered => return Ok(true),
@@ -431,11 +422,11 @@ impl Hold {
 
     /// Repeats a request over lost connections until it is answered. An error means that there was
     /// no answer in time, or that the session has ended.
-    pub(crate) fn persist<T: Send + 'static>(
+    pub(crate) fn persist<T>(
         &self,
         wait: &Wait,
         purpose: Purpose,
-        question: impl Fn(&Session) -> Answer<T> + Clone + Send + 'static,
+        mut question: impl FnMut(&Session) -> Answer<T>,
     ) -> Result<Answer<T>> {
         self.held_node.core.check_process()?;
         let session = &self.held_node.session;
@@ -450,7 +441,7 @@ impl Hold {
                     return Err(purpose.in_doubt_if(unanswered, lost));
                 }
             }
-            match session.ask(wait.until(), wait.cancel(), question.clone(), drop)? {
+            match session.ask(wait.until(), wait.cancel(), &mut question) {
                 Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => unanswered = true,
                 Some(answer) => return Ok(answer),
                 None => return Err(self.not_in_time(wait, purpose, true)),

@@ -166,11 +166,11 @@ pub(crate) fn created_at(stat: &Stat) -> Option<SystemTime> {
 /// The contenders of a lock node, in grant order. Those that vanish meanwhile are left out. With
 /// `synced`, the client's server has caught up with the leader first.
 pub(crate) fn contenders(client: &Client, node: &str, synced: bool) -> Result<Vec<Contender>> {
-    let (whole, shown) = (client.core().whole(node), node.to_owned());
+    let whole = client.core().whole(node);
     let purpose = Purpose::to_read("list the contenders", "READ on the lock node");
-    ask(client, node, purpose, move |session| {
+    ask(client, node, purpose, |session| {
         catch_up(session, synced)?;
-        list(session, &whole, &shown)
+        list(session, &whole, node)
     })
 }
 
@@ -207,11 +207,11 @@ fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Co
 
 /// The first of the contenders; the others are not read.
 pub(crate) fn first(client: &Client, node: &str, synced: bool) -> Result<Option<Contender>> {
-    let (whole, shown) = (client.core().whole(node), node.to_owned());
+    let whole = client.core().whole(node);
     let purpose = Purpose::to_read("look for the first contender", "READ on the lock node");
-    ask(client, node, purpose, move |session| {
+    ask(client, node, purpose, |session| {
         catch_up(session, synced)?;
-        look_for_first(session, &whole, &shown)
+        look_for_first(session, &whole, node)
     })
 }
 

@@ -1,7 +1,6 @@
 //! Lists the locks below a base path, at any depth.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use super::ask_until_answered::{Purpose, ask};
 use super::list_contenders::Contender;
@@ -165,15 +164,14 @@ fn list_locks(
     known: HashMap<String, Contender>,
 ) -> Result<Option<LockList>> {
     path::check_absolute(base)?;
-    let (core, known, base) = (Arc::clone(client.core()), Arc::new(known), base.to_owned());
-    let node = base.clone();
-    ask(client, &node, LIST, move |session| {
-        let Some(children) = session.names(&core.whole(&base), false)? else { return Ok(None) };
+    let core = client.core();
+    ask(client, base, LIST, |session| {
+        let Some(children) = session.names(&core.whole(base), false)? else { return Ok(None) };
         let mut walk = Walk::default();
-        walk.note_children(&base, &children);
+        walk.note_children(base, &children);
         look_below(session, &mut walk, |path| core.whole(path))?;
         read_firsts(session, &mut walk, &known, |path| core.whole(path))?;
-        Ok(Some(walk.finish(&base)))
+        Ok(Some(walk.finish(base)))
     })
 }
 

@@ -3,16 +3,12 @@
 //! A request replaces the data of the contender's node by Curator's `__REVOKE__`, or by the
 //! `unlock` of ZooKeeper's "Recipes and Solutions". A holder watches its own node.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
 use super::ask_until_answered::{Purpose, ask};
 use super::rule::{holds, in_grant_order};
 use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
-use crate::rt::AtomicBool;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
 use crate::session::session::Session;
@@ -31,7 +27,7 @@ pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
         "ask the holders to release the lock",
         "READ on the lock node and WRITE on the contenders",
     );
-    ask(client, node, purpose, move |session| {
+    ask(client, node, purpose, |session| {
         let children = session.names(&whole, false)?.unwrap_or_default();
         let mut asked = 0;
         for ticket in in_grant_order(&children) {
@@ -51,7 +47,7 @@ pub(crate) fn ask_contender(client: &Client, node: &str, contender: &str) -> Res
     let path = client.core().whole(contender);
     let needs = "WRITE on the contender";
     let purpose = Purpose::to_change("ask a contender to release the lock", needs);
-    ask(client, contender, purpose, move |session| write(session, &path))
+    ask(client, contender, purpose, |session| write(session, &path))
 }
 
 fn write(session: &Session, path: &str) -> Answer<bool> {
@@ -68,13 +64,13 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
     let path = client.core().whole(contender);
     let needs = "DELETE on the lock node";
     let purpose = Purpose::to_change("delete a contender", needs);
-    let unanswered = Arc::new(AtomicBool::new(false));
-    let broken = ask(client, contender, purpose, move |session| match session.delete(&path) {
+    let mut unanswered = false;
+    let broken = ask(client, contender, purpose, |session| match session.delete(&path) {
         Ok(()) => Ok(true),
         // An earlier attempt may have taken effect.
-        Err(Fault::NoNode) => Ok(unanswered.load(Ordering::SeqCst)),
+        Err(Fault::NoNode) => Ok(unanswered),
         Err(fault) => {
-            unanswered.fetch_or(fault == Fault::ConnectionLoss, Ordering::SeqCst);
+            unanswered |= fault == Fault::ConnectionLoss;
             Err(fault)
         }
     })?;

@@ -1,13 +1,11 @@
 //! The barrier: callers wait until it is removed.
 
-use std::sync::Arc;
-
 use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt;
 use crate::session::connection::{Answer, Fault};
-use crate::session::create_parents::{Stamp, make_once};
+use crate::session::create_parents::make_once;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::View;
@@ -80,12 +78,10 @@ impl Barrier {
     /// - [`InvalidName`](ErrorKind::InvalidName), [`NotAuthorized`](ErrorKind::NotAuthorized), and
     ///   other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn raise(&self) -> Result<bool> {
-        let (acl, mark) = (self.target.acl.clone(), Guid::from_u128(rt::random()).to_string());
-        let before = Arc::<Mutex<Option<Stamp>>>::default();
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        let raised = self.target.ask(RAISE, move |session, whole| {
-            let is_ours = |data: &[u8]| data == mark.as_bytes();
-            make_once(session, whole, mark.as_bytes(), &acl, is_ours, &before, until)
+        let (mark, mut before) = (Guid::from_u128(rt::random()).to_string(), None);
+        let raised = self.target.ask(RAISE, |session, whole| {
+            let (mark, acl) = (mark.as_bytes(), &self.target.acl);
+            make_once(session, whole, mark, acl, |data| data == mark, &mut before)
         })?;
         raised.ok_or_else(|| {
             let message = "the reply to raising the barrier was lost; it is not up, but may have \
@@ -104,9 +100,8 @@ impl Barrier {
     ///
     /// As [`raise`](Barrier::raise): without a reply the barrier may be up or not.
     pub fn lift(&self) -> Result<bool> {
-        let meant = Arc::<Mutex<Option<i64>>>::default();
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        self.target.ask(LIFT, move |session, whole| lift(session, whole, &meant, until))
+        let mut meant = None;
+        self.target.ask(LIFT, |session, whole| lift(session, whole, &mut meant))
     }
 
     /// Asks, through the ensemble's leader, whether the barrier is up.
@@ -160,13 +155,8 @@ impl Barrier {
     }
 }
 
-fn lift(
-    session: &Session,
-    whole: &str,
-    meant: &Mutex<Option<i64>>,
-    until: Deadline,
-) -> Answer<bool> {
-    let begun = *meant.lock();
+fn lift(session: &Session, whole: &str, meant: &mut Option<i64>) -> Answer<bool> {
+    let begun = *meant;
     let found = session.confirm(whole)?.map(|stat| stat.czxid);
     if begun.is_some() && found != begun {
         return Ok(true);
@@ -174,11 +164,7 @@ fn lift(
     if found.is_none() {
         return Ok(false);
     }
-    // The caller has gone on, and may have raised another barrier meanwhile.
-    if until.has_passed() {
-        return Err(Fault::ConnectionLoss);
-    }
-    *meant.lock() = found;
+    *meant = found;
     match session.delete(whole) {
         Ok(()) => Ok(true),
         Err(Fault::NoNode) => Ok(begun.is_some()),

@@ -22,20 +22,20 @@ pub(super) enum LostChange {
 
 /// Finds out whether a change was made whose reply was lost. Gets the zxid that the session had seen
 /// before it sent the change: if it was made, then in a later transaction.
-pub(super) type FindOut = Arc<dyn Fn(&Session, i64) -> Answer<LostChange> + Send + Sync>;
+pub(super) type FindOut<'a> = &'a dyn Fn(&Session, i64) -> Answer<LostChange>;
 
 /// Makes a change of the node; an inner error says that it was certainly not made.
 ///
 /// After a lost reply it is repeated only if `find_out` says that it was not made, and only in the same
 /// session: a request of a session that was given up may still arrive. (In the same session none can,
 /// once a later one was answered on a new connection.)
-pub(super) fn make<T: Send + 'static>(
+pub(super) fn make<T>(
     client: &Client,
     node: &str,
     purpose: Purpose,
     until: Deadline,
-    find_out: Option<FindOut>,
-    change: impl Fn(&Session) -> Answer<T> + Clone + Send + 'static,
+    find_out: Option<FindOut<'_>>,
+    mut change: impl FnMut(&Session) -> Answer<T>,
 ) -> Result<Answer<T>> {
     let mut watch_loop = WatchLoop::new(client, None);
     // The session of the attempt without a reply, and what it had seen before.
@@ -48,21 +48,18 @@ pub(super) fn make<T: Send + 'static>(
             Err(error) => return Err(error),
         };
         if let Some((asked, seen)) = &lost {
-            let Some(find_out) = find_out.clone().filter(|_| Arc::ptr_eq(asked, &session)) else {
+            let Some(find_out) = find_out.filter(|_| Arc::ptr_eq(asked, &session)) else {
                 return Err(unknown(node));
             };
-            let seen = *seen;
-            let look = move |session: &Session| find_out(session, seen);
-            match watch_loop.ask(&session, until, look, drop) {
-                Ok(Some(Ok(LostChange::NotMade))) => {}
-                Ok(Some(Ok(LostChange::Refused(fault)))) => return Ok(Err(fault)),
-                Ok(Some(Err(Fault::ConnectionLoss))) if !until.has_passed() => continue,
-                Ok(_) => return Err(unknown(node)),
-                Err(error) => return Err(unknown(node).caused_by(error)),
+            match watch_loop.ask(&session, until, |session| find_out(session, *seen)) {
+                Some(Ok(LostChange::NotMade)) => {}
+                Some(Ok(LostChange::Refused(fault))) => return Ok(Err(fault)),
+                Some(Err(Fault::ConnectionLoss)) if !until.has_passed() => continue,
+                _ => return Err(unknown(node)),
             }
         }
         let seen = session.seen_zxid();
-        match watch_loop.ask(&session, until, change.clone(), drop)? {
+        match watch_loop.ask(&session, until, &mut change) {
             None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                 if find_out.is_none() || until.has_passed() {
                     return Err(unknown(node));

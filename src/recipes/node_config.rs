@@ -102,23 +102,23 @@ impl NodeConfig {
 
     /// Asks until there is an answer, within the connect timeout. A request without an answer may
     /// have taken effect.
-    pub(crate) fn ask<T: Send + 'static>(
+    pub(crate) fn ask<T>(
         &self,
         purpose: Purpose,
-        question: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
+        mut question: impl FnMut(&Session, &str) -> Answer<T>,
     ) -> Result<T> {
         let whole = self.whole()?;
-        ask(&self.client, self.node()?, purpose, move |session| question(session, &whole))
+        ask(&self.client, self.node()?, purpose, |session| question(session, &whole))
     }
 
     /// Looks until it finds something, again after each change of what the look watches. `None` if
     /// the time was over first, and a look was answered but found nothing; without such a look it
     /// is an error.
-    pub(crate) fn find<T: Send + 'static>(
+    pub(crate) fn find<T>(
         &self,
         purpose: Purpose,
         wait: WaitLimits<'_>,
-        look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
+        look: impl FnMut(&mut View<'_>, &str) -> Answer<Option<T>>,
     ) -> Result<Option<T>> {
         let mut watch_loop = self.watch_loop(wait);
         let found = self.find_by(&mut watch_loop, purpose, wait, look)?;
@@ -131,24 +131,24 @@ impl NodeConfig {
     }
 
     /// Looks as `find` does, but returns `None` also if no look was answered in time.
-    pub(crate) fn find_or_none<T: Send + 'static>(
+    pub(crate) fn find_or_none<T>(
         &self,
         purpose: Purpose,
         wait: WaitLimits<'_>,
-        look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
+        look: impl FnMut(&mut View<'_>, &str) -> Answer<Option<T>>,
     ) -> Result<Option<T>> {
         self.find_by(&mut self.watch_loop(wait), purpose, wait, look)
     }
 
-    fn find_by<T: Send + 'static>(
+    fn find_by<T>(
         &self,
         watch_loop: &mut WatchLoop,
         purpose: Purpose,
         wait: WaitLimits<'_>,
-        look: impl Fn(&mut View<'_>, &str) -> Answer<Option<T>> + Clone + Send + 'static,
+        mut look: impl FnMut(&mut View<'_>, &str) -> Answer<Option<T>>,
     ) -> Result<Option<T>> {
         let whole = self.whole()?;
-        match watch_loop.find(wait.until, wait.ask_until, move |view| look(view, &whole))? {
+        match watch_loop.find(wait.until, wait.ask_until, |view| look(view, &whole))? {
             Some(found) => found.map(Some).map_err(|fault| self.refused(&fault, purpose)),
             None => {
                 let was_asked = watch_loop.is_unanswered();

@@ -338,12 +338,12 @@ impl Once {
     ///
     /// As for [`Znode::read_latest`].
     pub fn mark(&self, key: impl AsRef<str>) -> Result<Option<OnceMark>> {
-        let key = key.as_ref().to_owned();
-        let place = NodeConfig::at(self.target.client.clone(), &self.inside("done", &key)?);
-        place.ask(LOOK, move |session, node| {
+        let key = key.as_ref();
+        let place = NodeConfig::at(self.target.client.clone(), &self.inside("done", key)?);
+        place.ask(LOOK, |session, node| {
             session.sync()?;
             let found = session.data(node, false)?;
-            Ok(found.map(|(data, stat)| OnceMark::read(&key, &data, stat)))
+            Ok(found.map(|(data, stat)| OnceMark::read(key, &data, stat)))
         })
     }
 

@@ -6,7 +6,6 @@ use super::version::{Version, Versioned};
 use super::znode::{Znode, create, first_version};
 use crate::contend::changes::Changes;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::Deadline;
 use crate::session::connection::{Fault, NodeKind};
 
 /// A few bytes that every client of the ensemble sees: configuration, a name to look up, the
@@ -92,17 +91,12 @@ impl SharedValue {
     /// parent; [`ConnectionLoss`](ErrorKind::ConnectionLoss) if a request was sent and has no answer
     /// in time: the value may be set; otherwise as [`get`](SharedValue::get).
     pub fn set(&self, data: impl Into<Vec<u8>>) -> Result<Version> {
-        let (data, acl) = (data.into(), self.target.acl.clone());
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        self.target.ask(SET, move |session, node| {
+        let (data, acl) = (data.into(), &self.target.acl);
+        self.target.ask(SET, |session, node| {
             loop {
-                // The caller no longer waits, and may set another value meanwhile.
-                if until.has_passed() {
-                    return Err(Fault::ConnectionLoss);
-                }
                 match session.write_version(node, &data, None) {
                     Err(Fault::NoNode) => {
-                        match create(session, node, &data, &acl, NodeKind::Persistent, Some(&acl)) {
+                        match create(session, node, &data, acl, NodeKind::Persistent, Some(acl)) {
                             Err(Fault::NodeExists) => {}
                             made => return first_version(session, node, &made?),
                         }

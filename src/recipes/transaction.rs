@@ -234,9 +234,8 @@ impl<'a> Transaction<'a> {
 }
 
 fn commit(client: &Client, steps: &[Step], first: &str) -> Result<Transacted> {
-    let steps = steps.to_vec();
-    let commit = move |session: &Session| match session.has_transactions() {
-        true => session.commit(&steps).map(Some),
+    let commit = |session: &Session| match session.has_transactions() {
+        true => session.commit(steps).map(Some),
         false => Ok(None),
     };
     let until = Deadline::after(client.core().connect_timeout());

@@ -1,7 +1,5 @@
 //! A znode of the program's own, read and written on the locks' session.
 
-use std::sync::Arc;
-
 use super::change_once::{FindOut, LostChange, make, unknown};
 use super::create_options::CreateOptions;
 use super::node_config::{NodeConfig, Purpose};
@@ -214,7 +212,7 @@ impl Znode {
         match made.czxid {
             Some(czxid) => Ok(Version::first(czxid)),
             None => {
-                let look = move |session: &Session, node: &str| first_version(session, node, &made);
+                let look = |session: &Session, node: &str| first_version(session, node, &made);
                 // It was created: that must not be taken for a call without effect.
                 self.target.ask(READ, look).map_err(|error| self.unknown().caused_by(error))
             }
@@ -229,14 +227,13 @@ impl Znode {
         let (kind, whole) = (how.kind(), self.target.whole()?);
         let client = &self.target.client;
         let until = Deadline::after(client.core().connect_timeout());
-        let find_out = Arc::new(move |session: &Session, seen| find_created(session, &whole, seen));
+        let find_out = |session: &Session, seen| find_created(session, &whole, seen);
         // Each attempt would create a node with another number.
-        let find_out = (!how.mode.is_sequential()).then_some(find_out as FindOut);
+        let find_out = (!how.mode.is_sequential()).then_some(&find_out as FindOut<'_>);
         loop {
-            let (data, acl) = (data.clone(), how.acl.clone());
             let create =
-                move |session: &Session, node: &str| session.create(node, &data, &acl, kind);
-            match self.change(CREATE, until, find_out.clone(), create)? {
+                |session: &Session, node: &str| session.create(node, &data, &how.acl, kind);
+            match self.change(CREATE, until, find_out, create)? {
                 // It has no time for the parents any more.
                 Err(Fault::NoNode) if parents && until.has_passed() => {
                     return Err(CREATE.unanswered(client.core(), false, self.path()));
@@ -244,12 +241,11 @@ impl Znode {
                 Err(Fault::NoNode) if parents => {}
                 made => return made.map_err(|fault| refused(&fault, CREATE, self.path())),
             }
-            let acl = how.acl.clone();
-            let make = move |session: &Session, node: &str| {
-                make_parents(session, path::parent(node), NodeKind::Persistent, &acl)
+            let make = |session: &Session, node: &str| {
+                make_parents(session, path::parent(node), NodeKind::Persistent, &how.acl)
             };
-            let not_made = Arc::new(|_: &Session, _| Ok(LostChange::NotMade));
-            match self.change(CREATE, until, Some(not_made), make)? {
+            let not_made = |_: &Session, _| Ok(LostChange::NotMade);
+            match self.change(CREATE, until, Some(&not_made), make)? {
                 // One of them was deleted meanwhile.
                 Ok(()) | Err(Fault::NoNode) => {}
                 Err(fault) => return Err(refused(&fault, CREATE, self.path())),
@@ -266,7 +262,7 @@ impl Znode {
     /// [`NotFound`](ErrorKind::NotFound) if the node does not exist; otherwise as for [`Znode`].
     pub fn write(&self, data: impl Into<Vec<u8>>) -> Result<Version> {
         let data = data.into();
-        self.once(WRITE, move |session, node| session.write_version(node, &data, None))
+        self.once(WRITE, |session, node| session.write_version(node, &data, None))
             .map(|stat| Version::of(&stat))
     }
 
@@ -290,13 +286,11 @@ impl Znode {
         let number = version.checked().map_err(|error| error.on(self.path()))?;
         let (data, whole) = (data.into(), self.target.whole()?);
         let until = Deadline::after(self.target.client.core().connect_timeout());
-        let sent = data.clone();
-        let find_out = Arc::new(move |session: &Session, seen| {
-            find_written(session, &whole, seen, version, &sent)
-        });
+        let find_out =
+            |session: &Session, seen| find_written(session, &whole, seen, version, &data);
         let write =
-            move |session: &Session, node: &str| session.write_version(node, &data, Some(number));
-        match self.change(WRITE, until, Some(find_out), write)? {
+            |session: &Session, node: &str| session.write_version(node, &data, Some(number));
+        match self.change(WRITE, until, Some(&find_out), write)? {
             Ok(stat) => Ok(Some(Version::of(&stat))),
             Err(Fault::BadVersion | Fault::NoNode) => Ok(None),
             Err(fault) => Err(refused(&fault, WRITE, self.path())),
@@ -328,7 +322,7 @@ impl Znode {
     pub fn delete_if_unchanged(&self, version: Version) -> Result<bool> {
         let number = version.checked().map_err(|error| error.on(self.path()))?;
         let delete =
-            move |session: &Session, node: &str| match session.delete_version(node, Some(number)) {
+            |session: &Session, node: &str| match session.delete_version(node, Some(number)) {
                 Ok(()) => Ok(true),
                 Err(Fault::BadVersion | Fault::NoNode) => Ok(false),
                 Err(fault) => Err(fault),
@@ -347,31 +341,27 @@ impl Znode {
     /// otherwise as for [`Znode`].
     pub fn set_acl(&self, acl: impl Into<Vec<Acl>>) -> Result<()> {
         let acl = acl.into();
-        self.once(SET_ACL, move |session, node| session.set_acl(node, &acl))
+        self.once(SET_ACL, |session, node| session.set_acl(node, &acl))
     }
 
     // ----- common parts
 
     /// Makes a change that must be sent at most once.
-    fn once<T: Send + 'static>(
-        &self,
-        purpose: Purpose,
-        change: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
-    ) -> Result<T> {
+    fn once<T>(&self, purpose: Purpose, change: impl Fn(&Session, &str) -> Answer<T>) -> Result<T> {
         let until = Deadline::after(self.target.client.core().connect_timeout());
         self.change(purpose, until, None, change)?
             .map_err(|fault| refused(&fault, purpose, self.path()))
     }
 
-    fn change<T: Send + 'static>(
+    fn change<T>(
         &self,
         purpose: Purpose,
         until: Deadline,
-        find_out: Option<FindOut>,
-        change: impl Fn(&Session, &str) -> Answer<T> + Clone + Send + 'static,
+        find_out: Option<FindOut<'_>>,
+        change: impl Fn(&Session, &str) -> Answer<T>,
     ) -> Result<Answer<T>> {
         let whole = self.target.whole()?;
-        let change = move |session: &Session| change(session, &whole);
+        let change = |session: &Session| change(session, &whole);
         make(&self.target.client, self.path(), purpose, until, find_out, change)
     }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::notify::Waiter;
 use super::status::Status;
 use super::watches::Watches;
-use super::workers::Workers;
 use crate::acl::Acl;
 use crate::connect_string::Host;
 use crate::error::{Error, ErrorKind, Result};
@@ -124,6 +123,8 @@ pub(crate) enum Fault {
     Unknown,
     /// Anything else the server said.
     Refused(String),
+    /// Says what this machine could not do.
+    System(String),
     /// The server was too busy and has not carried out the request: repeat it in a moment.
     Busy,
 }
@@ -146,7 +147,7 @@ impl fmt::Display for Fault {
             Fault::BadVersion => f.write_str("the node's data has a different version"),
             Fault::NoAuth => f.write_str("an ACL forbids it"),
             Fault::InvalidAcl => f.write_str("the server does not accept the ACL"),
-            Fault::TooLarge(why) | Fault::Refused(why) => f.write_str(why),
+            Fault::TooLarge(why) | Fault::Refused(why) | Fault::System(why) => f.write_str(why),
             Fault::Unknown => f.write_str("the server does not know the operation"),
             Fault::Busy => f.write_str("the server is too busy"),
         }
@@ -170,7 +171,7 @@ pub(crate) fn or_none<T>(answer: Answer<T>) -> Answer<Option<T>> {
 /// Called with the answer to a request that no thread waits for.
 pub(crate) type OnAnswer<T> = Box<dyn FnOnce(Answer<T>) + Send>;
 
-/// Whether a deferred request is still wanted.
+/// Whether a deferred request, or an answer that a thread waits for, is still wanted.
 pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
 
 /// A request to a server.
@@ -293,21 +294,33 @@ pub(crate) struct Submission {
     pub(crate) on_reply: OnReply,
 }
 
+/// Who waits for the answers to requests that are submitted.
+pub(crate) enum Waits {
+    /// The calling thread, however long it takes.
+    Here,
+    /// The calling thread, as long as it wants the answers.
+    Within(IsWanted),
+    /// No thread.
+    NotAtAll,
+}
+
 /// One session's connection with the ensemble: a link, a program's handle, or a simulated one.
 /// [`Verbs`](super::verbs::Verbs) builds all of a session's requests on this. Dropping it ends the
 /// session.
 pub(crate) trait Connection: fmt::Debug + Send + Sync {
     /// Sends the requests, with nothing in between. Each is answered in bounded time: by the
     /// server, in the order of all requests and events; with a lost connection or session; or at
-    /// once, if it is too large or there are too many. Returns whether all requests so far are
-    /// certain to reach the server if the connection lasts.
-    fn submit(&self, requests: Vec<Submission>) -> bool;
+    /// once, if it is too large or there are too many. A program's handle may take for ever instead:
+    /// so whoever waits there with a limit must say so, and requests that are not begun when the
+    /// limit is over are not made. Returns whether all requests so far are certain to reach the
+    /// server if the connection lasts.
+    fn submit(&self, requests: Vec<Submission>, waits: Waits) -> bool;
 
     /// Sends one request, possibly a few milliseconds late, and only if it is still wanted then. If
     /// the connection is lost before, there may be no answer.
     fn later(&self, asked: Submission, is_wanted: IsWanted) {
         if is_wanted() {
-            self.submit(vec![asked]);
+            self.submit(vec![asked], Waits::NotAtAll);
         }
     }
 
@@ -325,10 +338,10 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Is `Some` on a program's handle, where a thread that wants an answer has to make the call
-    /// itself. That handle's session may be unknown, and the handle manages its watches itself.
-    fn blocking(&self) -> Option<&dyn Blocking> {
-        None
+    /// Whether it is a program's handle: its session may be unknown, it manages its watches itself,
+    /// and has no transactions.
+    fn is_handle(&self) -> bool {
+        false
     }
 
     /// The last transaction that the server is known to have made: every request that has not been sent
@@ -349,15 +362,6 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
 
     /// Ends the session; stops trying after `give_up_after`.
     fn close(&self, give_up_after: Duration);
-}
-
-/// See [`Connection::blocking`].
-pub(crate) trait Blocking {
-    /// Makes the call, however long it takes.
-    fn call(&self, request: Request) -> Answer<Reply>;
-
-    /// The threads that make the calls of callers with a time limit.
-    fn workers(&self) -> &Workers;
 }
 
 /// What a session reports to.

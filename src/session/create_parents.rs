@@ -4,7 +4,6 @@ use super::connection::{Answer, Fault, NodeKind};
 use super::session::Session;
 use crate::acl::Acl;
 use crate::path;
-use crate::rt::{Deadline, Mutex};
 
 /// When a node was created, and how often its children have changed since; `None` if an ACL hides
 /// that.
@@ -47,12 +46,11 @@ pub(crate) fn make_once(
     data: &[u8],
     acl: &[Acl],
     is_ours: impl Fn(&[u8]) -> bool,
-    before: &Mutex<Option<Stamp>>,
-    until: Deadline,
+    before: &mut Option<Stamp>,
 ) -> Answer<Option<bool>> {
     let parent = path::parent(whole);
     loop {
-        let begun = *before.lock();
+        let begun = *before;
         if begun.is_some() {
             session.sync()?;
             if let Some((found, _)) = session.read(whole, false)? {
@@ -72,17 +70,13 @@ pub(crate) fn make_once(
         if begun.is_some_and(|begun| begun.is_none() || begun != now) {
             return Ok(None);
         }
-        // The caller no longer waits, and may be deleting the node: create nothing more.
-        if until.has_passed() {
-            return Err(Fault::ConnectionLoss);
-        }
-        *before.lock() = Some(now);
+        *before = Some(now);
         match session.create(whole, data, acl, NodeKind::Persistent) {
             Ok(_) => return Ok(Some(true)),
             Err(Fault::NodeExists) if begun.is_none() => return Ok(Some(false)),
             // Perhaps an earlier attempt took effect only now.
             Err(Fault::NodeExists) => {}
-            Err(Fault::NoNode) => *before.lock() = None,
+            Err(Fault::NoNode) => *before = None,
             Err(fault) => return Err(fault),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connection::{
     Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, ReadRaw,
-    Reply, Reports, Request, Step, StepReply, Submission, Transacted,
+    Reply, Reports, Request, Step, StepReply, Submission, Transacted, Waits,
 };
 use super::names::Names;
 use super::notify::Waiter;
@@ -114,7 +114,7 @@ impl LinkEnsemble {
 struct LinkedConnection(Link);
 
 impl Connection for LinkedConnection {
-    fn submit(&self, requests: Vec<Submission>) -> bool {
+    fn submit(&self, requests: Vec<Submission>, _waits: Waits) -> bool {
         self.0.send(requests.into_iter().map(verb).collect())
     }
 

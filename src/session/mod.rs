@@ -9,12 +9,10 @@
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same), [`watch_loop`] (looks again whenever something changes, over lost
 //!   connections and sessions), [`watched_changes`] (reports each change of a value).
-//! - In the background: [`reaper`] (deletes), [`callbacks`], [`reports`] (of events), and [`abandonable_call`] (calls on a
-//!   program's handle, which cannot be interrupted), on [`workers`]. [`late_queue_items`]: items
-//!   that came too late for the calls that took them.
+//! - In the background: [`reaper`] (deletes), [`callbacks`] and [`reports`] (of events), on [`workers`].
+//!   [`late_queue_items`]: items that came too late for the calls that took them.
 //! - [`names`]: lists of children. [`create_parents`]: creates nodes and their missing parents.
 
-pub(crate) mod abandonable_call;
 #[cfg(feature = "zookeeper")]
 pub(crate) mod adopted;
 pub(crate) mod callbacks;

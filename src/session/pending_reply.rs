@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::connection::{Answer, Answered, Fault, OnAnswer, OnReply, Reply};
+use super::connection::{Answer, Answered, Fault, IsWanted, OnAnswer, OnReply, Reply};
 use super::notify::Signal;
 use super::time_limit::TimeLimit;
 use crate::rt::{Condvar, Mutex};
@@ -24,6 +24,8 @@ struct ReplySlot {
 struct ReplyState {
     answers: Vec<Option<Answered>>,
     missing: usize,
+    /// Whether the caller no longer waits.
+    gave_up: bool,
     /// Called with the first answer if the caller no longer waits for it.
     late: Option<OnAnswer<Reply>>,
 }
@@ -32,7 +34,7 @@ impl<'a> PendingReply<'a> {
     /// For the answers to `count` requests, to a caller that waits within this limit.
     pub(crate) fn new(count: usize, limit: Option<&'a TimeLimit>) -> PendingReply<'a> {
         let answers = std::iter::repeat_with(|| None).take(count).collect();
-        let state = ReplyState { answers, missing: count, late: None };
+        let state = ReplyState { answers, missing: count, gave_up: false, late: None };
         let bell = limit.map(TimeLimit::bell);
         let shared = ReplySlot { state: Mutex::new(state), done: Condvar::new(), bell };
         PendingReply { shared: Arc::new(shared), limit }
@@ -45,6 +47,12 @@ impl<'a> PendingReply<'a> {
             promise.answer = Some(answer);
             drop(promise);
         })
+    }
+
+    /// Says whether the caller still waits.
+    pub(crate) fn is_wanted(&self) -> IsWanted {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move || !shared.state.lock().gave_up)
     }
 
     /// Waits as `wait_all` does, for a number of answers that is known.
@@ -77,6 +85,7 @@ impl<'a> PendingReply<'a> {
             match self.limit {
                 None => self.shared.done.wait(&mut state),
                 Some(limit) if limit.is_over() => {
+                    state.gave_up = true;
                     let answers = mem::take(&mut state.answers);
                     if answers.first().is_none_or(Option::is_none) {
                         state.late = late.take();

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::abandonable_call;
 use super::cancel::Cancel;
 use super::connection::{Answer, Ensemble, Fault, Names, Reports, Stat};
 use super::notify::Waiter;
@@ -78,71 +77,26 @@ impl Session {
         Ok(Session { verbs, shared })
     }
 
-    /// Runs `question` within a time limit; `None` if the limit was over first. Its requests may
-    /// then have taken effect, or may do so later: before this returns, `late` is called with a
-    /// lost connection. On a program's handle, where no call can be interrupted, a question that
-    /// has begun goes on, and `late` is called with its result, on another thread.
+    /// Asks `question` within a time limit; `None` if the limit was over first. Its requests may
+    /// then have taken effect, or may do so later.
     ///
     /// A question must pass a lost connection on: otherwise its result would describe requests that
     /// were never sent.
-    pub(crate) fn ask<T: Send + 'static>(
-        self: &Arc<Session>,
+    pub(crate) fn ask<T>(
+        &self,
         until: Deadline,
         cancel: Option<&Cancel>,
-        question: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
-        late: impl FnOnce(Answer<T>) + Send + 'static,
-    ) -> Result<Option<Answer<T>>> {
+        question: impl FnOnce(&Session) -> Answer<T>,
+    ) -> Option<Answer<T>> {
         if until.is_never() && cancel.is_none() {
-            return Ok(Some(question(self)));
+            return Some(question(self));
         }
-        let limit = TimeLimit::new(until, cancel);
-        if let Some(handle) = self.verbs.blocking() {
-            let asked = Arc::clone(self);
-            return abandonable_call::run(handle.workers(), &limit, move || question(&asked), late);
-        }
-        let session = self.within(limit);
+        let verbs = self.verbs.within(TimeLimit::new(until, cancel));
+        let session = Session { verbs, shared: Arc::clone(&self.shared) };
         let answer = question(&session);
-        if matches!(answer, Err(Fault::ConnectionLoss)) && session.gave_up() {
-            late(answer);
-            return Ok(None);
-        }
-        Ok(Some(answer))
-    }
-
-    /// Deletes a node within a time limit; `None` if the limit was over first. If an answer can
-    /// still come then, `late` is called with it, on another thread.
-    pub(crate) fn delete_or(
-        self: &Arc<Session>,
-        until: Deadline,
-        cancel: Option<&Cancel>,
-        path: &str,
-        late: impl FnOnce(Answer<()>) + Send + 'static,
-    ) -> Result<Option<Answer<()>>> {
-        if until.is_never() && cancel.is_none() {
-            return Ok(Some(self.delete(path)));
-        }
-        let limit = TimeLimit::new(until, cancel);
-        if let Some(handle) = self.verbs.blocking() {
-            let (asked, path) = (Arc::clone(self), path.to_owned());
-            return abandonable_call::run(
-                handle.workers(),
-                &limit,
-                move || asked.delete(&path),
-                late,
-            );
-        }
-        let session = self.within(limit);
-        let answer = session.verbs.delete_or(path, Box::new(late));
-        Ok((!session.gave_up()).then_some(answer))
-    }
-
-    fn within(&self, limit: TimeLimit) -> Session {
-        Session { verbs: self.verbs.within(limit), shared: Arc::clone(&self.shared) }
-    }
-
-    /// Whether the caller has stopped waiting without an answer.
-    fn gave_up(&self) -> bool {
-        self.verbs.limit().is_some_and(TimeLimit::was_over)
+        let gave_up = || session.verbs.limit().is_some_and(TimeLimit::was_over);
+        let is_answered = !matches!(answer, Err(Fault::ConnectionLoss)) || !gave_up();
+        is_answered.then_some(answer)
     }
 
     pub(crate) fn status(&self) -> &Status {
@@ -299,7 +253,7 @@ mod tests {
     use super::*;
     use crate::rt::{Receiver, Sender, unbounded};
     use crate::session::connection::{
-        Answered, Connection, Created, Info, OnReply, Reply, Request, Submission,
+        Answered, Connection, Created, Info, OnReply, Reply, Request, Submission, Waits,
     };
     use std::thread;
     use std::time::Duration;
@@ -311,7 +265,7 @@ mod tests {
     struct Passes(Sender<(Request, OnReply)>);
 
     impl Connection for Passes {
-        fn submit(&self, requests: Vec<Submission>) -> bool {
+        fn submit(&self, requests: Vec<Submission>, _waits: Waits) -> bool {
             for Submission { request, on_reply } in requests {
                 self.0.send((request, on_reply)).unwrap();
             }
@@ -368,7 +322,7 @@ mod tests {
         let (tell, told) = unbounded();
         thread::spawn(move || {
             let list = |session: &Session| session.names("/a", false);
-            tell.send(session.ask(Deadline::NEVER, cancel.as_ref(), list, drop).unwrap())
+            tell.send(session.ask(Deadline::NEVER, cancel.as_ref(), list))
         });
         told
     }
@@ -395,19 +349,16 @@ mod tests {
     fn nothing_is_asked_when_the_time_is_over() {
         let (session, asked) = session();
         let now = Deadline::after(Duration::ZERO);
-        let (tell, told) = unbounded();
-        let late = move |answer| tell.send(answer).unwrap();
         let question = |session: &Session| {
             session.delete("/a")?;
             session.confirm("/a")
         };
-        assert_eq!(session.ask(now, None, question, late).unwrap(), None);
-        assert_eq!(told.try_recv(), Ok(Err(Fault::ConnectionLoss)));
+        assert_eq!(session.ask(now, None, question), None);
         let each = |session: &Session| Ok(session.read_each(&["/a".to_owned()]));
-        let read = session.ask(now, None, each, drop).unwrap();
+        let read = session.ask(now, None, each);
         assert_eq!(read, Some(Ok(vec![Err(Fault::ConnectionLoss)])));
-        let deleted = session.delete_or(now, None, "/a", |_| panic!("an answer to no request"));
-        assert_eq!(deleted.unwrap(), None);
+        let late = Box::new(|_| panic!("an answer to no request"));
+        assert_eq!(session.ask(now, None, |session| session.delete_or("/a", late)), None);
         assert!(asked.is_empty());
     }
 
@@ -419,15 +370,15 @@ mod tests {
         let (enters, token) = (Arc::clone(&session), cancel.clone());
         let call = thread::spawn(move || {
             let made = move |made| tell.send(made).unwrap();
-            let enter = |session: &Session| session.enter("/a/x-", &[], &[], made);
-            enters.ask(Deadline::NEVER, Some(&token), enter, drop).unwrap()
+            let enter = |session: &Session| session.enter("/a/x-", &[], &[], Box::new(made));
+            enters.ask(Deadline::NEVER, Some(&token), enter)
         });
         let [(_, on_create), (_, on_list)] = [(); 2].map(|()| asked.recv_timeout(SOON).unwrap());
         cancel.cancel();
         assert_eq!(call.join().unwrap(), None);
         let made = Created { path: "/a/x-1".to_owned(), czxid: Some(7) };
         on_create(Answered::Read(Ok(Reply::Created(made.clone()))));
-        assert_eq!(told.recv_timeout(SOON), Ok(made));
+        assert_eq!(told.recv_timeout(SOON), Ok(Ok(made)));
         drop(on_list);
     }
 
@@ -440,7 +391,8 @@ mod tests {
             let (deletes, token) = (Arc::clone(&session), cancel.clone());
             let call = thread::spawn(move || {
                 let late = move |answer| tell.send(answer).unwrap();
-                deletes.delete_or(Deadline::NEVER, Some(&token), "/a", late).unwrap()
+                let delete = |session: &Session| session.delete_or("/a", Box::new(late));
+                deletes.ask(Deadline::NEVER, Some(&token), delete)
             });
             let (_, on_reply) = asked.recv_timeout(SOON).unwrap();
             cancel.cancel();

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::connection::{
-    Answer, Answered, Blocking, Connection, Created, Enqueued, Fault, Found, IsWanted, Names,
-    NodeKind, OnAnswer, OnReply, Reply, Request, Stat, Step, Submission, Transacted, or_none,
+    Answer, Answered, Connection, Created, Enqueued, Fault, Found, IsWanted, Names, NodeKind,
+    OnAnswer, OnReply, Reply, Request, Stat, Step, Submission, Transacted, Waits, or_none,
 };
 use super::notify::Waiter;
 use super::pending_reply::PendingReply;
@@ -98,6 +98,10 @@ fn told<T: 'static>(on_answer: OnAnswer<T>, read: fn(Reply) -> Answer<T>) -> OnR
     Box::new(move |answered: Answered| on_answer(answered.read().and_then(read)))
 }
 
+fn on_late<T: 'static>(late: OnAnswer<T>, read: fn(Reply) -> Answer<T>) -> OnAnswer<Reply> {
+    Box::new(move |reply| late(reply.and_then(read)))
+}
+
 impl Request {
     fn create(path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Request {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
@@ -161,7 +165,7 @@ impl Verbs {
             | Request::ChildrenAndStat { path, watch: true } => (path, false),
             _ => return Submission { request, on_reply },
         };
-        if self.connection.blocking().is_some() {
+        if self.connection.is_handle() {
             return Submission { request, on_reply };
         }
         let (watches, path) = (Arc::clone(&self.watches), path.clone());
@@ -176,20 +180,19 @@ impl Verbs {
     }
 
     fn submit(&self, request: Request, on_reply: OnReply) -> bool {
-        self.connection.submit(vec![self.asked(request, on_reply)])
+        self.connection.submit(vec![self.asked(request, on_reply)], Waits::NotAtAll)
     }
 
     /// Sends requests back to back.
-    fn begin<const N: usize>(&self, requests: [Request; N]) -> PendingReply<'_> {
-        self.begin_all(requests.into_iter())
-    }
-
-    fn begin_all(&self, requests: impl ExactSizeIterator<Item = Request>) -> PendingReply<'_> {
+    fn begin(&self, requests: impl ExactSizeIterator<Item = Request>) -> PendingReply<'_> {
         #[cfg(test)]
         self.connection.hesitate();
         let pending = PendingReply::new(requests.len(), self.limit());
         let asked = |(number, request)| self.asked(request, pending.on_reply(number));
-        self.connection.submit(requests.enumerate().map(asked).collect());
+        let requests = requests.enumerate().map(asked).collect();
+        let waits =
+            if self.limit.is_some() { Waits::Within(pending.is_wanted()) } else { Waits::Here };
+        self.connection.submit(requests, waits);
         pending
     }
 
@@ -201,36 +204,21 @@ impl Verbs {
     /// As `ask_once`. If the caller's time limit is over before the answer comes, `late` is taken,
     /// and called with the answer, on another thread.
     fn ask_once_or(&self, request: Request, late: &mut Option<OnAnswer<Reply>>) -> Answer<Reply> {
-        match self.connection.blocking() {
-            Some(handle) => handle.call(request),
-            None if self.is_over() => Err(Fault::ConnectionLoss),
-            None => {
-                let [answer] = self.begin([request]).wait(late);
-                answer
-            }
-        }
+        let [answer] = self.ask_together([request], late);
+        answer
     }
 
-    /// Sends both requests back to back, as in `ask_once`; `late` gets the first answer, as in
-    /// `ask_once_or`. On a program's handle the second is sent only if the first succeeded.
-    fn ask_both(
+    /// Sends requests back to back, as in `ask_once`; `late` gets the first answer, as in
+    /// `ask_once_or`.
+    fn ask_together<const N: usize>(
         &self,
-        first: Request,
-        second: Request,
+        requests: [Request; N],
         late: &mut Option<OnAnswer<Reply>>,
-    ) -> [Answer<Reply>; 2] {
-        if let Some(handle) = self.connection.blocking() {
-            let first = handle.call(first);
-            let second = match &first {
-                Ok(_) => handle.call(second),
-                Err(fault) => Err(fault.clone()),
-            };
-            return [first, second];
-        }
+    ) -> [Answer<Reply>; N] {
         if self.is_over() {
-            return [const { Err(Fault::ConnectionLoss) }; 2];
+            return [const { Err(Fault::ConnectionLoss) }; N];
         }
-        self.begin([first, second]).wait(late)
+        self.begin(requests.into_iter()).wait(late)
     }
 
     fn ask(&self, request: impl Fn() -> Request) -> Answer<Reply> {
@@ -256,16 +244,13 @@ impl Verbs {
         read: fn(Reply) -> Answer<T>,
     ) -> Vec<Answer<Option<T>>> {
         let again = |path: &str| self.ask(|| request(path)).and_then(read);
-        if self.connection.blocking().is_some() {
-            return paths.iter().map(|path| or_none(again(path))).collect();
-        }
         let mut all = Vec::with_capacity(paths.len());
         for window in paths.chunks(WINDOW) {
             if self.is_over() {
                 all.extend(window.iter().map(|_| Err(Fault::ConnectionLoss)));
                 continue;
             }
-            let begun = self.begin_all(window.iter().map(|path| request(path)));
+            let begun = self.begin(window.iter().map(|path| request(path)));
             all.extend(begun.wait_all(&mut None).zip(window).map(|(answer, path)| {
                 or_none(match answer {
                     Err(Fault::Busy) => again(path),
@@ -318,25 +303,37 @@ impl Verbs {
 
     /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
     /// if possible. If the caller's time limit is over before the answer comes, `late` is called
-    /// with the created node, on a thread on which it may only signal.
+    /// with the created node, on a thread on which it may only signal; with an ended session if the
+    /// request was not sent, or if its answer will never come.
     pub(crate) fn enter(
         &self,
         path: &str,
         data: &[u8],
         acl: &[Acl],
-        late: impl FnOnce(Created) + Send + 'static,
+        late: OnAnswer<Created>,
     ) -> Answer<Enqueued> {
-        let tell = move |reply: Answer<Reply>| {
-            let _ = reply.and_then(created).map(late);
-        };
-        let mut late: Option<OnAnswer<Reply>> = Some(Box::new(tell));
+        let mut late = Some(on_late(late, created));
         self.patiently(|| {
             let create = Request::create(path, data, acl, NodeKind::EphemeralSequential);
             let list = Request::children(path::parent(path), false);
-            let [made, siblings] = self.ask_both(create, list, &mut late);
+            let [made, siblings] = self.ask_together([create, list], &mut late);
             let made = made.and_then(created)?;
             Ok(Enqueued { made, siblings: siblings.and_then(names).ok() })
         })
+    }
+
+    /// As `create`, of an ephemeral node under a name that others may want, too; `late` as in
+    /// [`enter`](Verbs::enter).
+    pub(crate) fn create_named(
+        &self,
+        path: &str,
+        data: &[u8],
+        acl: &[Acl],
+        late: OnAnswer<Created>,
+    ) -> Answer<Created> {
+        let mut late = Some(on_late(late, created));
+        let create = || Request::create(path, data, acl, NodeKind::Named);
+        self.patiently(|| self.ask_once_or(create(), &mut late)).and_then(created)
     }
 
     pub(crate) fn delete(&self, path: &str) -> Answer<()> {
@@ -350,8 +347,8 @@ impl Verbs {
 
     /// As `delete`. If the caller's time limit is over before the answer comes, `late` is called
     /// with it, on a thread on which it may only signal.
-    pub(super) fn delete_or(&self, path: &str, late: OnAnswer<()>) -> Answer<()> {
-        let mut late: Option<OnAnswer<Reply>> = Some(Box::new(|reply| late(reply.map(drop))));
+    pub(crate) fn delete_or(&self, path: &str, late: OnAnswer<()>) -> Answer<()> {
+        let mut late = Some(on_late(late, |_| Ok(())));
         self.patiently(|| self.ask_once_or(Request::delete(path), &mut late)).map(drop)
     }
 
@@ -457,7 +454,7 @@ impl Verbs {
         match read {
             Err(Fault::NoAuth) => !watch,
             // Over a program's handle, asking whether a node exists sets no watch on it.
-            Err(Fault::TooLarge(_)) => !watch || self.connection.blocking().is_none(),
+            Err(Fault::TooLarge(_)) => !watch || !self.connection.is_handle(),
             _ => false,
         }
     }
@@ -550,7 +547,8 @@ impl Verbs {
     }
 
     fn confirm_once(&self, path: &str) -> Answer<Option<Stat>> {
-        let [synced, found] = self.ask_both(Request::Sync, Request::exists(path, false), &mut None);
+        let requests = [Request::Sync, Request::exists(path, false)];
+        let [synced, found] = self.ask_together(requests, &mut None);
         synced?;
         or_none(found.and_then(stat))
     }
@@ -590,7 +588,7 @@ impl Verbs {
         });
         let watch = self.asked(Request::children(path::parent(path), true), on_children);
         let exists = self.asked(Request::exists(path, false), on_exists);
-        self.connection.submit(vec![watch, exists]);
+        self.connection.submit(vec![watch, exists], Waits::NotAtAll);
     }
 
     /// Lists a node's children and sets a watch on them.
@@ -607,7 +605,7 @@ impl Verbs {
             Some(pause) => pause.is_zero() && nothing_is_held,
             None => !self.unknown.is_unknown(op::REMOVE_WATCHES, now),
         };
-        is_worth_it && self.connection.blocking().is_none()
+        is_worth_it && !self.connection.is_handle()
     }
 
     /// Removes all watches of this connection on a node. Later requests come after it. Not every
@@ -641,20 +639,15 @@ impl Verbs {
         self.connection.seen_zxid()
     }
 
-    /// See [`Connection::blocking`].
-    pub(super) fn blocking(&self) -> Option<&dyn Blocking> {
-        self.connection.blocking()
-    }
-
     /// Whether the server carries out the steps of a transaction as one. Over a program's own handle,
     /// they are carried out one after the other.
     pub(crate) fn has_transactions(&self) -> bool {
-        self.connection.blocking().is_none()
+        !self.connection.is_handle()
     }
 
     /// Whether a node that may be ours can be recognised as this session's, and so be kept.
     pub(crate) fn may_adopt(&self) -> bool {
-        self.connection.blocking().is_none()
+        !self.connection.is_handle()
     }
 
     /// What is known of how the session was lost.
@@ -686,7 +679,7 @@ mod tests {
     }
 
     impl Connection for Notes {
-        fn submit(&self, _requests: Vec<Submission>) -> bool {
+        fn submit(&self, _requests: Vec<Submission>, _waits: Waits) -> bool {
             self.said.lock().push("submit");
             self.is_certain
         }

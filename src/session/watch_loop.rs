@@ -143,23 +143,22 @@ impl WatchLoop {
     }
 
     /// Asks once, in this session: see [`Session::ask`].
-    pub(crate) fn ask<T: Send + 'static>(
+    pub(crate) fn ask<T>(
         &self,
-        session: &Arc<Session>,
+        session: &Session,
         until: Deadline,
-        question: impl FnOnce(&Session) -> Answer<T> + Send + 'static,
-        late: impl FnOnce(Answer<T>) + Send + 'static,
-    ) -> Result<Option<Answer<T>>> {
-        session.ask(until, self.cancel(), question, late)
+        question: impl FnOnce(&Session) -> Answer<T>,
+    ) -> Option<Answer<T>> {
+        session.ask(until, self.cancel(), question)
     }
 
     /// Looks once, in this session. The watches that this sets last until the next look.
-    pub(crate) fn look<T: Send + 'static>(
+    pub(crate) fn look<T>(
         &mut self,
-        session: &Arc<Session>,
+        session: &Session,
         until: Deadline,
-        look: impl FnOnce(&mut View<'_>) -> Answer<T> + Send + 'static,
-    ) -> Result<Option<Answer<T>>> {
+        look: impl FnOnce(&mut View<'_>) -> Answer<T>,
+    ) -> Option<Answer<T>> {
         let (changed, bell) = (Arc::new(AtomicBool::new(false)), self.bell());
         let flag = Arc::clone(&changed);
         let signal: Signal = Arc::new(move || {
@@ -168,30 +167,31 @@ impl WatchLoop {
         });
         // A change of the connection tells that watches were lost.
         let phase = session.status().now();
-        let question = move |session: &Session| {
+        let answer = self.ask(session, until, |session| {
             let mut view = View { session, signal, watches: Vec::new() };
             look(&mut view).map(|found| (found, view.watches))
-        };
-        let Some(answer) = self.ask(session, until, question, drop)? else { return Ok(None) };
-        Ok(Some(answer.map(|(found, watches)| {
-            let (connection, review) = (phase.connection, phase.review());
-            self.seen = Some(LastLook { connection, review, changed, _watches: watches });
-            found
-        })))
+        });
+        answer.map(|answer| {
+            answer.map(|(found, watches)| {
+                let (connection, review) = (phase.connection, phase.review());
+                self.seen = Some(LastLook { connection, review, changed, _watches: watches });
+                found
+            })
+        })
     }
 
     /// Looks, and again after each change of what it watches, until `look` finds something. Waits
     /// for changes until `until`, and for answers until `ask_until`.
-    pub(crate) fn find<T: Send + 'static>(
+    pub(crate) fn find<T>(
         &mut self,
         until: Deadline,
         ask_until: Deadline,
-        look: impl Fn(&mut View<'_>) -> Answer<Option<T>> + Clone + Send + 'static,
+        mut look: impl FnMut(&mut View<'_>) -> Answer<Option<T>>,
     ) -> Result<Option<Answer<T>>> {
         loop {
             let Some(session) = self.session(ask_until)? else { return Ok(None) };
             self.is_unanswered = true;
-            match self.look(&session, ask_until, look.clone())? {
+            match self.look(&session, ask_until, &mut look) {
                 None => return Ok(None),
                 Some(Ok(Some(found))) => return Ok(Some(Ok(found))),
                 Some(Ok(None)) => {

@@ -17,7 +17,7 @@ pub(crate) struct WatchedChanges<T> {
     told: Option<T>,
 }
 
-impl<T: Clone + Send + 'static> WatchedChanges<T> {
+impl<T: Clone> WatchedChanges<T> {
     pub(crate) fn new(client: &Client, is_same: fn(&T, &T) -> bool) -> WatchedChanges<T> {
         let watch_loop = WatchLoop::new(client, None);
         WatchedChanges { watch_loop, is_same, session: 0, told: None }
@@ -40,7 +40,7 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
         &mut self,
         wait: &Wait,
         waits: bool,
-        look: impl FnOnce(&mut View<'_>) -> Answer<T> + Clone + Send + 'static,
+        look: impl Fn(&mut View<'_>) -> Answer<T>,
     ) -> Result<Option<Answer<T>>> {
         self.watch_loop.heed(wait.cancel());
         let next = self.find_next(wait, waits, look);
@@ -52,7 +52,7 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
         &mut self,
         wait: &Wait,
         waits: bool,
-        look: impl FnOnce(&mut View<'_>) -> Answer<T> + Clone + Send + 'static,
+        look: impl Fn(&mut View<'_>) -> Answer<T>,
     ) -> Result<Option<Answer<T>>> {
         let deadline = wait.until();
         let ask_until = worth_asking(deadline);
@@ -63,15 +63,14 @@ impl<T: Clone + Send + 'static> WatchedChanges<T> {
             {
                 return Ok(None);
             }
-            let look = look.clone();
             let syncs = self.session != session.id();
-            let look = move |view: &mut View<'_>| {
+            let found = self.watch_loop.look(&session, ask_until, |view| {
                 if syncs {
                     view.session.sync()?;
                 }
                 look(view)
-            };
-            match self.watch_loop.look(&session, ask_until, look)? {
+            });
+            match found {
                 None => return Ok(None),
                 Some(Ok(found)) => {
                     self.session = session.id();

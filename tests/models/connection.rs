@@ -10,7 +10,7 @@ use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
 use crate::session::connection::{
     Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Reports, Request,
-    Submission,
+    Submission, Waits,
 };
 use crate::session::notify::Waiter;
 use crate::session::session::{ended, until_attached};
@@ -77,7 +77,7 @@ struct Wire {
 }
 
 impl Connection for Wire {
-    fn submit(&self, requests: Vec<Submission>) -> bool {
+    fn submit(&self, requests: Vec<Submission>, _waits: Waits) -> bool {
         for Submission { request, on_reply } in requests {
             self.world.ask(self.session, on_reply, |server| answer(server, self.session, request));
         }

@@ -7,13 +7,12 @@ use shuttle::thread::spawn;
 use super::explore;
 use super::join;
 use super::threads;
-use crate::error::ErrorKind;
 use crate::rt::shuttled::{give_way, one_in, set_poverty};
 use crate::rt::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex};
-use crate::session::abandonable_call::run;
+use crate::session::adopted::calls::Calls;
 use crate::session::callbacks::Callbacks;
 use crate::session::cancel::Cancel;
-use crate::session::connection::{Answered, Fault, OnAnswer, Reply};
+use crate::session::connection::{Answered, Fault, OnAnswer, Reply, Request, Stat, Submission};
 use crate::session::pending_reply::PendingReply;
 use crate::session::time_limit::TimeLimit;
 use crate::session::workers::Workers;
@@ -33,8 +32,8 @@ struct Fate {
     late: AtomicU64,
 }
 
-/// Runs more callers than workers, some of which give up. Each call ends exactly once, and a job
-/// that has begun gives its result to the caller or to `late`.
+/// Has more callers than workers make calls on a handle, some of which give up. Each call ends
+/// exactly once, and one that has begun gives its answer to the caller or to `late`.
 fn callers(panics: bool) -> impl FnOnce() {
     let (workers, cancel) = (Workers::new("zklock-call", 2), Cancel::new());
     let fates: Arc<[Fate; 4]> = Arc::default();
@@ -43,33 +42,35 @@ fn callers(panics: bool) -> impl FnOnce() {
         let soon = Deadline::after(Duration::from_millis(1));
         let until = if number == 1 { soon } else { Deadline::NEVER };
         let limit = TimeLimit::new(until, (number == 2).then_some(&cancel));
-        let (job_ends, late_ends) = (Arc::clone(&ends), Arc::clone(&ends));
-        let job = move || {
-            job_ends[number].begun.fetch_add(1, SeqCst);
+        let (call_ends, late_ends) = (Arc::clone(&ends), Arc::clone(&ends));
+        let answer = move |_: &Request| {
+            call_ends[number].begun.fetch_add(1, SeqCst);
             if panics && one_in(3) {
-                job_ends[number].panicked.store(true, SeqCst);
+                call_ends[number].panicked.store(true, SeqCst);
                 give_way();
             }
-            number
+            Ok(Reply::Data(number.to_string().into_bytes(), Stat::default()))
         };
-        let late = move |result: usize| {
-            assert_eq!(result, number);
-            late_ends[number].late.fetch_add(1, SeqCst);
-        };
+        let late: OnAnswer<Reply> = Box::new(move |answer| {
+            late_ends[number].late.fetch_add(u64::from(answer.is_ok()), SeqCst);
+        });
         let canceller = (number == 2).then(|| {
             let cancel = cancel.clone();
             spawn(move || cancel.cancel())
         });
-        let outcome = match run(&workers, &limit, job, late) {
-            Ok(Some(result)) => {
-                assert_eq!(result, number);
+        let pending = PendingReply::new(1, Some(&limit));
+        let asked = Submission { request: Request::Sync, on_reply: pending.on_reply(0) };
+        let (requests, is_wanted) = ([asked].into(), pending.is_wanted());
+        Calls { requests, is_wanted, answer }.make_on(&workers);
+        let [answer] = pending.wait(&mut Some(late));
+        let outcome = match answer {
+            Ok(Reply::Data(data, _)) => {
+                assert_eq!(data, number.to_string().into_bytes());
                 Outcome::Result
             }
-            Ok(None) => Outcome::GaveUp,
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::System);
-                Outcome::Failed
-            }
+            Err(Fault::ConnectionLoss) if limit.was_over() => Outcome::GaveUp,
+            Err(Fault::System(_)) => Outcome::Failed,
+            other => panic!("{other:?}"),
         };
         join(canceller.into_iter().collect());
         outcome

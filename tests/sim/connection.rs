@@ -9,7 +9,9 @@ use super::world::{LinkId, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt::schedule::current;
 use crate::rt::{self, Deadline};
-use crate::session::connection::{Connection, Ensemble, Info, IsWanted, Reports, Submission};
+use crate::session::connection::{
+    Connection, Ensemble, Info, IsWanted, Reports, Submission, Waits,
+};
 use crate::session::notify::Waiter;
 use crate::session::session::ended;
 use crate::session_notice::End;
@@ -68,7 +70,7 @@ pub(super) struct SimulatedConnection {
 }
 
 impl Connection for SimulatedConnection {
-    fn submit(&self, requests: Vec<Submission>) -> bool {
+    fn submit(&self, requests: Vec<Submission>, _waits: Waits) -> bool {
         self.world.act(|world| {
             requests.into_iter().for_each(|asked| world.send(self.link, asked));
         });

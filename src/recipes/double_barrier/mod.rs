@@ -4,7 +4,6 @@ mod round;
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
@@ -20,7 +19,7 @@ use crate::contend::ticket::{Form, Guid, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt::{self, Deadline};
 use crate::session::client::Client;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::View;
@@ -257,19 +256,16 @@ impl DoubleBarrier {
                 return Ok(None);
             }
             let patience = Deadline::after(self.target.client.core().connect_timeout());
-            let seen = Arc::new(Mutex::new(Capacity::Room));
-            let sees = Arc::clone(&seen);
-            let look = move |view: &mut View<'_>, whole: &str| {
-                let now = crowd(view, whole, count)?;
-                *sees.lock() = now;
-                Ok((now == Capacity::Room).then_some(()))
+            let mut seen = Capacity::Room;
+            let look = |view: &mut View<'_>, whole: &str| {
+                seen = crowd(view, whole, count)?;
+                Ok((seen == Capacity::Room).then_some(()))
             };
             let limited = WaitLimits { until: wait.until.earlier(patience), ..wait };
             if self.target.find_or_none(ENTER, limited, look)?.is_some() {
                 continue;
             }
-            let crowd = *seen.lock();
-            let error = match crowd {
+            let error = match seen {
                 Capacity::Full => {
                     let message = format!("no place is free: all {count} are taken; retry later");
                     Error::new(ErrorKind::Full, message)
@@ -292,21 +288,20 @@ impl DoubleBarrier {
         data: &[u8],
         wait: WaitLimits<'_>,
     ) -> Result<Option<WaitOutcome>> {
-        let waiting = Waiting::new(hold, data, self.count());
-        self.target.find(ENTER, wait, move |view, whole| waiting.look(view, whole))
+        let mut waiting = Waiting::new(hold, data, self.count());
+        self.target.find(ENTER, wait, |view, whole| waiting.look(view, whole))
     }
 
     /// Withdraws, unless a decided round names this participant; works in any session.
     fn withdraw(&self, hold: Hold, wait: WaitLimits<'_>) -> Result<Withdrawn> {
         let (own, owner) = (path::last(hold.path()).to_owned(), hold.held_node().session_id());
-        let held_node = Arc::clone(hold.held_node());
-        let look = move |view: &mut View<'_>, whole: &str| {
+        let look = |view: &mut View<'_>, whole: &str| {
             if view.session.id() != owner {
                 // This session's server may lag behind, and not show the node or the round.
                 view.session.sync()?;
             }
             // The node's deletion below must not be reported as a loss.
-            drop(held_node.leave());
+            drop(hold.held_node().leave());
             withdraw(view.session, whole, &own).map(Some)
         };
         match self.target.find_or_none(ENTER, wait, look) {
@@ -371,7 +366,7 @@ impl Entered {
     pub fn leave(self) -> Result<()> {
         let Entered { target, hold, round } = self;
         hold.release()?;
-        let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
+        let look = |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
         target.find(LEAVE, WaitLimits::FOREVER, look).map(drop)
     }
 
@@ -391,7 +386,7 @@ impl Entered {
         let Entered { target, hold, round } = self;
         hold.check()?;
         hold.let_go(Deadline::after(DROP_LIMIT).earlier(wait.until()));
-        let look = move |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
+        let look = |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
         Ok(target.find(LEAVE, WaitLimits::from(&wait), look)?.is_some())
     }
 

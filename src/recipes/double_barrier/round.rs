@@ -1,20 +1,16 @@
 //! Decides when the participants of a double barrier may enter, and when they may leave.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::contend::hold::Hold;
 use crate::contend::rule::in_grant_order;
 use crate::contend::ticket::{ContenderKind, Ticket};
 use crate::path;
-use crate::rt::{AtomicBool, Mutex};
 use crate::session::connection::{Answer, Fault, Found, Names, Step};
 use crate::session::session::Session;
 use crate::session::watch_loop::View;
 
 /// A participant that waits for a round.
-#[derive(Clone)]
 pub(super) struct Waiting {
     /// The name of its node.
     own: String,
@@ -23,9 +19,9 @@ pub(super) struct Waiting {
     /// The node's data.
     data: Vec<u8>,
     /// Whether it has declared that it counts.
-    declared: Arc<AtomicBool>,
+    declared: bool,
     /// The entries of the participants that are known to count, by their nodes' names.
-    known: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
+    known: BTreeMap<String, Vec<u8>>,
     count: usize,
 }
 
@@ -70,14 +66,14 @@ impl Waiting {
             own: path::last(hold.path()).to_owned(),
             owner: hold.held_node().session_id(),
             data: data.to_vec(),
-            declared: Arc::default(),
-            known: Arc::default(),
+            declared: false,
+            known: BTreeMap::new(),
             count,
         }
     }
 
     /// Looks for a round that names this participant, and decides one if all are there.
-    pub(super) fn look(&self, view: &mut View<'_>, whole: &str) -> Answer<Option<WaitOutcome>> {
+    pub(super) fn look(&mut self, view: &mut View<'_>, whole: &str) -> Answer<Option<WaitOutcome>> {
         let own_path = path::join(whole, &self.own);
         loop {
             // Checked before the round is read: a decided round names the node even if it is gone.
@@ -130,13 +126,13 @@ impl Waiting {
 
     /// Writes to the participant's own node, which counts from then on. Before, if the call gives
     /// up, any thread may delete the node. False if the node or its session is gone.
-    fn declare(&self, session: &Session, own_path: &str) -> Answer<bool> {
+    fn declare(&mut self, session: &Session, own_path: &str) -> Answer<bool> {
         if session.id() != self.owner {
             return Ok(false);
         }
-        if !self.declared.load(Ordering::SeqCst) {
+        if !self.declared {
             match session.write(own_path, &self.data) {
-                Ok(()) => self.declared.store(true, Ordering::SeqCst),
+                Ok(()) => self.declared = true,
                 Err(Fault::NoNode) => return Ok(false),
                 Err(fault) => return Err(fault),
             }
@@ -146,31 +142,35 @@ impl Waiting {
 
     /// Whether these are all different participants, and each of them counts. If one does not, watches
     /// it. Who counts goes on counting, and is not read again.
-    fn are_complete(&self, view: &mut View<'_>, whole: &str, members: &[String]) -> Answer<bool> {
+    fn are_complete(
+        &mut self,
+        view: &mut View<'_>,
+        whole: &str,
+        members: &[String],
+    ) -> Answer<bool> {
         let path = |name: &String| path::join(whole, name);
         let unknown: Vec<&String> =
-            members.iter().filter(|name| !self.known.lock().contains_key(*name)).collect();
+            members.iter().filter(|name| !self.known.contains_key(*name)).collect();
         let paths: Vec<String> = unknown.iter().map(|name| path(name)).collect();
         for (name, found) in unknown.iter().zip(view.session.read_each(&paths)) {
             self.note(name, found?);
         }
         // Latest first: those that came last are the last to count.
         for name in unknown.into_iter().rev() {
-            let is_known = self.known.lock().contains_key(name);
+            let is_known = self.known.contains_key(name);
             if !is_known && !self.note(name, view.watch_node(&path(name))?) {
                 return Ok(false);
             }
         }
-        let known = self.known.lock();
-        let entries: BTreeSet<_> = members.iter().filter_map(|name| known.get(name)).collect();
+        let entries: BTreeSet<_> = members.iter().filter_map(|name| self.known.get(name)).collect();
         // A participant that has come again in a new session may be there twice, for a while.
         Ok(entries.len() == members.len())
     }
 
     /// Notes a participant that counts, and returns whether it does.
-    fn note(&self, name: &str, found: Found) -> bool {
+    fn note(&mut self, name: &str, found: Found) -> bool {
         let Some((data, _)) = found.filter(|(_, stat)| stat.version > 0) else { return false };
-        self.known.lock().insert(name.to_owned(), entry(name, data));
+        self.known.insert(name.to_owned(), entry(name, data));
         true
     }
 }

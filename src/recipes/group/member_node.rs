@@ -9,7 +9,7 @@ use crate::path;
 use crate::recipes::node_config::{NodeConfig, Purpose};
 use crate::rt::Deadline;
 use crate::session::client_core::ClaimedName;
-use crate::session::connection::{Answer, Fault, NodeKind};
+use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
 use crate::session::create_parents::make_parents;
 use crate::session::notify::Waiter;
 use crate::session::session::{Session, ended};
@@ -59,8 +59,7 @@ impl MemberNode {
             let Some(session) = watch_loop.session(ask_until)? else {
                 return Ok(JoinOutcome::NotInTime);
             };
-            let whole = self.whole.clone();
-            match watch_loop.look(&session, ask_until, move |view| view.watch_node(&whole))? {
+            match watch_loop.look(&session, ask_until, |view| view.watch_node(&self.whole)) {
                 // Because of the claim, no other call has created one in this session.
                 Some(Ok(Some((_, stat))))
                     if stat.ephemeral_owner == session.id()
@@ -82,7 +81,7 @@ impl MemberNode {
                 Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
                 None => return Ok(JoinOutcome::NotInTime),
             }
-            match self.ask_for_node(watch_loop, &session, ask_until, waits_for_answer)? {
+            match self.ask_for_node(watch_loop, &session, ask_until, waits_for_answer) {
                 Some(Ok(Some(czxid))) => {
                     return Ok(JoinOutcome::Standing(self.stand(session, czxid)));
                 }
@@ -110,27 +109,30 @@ impl MemberNode {
         session: &Arc<Session>,
         until: Deadline,
         waits_for_answer: bool,
-    ) -> Result<Option<Answer<Option<i64>>>> {
+    ) -> Option<Answer<Option<i64>>> {
+        let late = || -> OnAnswer<Created> {
+            let (node, of_session) = (Arc::clone(self), Arc::downgrade(session));
+            Box::new(move |made| {
+                let may_exist = matches!(made, Ok(_) | Err(Fault::ConnectionLoss));
+                if let Some(session) = of_session.upgrade().filter(|_| may_exist) {
+                    node.withdraw(&session);
+                }
+            })
+        };
         if waits_for_answer {
-            let is_over = watch_loop.is_cancelled();
-            return Ok((!is_over).then(|| self.make(session)));
+            return (!watch_loop.is_cancelled()).then(|| self.make(session, late));
         }
-        let (node, late, owner) = (Arc::clone(self), Arc::clone(self), Arc::clone(session));
-        let make = move |session: &Session| node.make(session);
-        watch_loop.ask(session, until, make, move |made| {
-            if matches!(made, Ok(_) | Err(Fault::ConnectionLoss)) {
-                late.withdraw(&owner);
-            }
-        })
+        watch_loop.ask(session, until, |session| self.make(session, late))
     }
 
     /// Creates the node, and returns the transaction that created it, if that is known.
-    fn make(&self, session: &Session) -> Answer<Option<i64>> {
-        let create = || session.create(&self.whole, &self.data, &self.target.acl, NodeKind::Named);
+    fn make(&self, session: &Session, late: impl Fn() -> OnAnswer<Created>) -> Answer<Option<i64>> {
+        let acl = &self.target.acl;
+        let create = || session.create_named(&self.whole, &self.data, acl, late());
         let made = match create() {
             Err(Fault::NoNode) => {
                 let group = path::parent(&self.whole);
-                make_parents(session, group, NodeKind::Container, &self.target.acl)?;
+                make_parents(session, group, NodeKind::Container, acl)?;
                 create()
             }
             made => made,

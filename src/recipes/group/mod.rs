@@ -188,7 +188,7 @@ impl Group {
 
     fn look(&self, synced: bool) -> Result<Vec<Member>> {
         let core = Arc::downgrade(self.target.client.core());
-        self.target.ask(LOOK, move |session, node| {
+        self.target.ask(LOOK, |session, node| {
             if synced {
                 session.sync()?;
             }

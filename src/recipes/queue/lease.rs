@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::item_cache::Reservation;
 use crate::contend::ask_until_answered::Purpose;
@@ -117,12 +116,11 @@ impl LeasedItem {
     pub fn ack_within(mut self, wait: impl Into<Wait>) -> Result<()> {
         let wait = wait.into();
         let _left = self.hold.leave(&wait)?;
-        let unanswered = Arc::new(AtomicBool::new(false));
+        let mut unanswered = false;
         let (lease, item) = (self.hold.whole(self.hold.path()), self.hold.whole(&self.path));
-        let seen = Arc::clone(&unanswered);
-        let acked = self.hold.persist(&wait, ACK, move |session| {
-            let acked = settle(session, &lease, &item, &seen);
-            seen.fetch_or(acked == Err(Fault::ConnectionLoss), Ordering::SeqCst);
+        let acked = self.hold.persist(&wait, ACK, |session| {
+            let acked = settle(session, &lease, &item, unanswered);
+            unanswered |= acked == Err(Fault::ConnectionLoss);
             acked
         });
         let refused = match acked {
@@ -134,7 +132,7 @@ impl LeasedItem {
             Ok(Err(fault)) => ACK.refused(&fault, &self.path),
             // The session may live on: the item may be gone, or returns when its lease is deleted.
             Err(late) if !has_ended(&late) => late,
-            Err(lost) if unanswered.load(Ordering::SeqCst) => {
+            Err(lost) if unanswered => {
                 return Err(Error::new(
                     lost.kind(),
                     "no reply to the acknowledgement of an item before the session was lost: the \
@@ -152,7 +150,7 @@ impl LeasedItem {
 }
 
 /// Deletes the lease and the item; `NoNode` if the lease was lost.
-fn settle(session: &Session, lease: &str, item: &str, unanswered: &AtomicBool) -> Answer<()> {
+fn settle(session: &Session, lease: &str, item: &str, unanswered: bool) -> Answer<()> {
     let mut others = Vec::new();
     for _ in 0..ATTEMPTS {
         // The lease comes first: without it, nothing else may be deleted.
@@ -175,16 +173,9 @@ fn settle(session: &Session, lease: &str, item: &str, unanswered: &AtomicBool) -
                 others = now;
             }
             Err(Fault::NoNode) if session.confirm(lease)?.is_some() => others = Vec::new(),
-            Err(Fault::NoNode)
-                if unanswered.load(Ordering::SeqCst) && session.confirm(item)?.is_none() =>
-            {
-                return Ok(());
-            }
-            // A lost reply is noted: the retry then takes a missing item for acknowledged.
-            answer => {
-                unanswered.fetch_or(answer == Err(Fault::ConnectionLoss), Ordering::SeqCst);
-                return answer;
-            }
+            // An earlier attempt may have taken effect.
+            Err(Fault::NoNode) if unanswered && session.confirm(item)?.is_none() => return Ok(()),
+            answer => return answer,
         }
     }
     Err(stuck(&format!("other contenders came and went in {ATTEMPTS} attempts")))

@@ -136,10 +136,9 @@ impl Items {
         let mut watch_loop = self.target.watch_loop(WaitLimits::until(until));
         loop {
             let session = watch_loop.session(until)?.ok_or_else(|| self.unreachable())?;
-            let (path, data, acl) = (path.clone(), data.to_vec(), self.target.acl.clone());
-            let create =
-                move |s: &Session| s.create(&path, &data, &acl, NodeKind::PersistentSequential);
-            match watch_loop.ask(&session, until, create, drop)? {
+            let acl = &self.target.acl;
+            let create = |s: &Session| s.create(&path, data, acl, NodeKind::PersistentSequential);
+            match watch_loop.ask(&session, until, create) {
                 Some(Ok(made)) => return self.accept(&watch_loop, &session, until, made),
                 Some(Err(Fault::NoNode)) => {}
                 // The numbers do not grow any more, so the server has repeated one.
@@ -149,11 +148,10 @@ impl Items {
                 }
                 Some(Err(fault)) => return Err(self.target.refused(&fault, OFFER)),
             }
-            let (whole, acl) = (node.clone(), self.target.acl.clone());
             // Not a container: after its removal the names would repeat, and a consumer that has
             // read an item would delete another one of the same name.
-            let make = move |s: &Session| make_parents(s, &whole, NodeKind::Persistent, &acl);
-            match watch_loop.ask(&session, until, make, drop)? {
+            let make = |s: &Session| make_parents(s, &node, NodeKind::Persistent, acl);
+            match watch_loop.ask(&session, until, make) {
                 None | Some(Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
                 // It was removed again.
                 Some(Err(Fault::NoNode)) => {}
@@ -176,13 +174,13 @@ impl Items {
             return Ok(item.sequence());
         }
         let node = self.target.whole()?;
-        let take_back = move |s: &Session| {
+        let take_back = |s: &Session| {
             s.delete(&made.path)?;
             // Without other items this restarts the numbers.
             let _ = s.delete(&node);
             Ok(())
         };
-        match watch_loop.ask(session, until, take_back, drop)? {
+        match watch_loop.ask(session, until, take_back) {
             Some(Ok(())) => Err(self.exhausted()),
             // A consumer has it already.
             Some(Err(Fault::NoNode | Fault::NotEmpty)) => sequence.ok_or_else(|| self.exhausted()),
@@ -358,10 +356,8 @@ impl Items {
         }
         progress.misses = 0;
         let node = self.target.whole()?;
-        let list = move |s: &Session| s.names_and_stat(&node, false);
-        let listed = self.heard(watch_loop.ask(session, until, list, drop)?, LIST, |listed| {
-            self.learn(on, listed, None);
-        })?;
+        let listed = watch_loop.ask(session, until, |s| s.names_and_stat(&node, false));
+        let listed = self.heard(listed, LIST, |listed| self.learn(on, listed, None))?;
         progress.has_listed |= matches!(listed, Tried::Got(()));
         Ok(listed)
     }
@@ -411,16 +407,15 @@ impl Items {
         on: &SeenOn,
         until: Deadline,
     ) -> Result<Tried<()>> {
-        let cache = Arc::clone(&self.cache);
         let node = self.target.whole()?;
-        let look = move |s: &Session| {
+        let listed = watch_loop.ask(session, until, |s| {
             let generation = s.confirm(&node)?.map(|stat| Generation::of(&stat));
-            if generation.is_some_and(|generation| cache.has(generation)) {
+            if generation.is_some_and(|generation| self.cache.has(generation)) {
                 return Ok(None);
             }
             Ok(Some(s.names_and_stat(&node, false)?))
-        };
-        self.heard(watch_loop.ask(session, until, look, drop)?, LIST, |listed| {
+        });
+        self.heard(listed, LIST, |listed| {
             if let Some(listed) = listed {
                 self.learn(on, listed, None);
             }
@@ -437,16 +432,16 @@ impl Items {
     ) -> Result<Tried<()>> {
         let node = self.target.whole()?;
         let watch = self.cache.watch(session, &node);
-        let look = move |s: &Session| {
+        let begin = rt::now();
+        let listed = watch_loop.ask(session, until, |s| {
             loop {
                 let listed = s.names_and_stat(&node, true)?;
                 if listed.is_some() || !s.await_making(&node)? {
                     return Ok(listed);
                 }
             }
-        };
-        let begin = rt::now();
-        self.heard(watch_loop.ask(session, until, look, drop)?, LIST, |listed| {
+        });
+        self.heard(listed, LIST, |listed| {
             self.cache.note_trip(rt::now().saturating_duration_since(begin));
             self.learn(on, listed, Some(watch));
         })
@@ -473,8 +468,7 @@ impl Items {
             }
             let paths = self.paths(&items)?;
             let warn = self.blocked_warning()?;
-            let look = move |s: &Session| look_at(s, &paths, false, &warn);
-            let heard = watch_loop.ask(session, until, look, drop)?;
+            let heard = watch_loop.ask(session, until, |s| look_at(s, &paths, false, &warn));
             let mut is_free = false;
             let tried = self.heard(heard, READ, |sights| {
                 is_free = sights
@@ -502,8 +496,7 @@ impl Items {
             let watches: Vec<_> =
                 paths.iter().map(|path| self.cache.watch(session, path)).collect();
             let warn = self.blocked_warning()?;
-            let look = move |s: &Session| look_at(s, &paths, true, &warn);
-            let heard = watch_loop.ask(session, until, look, drop)?;
+            let heard = watch_loop.ask(session, until, |s| look_at(s, &paths, true, &warn));
             let tried = self.heard(heard, READ, |sights| {
                 let seen = items.iter().cloned().zip(watches).zip(sights);
                 let seen = seen.map(|((item, watch), status)| (item, watch, status));
@@ -531,7 +524,7 @@ impl Items {
         until: Deadline,
     ) -> Result<Tried<T>> {
         let path = path::join(&self.target.whole()?, claim.item().name());
-        match watch_loop.ask(session, until, move |s| s.confirm(&path), drop)? {
+        match watch_loop.ask(session, until, |s| s.confirm(&path)) {
             None => Ok(Tried::NoTime),
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
             Some(Ok(None)) => {
@@ -552,7 +545,7 @@ impl Items {
         until: Deadline,
     ) -> Result<Tried<ReadItem>> {
         let path = path::join(&self.target.whole()?, claim.item().name());
-        Ok(match watch_loop.ask(session, until, move |s| s.data(&path, false), drop)? {
+        Ok(match watch_loop.ask(session, until, |s| s.data(&path, false)) {
             None => Tried::NoTime,
             Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
             Some(Ok(None)) => {
@@ -597,8 +590,7 @@ impl Items {
         loop {
             let mut is_there = true;
             if is_unknown {
-                let asked = path.clone();
-                match watch_loop.ask(&session, until, move |s| s.confirm(&asked), drop)? {
+                match watch_loop.ask(&session, until, |s| s.confirm(&path)) {
                     Some(Ok(Some(stat))) if stat.czxid == found.czxid => {}
                     Some(Ok(_)) => {
                         claim.note_gone();
@@ -624,7 +616,7 @@ impl Items {
                         Err(_) => {}
                     }
                 };
-                match session.delete_or(until, watch_loop.cancel(), &path, late)? {
+                match watch_loop.ask(&session, until, |s| s.delete_or(&path, Box::new(late))) {
                     Some(Ok(())) => {
                         claim.note_gone();
                         return Ok(Tried::Got(Arc::unwrap_or_clone(data)));
@@ -694,12 +686,10 @@ impl Items {
     /// The data of the first item that is not leased.
     pub(crate) fn peek(&self) -> Result<Option<Vec<u8>>> {
         let layout = self.layout();
-        let (client, own_node) = (self.target.client.clone(), self.target.node()?.to_owned());
-        let warn = move |path: &str| {
-            warn_of_hidden(&client, &path::join(&own_node, path::last(path)));
-        };
+        let (client, own_node) = (&self.target.client, self.target.node()?);
+        let warn = |path: &str| warn_of_hidden(client, &path::join(own_node, path::last(path)));
         let warn_of_blocked = self.blocked_warning()?;
-        self.target.ask(READ, move |s, node| {
+        self.target.ask(READ, |s, node| {
             s.sync()?;
             let Some(children) = s.names(node, false)? else { return Ok(None) };
             let (items, _) = layout.sort(&children);
@@ -727,7 +717,7 @@ impl Items {
 
     pub(crate) fn len(&self) -> Result<usize> {
         let layout = self.layout();
-        self.target.ask(LIST, move |s, node| {
+        self.target.ask(LIST, |s, node| {
             s.sync()?;
             let children = s.names(node, false)?.unwrap_or_default();
             Ok(children.iter().filter(|name| layout.parse(name).is_some()).count())
@@ -775,10 +765,10 @@ impl Items {
     }
 
     /// Warns, once, of an item that is passed over for ever: its children are no leases.
-    fn blocked_warning(&self) -> Result<impl Fn(&str) + Clone + Send + use<>> {
-        let (client, node) = (self.target.client.clone(), self.target.node()?.to_owned());
+    fn blocked_warning(&self) -> Result<impl Fn(&str)> {
+        let (core, node) = (self.target.client.core(), self.target.node()?);
         Ok(move |path: &str| {
-            client.core().warn_once(&path::join(&node, path::last(path)), || {
+            core.warn_once(&path::join(node, path::last(path)), || {
                 Some(
                     "the item has children that are no leases; passing it over until they are \
                       deleted"

@@ -1,7 +1,6 @@
 //! The coordinator of a two-phase commit.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::round::{
     Decision, ParticipantState, Round, RoundState, Vote, find_round, here, no_round, vote,
@@ -29,7 +28,7 @@ pub struct Coordinator {
     target: NodeConfig,
     round: Round,
     /// The participants that were seen here: one that is no longer here has died.
-    seen: Arc<Mutex<BTreeSet<String>>>,
+    seen: Mutex<BTreeSet<String>>,
 }
 
 const DECIDE: Purpose =
@@ -44,7 +43,7 @@ enum Plan {
 
 impl Coordinator {
     pub(super) fn new(target: NodeConfig, round: Round) -> Coordinator {
-        Coordinator { target, round, seen: Arc::default() }
+        Coordinator { target, round, seen: Mutex::default() }
     }
 
     /// The names of the participants.
@@ -117,10 +116,9 @@ impl Coordinator {
     }
 
     fn settle(&self, plan: Plan, wait: WaitLimits<'_>) -> Result<Option<Decision>> {
-        let (id, seen) = (self.round.id.clone(), Arc::clone(&self.seen));
-        let acl = self.target.acl.clone();
-        let look =
-            move |view: &mut View<'_>, whole: &str| settle(view, whole, &id, plan, &seen, &acl);
+        let look = |view: &mut View<'_>, whole: &str| {
+            settle(view, whole, &self.round.id, plan, &self.seen, &self.target.acl)
+        };
         match self.target.find(DECIDE, wait, look)? {
             None => Ok(None),
             Some(Some(decision)) => Ok(Some(decision)),

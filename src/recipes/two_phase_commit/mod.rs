@@ -4,8 +4,6 @@ pub(crate) mod coordinator;
 pub(crate) mod participant;
 pub(crate) mod round;
 
-use std::sync::Arc;
-
 use coordinator::Coordinator;
 use participant::Participant;
 use round::{Decision, Round, RoundState, read, size};
@@ -15,9 +13,9 @@ use super::node_config::{NodeConfig, Purpose, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt;
 use crate::session::connection::{Answer, Fault, Names, Stat, Step};
-use crate::session::create_parents::{Stamp, make_once};
+use crate::session::create_parents::make_once;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 
@@ -130,12 +128,10 @@ impl TwoPhaseCommit {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
-        let (begins, acl) = (round.clone(), self.target.acl.clone());
-        let before = Arc::<Mutex<Option<Stamp>>>::default();
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        let begun = self.target.ask(BEGIN, move |session, whole| {
-            let is_ours = |data: &[u8]| Round::parse(data).is_some_and(|one| one.id == begins.id);
-            make_once(session, whole, &begins.write(), &acl, is_ours, &before, until)
+        let mut before = None;
+        let begun = self.target.ask(BEGIN, |session, whole| {
+            let is_ours = |data: &[u8]| Round::parse(data).is_some_and(|one| one.id == round.id);
+            make_once(session, whole, &round.write(), &self.target.acl, is_ours, &mut before)
         })?;
         match begun {
             Some(true) => Ok(Coordinator::new(self.target.clone(), round)),
@@ -249,25 +245,17 @@ impl TwoPhaseCommit {
     /// the round's children, which the message names; otherwise as
     /// [`begin`](TwoPhaseCommit::begin).
     pub fn forget(&self) -> Result<bool> {
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        let meant = Arc::<Mutex<Option<String>>>::default();
+        let mut meant = None;
         let forgotten =
-            self.target.ask(FORGET, move |session, whole| forget(session, whole, &meant, until))?;
+            self.target.ask(FORGET, |session, whole| forget(session, whole, &mut meant))?;
         forgotten.ok_or_else(|| no_round(&self.target))
     }
 }
 
 /// Removes the round that was found first, but no later round of the same name.
-fn forget(
-    session: &Session,
-    whole: &str,
-    meant: &Mutex<Option<String>>,
-    until: Deadline,
-) -> Answer<Option<bool>> {
-    // After `until`, the caller no longer waits.
-    while !until.has_passed() {
+fn forget(session: &Session, whole: &str, meant: &mut Option<String>) -> Answer<Option<bool>> {
+    loop {
         let found = read(session, whole)?;
-        let mut meant = meant.lock();
         let is_first = meant.is_none();
         let (round, version) = match found {
             Some((round, version)) if is_first || meant.as_ref() == Some(&round.id) => {
@@ -280,7 +268,6 @@ fn forget(
             return Ok(Some(false));
         }
         *meant = Some(round.id);
-        drop(meant);
         let children = session.names(whole, false)?.unwrap_or_default();
         let paths = children.iter().map(|child| path::join(whole, child));
         // A round that has begun since has another version, because it is not decided yet.
@@ -302,7 +289,6 @@ fn forget(
             Err(fault) => return Err(fault),
         }
     }
-    Err(Fault::ConnectionLoss)
 }
 
 /// One of the children that has children.

@@ -17,7 +17,7 @@ use crate::recipes::lock_config::default_data;
 use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
 use crate::rt::{self, Deadline};
 use crate::session::client_core::ClientCore;
-use crate::session::connection::{Answer, Fault, NodeKind, Step};
+use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer, Step};
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{View, worth_asking};
@@ -83,7 +83,7 @@ impl Participant {
         path::lock_path(node, name)?;
         let own = path::lock_path(node, &here(name))?;
         let core = target.client.core();
-        let (whole, own, acl) = (target.whole()?, core.whole(&own), target.acl.clone());
+        let (whole, own, acl) = (target.whole()?, core.whole(&own), &target.acl);
         // The data that only this call writes.
         let mut data = default_data();
         data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
@@ -96,17 +96,20 @@ impl Participant {
                 limits.check(node)?;
                 return Err(JOIN.unanswered(core, unsure.is_some(), node));
             };
-            let question = {
-                let (whole, own, name) = (whole.clone(), own.clone(), name.to_owned());
-                let (data, acl) = (data.clone(), acl.clone());
-                move |session: &Session| join(session, &whole, &own, &name, &data, &acl)
-            };
-            let late = {
-                let (core, owner) = (Arc::clone(core), Arc::clone(&session));
+            let late = || -> OnAnswer<Created> {
+                let (core, of_session) = (Arc::downgrade(core), Arc::downgrade(&session));
                 let (own, data) = (own.clone(), data.clone());
-                move |_| discard(&core, &owner, own, data)
+                Box::new(move |_| {
+                    if let (Some(core), Some(session)) = (core.upgrade(), of_session.upgrade()) {
+                        discard(&core, &session, own, data);
+                    }
+                })
             };
-            match watch_loop.ask(&session, until, question, late)? {
+            let question = |session: &Session| {
+                let create = || session.create_named(&own, &data, acl, late());
+                join(session, &whole, &own, name, &data, create)
+            };
+            match watch_loop.ask(&session, until, question) {
                 Some(Ok(Joined::Here { round, czxid })) => {
                     let hold = Hold::on_named(
                         &target.client,
@@ -125,11 +128,11 @@ impl Participant {
                 }
                 Some(Ok(Joined::Taken)) => {
                     // The server deletes the node of an earlier process at the end of its session.
-                    let (whole, here) = (whole.clone(), here(name));
-                    let look = move |view: &mut View<'_>| {
-                        Ok(view.watch_names(&whole)?.is_some_and(|names| names.contains(&here)))
+                    let look = |view: &mut View<'_>| {
+                        let names = view.watch_names(&whole)?;
+                        Ok(names.is_some_and(|names| names.contains(&here(name))))
                     };
-                    let is_taken = match watch_loop.look(&session, worth_asking(until), look)? {
+                    let is_taken = match watch_loop.look(&session, worth_asking(until), look) {
                         Some(Ok(true)) => !watch_loop.changed(until)?,
                         Some(Ok(false) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
                             until.has_passed()
@@ -156,6 +159,7 @@ impl Participant {
                     }
                 }
                 None => {
+                    *unsure = Some((session, own.clone(), data.clone()));
                     limits.check(node)?;
                     return Err(target.refused(&Fault::ConnectionLoss, JOIN));
                 }
@@ -211,10 +215,10 @@ impl Participant {
     fn cast(&self, vote: Vote, wait: &Wait) -> Result<bool> {
         self.hold.check()?;
         let (node, whole) = (self.target.node()?, self.target.whole()?);
-        let (round, name, acl) = (self.round.clone(), self.name.clone(), self.target.acl.clone());
+        let (round, name, acl) = (&self.round, &self.name, &self.target.acl);
         let answer = self
             .hold
-            .persist(wait, VOTE, move |session| cast(session, &whole, &round, &name, vote, &acl))?;
+            .persist(wait, VOTE, |session| cast(session, &whole, round, name, vote, acl))?;
         match answer.map_err(|fault| self.target.refused(&fault, VOTE))? {
             CastOutcome::Counts => Ok(true),
             CastOutcome::TooLate => Ok(false),
@@ -257,10 +261,9 @@ impl Participant {
     }
 
     fn decided(&self, wait: WaitLimits<'_>) -> Result<Option<Decision>> {
-        let id = self.round.clone();
-        let decision = self.target.find(LEARN, wait, move |view, whole| {
+        let decision = self.target.find(LEARN, wait, |view, whole| {
             // If the round does not exist, that is an answer, too.
-            Ok(match find_round(view, whole, &id)? {
+            Ok(match find_round(view, whole, &self.round)? {
                 None => Some(None),
                 Some((round, _)) => round.decision.map(Some),
             })
@@ -333,7 +336,7 @@ fn join(
     own: &str,
     name: &str,
     data: &[u8],
-    acl: &[Acl],
+    create: impl Fn() -> Answer<Created>,
 ) -> Answer<Joined> {
     let Some((round, _)) = read(session, whole)? else { return Ok(Joined::NoRound) };
     if !round.participants.iter().any(|one| one == name) {
@@ -350,7 +353,7 @@ fn join(
                 Err(fault) => return Err(fault),
             },
             Some(_) => return Ok(Joined::Taken),
-            None => match session.create(own, data, acl, NodeKind::Named) {
+            None => match create() {
                 Ok(_) | Err(Fault::NodeExists) => {}
                 Err(Fault::NoNode) => return Ok(Joined::NoRound),
                 Err(fault) => return Err(fault),

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::calls::Calls;
 use super::monitor::Monitor;
 use super::watchers::WatchKind;
 use crate::acl::Acl;
 use crate::rt::Deadline;
 use crate::session::connection::{
-    Answer, Answered, Blocking, Connection, Created, Fault, Info, Names, NodeKind, Reply, Request,
-    Stat, Step, StepReply, Submission, or_none,
+    Answer, Connection, Created, Fault, Info, Names, NodeKind, Reply, Request, Stat, Step,
+    StepReply, Submission, Waits, or_none,
 };
 use crate::session::notify::Waiter;
 use crate::session::workers::Workers;
@@ -18,25 +19,49 @@ use crate::session_notice::End;
 /// One session, for as long as the handle keeps it.
 #[derive(Debug)]
 pub(super) struct HandleConnection {
-    pub(super) monitor: Arc<Monitor>,
-    pub(super) workers: Workers,
+    session: Arc<UsedSession>,
+    workers: Workers,
 }
 
-impl Drop for HandleConnection {
+/// A session that is left when neither a connection nor a call uses it any more: what a call creates
+/// that nobody waits for has to be deleted, too.
+#[derive(Debug)]
+struct UsedSession(Arc<Monitor>);
+
+impl Drop for UsedSession {
     fn drop(&mut self) {
-        self.monitor.leave();
+        self.0.leave();
+    }
+}
+
+impl HandleConnection {
+    pub(super) fn new(monitor: Arc<Monitor>, workers: Workers) -> HandleConnection {
+        HandleConnection { session: Arc::new(UsedSession(monitor)), workers }
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.session.0
     }
 }
 
 impl Connection for HandleConnection {
-    /// The session's own thread makes the requests, one after the other.
-    fn submit(&self, requests: Vec<Submission>) -> bool {
-        let monitor = Arc::clone(&self.monitor);
-        self.monitor.later(move || {
-            for Submission { request, on_reply } in requests {
-                on_reply(Answered::Read(answer(&monitor, &request)));
+    /// Makes the requests, one after the other: on the caller's thread; on one of the pool's, for a
+    /// caller with a limit; or on the session's own.
+    fn submit(&self, requests: Vec<Submission>, waits: Waits) -> bool {
+        let session = Arc::clone(&self.session);
+        let calls = |is_wanted| Calls {
+            requests: requests.into(),
+            is_wanted,
+            answer: move |request: &Request| answer(&session.0, request),
+        };
+        match waits {
+            Waits::Here => calls(Box::new(|| true)).make(),
+            Waits::Within(is_wanted) => calls(is_wanted).make_on(&self.workers),
+            Waits::NotAtAll => {
+                let calls = calls(Box::new(|| true));
+                self.monitor().later(move || calls.make());
             }
-        });
+        }
         false
     }
 
@@ -48,35 +73,25 @@ impl Connection for HandleConnection {
         }
         let waiter = Waiter::new();
         let done = waiter.bell();
-        self.monitor.later(move || done());
+        self.monitor().later(move || done());
         waiter.wait(until);
     }
 
     fn trusted(&self) -> Result<Duration, End> {
-        self.monitor.end().map_or(Ok(Duration::ZERO), Err)
+        self.monitor().end().map_or(Ok(Duration::ZERO), Err)
     }
 
-    fn blocking(&self) -> Option<&dyn Blocking> {
-        Some(self)
+    fn is_handle(&self) -> bool {
+        true
     }
 
     fn info(&self) -> Info {
-        Info { session: self.monitor.owner(), ..Info::default() }
+        Info { session: self.monitor().owner(), ..Info::default() }
     }
 
     /// The handle stays open. What was created in its session is deleted, however long that takes.
     fn close(&self, _give_up_after: Duration) {
-        self.monitor.close();
-    }
-}
-
-impl Blocking for HandleConnection {
-    fn call(&self, request: Request) -> Answer<Reply> {
-        answer(&self.monitor, &request)
-    }
-
-    fn workers(&self) -> &Workers {
-        &self.workers
+        self.monitor().close();
     }
 }
 

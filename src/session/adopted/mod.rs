@@ -1,8 +1,10 @@
 //! Sessions on a program's own handle of the `zookeeper` crate: without a link, and so without what
-//! only a link knows. [`connection`] makes the requests of such a session, [`monitor`] finds out
-//! which session the handle is in, [`watchers`] keeps its watches, [`handle_trait`] says what a
-//! handle can do, and [`zookeeper_crate`] is the one file that names the crate.
+//! only a link knows. [`connection`] makes the requests of such a session, on threads that [`calls`]
+//! keeps from being waited for; [`monitor`] finds out which session the handle is in, [`watchers`]
+//! keeps its watches, [`handle_trait`] says what a handle can do, and [`zookeeper_crate`] is the one
+//! file that names the crate.
 
+pub(crate) mod calls;
 mod connection;
 pub(crate) mod handle_trait;
 mod monitor;
@@ -162,8 +164,7 @@ impl Ensemble for Adopted {
         let deadline = Deadline::after(CONNECT_TIMEOUT);
         let status = Arc::clone(&reports.status);
         let (monitor, rung) = Monitor::new(Arc::clone(&self.handle), reports);
-        let connection =
-            HandleConnection { monitor: Arc::clone(&monitor), workers: self.workers.clone() };
+        let connection = HandleConnection::new(Arc::clone(&monitor), self.workers.clone());
         self.threads.fetch_add(1, Ordering::SeqCst);
         let counted = Counted(Arc::clone(&self.threads));
         if self.threads.load(Ordering::SeqCst) <= MOST {

@@ -47,7 +47,7 @@ struct MonitorState {
     over: bool,
     /// The handle is closed for good.
     shut: bool,
-    /// The `HandleConnection` was dropped.
+    /// No connection and no call uses the session any more.
     left: bool,
     /// The session's id, once it is known.
     owner: i64,

@@ -430,7 +430,7 @@ impl<G: Ground> Player<G> {
 
     fn enter(&mut self, session: &Session, path: &str, flags: &[&str]) -> String {
         let data = format!("of {}", self.shown(path));
-        told(session.enter(path, data.as_bytes(), &acl_of(flags), drop), |entered| {
+        told(session.enter(path, data.as_bytes(), &acl_of(flags), Box::new(drop)), |entered| {
             let siblings = entered
                 .siblings
                 .map_or("no list".to_owned(), |names| format!("{:?}", names.sorted()));

@@ -1,0 +1,137 @@
+//! Makes the calls of requests that were submitted together.
+
+use std::collections::VecDeque;
+
+use crate::session::connection::{Answer, Answered, Fault, IsWanted, Reply, Request, Submission};
+use crate::session::workers::Workers;
+
+/// Requests that were submitted together. Each one gets an answer while the answers are wanted, also
+/// if there is no thread for them or one panics; those that are not begun by then are not made.
+pub(crate) struct Calls<F: Fn(&Request) -> Answer<Reply>> {
+    pub(crate) requests: VecDeque<Submission>,
+    pub(crate) is_wanted: IsWanted,
+    /// Makes the call, however long it takes.
+    pub(crate) answer: F,
+}
+
+impl<F: Fn(&Request) -> Answer<Reply>> Calls<F> {
+    /// Makes the calls on this thread.
+    pub(super) fn make(mut self) {
+        let mut lost = None;
+        while let Some(asked) = self.requests.front().filter(|_| (self.is_wanted)()) {
+            let answer = lost.clone().map_or_else(|| (self.answer)(&asked.request), Err);
+            if let Err(fault @ (Fault::ConnectionLoss | Fault::SessionEnded)) = &answer {
+                lost = Some(fault.clone());
+            }
+            self.reply(answer);
+        }
+    }
+
+    /// Makes them on one of these threads.
+    pub(crate) fn make_on(self, workers: &Workers)
+    where
+        F: Send + 'static,
+    {
+        // What is given back is dropped. This may not be among that: a thread that has ended since may
+        // have run it.
+        let _ = workers.submit(Box::new(move || self.make()));
+    }
+
+    fn reply(&mut self, answer: Answer<Reply>) {
+        if let Some(Submission { on_reply, .. }) = self.requests.pop_front() {
+            on_reply(Answered::Read(answer));
+        }
+    }
+}
+
+impl<F: Fn(&Request) -> Answer<Reply>> Drop for Calls<F> {
+    fn drop(&mut self) {
+        while !self.requests.is_empty() && (self.is_wanted)() {
+            let why = "no thread could be started for the call, or the call panicked";
+            self.reply(Err(Fault::System(why.to_owned())));
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::rt::{Deadline, bounded};
+    use crate::session::pending_reply::PendingReply;
+    use crate::session::time_limit::TimeLimit;
+    use std::time::Duration;
+
+    const MOST: usize = 3;
+
+    fn workers() -> Workers {
+        Workers::new("zklock-call", MOST)
+    }
+
+    fn unlimited() -> TimeLimit {
+        TimeLimit::new(Deadline::NEVER, None)
+    }
+
+    /// Makes one call for each of these answers.
+    fn make<const N: usize>(
+        workers: &Workers,
+        limit: &TimeLimit,
+        answer: impl Fn(&Request) -> Answer<Reply> + Send + 'static,
+    ) -> [Answer<Reply>; N] {
+        let pending = PendingReply::new(N, Some(limit));
+        let asked =
+            |number| Submission { request: Request::Sync, on_reply: pending.on_reply(number) };
+        let (requests, is_wanted) = ((0..N).map(asked).collect(), pending.is_wanted());
+        Calls { requests, is_wanted, answer }.make_on(workers);
+        pending.wait(&mut None)
+    }
+
+    #[test]
+    fn after_a_lost_connection_no_further_call_is_made() {
+        let (make_one, made) = bounded(3);
+        let answer = move |_: &Request| {
+            make_one.send(()).unwrap();
+            if make_one.len() == 2 { Err(Fault::ConnectionLoss) } else { Err(Fault::NoNode) }
+        };
+        let lost = Err(Fault::ConnectionLoss);
+        let expected = [Err(Fault::NoNode), lost.clone(), lost];
+        assert_eq!(make(&workers(), &unlimited(), answer), expected);
+        assert_eq!(made.len(), 2);
+    }
+
+    #[test]
+    fn with_all_workers_stuck_a_call_still_ends_in_time_and_is_never_made() {
+        let workers = workers();
+        let (release, released) = bounded::<()>(0);
+        let (begin, begun) = bounded(MOST);
+        for _ in 0..MOST {
+            let (begin, released) = (begin.clone(), released.clone());
+            let job = move || {
+                begin.send(()).unwrap();
+                let _ = released.recv();
+            };
+            assert!(workers.submit(Box::new(job)).is_ok());
+        }
+        for _ in 0..MOST {
+            begun.recv().unwrap();
+        }
+        let soon = TimeLimit::new(Deadline::after(Duration::from_millis(5)), None);
+        let (make_one, made) = bounded::<()>(1);
+        let answer = move |_: &Request| {
+            make_one.send(()).unwrap();
+            Ok(Reply::Done)
+        };
+        assert_eq!(make(&workers, &soon, answer), [Err(Fault::ConnectionLoss)]);
+        drop(release);
+        assert_eq!(make(&workers, &unlimited(), |_| Ok(Reply::Done)), [Ok(Reply::Done)]);
+        // The call is given up, and its end of the channel with it.
+        assert!(made.recv().is_err());
+    }
+
+    #[test]
+    fn a_call_that_panics_fails_and_leaves_nobody_waiting() {
+        let workers = workers();
+        let [first, second] = make(&workers, &unlimited(), |_| panic!("this one panics"));
+        assert!(matches!((first, second), (Err(Fault::System(_)), Err(Fault::System(_)))));
+        assert_eq!(make(&workers, &unlimited(), |_| Ok(Reply::Done)), [Ok(Reply::Done)]);
+    }
+}
