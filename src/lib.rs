@@ -284,7 +284,6 @@ pub mod bench_only;
 
 // What every program uses.
 pub use acl::{Acl, Permissions};
-pub use contend::changes::{Change, Changes};
 pub use contend::handover_policy::HandOver;
 pub use contend::hold::Hold;
 pub use contend::list_contenders::Contender;
@@ -317,6 +316,7 @@ pub use recipes::transaction::Transaction;
 pub use recipes::two_phase_commit::TwoPhaseCommit;
 pub use recipes::znode::Znode;
 pub use session::cancel::Cancel;
+pub use session::changes::{Change, Changes};
 pub use session::client::{Client, ClientBuilder, ClientStats, StateSubscription};
 pub use session::retry::Retry;
 pub use session::status::SessionState;

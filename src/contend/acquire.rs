@@ -5,12 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::cleanup::{CLEANUP_LIMIT, put_away};
 use super::core::{
     Acquisition, Action, ConnectionNumber, Input, Inspection, Leftovers, Listing, Made, Successor,
     Trouble, Watched,
 };
-use super::errors::{cancelled, outage_too_long, refusal};
+use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
 use super::others_ahead::OthersAhead;
@@ -19,20 +18,28 @@ use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
 use super::watched_nodes::{ToDo, WatchedNodes};
 use crate::acl::Acl;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
-use crate::session::cancel::Cancel;
+use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
-use crate::session::client_core::{ClientCore, Interrupted, Patience};
+use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Created, Enqueued, Fault, Found, Names, NodeKind};
 use crate::session::create_parents::make_parents;
-use crate::session::notify::{Subscription, Waiter};
-use crate::session::retry::Retry;
-use crate::session::session::{Session, rejected};
+use crate::session::purpose::{Purpose, cancelled};
+use crate::session::session::Session;
 use crate::session::wait::Wait;
-use crate::session::watch_loop::{GRACE, worth_asking};
 use crate::session_notice::End;
+
+const MAKE: Purpose = Purpose::to_change("create the lock node", "CREATE on its parent");
+const SYNC: Purpose = Purpose::to_read("sync", "");
+const CREATE: Purpose = Purpose::to_change("create a contender", "CREATE on the lock node");
+const LIST: Purpose = Purpose::to_read("list the contenders", "READ on the lock node");
+const READ: Purpose = Purpose::to_read("read a contender", "READ on the contender");
+const WATCH: Purpose = Purpose::to_read("watch a contender", "READ on the contender");
+const WATCH_ALL: Purpose = Purpose::to_read("watch the contenders", "READ on the lock node");
+const DELETE: Purpose = Purpose::to_change("delete a contender", "DELETE on the lock node");
+const WITHDRAW: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");
 
 /// What to contend for, and what the contender's node looks like.
 #[derive(Debug)]
@@ -53,44 +60,29 @@ pub(crate) struct Contention {
 /// How long to try.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits<'a> {
-    pub(crate) deadline: Deadline,
+    pub(crate) wait: &'a Wait,
     /// Whether to wait for other contenders.
     pub(crate) patient: bool,
-    pub(crate) cancel: Option<&'a Cancel>,
 }
 
 impl<'a> Limits<'a> {
     /// To wait for other contenders as long as this.
     pub(crate) fn patient(wait: &'a Wait) -> Limits<'a> {
-        Limits { deadline: wait.until(), patient: true, cancel: wait.cancel() }
+        Limits { wait, patient: true }
     }
-}
 
-/// Why a call ends, or begins anew.
-enum Stop {
-    GaveUp,
-    Cancelled,
-    Failed(Error),
-    /// The session has ended; the call goes on in another one.
-    SessionEnded,
+    /// To wait for the ensemble as long as this, but not for other contenders.
+    pub(crate) fn impatient(wait: &'a Wait) -> Limits<'a> {
+        Limits { wait, patient: false }
+    }
 }
 
 struct Attempt<'a> {
     contention: &'a Contention,
-    limits: Limits<'a>,
-    /// By when requests must have their answers.
-    ask_until: Deadline,
-    core: &'a Arc<ClientCore>,
+    call: &'a mut Call,
     /// The lock node, as the server knows it.
     node: String,
-    waiter: Waiter,
-    session: Option<(Arc<Session>, Subscription)>,
     watched: WatchedNodes,
-    retry: Retry,
-    /// How many requests got no answer, plus how many sessions were lost.
-    losses: u32,
-    /// Since when there has been no connection.
-    cut_off: Option<Instant>,
     /// Whether the list of children has been searched for incompatible contenders.
     looked_round: bool,
     /// Whether the wait for others has been reported.
@@ -111,20 +103,12 @@ pub(crate) struct PausedAcquisition {
 
 impl PausedAcquisition {
     /// Deletes the node, as no other call takes the place.
-    pub(crate) fn withdraw(self, limits: Limits<'_>) {
+    pub(crate) fn withdraw(self, wait: &Wait) {
         let Some(own) = self.acquisition.leftovers().own else { return };
         let path = path::join(&self.node, &own);
-        let until = Deadline::after(CLEANUP_LIMIT).earlier(limits.late());
+        let until = Deadline::after(DROP_LIMIT).earlier(wait.late());
         // The call acquires nothing, whatever becomes of the node.
-        let _ = put_away(&self.core, &self.session, path, until, None);
-    }
-}
-
-impl Limits<'_> {
-    /// By when all has to be over.
-    fn late(&self) -> Deadline {
-        let late = self.deadline.instant().and_then(|end| end.checked_add(GRACE));
-        late.map_or(Deadline::NEVER, Deadline::at)
+        let _ = self.core.reaper().put_away(&self.session, path, until, None);
     }
 }
 
@@ -160,7 +144,8 @@ pub(crate) fn acquire_after(
     others: &OthersAhead,
     begin: Instant,
 ) -> Result<Option<Hold>> {
-    let got = pursue(contention, limits, others, None, Some)?;
+    let mut call = Call::new(contention.client.core(), limits.wait).with_retry();
+    let got = pursue(contention, &mut call, limits.patient, others, None, Some)?;
     others.or_unanswered(got, begin, contention.client.core(), &contention.node)
 }
 
@@ -169,45 +154,35 @@ pub(crate) fn acquire_after(
 /// turn, it goes to `pass`, which gives it back if nobody takes it.
 pub(crate) fn pursue(
     contention: &Contention,
-    limits: Limits<'_>,
+    call: &mut Call,
+    patient: bool,
     others: &OthersAhead,
     paused: Option<Box<PausedAcquisition>>,
     pass: impl FnOnce(Box<PausedAcquisition>) -> Option<Box<PausedAcquisition>>,
 ) -> Result<Option<Hold>> {
-    let core = contention.client.core();
-    let late = limits.late();
-    let ask_until = worth_asking(limits.deadline);
-    let waiter = Waiter::new();
+    let (core, late) = (contention.client.core(), call.limit().late());
+    others.found_by(call.bell());
     let mut attempt = Attempt {
         contention,
-        limits,
-        ask_until,
-        core,
         node: core.whole(&contention.node),
-        watched: WatchedNodes::new(waiter.bell()),
-        waiter,
-        session: None,
-        retry: core.retry_policy(),
-        losses: 0,
-        cut_off: None,
+        watched: WatchedNodes::new(call.bell()),
+        call,
         looked_round: false,
         waits: false,
         others,
         listed_at: None,
     };
-    others.found_by(attempt.waiter.bell());
-    let _cancel = limits.cancel.map(|cancel| cancel.subscribe(attempt.waiter.bell()));
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
             let PausedAcquisition { session, mut acquisition, .. } = *paused;
-            acquisition.go_on(limits.patient);
-            attempt.look_after(session);
+            acquisition.go_on(patient);
+            attempt.call.use_session(session);
             (acquisition, Some(Input::Woken))
         }
         None => {
             let fresh = || Guid::from_u128(rt::random());
             let (form, rule) = (contention.form, Rule::permits(contention.form.permits));
-            (Acquisition::new(form, rule, limits.patient, fresh), None)
+            (Acquisition::new(form, rule, patient, fresh), None)
         }
     };
     let driven = catch_unwind(AssertUnwindSafe(|| attempt.drive(&mut acquisition, begin)));
@@ -215,9 +190,9 @@ pub(crate) fn pursue(
         attempt.abandon(acquisition.leftovers());
         resume_unwind(panic);
     });
-    let keeps_place =
-        matches!(driven, Ok(None) | Err(Stop::GaveUp | Stop::Cancelled)) && acquisition.has_place();
-    if let Some(session) = attempt.live_session().filter(|_| keeps_place) {
+    let keeps_place = matches!(driven, Ok(None) | Err(Stop::TimeOver | Stop::Cancelled))
+        && acquisition.has_place();
+    if let Some(session) = attempt.call.live_session().filter(|_| keeps_place) {
         let (core, node) = (Arc::clone(core), attempt.node.clone());
         attempt.watched.clear();
         match pass(Box::new(PausedAcquisition { core, node, session, acquisition })) {
@@ -227,8 +202,9 @@ pub(crate) fn pursue(
     }
     match driven {
         Ok(Some(hold)) => Ok(Some(hold)),
-        Ok(None) => attempt.withdraw(acquisition.leftovers(), late, false).map(|()| None),
-        Err(Stop::GaveUp) => attempt.withdraw(acquisition.leftovers(), late, false).map(|()| None),
+        Ok(None) | Err(Stop::TimeOver) => {
+            attempt.withdraw(acquisition.leftovers(), late, false).map(|()| None)
+        }
         Err(Stop::Cancelled) => {
             let _ = attempt.withdraw(acquisition.leftovers(), late, false);
             Err(cancelled(&contention.node))
@@ -240,7 +216,7 @@ pub(crate) fn pursue(
             Err(if error.path().is_some() { error } else { error.on(&contention.node) })
         }
         // `drive` goes on with another session.
-        Err(Stop::SessionEnded) => Ok(None),
+        Err(Stop::SessionEnded(_)) => Ok(None),
     }
 }
 
@@ -259,17 +235,11 @@ impl Attempt<'_> {
         mut event: Option<Input>,
     ) -> Result<Option<Hold>, Stop> {
         loop {
-            let (session, next) = match (self.live_session(), event.take()) {
+            let (session, next) = match (self.call.live_session(), event.take()) {
                 (Some(session), Some(event)) => (session, event),
                 _ => {
-                    if let Some((before, _)) = self.session.take() {
-                        // Each further session would end in the same way.
-                        if before.status().now().ended == Some(End::AuthFailed) {
-                            return Err(Stop::Failed(rejected(before.info().trouble)));
-                        }
-                        self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
-                    }
-                    let session = self.open_session()?;
+                    self.watched.clear();
+                    let session = self.call.open()?;
                     // No ephemeral node belongs to session 0, so none is adopted.
                     let id = if session.may_adopt() { session.id() } else { 0 };
                     (session, Input::Begin { session: id })
@@ -301,89 +271,21 @@ impl Attempt<'_> {
                     return Ok(Some(Hold::new(client, session, node, &granted, watch, noun, data)));
                 }
                 Action::Yield => return Ok(None),
+                Action::MakeParents if self.contention.must_exist => return Ok(None),
                 Action::Fail(error) => return Err(Stop::Failed(error)),
                 action => match self.perform(&session, action) {
                     Ok(done) => event = Some(done),
                     // The next turn of the loop notices it.
-                    Err(Stop::SessionEnded) => {}
+                    Err(Stop::SessionEnded(_)) => {}
                     Err(stop) => return Err(stop),
                 },
             }
         }
     }
 
-    fn live_session(&self) -> Option<Arc<Session>> {
-        let (session, _) = self.session.as_ref()?;
-        session.status().now().ended.is_none().then(|| Arc::clone(session))
-    }
-
-    fn open_session(&mut self) -> Result<Arc<Session>, Stop> {
-        self.watched.clear();
-        self.session = None;
-        let cancel = self.limits.cancel;
-        let give_up = || cancel.is_some_and(Cancel::is_cancelled);
-        // Long enough to begin opening a session, which goes on for the next call.
-        let until = worth_asking(self.patience()).earlier(self.ask_until);
-        let opened = self.core.session(&self.waiter, until, give_up, Patience::UntilDeadline);
-        match opened {
-            Ok(session) => {
-                self.look_after(Arc::clone(&session));
-                self.cut_off = None;
-                Ok(session)
-            }
-            Err(Interrupted::GaveUp) => Err(self.outage()),
-            Err(Interrupted::Failed(error)) => Err(Stop::Failed(error)),
-        }
-    }
-
-    fn look_after(&mut self, session: Arc<Session>) {
-        let subscription = session.status().subscribe(self.waiter.bell());
-        self.session = Some((session, subscription));
-    }
-
-    /// By when there has to be a connection. The end of the session does not begin a new outage.
-    fn patience(&mut self) -> Deadline {
-        let since = *self.cut_off.get_or_insert_with(rt::now);
-        let outage = self.retry.longest_outage().and_then(|longest| since.checked_add(longest));
-        outage.map_or(self.ask_until, |end| Deadline::at(end).earlier(self.ask_until))
-    }
-
-    /// Why the call ends, if there is no connection in time.
-    fn outage(&self) -> Stop {
-        match self.retry.longest_outage() {
-            Some(longest) if !self.is_cancelled() && !self.ask_until.has_passed() => {
-                Stop::Failed(outage_too_long(longest))
-            }
-            _ => self.gave_up(),
-        }
-    }
-
-    fn note_loss(&mut self, kind: ErrorKind, what: &str) -> Result<(), Stop> {
-        self.losses = self.losses.saturating_add(1);
-        if !self.retry.is_exceeded_by(self.losses) {
-            return Ok(());
-        }
-        let allowed = self.losses.saturating_sub(1);
-        let message = format!("{what}, and Retry::losses({allowed}) allows no further retry");
-        Err(Stop::Failed(Error::new(kind, message)))
-    }
-
-    fn gave_up(&self) -> Stop {
-        if self.is_cancelled() { Stop::Cancelled } else { Stop::GaveUp }
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.limits.cancel.is_some_and(Cancel::is_cancelled)
-    }
-
-    fn check(&self, until: Deadline) -> Result<(), Stop> {
-        if self.is_cancelled() || until.has_passed() { Err(self.gave_up()) } else { Ok(()) }
-    }
-
     fn perform(&mut self, session: &Arc<Session>, action: Action) -> Result<Input, Stop> {
         Ok(match action {
             Action::Create { prefix } => Input::Created(self.create(session, prefix)?),
-            Action::MakeParents if self.contention.must_exist => return Err(Stop::GaveUp),
             Action::MakeParents => {
                 let acl = &self.contention.acl;
                 let kind = match self.contention.form.naming {
@@ -392,18 +294,18 @@ impl Attempt<'_> {
                 };
                 let made =
                     self.ask(session, |session, node| make_parents(session, node, kind, acl))?;
-                Input::ParentsMade(self.sort(made, "create the lock node", "CREATE on its parent"))
+                Input::ParentsMade(self.sort(made, MAKE))
             }
             Action::Sync => {
                 let (synced, on) = self.ask_on(session, |session, _| session.sync())?;
-                Input::Synced(self.sort(synced, "sync", "").map(|()| on))
+                Input::Synced(self.sort(synced, SYNC).map(|()| on))
             }
             Action::List => {
                 let leaving = session.leaving(&self.node);
                 self.listed_at = Some(self.others.listing());
                 let (children, on) =
                     self.ask_on(session, |session, node| session.names(node, false))?;
-                let children = self.sort(children, "list the contenders", "READ on the lock node");
+                let children = self.sort(children, LIST);
                 if let Ok(Some(children)) = &children {
                     self.look_round(children);
                 }
@@ -418,7 +320,7 @@ impl Attempt<'_> {
             Action::Inspect { name } => {
                 let path = path::join(&self.node, &name);
                 let read = self.ask(session, |session, _| session.read(&path, false))?;
-                let read = self.sort(read, "read a contender", "READ on the contender");
+                let read = self.sort(read, READ);
                 Input::Inspected(read.map(|read| {
                     read.map(|(_, stat)| Inspection {
                         owner: stat.ephemeral_owner,
@@ -430,7 +332,7 @@ impl Attempt<'_> {
             Action::Delete { name } => {
                 let path = path::join(&self.node, &name);
                 let deleted = self.ask(session, |session, _| session.delete(&path))?;
-                Input::Deleted(self.sort(deleted, "delete a contender", "DELETE on the lock node"))
+                Input::Deleted(self.sort(deleted, DELETE))
             }
             Action::Wait => self.wait(session)?,
             Action::Hold(_) | Action::Yield | Action::Fail(_) => Input::Woken,
@@ -440,7 +342,7 @@ impl Attempt<'_> {
     fn look_round(&mut self, children: &Names) {
         if !std::mem::replace(&mut self.looked_round, true) {
             let form = self.contention.form;
-            self.core.warn_once(&self.node, || interop_warning::warning(form, children));
+            self.call.core().warn_once(&self.node, || interop_warning::warning(form, children));
         }
     }
 
@@ -451,7 +353,7 @@ impl Attempt<'_> {
     ) -> Result<Result<Made, Trouble>, Stop> {
         let path = path::join(&self.node, &prefix);
         let Contention { data, acl, .. } = self.contention;
-        let (reaper, of_session) = (self.core.reaper().clone(), Arc::downgrade(session));
+        let (reaper, of_session) = (self.call.core().reaper().clone(), Arc::downgrade(session));
         let node = self.node.clone();
         let late = move |answer: Answer<Created>| match (of_session.upgrade(), answer) {
             // Noted as leaving as soon as it is known, so that no other call of ours waits for it.
@@ -462,14 +364,14 @@ impl Attempt<'_> {
             }
             _ => {}
         };
-        self.until_usable(session)?;
+        self.call.until_served(session)?;
         let leaving = session.leaving(&self.node);
         let before = session.status().now().connection;
         self.listed_at = Some(self.others.listing());
         let entered =
             self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)))?;
         let after = session.status().now().connection;
-        let entered = self.sort(entered, "create a contender", "CREATE on the lock node");
+        let entered = self.sort(entered, CREATE);
         Ok(entered.map(|Enqueued { made, siblings }| {
             // Like any list, it counts only on the connection that it was requested on.
             let siblings = siblings.filter(|_| before == after);
@@ -493,30 +395,7 @@ impl Attempt<'_> {
     /// Waits until the session is trusted or has ended: a process that was stopped may come here
     /// after its lease has run out and before that was noticed.
     fn until_trusted(&self, session: &Session) -> Result<(), Stop> {
-        while !session.is_trusted() && session.status().now().ended.is_none() {
-            self.check(self.ask_until)?;
-            self.waiter.wait(self.ask_until);
-        }
-        Ok(())
-    }
-
-    fn until_usable(&mut self, session: &Session) -> Result<(), Stop> {
-        loop {
-            self.check(self.ask_until)?;
-            let phase = session.status().now();
-            if phase.ended.is_some() {
-                return Err(Stop::SessionEnded);
-            }
-            if phase.attached {
-                self.cut_off = None;
-                return Ok(());
-            }
-            let until = self.patience();
-            if until.has_passed() {
-                return Err(self.outage());
-            }
-            self.waiter.wait(until);
-        }
+        self.call.wait_for(|| session.is_trusted() || session.status().now().ended.is_some())
     }
 
     /// Asks about the lock node.
@@ -525,15 +404,9 @@ impl Attempt<'_> {
         session: &Session,
         question: impl FnOnce(&Session, &str) -> Answer<T>,
     ) -> Result<Answer<T>, Stop> {
-        self.until_usable(session)?;
-        let question = |session: &Session| question(session, &self.node);
-        let answer = session.ask(self.ask_until, self.limits.cancel, question);
-        match answer.ok_or_else(|| self.gave_up())? {
-            Err(Fault::SessionEnded) => Err(Stop::SessionEnded),
-            Err(Fault::ConnectionLoss) => {
-                self.note_loss(ErrorKind::Connect, "a request got no answer")?;
-                Ok(Err(Fault::ConnectionLoss))
-            }
+        self.call.until_served(session)?;
+        match self.call.ask_in(session, |session| question(session, &self.node))? {
+            Err(Fault::SessionEnded) => Err(Stop::SessionEnded(End::Expired)),
             answer => Ok(answer),
         }
     }
@@ -544,7 +417,7 @@ impl Attempt<'_> {
         session: &Session,
         question: impl FnOnce(&Session, &str) -> Answer<T>,
     ) -> Result<(Answer<T>, ConnectionNumber), Stop> {
-        self.until_usable(session)?;
+        self.call.until_served(session)?;
         let before = session.status().now().connection;
         let answer = self.ask(session, question)?;
         let after = session.status().now().connection;
@@ -554,11 +427,11 @@ impl Attempt<'_> {
 
     /// Sorts faults into those that retrying may resolve, and errors that say what was tried and
     /// what it needs.
-    fn sort<T>(&self, answer: Answer<T>, tried: &str, needs: &str) -> Result<T, Trouble> {
+    fn sort<T>(&self, answer: Answer<T>, purpose: Purpose) -> Result<T, Trouble> {
         answer.map_err(|fault| match fault {
             Fault::ConnectionLoss => Trouble::Unanswered,
             Fault::NoNode => Trouble::NoNode,
-            fault => Trouble::Refused(refusal(&fault, tried, needs, &self.contention.node)),
+            fault => Trouble::Refused(purpose.refused(&fault, &self.contention.node)),
         })
     }
 
@@ -600,7 +473,7 @@ impl Attempt<'_> {
                     is_hidden = true;
                     None
                 }
-                read => match self.sort(read, "watch a contender", "READ on the contender") {
+                read => match self.sort(read, WATCH) {
                     Ok(found) => Some(found.is_some()),
                     Err(why) => {
                         trouble = Some(why);
@@ -640,7 +513,7 @@ impl Attempt<'_> {
         self.watched.subscribe(session.watches(), CHILDREN, &self.node);
         self.listed_at = Some(self.others.listing());
         let (children, on) = self.ask_on(session, |session, node| session.names(node, true))?;
-        let children = self.sort(children, "watch the contenders", "READ on the lock node");
+        let children = self.sort(children, WATCH_ALL);
         if !matches!(&children, Ok(Some(_))) || on.0 != self.watched.on() {
             self.watched.clear();
         }
@@ -656,7 +529,7 @@ impl Attempt<'_> {
     /// Reports, once, that the call waits for others.
     fn report_waiting(&mut self, acquisition: &Acquisition) {
         if !std::mem::replace(&mut self.waits, true) {
-            self.core.report(|| {
+            self.call.core().report(|| {
                 let lock = self.contention.node.clone();
                 let (ahead, first) = acquisition.ahead();
                 let holder = first.map(|first| path::join(&lock, &first));
@@ -672,7 +545,7 @@ impl Attempt<'_> {
         loop {
             let phase = session.status().now();
             if phase.ended.is_some() {
-                return Err(Stop::SessionEnded);
+                return Ok(Input::Woken);
             }
             match self.watched.to_do(phase.connection) {
                 _ if phase.review() != review || self.others.is_wanted() => {
@@ -682,19 +555,14 @@ impl Attempt<'_> {
                 ToDo::Look => return Ok(Input::Woken),
                 ToDo::Succeed => return Ok(Input::Succeeded),
             }
-            self.check(self.limits.deadline)?;
-            if !phase.attached && self.retry.longest_outage().is_some() {
-                self.until_usable(session)?;
-            } else {
-                self.waiter.wait(self.limits.deadline);
-            }
+            self.call.wait_if(phase.attached)?;
         }
     }
 
     /// Has the nodes that the call leaves behind deleted in the background.
     fn abandon(&self, left: Leftovers) {
-        let Some(session) = self.live_session() else { return };
-        let reaper = self.core.reaper();
+        let Some(session) = self.call.live_session() else { return };
+        let reaper = self.call.core().reaper();
         reaper.sweep(&session, self.node.clone(), left.doubtful);
         if let Some(own) = left.own {
             reaper.delete(&session, path::join(&self.node, &own));
@@ -705,18 +573,15 @@ impl Attempt<'_> {
     /// background. An error means that the server has refused a deletion.
     fn withdraw(&mut self, left: Leftovers, late: Deadline, reset: bool) -> Result<()> {
         self.watched.clear();
-        let Some(session) = self.live_session() else { return Ok(()) };
-        self.core.reaper().sweep(&session, self.node.clone(), left.doubtful);
+        let Some(session) = self.call.live_session() else { return Ok(()) };
+        let reaper = self.call.core().reaper();
+        reaper.sweep(&session, self.node.clone(), left.doubtful);
         let Some(own) = left.own else { return Ok(()) };
         let path = path::join(&self.node, &own);
-        let until = Deadline::after(CLEANUP_LIMIT).earlier(late);
-        let node = reset.then(|| self.node.clone());
-        match put_away(self.core, &session, path, until, node) {
+        let until = Deadline::after(DROP_LIMIT).earlier(late);
+        match reaper.put_away(&session, path, until, reset.then_some(&self.node)) {
             Ok(()) | Err(Fault::ConnectionLoss) => Ok(()),
-            Err(fault) => {
-                let needs = "DELETE on the lock node";
-                Err(refusal(&fault, "delete the contender", needs, &self.contention.node))
-            }
+            Err(fault) => Err(WITHDRAW.refused(&fault, &self.contention.node)),
         }
     }
 }

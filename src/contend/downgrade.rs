@@ -4,7 +4,6 @@
 //! Curator does the same: the reader's node is ephemeral, but not sequential, and carries the
 //! writer's number. A contender that waits behind the writer sees one of the two at any time.
 
-use super::ask_until_answered::Purpose;
 use super::hold::Hold;
 use super::ticket::{Form, Guid, Ticket};
 use crate::acl::Acl;
@@ -13,6 +12,7 @@ use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt;
 use crate::session::connection::{Fault, NodeKind};
+use crate::session::purpose::Purpose;
 use crate::session::wait::Wait;
 
 const CREATE: Purpose = Purpose::to_change("create the reader's node", "CREATE on the lock node");

@@ -6,14 +6,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::ask_until_answered::Purpose;
 use super::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
-use crate::rt::Deadline;
+use crate::session::call::Stop;
 use crate::session::connection::{Fault, Step, Transacted};
-use crate::session::notify::Waiter;
-use crate::session::status::Usable;
+use crate::session::purpose::Purpose;
 
 pub(crate) const COMMIT: Purpose =
     Purpose::to_change("commit the transaction", "other permissions on the nodes of its steps");
@@ -36,31 +34,27 @@ impl Hold {
             return Err(no_transactions(self.path()));
         }
         let core = self.client().core();
-        let until = Deadline::after(core.connect_timeout());
-        let waiter = Waiter::new();
-        let subscription = node.session.status().subscribe(waiter.bell());
-        match node.session.status().until_usable(&waiter, until, || false) {
-            Usable::Now => {}
-            Usable::Never(end) => {
+        let mut call = self.call(&core.connect_timeout().into());
+        let session = call.session().map_err(|stop| match stop {
+            Stop::SessionEnded(end) => {
                 node.watchdog.lose(end.into());
-                return Err(self.lost_error(end.into()));
+                self.lost_error(end.into())
             }
-            Usable::NotInTime => return Err(COMMIT.unanswered(core, false, self.path())),
-        }
-        drop(subscription);
+            stop => COMMIT.stopped(stop, &call, self.path()),
+        })?;
         self.check()?;
         let fence = Step::Check { path: node.watchdog.node.clone(), version: None };
         let steps: Vec<Step> = [fence].into_iter().chain(steps.iter().cloned()).collect();
         node.unanswered.fetch_add(1, Ordering::SeqCst);
-        let transacted = match node.session.ask(until, None, |session| session.commit(&steps)) {
-            Some(Ok(transacted)) => transacted,
+        let transacted = match call.ask_in(&session, |session| session.commit(&steps)) {
+            Ok(Ok(transacted)) => transacted,
             // It stays in doubt, so `unanswered` still counts it.
-            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) | None => {
+            Ok(Err(Fault::ConnectionLoss | Fault::SessionEnded)) | Err(_) => {
                 let message = "the connection was lost before the reply came: the transaction may \
                                have been committed";
                 return Err(Error::new(ErrorKind::ConnectionLoss, message).on(self.path()));
             }
-            Some(Err(fault)) => {
+            Ok(Err(fault)) => {
                 node.unanswered.fetch_sub(1, Ordering::SeqCst);
                 return Err(COMMIT.refused(&fault, self.path()));
             }

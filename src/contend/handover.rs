@@ -13,7 +13,6 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
-use super::errors::{cancelled, outage_too_long};
 use super::handover_policy::{HandOver, Policy};
 use super::held_node::{HeldNode, Passed, Sharing};
 use super::hold::Hold;
@@ -24,13 +23,13 @@ use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::cancel::Cancel;
+use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
-use crate::session::notify::Waiter;
+use crate::session::purpose::cancelled;
 use crate::session::session::ended;
 use crate::session::status::SessionState;
-use crate::session::watch_loop::GRACE;
+use crate::session::wait::GRACE;
 use crate::session_notice::End;
 
 /// What must be equal for a node to be shared.
@@ -81,7 +80,8 @@ impl Sharer {
         contention: impl Fn() -> Contention,
     ) -> Result<Option<Hold>> {
         let begin = rt::now();
-        let got = self.find(client, limits, begin, &contention)?;
+        let mut call = Call::new(client.core(), limits.wait).with_retry();
+        let got = self.find(client, &mut call, limits.patient, begin, &contention)?;
         if got.is_none() {
             let holder = self.node.state.lock().holder();
             self.note_if_held(holder.as_ref());
@@ -92,12 +92,13 @@ impl Sharer {
     fn find(
         self: &Arc<Self>,
         client: &Client,
-        limits: Limits<'_>,
+        call: &mut Call,
+        patient: bool,
         begin: Instant,
         contention: &impl Fn() -> Contention,
     ) -> Result<Option<Hold>> {
         loop {
-            if limits.cancel.is_some_and(Cancel::is_cancelled) {
+            if call.is_cancelled() {
                 return Err(cancelled(&self.key.node));
             }
             let mut state = self.node.state.lock();
@@ -113,13 +114,13 @@ impl Sharer {
                     drop(state);
                     let baton = Baton(Some(Arc::clone(&self.node)));
                     held_node.release_soon();
-                    return self.lead(baton, &contention(), limits, None);
+                    return self.lead(baton, &contention(), call, patient, None);
                 }
                 phase @ (NodePhase::Sought | NodePhase::Held(..)) => {
                     state.phase = phase;
                     if self.node.policy.hand_over == HandOver::Off {
                         drop(state);
-                        return self.acquire_apart(&contention(), limits, begin);
+                        return self.acquire_apart(&contention(), call, patient, begin);
                     }
                     if client.core().is_closed() {
                         return Err(ended(End::Closed).on(&self.key.node));
@@ -127,19 +128,18 @@ impl Sharer {
                     let holder = state.holder();
                     let is_held = self.note_if_held(holder.as_ref());
                     // That another thread waits for the lock says nothing of who holds it.
-                    if !limits.patient || !is_held && has_no_time_to_queue(limits) {
+                    if !patient || !is_held && has_no_time_to_queue(call.until()) {
                         drop(state);
                         if is_held {
                             return Ok(None);
                         }
-                        return self.acquire_apart(&contention(), limits, begin);
+                        return self.acquire_apart(&contention(), call, patient, begin);
                     }
-                    let waiter = Waiter::new();
-                    let queued = state.enqueue(waiter.bell());
+                    let queued = state.enqueue(call.bell());
                     let watch = state.others_matter();
                     drop(state);
                     drop(holder);
-                    if !limits.deadline.is_never() && !is_held {
+                    if !call.until().is_never() && !is_held {
                         self.node.others.look_again();
                     }
                     if let Some(held_node) = watch {
@@ -147,9 +147,9 @@ impl Sharer {
                     }
                     let lock = self.key.node.clone();
                     client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None });
-                    match self.wait(&waiter, &queued, client, limits, contention)? {
+                    match self.wait(&queued, client, call, contention)? {
                         // It was lost while it was handed over.
-                        Some(hold) if !hold.is_held() && !limits.deadline.has_passed() => continue,
+                        Some(hold) if !hold.is_held() && !call.until().has_passed() => continue,
                         Some(hold) if !hold.is_held() => return Ok(None),
                         waited => return Ok(waited),
                     }
@@ -157,7 +157,7 @@ impl Sharer {
             }
             drop(state);
             let baton = Baton(Some(Arc::clone(&self.node)));
-            return self.lead(baton, &contention(), limits, None);
+            return self.lead(baton, &contention(), call, patient, None);
         }
     }
 
@@ -165,10 +165,11 @@ impl Sharer {
     fn acquire_apart(
         &self,
         contention: &Contention,
-        limits: Limits<'_>,
+        call: &Call,
+        patient: bool,
         begin: Instant,
     ) -> Result<Option<Hold>> {
-        let got = acquire(contention, limits)?;
+        let got = acquire(contention, Limits { wait: call.limit(), patient })?;
         if got.is_none() {
             self.node.others.note(begin);
         }
@@ -186,23 +187,22 @@ impl Sharer {
 
     fn wait(
         self: &Arc<Self>,
-        waiter: &Waiter,
         queued: &Arc<WaitingThread>,
         client: &Client,
-        limits: Limits<'_>,
+        call: &mut Call,
         contention: &impl Fn() -> Contention,
     ) -> Result<Option<Hold>> {
         let baton = || Baton(Some(Arc::clone(&self.node)));
-        match self.wait_for_offer(waiter, queued, client, limits) {
+        match self.wait_for_offer(queued, client, call) {
             Ok(Some(Offer::Hold(hold))) => Ok(Some(hold)),
-            Ok(Some(Offer::Lead(paused))) => self.lead(baton(), &contention(), limits, paused),
+            Ok(Some(Offer::Lead(paused))) => self.lead(baton(), &contention(), call, true, paused),
             Ok(Some(Offer::Failed(error))) => Err(error),
             // An offer at the last moment is not lost: it is taken, or goes to the next thread.
             given_up => match self.node.leave_queue(queued) {
                 Some(Offer::Hold(hold)) if given_up.is_ok() => Ok(Some(hold)),
                 Some(Offer::Lead(paused)) => {
                     if let Some(paused) = baton().pass(paused) {
-                        paused.withdraw(limits);
+                        paused.withdraw(call.limit());
                     }
                     given_up.map(|_| None)
                 }
@@ -214,44 +214,25 @@ impl Sharer {
     /// Waits for an offer; `None` at the deadline.
     fn wait_for_offer(
         &self,
-        waiter: &Waiter,
         queued: &WaitingThread,
         client: &Client,
-        limits: Limits<'_>,
+        call: &mut Call,
     ) -> Result<Option<Offer>> {
-        let _cancel = limits.cancel.map(|cancel| cancel.subscribe(waiter.bell()));
         let core = client.core();
-        let longest_outage = core.retry_policy().longest_outage();
-        let _changes = core.changes().subscribe(waiter.bell());
-        let mut cut_off = None;
+        let _changes = core.changes().subscribe(call.bell());
         loop {
             if let Some(offer) = queued.offer.lock().take() {
                 return Ok(Some(offer));
             }
-            if limits.cancel.is_some_and(Cancel::is_cancelled) {
-                return Err(cancelled(&self.key.node));
-            }
-            if core.is_closed() {
+            if core.is_closed() && !call.is_cancelled() {
                 return Err(ended(End::Closed).on(&self.key.node));
             }
-            if limits.deadline.has_passed() {
-                return Ok(None);
+            match call.wait_if(client.state() == SessionState::Connected) {
+                Ok(()) => {}
+                Err(Stop::TimeOver) => return Ok(None),
+                Err(Stop::Failed(error)) => return Err(error.on(&self.key.node)),
+                Err(_) => return Err(cancelled(&self.key.node)),
             }
-            let mut until = limits.deadline;
-            if let Some(longest) = longest_outage {
-                match client.state() {
-                    SessionState::Connected => cut_off = None,
-                    _ => drop(cut_off.get_or_insert_with(rt::now)),
-                }
-                let end = cut_off.and_then(|since: Instant| since.checked_add(longest));
-                if let Some(end) = end.map(Deadline::at) {
-                    if end.has_passed() {
-                        return Err(outage_too_long(longest).on(&self.key.node));
-                    }
-                    until = until.earlier(end);
-                }
-            }
-            waiter.wait(until);
         }
     }
 
@@ -260,7 +241,8 @@ impl Sharer {
         self: &Arc<Self>,
         baton: Baton,
         contention: &Contention,
-        limits: Limits<'_>,
+        call: &mut Call,
+        patient: bool,
         paused: Option<Box<PausedAcquisition>>,
     ) -> Result<Option<Hold>> {
         let mut baton = Some(baton);
@@ -269,7 +251,7 @@ impl Sharer {
             Some(baton) => baton.pass(Some(paused)),
             None => Some(paused),
         };
-        let pursued = pursue(contention, limits, &self.node.others, paused, pass);
+        let pursued = pursue(contention, call, patient, &self.node.others, paused, pass);
         let Some(baton) = baton else { return pursued };
         match pursued {
             Ok(Some(hold)) => Ok(Some(self.adopt(baton, hold))),
@@ -329,9 +311,9 @@ fn is_everybodys(error: &Error) -> bool {
 }
 
 /// Whether there is too little time for the thread that contends to look for another one.
-fn has_no_time_to_queue(limits: Limits<'_>) -> bool {
+fn has_no_time_to_queue(until: Deadline) -> bool {
     let soon = rt::now() + GRACE * 2;
-    limits.deadline.instant().is_some_and(|end| end <= soon)
+    until.instant().is_some_and(|end| end <= soon)
 }
 
 impl Sharing for Sharer {

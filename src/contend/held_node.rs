@@ -10,7 +10,7 @@ use crate::loss_reason::LossReason;
 use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
-use crate::session::connection::{Fault, Stat};
+use crate::session::connection::{Answer, Fault, Stat};
 use crate::session::notify::Subscription;
 use crate::session::session::Session;
 
@@ -148,13 +148,19 @@ impl HeldNode {
         self.session.leaves(&self.watchdog.node);
     }
 
+    pub(super) fn delete_in(&self, session: &Session) -> Answer<()> {
+        match self.watchdog.named {
+            None => session.delete(&self.watchdog.node),
+            Some(czxid) => session.delete_named(&self.watchdog.node, czxid),
+        }
+    }
+
     pub(super) fn delete_by(&self, until: Deadline) {
-        let Some(czxid) = self.watchdog.named else {
+        if self.watchdog.named.is_none() {
             return self.core.reaper().let_go(&self.session, &self.watchdog.node, until);
-        };
-        let delete = |session: &Session| session.delete_named(&self.watchdog.node, czxid);
+        }
         let deleted = match self.session.status().now().is_usable() {
-            true => self.session.ask(until, None, delete),
+            true => self.session.ask(until, None, |session| self.delete_in(session)),
             false => None,
         };
         if !matches!(deleted, Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))) {

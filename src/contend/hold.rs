@@ -7,9 +7,7 @@ use std::{fmt, mem};
 
 use uuid::Uuid;
 
-use super::ask_until_answered::Purpose;
 use super::core::GrantedNode;
-use super::errors::cancelled;
 use super::held_node::{DROP_LIMIT, HeldNode, NextInLine, Passed, Sharing};
 use super::lost::Lost;
 use super::ticket::Ticket;
@@ -21,13 +19,12 @@ use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
+use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
-use crate::session::notify::{Subscription, Waiter};
+use crate::session::purpose::{Purpose, cancelled};
 use crate::session::session::{Session, ended};
-use crate::session::status::Usable;
 use crate::session::wait::Wait;
-use crate::session_notice::End;
 
 const CONFIRM: Purpose = Purpose::to_read("confirm what is held", "READ on the node");
 const DELETE: Purpose = Purpose::to_change("delete the contender", "DELETE on the lock node");
@@ -252,33 +249,28 @@ impl Hold {
     /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled: it may be held or not.
     /// Otherwise as [`ensure_held`](Self::ensure_held).
     pub fn ensure_held_within(&self, wait: impl Into<Wait>) -> Result<()> {
-        let (wait, held_node) = (wait.into(), &self.held_node);
+        let held_node = &self.held_node;
         // In a forked process, before any lock is taken.
         self.check()?;
-        let waiter = self.waiter(&wait);
+        let mut call = self.call(&wait.into());
         loop {
-            self.check()?;
-            match self.until_usable(&waiter.0, &wait) {
-                Usable::Now => {}
-                Usable::NotInTime => return Err(self.not_in_time(&wait, CONFIRM, false)),
-                Usable::Never(end) => {
-                    held_node.watchdog.lose(end.into());
-                    return Err(self.lost_error(end.into()));
-                }
-            }
-            self.check()?;
             let confirm = |session: &Session| session.confirm(&held_node.watchdog.node);
-            match held_node.session.ask(wait.until(), wait.cancel(), confirm) {
-                Some(Ok(Some(stat))) if held_node.is_own(&stat) => return self.check(),
-                Some(Ok(_)) => {
+            match call.ask(confirm) {
+                Ok(Ok(Some(stat))) if held_node.is_own(&stat) => return self.check(),
+                Ok(Ok(_)) => {
                     held_node.watchdog.lose(LossReason::NodeDeleted);
                     return Err(self.lost_error(LossReason::NodeDeleted));
                 }
                 // The node is there, and no other client makes one of this name.
-                Some(Err(Fault::NoAuth)) if self.has_guid() => return self.check(),
-                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
-                Some(Err(fault)) => return Err(CONFIRM.refused(&fault, self.path())),
-                None => return Err(self.not_in_time(&wait, CONFIRM, true)),
+                Ok(Err(Fault::NoAuth)) if self.has_guid() => return self.check(),
+                // The lease may have run out meanwhile.
+                Ok(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => self.check()?,
+                Ok(Err(fault)) => return Err(CONFIRM.refused(&fault, self.path())),
+                Err(Stop::SessionEnded(end)) => {
+                    held_node.watchdog.lose(end.into());
+                    return Err(self.lost_error(end.into()));
+                }
+                Err(stop) => return Err(CONFIRM.stopped(stop, &call, self.path())),
             }
         }
     }
@@ -390,34 +382,25 @@ impl Hold {
     /// not deleted in time.
     fn delete(&self, wait: &Wait) -> Result<bool> {
         let held_node = &self.held_node;
-        let waiter = self.waiter(wait);
-        let mut unanswered = false;
-        loop {
-            match self.until_usable(&waiter.0, wait) {
-                Usable::Now => {}
-                Usable::NotInTime => break,
-                Usable::Never(end) => return Err(ended(end).on(self.path())),
+        let mut call = self.call(wait);
+        match call.insist(|session| held_node.delete_in(session)) {
+            Ok(Ok(())) => Ok(true),
+            // An earlier attempt of ours took effect.
+            Ok(Err(Fault::NoNode)) if call.has_lost_answers() => Ok(true),
+            Ok(Err(Fault::NoNode)) => Err(self.lost_error(LossReason::NodeDeleted)),
+            Ok(Err(fault)) => {
+                held_node.insist();
+                Err(DELETE.refused(&fault, self.path()))
             }
-            let node = &held_node.watchdog.node;
-            let delete = |session: &Session| match held_node.watchdog.named {
-                None => session.delete(node),
-                Some(czxid) => session.delete_named(node, czxid),
-            };
-            match held_node.session.ask(wait.until(), wait.cancel(), delete) {
-                Some(Ok(())) => return Ok(true),
-                // An earlier attempt of ours took effect.
-                Some(Err(Fault::NoNode)) if unanswered => return Ok(true),
-                Some(Err(Fault::NoNode)) => return Err(self.lost_error(LossReason::NodeDeleted)),
-                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => unanswered = true,
-                Some(Err(fault)) => {
-                    held_node.insist();
-                    return Err(DELETE.refused(&fault, self.path()));
+            Err(Stop::SessionEnded(end)) => Err(ended(end).on(self.path())),
+            Err(stop) => {
+                held_node.delete_later();
+                match stop {
+                    Stop::Cancelled => Err(cancelled(self.path())),
+                    _ => Ok(false),
                 }
-                None => break,
             }
         }
-        held_node.delete_later();
-        if wait.is_cancelled() { Err(cancelled(self.path())) } else { Ok(false) }
     }
 
     /// Repeats a request over lost connections until it is answered. An error means that there was
@@ -426,48 +409,26 @@ impl Hold {
         &self,
         wait: &Wait,
         purpose: Purpose,
-        mut question: impl FnMut(&Session) -> Answer<T>,
+        question: impl FnMut(&Session) -> Answer<T>,
     ) -> Result<Answer<T>> {
         self.held_node.core.check_process()?;
-        let session = &self.held_node.session;
-        let waiter = self.waiter(wait);
-        let mut unanswered = false;
-        loop {
-            match self.until_usable(&waiter.0, wait) {
-                Usable::Now => {}
-                Usable::NotInTime => return Err(self.not_in_time(wait, purpose, unanswered)),
-                Usable::Never(end) => {
-                    let lost = self.lost_error(end.into());
-                    return Err(purpose.in_doubt_if(unanswered, lost));
-                }
+        let mut call = self.call(wait);
+        call.insist(question).map_err(|stop| match stop {
+            Stop::SessionEnded(end) => {
+                purpose.in_doubt_if(call.is_unanswered(), self.lost_error(end.into()))
             }
-            match session.ask(wait.until(), wait.cancel(), &mut question) {
-                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => unanswered = true,
-                Some(answer) => return Ok(answer),
-                None => return Err(self.not_in_time(wait, purpose, true)),
-            }
-        }
+            stop => purpose.stopped(stop, &call, self.path()),
+        })
+    }
+
+    /// A call in the session of the node.
+    pub(super) fn call(&self, wait: &Wait) -> Call {
+        Call::in_session(&self.held_node.core, &self.held_node.session, wait)
     }
 
     /// A path as the server knows it.
     pub(crate) fn whole(&self, path: &str) -> String {
         self.held_node.core.whole(path)
-    }
-
-    /// The error of a call that had no answer in time, after a request or without any.
-    fn not_in_time(&self, wait: &Wait, purpose: Purpose, was_asked: bool) -> Error {
-        if wait.is_cancelled() {
-            return purpose.in_doubt_if(was_asked, cancelled(self.path()));
-        }
-        purpose.unanswered(&self.held_node.core, was_asked, self.path())
-    }
-
-    /// Woken by a change of the session, and by the end of the wait.
-    fn waiter(&self, wait: &Wait) -> (Waiter, Subscription, Option<Subscription>) {
-        let waiter = Waiter::new();
-        let session = self.held_node.session.status().subscribe(waiter.bell());
-        let cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
-        (waiter, session, cancel)
     }
 
     /// Ends the hold and leaves the node's deletion to the caller; `None` if another thread has the
@@ -495,14 +456,6 @@ impl Hold {
     pub(crate) fn discard(&self, path: &str) {
         let core = &self.held_node.core;
         core.reaper().delete(&self.held_node.session, core.whole(path));
-    }
-
-    fn until_usable(&self, waiter: &Waiter, wait: &Wait) -> Usable {
-        if self.held_node.core.is_elsewhere() {
-            return Usable::Never(End::Closed);
-        }
-        let session = self.held_node.session.status();
-        session.until_usable(waiter, wait.until(), || wait.is_cancelled())
     }
 
     /// Reports that a call which began then has acquired it, and later its release; for a program

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::ask_until_answered::{Purpose, ask};
 use super::revoke::is_request;
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
@@ -11,6 +10,7 @@ use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, Found, Names, Stat};
+use crate::session::purpose::Purpose;
 use crate::session::session::Session;
 use crate::session_id::SessionId;
 
@@ -168,7 +168,7 @@ pub(crate) fn created_at(stat: &Stat) -> Option<SystemTime> {
 pub(crate) fn contenders(client: &Client, node: &str, synced: bool) -> Result<Vec<Contender>> {
     let whole = client.core().whole(node);
     let purpose = Purpose::to_read("list the contenders", "READ on the lock node");
-    ask(client, node, purpose, |session| {
+    purpose.ask(client.core(), node, |session| {
         catch_up(session, synced)?;
         list(session, &whole, node)
     })
@@ -209,7 +209,7 @@ fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Co
 pub(crate) fn first(client: &Client, node: &str, synced: bool) -> Result<Option<Contender>> {
     let whole = client.core().whole(node);
     let purpose = Purpose::to_read("look for the first contender", "READ on the lock node");
-    ask(client, node, purpose, |session| {
+    purpose.ask(client.core(), node, |session| {
         catch_up(session, synced)?;
         look_for_first(session, &whole, node)
     })

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::ask_until_answered::{Purpose, ask};
 use super::list_contenders::Contender;
 use super::rule::{holds, in_grant_order};
 use super::ticket::{ContenderKind, Ticket};
@@ -10,6 +9,7 @@ use crate::error::Result;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault, Names};
+use crate::session::purpose::Purpose;
 use crate::session::session::Session;
 
 /// At most so many nodes are asked for their children.
@@ -165,7 +165,7 @@ fn list_locks(
 ) -> Result<Option<LockList>> {
     path::check_absolute(base)?;
     let core = client.core();
-    ask(client, base, LIST, |session| {
+    LIST.ask(client.core(), base, |session| {
         let Some(children) = session.names(&core.whole(base), false)? else { return Ok(None) };
         let mut walk = Walk::default();
         walk.note_children(base, &children);

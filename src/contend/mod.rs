@@ -13,12 +13,8 @@
 //!   [`ask_until_answered`]; [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
-pub(crate) mod ask_until_answered;
-pub(crate) mod changes;
-mod cleanup;
 pub(crate) mod core;
 pub(crate) mod downgrade;
-pub(crate) mod errors;
 pub(crate) mod fenced_commit;
 pub(crate) mod handover;
 pub(crate) mod handover_policy;

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::errors::unanswered;
 use crate::error::Result;
 use crate::rt::{self, Mutex};
 use crate::session::client_core::ClientCore;
 use crate::session::notify::Signal;
+use crate::session::purpose::unanswered;
 
 /// Whether others are ahead, as lists have shown: evidence for each call that waits for this
 /// acquisition, if the list was asked for after the call had begun.

@@ -3,7 +3,6 @@
 //! A request replaces the data of the contender's node by Curator's `__REVOKE__`, or by the
 //! `unlock` of ZooKeeper's "Recipes and Solutions". A holder watches its own node.
 
-use super::ask_until_answered::{Purpose, ask};
 use super::rule::{holds, in_grant_order};
 use super::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
@@ -11,6 +10,7 @@ use crate::logging;
 use crate::path;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
+use crate::session::purpose::Purpose;
 use crate::session::session::Session;
 
 const OF_CURATOR: &[u8] = b"__REVOKE__";
@@ -27,7 +27,7 @@ pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
         "ask the holders to release the lock",
         "READ on the lock node and WRITE on the contenders",
     );
-    ask(client, node, purpose, |session| {
+    purpose.ask(client.core(), node, |session| {
         let children = session.names(&whole, false)?.unwrap_or_default();
         let mut asked = 0;
         for ticket in in_grant_order(&children) {
@@ -47,7 +47,7 @@ pub(crate) fn ask_contender(client: &Client, node: &str, contender: &str) -> Res
     let path = client.core().whole(contender);
     let needs = "WRITE on the contender";
     let purpose = Purpose::to_change("ask a contender to release the lock", needs);
-    ask(client, contender, purpose, |session| write(session, &path))
+    purpose.ask(client.core(), contender, |session| write(session, &path))
 }
 
 fn write(session: &Session, path: &str) -> Answer<bool> {
@@ -65,7 +65,7 @@ pub(crate) fn break_off(client: &Client, node: &str, contender: &str) -> Result<
     let needs = "DELETE on the lock node";
     let purpose = Purpose::to_change("delete a contender", needs);
     let mut unanswered = false;
-    let broken = ask(client, contender, purpose, |session| match session.delete(&path) {
+    let broken = purpose.ask(client.core(), contender, |session| match session.delete(&path) {
         Ok(()) => Ok(true),
         // An earlier attempt may have taken effect.
         Err(Fault::NoNode) => Ok(unanswered),

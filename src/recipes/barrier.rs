@@ -1,6 +1,6 @@
 //! The barrier: callers wait until it is removed.
 
-use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
+use super::node_config::{NodeConfig, Purpose, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt;
@@ -127,7 +127,7 @@ impl Barrier {
     /// [`AuthFailed`](ErrorKind::AuthFailed), [`Closed`](ErrorKind::Closed),
     /// [`System`](ErrorKind::System), [`Server`](ErrorKind::Server).
     pub fn wait(&self) -> Result<()> {
-        self.pass(WaitLimits::FOREVER).map(drop)
+        self.pass(&Wait::FOREVER).map(drop)
     }
 
     /// Waits while the barrier is up, at most `wait`; returns false if it was still up when the time
@@ -141,17 +141,17 @@ impl Barrier {
     /// [`Cancelled`](ErrorKind::Cancelled) if the wait is cancelled; otherwise as
     /// [`wait`](Barrier::wait).
     pub fn wait_within(&self, wait: impl Into<Wait>) -> Result<bool> {
-        self.pass(WaitLimits::from(&wait.into()))
+        self.pass(&wait.into())
     }
 
-    fn pass(&self, wait: WaitLimits<'_>) -> Result<bool> {
+    fn pass(&self, wait: &Wait) -> Result<bool> {
         let look = |view: &mut View<'_>, whole: &str| {
             // A server that lags behind may wrongly say that there is no node.
             let passes =
                 view.session.confirm(whole)?.is_none() || view.watch_node(whole)?.is_none();
             Ok(passes.then_some(()))
         };
-        Ok(self.target.find(WAIT, wait, look)?.is_some())
+        Ok(self.target.find(WAIT, self.target.call(wait), look)?.is_some())
     }
 }
 

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use super::node_config::Purpose;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::Deadline;
-use crate::session::client::Client;
+use crate::session::call::{Call, Stop};
 use crate::session::connection::{Answer, Fault};
 use crate::session::session::Session;
-use crate::session::watch_loop::WatchLoop;
 
 /// What is known of a change whose reply was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,43 +28,41 @@ pub(super) type FindOut<'a> = &'a dyn Fn(&Session, i64) -> Answer<LostChange>;
 /// session: a request of a session that was given up may still arrive. (In the same session none can,
 /// once a later one was answered on a new connection.)
 pub(super) fn make<T>(
-    client: &Client,
+    call: &mut Call,
     node: &str,
     purpose: Purpose,
-    until: Deadline,
     find_out: Option<FindOut<'_>>,
     mut change: impl FnMut(&Session) -> Answer<T>,
 ) -> Result<Answer<T>> {
-    let mut watch_loop = WatchLoop::new(client, None);
     // The session of the attempt without a reply, and what it had seen before.
     let mut lost: Option<(Arc<Session>, i64)> = None;
     loop {
-        let session = match watch_loop.session(until) {
-            Ok(Some(session)) => session,
-            Ok(None) => return Err(purpose.unanswered(client.core(), lost.is_some(), node)),
-            Err(error) if lost.is_some() => return Err(unknown(node).caused_by(error)),
-            Err(error) => return Err(error),
+        let session = match call.session() {
+            Ok(session) => session,
+            Err(Stop::Failed(error)) if lost.is_some() => {
+                return Err(unknown(node).caused_by(error));
+            }
+            Err(Stop::TimeOver) => {
+                return Err(purpose.unanswered(call.core(), lost.is_some(), node));
+            }
+            Err(stop) => return Err(purpose.stopped(stop, call, node)),
         };
         if let Some((asked, seen)) = &lost {
             let Some(find_out) = find_out.filter(|_| Arc::ptr_eq(asked, &session)) else {
                 return Err(unknown(node));
             };
-            match watch_loop.ask(&session, until, |session| find_out(session, *seen)) {
-                Some(Ok(LostChange::NotMade)) => {}
-                Some(Ok(LostChange::Refused(fault))) => return Ok(Err(fault)),
-                Some(Err(Fault::ConnectionLoss)) if !until.has_passed() => continue,
+            match call.ask_in(&session, |session| find_out(session, *seen)) {
+                Ok(Ok(LostChange::NotMade)) => {}
+                Ok(Ok(LostChange::Refused(fault))) => return Ok(Err(fault)),
+                Ok(Err(Fault::ConnectionLoss)) if !call.is_over() => continue,
                 _ => return Err(unknown(node)),
             }
         }
         let seen = session.seen_zxid();
-        match watch_loop.ask(&session, until, &mut change) {
-            None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
-                if find_out.is_none() || until.has_passed() {
-                    return Err(unknown(node));
-                }
-                lost = Some((session, seen));
-            }
-            Some(answer) => return Ok(answer),
+        match call.ask_in(&session, &mut change) {
+            Ok(answer) if !call.is_unanswered() => return Ok(answer),
+            _ if find_out.is_none() || call.is_over() => return Err(unknown(node)),
+            _ => lost = Some((session, seen)),
         }
     }
 }

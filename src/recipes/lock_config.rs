@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_within};
-use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
 use crate::contend::observer::{are_same, observe};
@@ -17,8 +16,9 @@ use crate::contend::revoke;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, Deadline};
+use crate::rt;
 use crate::session::cancel::Cancel;
+use crate::session::changes::Changes;
 use crate::session::client::Client;
 use crate::session::wait::Wait;
 
@@ -69,8 +69,8 @@ impl LockConfig {
 
     /// Acquires the lock only if no other contender blocks it.
     pub(crate) fn try_now(&self, form: Form) -> Result<Option<Hold>> {
-        let deadline = Deadline::after(self.client.core().connect_timeout());
-        self.acquire(form, Limits { deadline, patient: false, cancel: None })
+        let wait = self.client.core().connect_timeout().into();
+        self.acquire(form, Limits::impatient(&wait))
     }
 
     pub(crate) fn within(&self, form: Form, wait: &Wait) -> Result<Option<Hold>> {

@@ -20,7 +20,7 @@ use crate::loss_reason::LossReason;
 use crate::rt::{self, Deadline, Mutex};
 use crate::session::cancel::Cancel;
 use crate::session::wait::Wait;
-use crate::session::watch_loop::worth_asking;
+use crate::session::wait::worth_asking;
 
 /// Several locks, acquired all or none.
 ///
@@ -167,8 +167,7 @@ impl MultiLock {
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
         let patience = |member: &MemberLock| member.config.client.core().connect_timeout();
         let patience = self.members.iter().map(patience).min().unwrap_or_default();
-        let deadline = Deadline::after(patience);
-        self.acquire(Limits { deadline, patient: false, cancel: None })
+        self.acquire(Limits::impatient(&patience.into()))
     }
 
     /// Acquires all of them, waiting at most `limit` in all; otherwise returns `None`: see
@@ -194,7 +193,7 @@ impl MultiLock {
 
     fn acquire(&self, limits: Limits<'_>) -> Result<Option<MultiGuard>> {
         let members = self.in_order()?;
-        let late = worth_asking(limits.deadline);
+        let late = worth_asking(limits.wait.until());
         let (begin, others) = (rt::now(), OthersAhead::default());
         loop {
             let parts = Vec::with_capacity(members.len());
@@ -224,7 +223,7 @@ impl MultiLock {
                 return Ok(Some(taken));
             }
             taken.let_go(late);
-            if let (true, Some(member)) = (limits.deadline.has_passed(), members.first()) {
+            if let (true, Some(member)) = (limits.wait.until().has_passed(), members.first()) {
                 return member.out_of_time(&others, begin);
             }
         }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within};
-use crate::contend::changes::Changes;
 use crate::contend::handover::{Key, Sharer};
 use crate::contend::handover_policy::{HandOver, Policy};
 use crate::contend::hold::Hold;
@@ -16,8 +15,8 @@ use crate::contend::list_contenders::Contender;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
-use crate::rt::Deadline;
 use crate::session::cancel::Cancel;
+use crate::session::changes::Changes;
 use crate::session::client::Client;
 use crate::session::wait::Wait;
 
@@ -199,8 +198,8 @@ impl DistributedLock {
     /// [`Connect`](crate::ErrorKind::Connect) if no server answered within the connect timeout;
     /// otherwise as [`lock`](DistributedLock::lock). See the [table](crate#errors).
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        let deadline = Deadline::after(self.config.client.core().connect_timeout());
-        self.acquire(Limits { deadline, patient: false, cancel: None })
+        let wait = self.config.client.core().connect_timeout().into();
+        self.acquire(Limits::impatient(&wait))
     }
 
     /// Acquires the lock, waiting at most `limit`; otherwise returns `None`, and no node is left.

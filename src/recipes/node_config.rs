@@ -2,23 +2,18 @@
 //! send requests about it.
 
 use std::fmt;
-use std::time::Instant;
 
 use crate::acl::Acl;
-pub(crate) use crate::contend::ask_until_answered::Purpose;
-use crate::contend::ask_until_answered::ask;
-use crate::contend::changes::Changes;
-use crate::contend::errors::cancelled;
-use crate::contend::held_node::DROP_LIMIT;
 use crate::error::{Error, Result};
 use crate::path;
-use crate::rt::Deadline;
-use crate::session::cancel::Cancel;
+use crate::session::call::{Call, Stop};
+use crate::session::changes::Changes;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
+pub(crate) use crate::session::purpose::Purpose;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
-use crate::session::watch_loop::{GRACE, View, WatchLoop, worth_asking};
+use crate::session::watch_loop::{View, WatchLoop};
 
 /// See the module.
 #[derive(Clone)]
@@ -29,49 +24,6 @@ pub(crate) struct NodeConfig {
     /// The same for error texts, even if ZooKeeper does not allow the path.
     shown: String,
     pub(crate) acl: Vec<Acl>,
-}
-
-/// How long a call may take, with the requests that it makes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitLimits<'a> {
-    pub(crate) until: Deadline,
-    /// By when all requests must be answered, however many there are.
-    pub(crate) ask_until: Deadline,
-    pub(crate) cancel: Option<&'a Cancel>,
-}
-
-impl<'a> From<&'a Wait> for WaitLimits<'a> {
-    fn from(wait: &'a Wait) -> WaitLimits<'a> {
-        let until = wait.until();
-        WaitLimits { until, ask_until: worth_asking(until), cancel: wait.cancel() }
-    }
-}
-
-impl WaitLimits<'_> {
-    pub(crate) const FOREVER: WaitLimits<'static> =
-        WaitLimits { until: Deadline::NEVER, ask_until: Deadline::NEVER, cancel: None };
-
-    pub(crate) fn until(until: Deadline) -> WaitLimits<'static> {
-        WaitLimits { until, ask_until: worth_asking(until), cancel: None }
-    }
-
-    /// The limit for cleaning up after a wait like this one.
-    pub(crate) fn parting(self) -> WaitLimits<'static> {
-        let grace = |end: Instant| end.checked_add(GRACE).map_or(Deadline::NEVER, Deadline::at);
-        let until = self.until.instant().map_or(Deadline::NEVER, grace);
-        let until = until.earlier(Deadline::after(DROP_LIMIT));
-        WaitLimits { until, ask_until: until, cancel: None }
-    }
-
-    /// Fails if the wait is cancelled.
-    pub(crate) fn check(self, node: &str) -> Result<()> {
-        if self.cancel.is_some_and(Cancel::is_cancelled) { Err(cancelled(node)) } else { Ok(()) }
-    }
-
-    /// What a call returns if it found nothing before the time was over.
-    pub(crate) fn over<T>(self, node: &str) -> Result<Option<T>> {
-        self.check(node).map(|()| None)
-    }
 }
 
 impl NodeConfig {
@@ -107,8 +59,13 @@ impl NodeConfig {
         purpose: Purpose,
         mut question: impl FnMut(&Session, &str) -> Answer<T>,
     ) -> Result<T> {
-        let whole = self.whole()?;
-        ask(&self.client, self.node()?, purpose, |session| question(session, &whole))
+        let (core, whole) = (self.client.core(), self.whole()?);
+        purpose.ask(core, self.node()?, |session| question(session, &whole))
+    }
+
+    /// A call that waits as long as this.
+    pub(crate) fn call(&self, wait: &Wait) -> Call {
+        Call::new(self.client.core(), wait)
     }
 
     /// Looks until it finds something, again after each change of what the look watches. `None` if
@@ -117,49 +74,39 @@ impl NodeConfig {
     pub(crate) fn find<T>(
         &self,
         purpose: Purpose,
-        wait: WaitLimits<'_>,
+        call: Call,
         look: impl FnMut(&mut View<'_>, &str) -> Answer<Option<T>>,
     ) -> Result<Option<T>> {
-        let mut watch_loop = self.watch_loop(wait);
-        let found = self.find_by(&mut watch_loop, purpose, wait, look)?;
-        let is_unanswered = watch_loop.is_unanswered();
-        let is_known = watch_loop.was_answered() && !purpose.is_in_doubt(is_unanswered);
-        if found.is_none() && !is_known {
-            return Err(purpose.unanswered(self.client.core(), is_unanswered, self.node()?));
-        }
-        Ok(found)
+        let is_known = |watch_loop: &WatchLoop| {
+            watch_loop.was_answered() && !purpose.is_in_doubt(watch_loop.call.is_unanswered())
+        };
+        self.find_by(purpose, call, is_known, look)
     }
 
     /// Looks as `find` does, but returns `None` also if no look was answered in time.
     pub(crate) fn find_or_none<T>(
         &self,
         purpose: Purpose,
-        wait: WaitLimits<'_>,
+        call: Call,
         look: impl FnMut(&mut View<'_>, &str) -> Answer<Option<T>>,
     ) -> Result<Option<T>> {
-        self.find_by(&mut self.watch_loop(wait), purpose, wait, look)
+        self.find_by(purpose, call, |_| true, look)
     }
 
     fn find_by<T>(
         &self,
-        watch_loop: &mut WatchLoop,
         purpose: Purpose,
-        wait: WaitLimits<'_>,
+        call: Call,
+        is_nothing: impl Fn(&WatchLoop) -> bool,
         mut look: impl FnMut(&mut View<'_>, &str) -> Answer<Option<T>>,
     ) -> Result<Option<T>> {
-        let whole = self.whole()?;
-        match watch_loop.find(wait.until, wait.ask_until, |view| look(view, &whole))? {
-            Some(found) => found.map(Some).map_err(|fault| self.refused(&fault, purpose)),
-            None => {
-                let was_asked = watch_loop.is_unanswered();
-                let in_doubt = |error| purpose.in_doubt_if(was_asked, error);
-                wait.over(self.node()?).map_err(in_doubt)
-            }
+        let (node, whole) = (self.node()?, self.whole()?);
+        let mut watch_loop = WatchLoop::new(call);
+        match watch_loop.find(|view| look(view, &whole)) {
+            Ok(found) => found.map(Some).map_err(|fault| self.refused(&fault, purpose)),
+            Err(Stop::TimeOver) if is_nothing(&watch_loop) => Ok(None),
+            Err(stop) => Err(purpose.stopped(stop, &watch_loop.call, node)),
         }
-    }
-
-    pub(crate) fn watch_loop(&self, wait: WaitLimits<'_>) -> WatchLoop {
-        WatchLoop::new(&self.client, wait.cancel)
     }
 
     /// Observes what `look` reads about the node, and watches.

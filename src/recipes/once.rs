@@ -12,7 +12,6 @@ use super::mutex::{DistributedLock, LockGuard};
 use super::node_config::{NodeConfig, Purpose, placed};
 use super::version::{Version, ZnodeStat};
 use super::znode::Znode;
-use crate::contend::errors::cancelled;
 use crate::contend::handover_policy::HandOver;
 use crate::contend::list_contenders::{Contender, first};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,6 +19,7 @@ use crate::fencing::FencingToken;
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::connection::Stat;
+use crate::session::purpose::cancelled;
 use crate::session::wait::Wait;
 
 /// The first line of a mark. Unknown lines after it are ignored.

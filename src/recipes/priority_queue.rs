@@ -1,6 +1,6 @@
 //! The priority queue.
 
-use super::queue::{Items, Layout, Search};
+use super::queue::{Items, Layout};
 use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
@@ -96,7 +96,7 @@ impl PriorityQueue {
     ///
     /// As [`DistributedQueue::take`](crate::DistributedQueue::take).
     pub fn take(&self) -> Result<Vec<u8>> {
-        insist(|| self.items.take(Search::FOREVER))
+        insist(|| self.items.take(self.items.within(&Wait::FOREVER)))
     }
 
     /// Takes the first item, waiting at most `wait`: see
@@ -107,7 +107,7 @@ impl PriorityQueue {
     /// As [`DistributedQueue::take_within`](crate::DistributedQueue::take_within).
     pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
         let wait = wait.into();
-        insist_within(&wait, || self.items.take(Search::waiting(&wait)))
+        insist_within(&wait, || self.items.take(self.items.within(&wait)))
     }
 
     /// Returns the items that this client has taken too late for the calls that had asked for them,

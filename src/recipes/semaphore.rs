@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::lock_config::{LockConfig, looking_on, settings};
 use crate::acl::Acl;
-use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
 use crate::contend::ticket::{Form, NodeNaming};
 use crate::error::Result;
+use crate::session::changes::Changes;
 use crate::session::client::Client;
 use crate::session::wait::Wait;
 

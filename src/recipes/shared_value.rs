@@ -4,8 +4,8 @@ use super::create_options::{CreateMode, CreateOptions};
 use super::node_config::{NodeConfig, Purpose, placed};
 use super::version::{Version, Versioned};
 use super::znode::{Znode, create, first_version};
-use crate::contend::changes::Changes;
 use crate::error::{Error, ErrorKind, Result};
+use crate::session::changes::Changes;
 use crate::session::connection::{Fault, NodeKind};
 
 /// A few bytes that every client of the ensemble sees: configuration, a name to look up, the

@@ -11,7 +11,7 @@ use crate::contend::fenced_commit::{COMMIT, no_transactions};
 use crate::contend::hold::Hold;
 use crate::error::{Error, Result};
 use crate::path;
-use crate::rt::Deadline;
+use crate::session::call::Call;
 use crate::session::client::Client;
 use crate::session::connection::{Created, Fault, Step, StepReply, Transacted};
 use crate::session::session::Session;
@@ -238,8 +238,8 @@ fn commit(client: &Client, steps: &[Step], first: &str) -> Result<Transacted> {
         true => session.commit(steps).map(Some),
         false => Ok(None),
     };
-    let until = Deadline::after(client.core().connect_timeout());
-    match make(client, first, COMMIT, until, None, commit)? {
+    let mut call = Call::strict(client.core(), &client.core().connect_timeout().into());
+    match make(&mut call, first, COMMIT, None, commit)? {
         Ok(Some(transacted)) => Ok(transacted),
         Ok(None) => Err(no_transactions(first)),
         Err(fault) => Err(COMMIT.refused(&fault, first)),

@@ -5,10 +5,10 @@ use super::create_options::CreateOptions;
 use super::node_config::{NodeConfig, Purpose};
 use super::version::{Version, Versioned, ZnodeStat};
 use crate::acl::Acl;
-use crate::contend::changes::Changes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::Deadline;
+use crate::session::call::Call;
+use crate::session::changes::Changes;
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, NodeKind};
 use crate::session::create_parents::make_parents;
@@ -225,18 +225,17 @@ impl Znode {
 
     fn create_as(&self, how: &CreateOptions, data: Vec<u8>, parents: bool) -> Result<Created> {
         let (kind, whole) = (how.kind(), self.target.whole()?);
-        let client = &self.target.client;
-        let until = Deadline::after(client.core().connect_timeout());
+        let mut call = self.call();
         let find_out = |session: &Session, seen| find_created(session, &whole, seen);
         // Each attempt would create a node with another number.
         let find_out = (!how.mode.is_sequential()).then_some(&find_out as FindOut<'_>);
         loop {
             let create =
                 |session: &Session, node: &str| session.create(node, &data, &how.acl, kind);
-            match self.change(CREATE, until, find_out, create)? {
+            match self.change(&mut call, CREATE, find_out, create)? {
                 // It has no time for the parents any more.
-                Err(Fault::NoNode) if parents && until.has_passed() => {
-                    return Err(CREATE.unanswered(client.core(), false, self.path()));
+                Err(Fault::NoNode) if parents && call.is_over() => {
+                    return Err(CREATE.unanswered(call.core(), false, self.path()));
                 }
                 Err(Fault::NoNode) if parents => {}
                 made => return made.map_err(|fault| refused(&fault, CREATE, self.path())),
@@ -245,7 +244,7 @@ impl Znode {
                 make_parents(session, path::parent(node), NodeKind::Persistent, &how.acl)
             };
             let not_made = |_: &Session, _| Ok(LostChange::NotMade);
-            match self.change(CREATE, until, Some(&not_made), make)? {
+            match self.change(&mut call, CREATE, Some(&not_made), make)? {
                 // One of them was deleted meanwhile.
                 Ok(()) | Err(Fault::NoNode) => {}
                 Err(fault) => return Err(refused(&fault, CREATE, self.path())),
@@ -285,12 +284,11 @@ impl Znode {
     ) -> Result<Option<Version>> {
         let number = version.checked().map_err(|error| error.on(self.path()))?;
         let (data, whole) = (data.into(), self.target.whole()?);
-        let until = Deadline::after(self.target.client.core().connect_timeout());
         let find_out =
             |session: &Session, seen| find_written(session, &whole, seen, version, &data);
         let write =
             |session: &Session, node: &str| session.write_version(node, &data, Some(number));
-        match self.change(WRITE, until, Some(&find_out), write)? {
+        match self.change(&mut self.call(), WRITE, Some(&find_out), write)? {
             Ok(stat) => Ok(Some(Version::of(&stat))),
             Err(Fault::BadVersion | Fault::NoNode) => Ok(None),
             Err(fault) => Err(refused(&fault, WRITE, self.path())),
@@ -346,23 +344,28 @@ impl Znode {
 
     // ----- common parts
 
+    /// A call that takes at most the connect timeout.
+    fn call(&self) -> Call {
+        let core = self.target.client.core();
+        Call::strict(core, &core.connect_timeout().into())
+    }
+
     /// Makes a change that must be sent at most once.
     fn once<T>(&self, purpose: Purpose, change: impl Fn(&Session, &str) -> Answer<T>) -> Result<T> {
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        self.change(purpose, until, None, change)?
+        self.change(&mut self.call(), purpose, None, change)?
             .map_err(|fault| refused(&fault, purpose, self.path()))
     }
 
     fn change<T>(
         &self,
+        call: &mut Call,
         purpose: Purpose,
-        until: Deadline,
         find_out: Option<FindOut<'_>>,
         change: impl Fn(&Session, &str) -> Answer<T>,
     ) -> Result<Answer<T>> {
         let whole = self.target.whole()?;
         let change = |session: &Session| change(session, &whole);
-        make(&self.target.client, self.path(), purpose, until, find_out, change)
+        make(call, self.path(), purpose, find_out, change)
     }
 
     fn unknown(&self) -> Error {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::client_core::{ClientCore, Interrupted, Listener, Patience, known};
+use super::client_core::{ClientCore, Listener, Patience, known};
 use super::connection::Ensemble;
 use super::linked::LinkEnsemble;
 use super::notify::Waiter;
@@ -487,12 +487,12 @@ impl ClientBuilder {
             Deadline::after(connect_timeout.saturating_add(margin)).earlier(wait.until());
         let is_cancelled = || wait.is_cancelled();
         match client.core().session(&waiter, deadline, is_cancelled, Patience::OneAttempt) {
-            Ok(_) => Ok(client),
-            Err(Interrupted::Failed(error)) => Err(error),
-            Err(Interrupted::GaveUp) if wait.is_cancelled() => {
+            Ok(Some(_)) => Ok(client),
+            Err(error) => Err(error),
+            Ok(None) if wait.is_cancelled() => {
                 Err(Error::new(ErrorKind::Cancelled, "connecting was cancelled"))
             }
-            Err(Interrupted::GaveUp) => {
+            Ok(None) => {
                 let (hosts, why) = (&client.core().hosts, client.core().why_unreachable());
                 let waited = rt::now().saturating_duration_since(begun);
                 let message = format!("could not connect to {hosts:?} within {waited:.1?}: {why}");

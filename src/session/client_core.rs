@@ -93,14 +93,6 @@ pub(super) fn known(session: i64) -> Option<SessionId> {
     (session != 0).then_some(SessionId::from(session))
 }
 
-/// Why a wait for a session ended without one.
-pub(crate) enum Interrupted {
-    /// The deadline passed, or the caller's own condition came true.
-    GaveUp,
-    /// The wait failed with this error.
-    Failed(Error),
-}
-
 /// Whether to go on after an attempt to open a session has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
@@ -321,16 +313,16 @@ impl ClientCore {
         slot.state()
     }
 
-    /// Returns the live session, and opens one if there is none. `give_up` is called whenever the
-    /// waiter's bell has been rung.
+    /// Returns the live session, and opens one if there is none; `None` if that was not in time.
+    /// `give_up` is called whenever the waiter's bell has been rung.
     pub(crate) fn session(
         self: &Arc<Self>,
         waiter: &Waiter,
         deadline: Deadline,
         give_up: impl Fn() -> bool,
         patience: Patience,
-    ) -> Result<Arc<Session>, Interrupted> {
-        self.check_process().map_err(Interrupted::Failed)?;
+    ) -> Result<Option<Arc<Session>>> {
+        self.check_process()?;
         self.retry();
         let _subscription = self.changed.subscribe(waiter.bell());
         let mut seen = None;
@@ -338,10 +330,10 @@ impl ClientCore {
             let mut slot = self.slot.lock();
             if slot.closed {
                 let message = "the client is closed";
-                return Err(Interrupted::Failed(Error::new(ErrorKind::Closed, message)));
+                return Err(Error::new(ErrorKind::Closed, message));
             }
             if let Some(session) = slot.live() {
-                return Ok(session);
+                return Ok(Some(session));
             }
             let failed = slot.failure.as_ref().filter(|(attempt, failure)| {
                 seen.is_some_and(|seen| seen < *attempt)
@@ -349,19 +341,17 @@ impl ClientCore {
                         || !matches!(failure.kind(), ErrorKind::Connect | ErrorKind::SessionLost))
             });
             if let Some((_, failure)) = failed {
-                return Err(Interrupted::Failed(failure.clone()));
+                return Err(failure.clone());
             }
             seen = Some(slot.attempts);
             if deadline.has_passed() || give_up() {
-                return Err(Interrupted::GaveUp);
+                return Ok(None);
             }
             if !slot.opening {
                 slot.opening = true;
                 drop(slot);
                 let opening = Opening(Arc::clone(self));
-                if let Err(error) = rt::spawn("zklock-open", move || opening.attempt()) {
-                    return Err(Interrupted::Failed(error));
-                }
+                rt::spawn("zklock-open", move || opening.attempt())?;
             } else {
                 drop(slot);
             }

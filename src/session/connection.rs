@@ -130,6 +130,11 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// Whether it says nothing of what the server has done.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Fault::ConnectionLoss | Fault::SessionEnded)
+    }
+
     /// For use where the sizes are not known.
     pub(crate) fn too_large() -> Fault {
         Fault::TooLarge("the request or its reply is too large".to_owned())

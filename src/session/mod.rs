@@ -15,8 +15,10 @@
 
 #[cfg(feature = "zookeeper")]
 pub(crate) mod adopted;
+pub(crate) mod call;
 pub(crate) mod callbacks;
 pub(crate) mod cancel;
+pub(crate) mod changes;
 pub(crate) mod client;
 pub(crate) mod client_core;
 pub(crate) mod connection;
@@ -26,6 +28,7 @@ mod linked;
 pub(crate) mod names;
 pub(crate) mod notify;
 pub(crate) mod pending_reply;
+pub(crate) mod purpose;
 pub(crate) mod reaper;
 pub(crate) mod reports;
 pub(crate) mod retry;
@@ -37,6 +40,5 @@ pub(crate) mod time_limit;
 pub(crate) mod verbs;
 pub(crate) mod wait;
 pub(crate) mod watch_loop;
-pub(crate) mod watched_changes;
 pub(crate) mod watches;
 pub(crate) mod workers;

@@ -119,6 +119,39 @@ impl Reaper {
         let _ = self.shared.on_pending.set(Box::new(tell));
     }
 
+    /// Deletes the node of a contender that gives up: by `until` if that is quick, otherwise in the
+    /// background. `Ok` means that it is certain to be gone; `ConnectionLoss` may also mean that there
+    /// was no time. With `then`, the lock node is deleted as well if it is empty, so that its numbers
+    /// start anew.
+    pub(crate) fn put_away(
+        &self,
+        session: &Arc<Session>,
+        path: String,
+        until: Deadline,
+        then: Option<&str>,
+    ) -> Answer<()> {
+        let delete = |session: &Session| {
+            let deleted = session.delete(&path);
+            if let (Some(node), Ok(()) | Err(Fault::NoNode)) = (then, &deleted) {
+                // If it is not empty, the next contender that is refused a number tries again.
+                let _ = session.delete(node);
+            }
+            deleted
+        };
+        let is_usable = session.status().now().is_usable();
+        match is_usable.then(|| session.ask(until, None, delete)).flatten() {
+            Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)) => Ok(()),
+            None | Some(Err(Fault::ConnectionLoss | Fault::System(_))) => {
+                self.delete(session, path);
+                Err(Fault::ConnectionLoss)
+            }
+            Some(Err(fault)) => {
+                self.insist(session, path);
+                Err(fault)
+            }
+        }
+    }
+
     pub(crate) fn delete(&self, session: &Arc<Session>, path: String) {
         session.leaves(&path);
         self.add(session, TaskKind::Node(path), rt::now());

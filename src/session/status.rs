@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::notify::{Signal, Signals, Subscription, Waiter};
-use crate::rt::{Deadline, Mutex};
+use super::notify::{Signal, Signals, Subscription};
+use crate::rt::Mutex;
 use crate::session_notice::{End, Notice};
 
 /// See the module.
@@ -43,40 +43,9 @@ impl SessionPhase {
     }
 }
 
-/// Whether requests can be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Usable {
-    Now,
-    NotInTime,
-    Never(End),
-}
-
 impl Status {
     pub(crate) fn now(&self) -> SessionPhase {
         *self.phase.lock()
-    }
-
-    /// Waits until a server serves the session: earlier requests would be in vain. `give_up` is
-    /// called whenever the waiter's bell is rung, which must be subscribed to this status.
-    pub(crate) fn until_usable(
-        &self,
-        waiter: &Waiter,
-        until: Deadline,
-        give_up: impl Fn() -> bool,
-    ) -> Usable {
-        loop {
-            let phase = self.now();
-            if let Some(end) = phase.ended {
-                return Usable::Never(end);
-            }
-            if give_up() || until.has_passed() {
-                return Usable::NotInTime;
-            }
-            if phase.attached {
-                return Usable::Now;
-            }
-            waiter.wait(until);
-        }
     }
 
     pub(crate) fn subscribe(&self, signal: Signal) -> Subscription {

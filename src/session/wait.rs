@@ -5,6 +5,19 @@ use std::time::{Duration, Instant};
 use super::cancel::Cancel;
 use crate::rt::Deadline;
 
+/// A request may exceed a deadline by this much, so that even a very short time limit allows an
+/// attempt, and so that most of what an attempt leaves behind is deleted when it returns.
+pub(crate) const GRACE: Duration = Duration::from_millis(50);
+
+/// By when requests must be answered, so that everything is over by the deadline, or by [`GRACE`]
+/// from now if that is later.
+pub(crate) fn worth_asking(deadline: Deadline) -> Deadline {
+    match (deadline.instant(), Deadline::after(GRACE).instant()) {
+        (Some(end), Some(soon)) => Deadline::at(end.max(soon)),
+        _ => deadline,
+    }
+}
+
 /// How long a call waits: until an instant, until any thread trips a [`Cancel`], or until the first
 /// of both.
 ///
@@ -50,6 +63,22 @@ impl Wait {
 
     pub(crate) fn cancel(&self) -> Option<&Cancel> {
         self.cancel.as_ref()
+    }
+
+    /// The same, but no longer than this.
+    pub(crate) fn earlier(&self, until: Deadline) -> Wait {
+        self.with_end(self.until.earlier(until))
+    }
+
+    /// The same, but until then.
+    pub(crate) fn with_end(&self, until: Deadline) -> Wait {
+        Wait { until, cancel: self.cancel.clone() }
+    }
+
+    /// By when everything has to be over that may take a little longer than the wait.
+    pub(crate) fn late(&self) -> Deadline {
+        let late = self.until.instant().and_then(|end| end.checked_add(GRACE));
+        late.map_or(Deadline::NEVER, Deadline::at)
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

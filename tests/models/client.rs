@@ -10,7 +10,7 @@ use crate::error::ErrorKind;
 use crate::rt::shuttled::set_poverty;
 use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
-use crate::session::client_core::{Interrupted, Patience};
+use crate::session::client_core::Patience;
 use crate::session::notify::Waiter;
 use crate::session::status::SessionState;
 
@@ -21,9 +21,9 @@ fn client(world: &Arc<World>) -> Client {
 /// Asks for a session and returns the outcome.
 fn ask(client: &Client, until: Deadline, patience: Patience) -> Result<i64, Option<ErrorKind>> {
     match client.core().session(&Waiter::new(), until, || false, patience) {
-        Ok(session) => Ok(session.id()),
-        Err(Interrupted::GaveUp) => Err(None),
-        Err(Interrupted::Failed(error)) => Err(Some(error.kind())),
+        Ok(Some(session)) => Ok(session.id()),
+        Ok(None) => Err(None),
+        Err(error) => Err(Some(error.kind())),
     }
 }
 

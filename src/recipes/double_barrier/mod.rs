@@ -9,10 +9,9 @@ use std::time::Duration;
 use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
 
 use super::lock_config::default_data;
-use super::node_config::{NodeConfig, Purpose, WaitLimits};
+use super::node_config::{NodeConfig, Purpose};
 use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire, insist, insist_within};
-use crate::contend::errors::unanswered;
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
 use crate::contend::ticket::{Form, Guid, NodeNaming};
@@ -20,7 +19,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline};
+use crate::session::call::Call;
 use crate::session::client::Client;
+use crate::session::purpose::{cancelled, unanswered};
 use crate::session::wait::Wait;
 use crate::session::watch_loop::View;
 
@@ -152,7 +153,7 @@ impl DoubleBarrier {
     /// - [`NotAuthorized`](ErrorKind::NotAuthorized).
     /// - Otherwise as [`DistributedLock::lock`](crate::DistributedLock::lock).
     pub fn enter(&self) -> Result<Entered> {
-        insist(|| self.enter_by(WaitLimits::FOREVER))
+        insist(|| self.enter_by(&Wait::FOREVER))
     }
 
     /// Waits until all participants are there, at most `wait`; `None` if there were not enough when
@@ -176,10 +177,10 @@ impl DoubleBarrier {
     /// timeout.
     pub fn enter_within(&self, wait: impl Into<Wait>) -> Result<Option<Entered>> {
         let wait = wait.into();
-        insist_within(&wait, || self.enter_by(WaitLimits::from(&wait)))
+        insist_within(&wait, || self.enter_by(&wait))
     }
 
-    fn enter_by(&self, wait: WaitLimits<'_>) -> Result<Option<Entered>> {
+    fn enter_by(&self, wait: &Wait) -> Result<Option<Entered>> {
         let (contention, begun) = (self.contention()?, rt::now());
         loop {
             let Some(hold) = self.take_place(&contention, wait)? else { return Ok(None) };
@@ -188,21 +189,21 @@ impl DoubleBarrier {
                     return Ok(Some(self.entered(hold, round)));
                 }
                 // Others may still count its node, until the ensemble knows of the loss.
-                Ok(Some(WaitOutcome::Lost)) => match self.withdraw(hold, wait)? {
+                Ok(Some(WaitOutcome::Lost)) => match self.withdraw(hold, self.target.call(wait))? {
                     Withdrawn::Entered(entered) => return Ok(Some(entered)),
                     Withdrawn::Gone => {}
                     Withdrawn::Unknown => return self.unknown(wait),
                 },
                 Ok(None) => {
-                    return match self.withdraw(hold, wait.parting())? {
+                    return match self.withdraw(hold, self.parting(wait))? {
                         Withdrawn::Entered(entered) => Ok(Some(entered)),
-                        Withdrawn::Gone => wait.over(&contention.node),
+                        Withdrawn::Gone => over(wait, &contention.node),
                         Withdrawn::Unknown => self.unknown(wait),
                     };
                 }
                 Err(error) => {
                     let in_doubt = error.kind() == ErrorKind::ConnectionLoss;
-                    return match self.withdraw(hold, wait.parting()) {
+                    return match self.withdraw(hold, self.parting(wait)) {
                         Ok(Withdrawn::Entered(entered)) => Ok(Some(entered)),
                         Ok(Withdrawn::Gone) if in_doubt => {
                             let waited = rt::now().saturating_duration_since(begun);
@@ -217,10 +218,16 @@ impl DoubleBarrier {
     }
 
     /// The result of a call whose node may be counted until it is deleted.
-    fn unknown<T>(&self, wait: WaitLimits<'_>) -> Result<Option<T>> {
+    fn unknown<T>(&self, wait: &Wait) -> Result<Option<T>> {
         let node = self.target.node()?;
-        wait.over::<T>(node)?;
+        over::<T>(wait, node)?;
         Err(ENTER.unanswered(self.target.client.core(), true, node))
+    }
+
+    /// The call that cleans up after a wait like this one.
+    fn parting(&self, wait: &Wait) -> Call {
+        let until = wait.late().earlier(Deadline::after(DROP_LIMIT));
+        Call::strict(self.target.client.core(), &until.into())
     }
 
     fn contention(&self) -> Result<Contention> {
@@ -245,14 +252,14 @@ impl DoubleBarrier {
     }
 
     /// Takes a place, as soon as one is free.
-    fn take_place(&self, contention: &Contention, wait: WaitLimits<'_>) -> Result<Option<Hold>> {
+    fn take_place(&self, contention: &Contention, wait: &Wait) -> Result<Option<Hold>> {
         let count = self.count();
         loop {
-            let limits = Limits { deadline: wait.until, patient: false, cancel: wait.cancel };
+            let limits = Limits::impatient(wait);
             if let Some(hold) = acquire(contention, limits)? {
                 return Ok(Some(hold));
             }
-            if wait.until.has_passed() {
+            if wait.until().has_passed() {
                 return Ok(None);
             }
             let patience = Deadline::after(self.target.client.core().connect_timeout());
@@ -261,8 +268,8 @@ impl DoubleBarrier {
                 seen = crowd(view, whole, count)?;
                 Ok((seen == Capacity::Room).then_some(()))
             };
-            let limited = WaitLimits { until: wait.until.earlier(patience), ..wait };
-            if self.target.find_or_none(ENTER, limited, look)?.is_some() {
+            let call = self.target.call(&wait.earlier(patience));
+            if self.target.find_or_none(ENTER, call, look)?.is_some() {
                 continue;
             }
             let error = match seen {
@@ -275,25 +282,21 @@ impl DoubleBarrier {
                         format!("size mismatch: another client names {other}, this call {count}");
                     Error::new(ErrorKind::Conflict, message)
                 }
-                Capacity::Room | Capacity::Locks if wait.until.has_passed() => return Ok(None),
+                Capacity::Room | Capacity::Locks if wait.until().has_passed() => return Ok(None),
                 Capacity::Room | Capacity::Locks => continue,
             };
             return Err(error.on(&contention.node));
         }
     }
 
-    fn await_round(
-        &self,
-        hold: &Hold,
-        data: &[u8],
-        wait: WaitLimits<'_>,
-    ) -> Result<Option<WaitOutcome>> {
+    fn await_round(&self, hold: &Hold, data: &[u8], wait: &Wait) -> Result<Option<WaitOutcome>> {
         let mut waiting = Waiting::new(hold, data, self.count());
-        self.target.find(ENTER, wait, |view, whole| waiting.look(view, whole))
+        let call = self.target.call(wait);
+        self.target.find(ENTER, call, |view, whole| waiting.look(view, whole))
     }
 
     /// Withdraws, unless a decided round names this participant; works in any session.
-    fn withdraw(&self, hold: Hold, wait: WaitLimits<'_>) -> Result<Withdrawn> {
+    fn withdraw(&self, hold: Hold, call: Call) -> Result<Withdrawn> {
         let (own, owner) = (path::last(hold.path()).to_owned(), hold.held_node().session_id());
         let look = |view: &mut View<'_>, whole: &str| {
             if view.session.id() != owner {
@@ -304,7 +307,7 @@ impl DoubleBarrier {
             drop(hold.held_node().leave());
             withdraw(view.session, whole, &own).map(Some)
         };
-        match self.target.find_or_none(ENTER, wait, look) {
+        match self.target.find_or_none(ENTER, call, look) {
             Ok(Some(Some(round))) => Ok(Withdrawn::Entered(self.entered(hold.again(), round))),
             Ok(Some(None)) => {
                 hold.forget_node();
@@ -340,6 +343,11 @@ impl DoubleBarrier {
     }
 }
 
+/// What a call returns if it found nothing before the time was over.
+fn over<T>(wait: &Wait, node: &str) -> Result<Option<T>> {
+    if wait.is_cancelled() { Err(cancelled(node)) } else { Ok(None) }
+}
+
 /// A participant's place inside a [`DoubleBarrier`]; dropping it leaves, without waiting for the
 /// others.
 ///
@@ -367,7 +375,7 @@ impl Entered {
         let Entered { target, hold, round } = self;
         hold.release()?;
         let look = |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
-        target.find(LEAVE, WaitLimits::FOREVER, look).map(drop)
+        target.find(LEAVE, target.call(&Wait::FOREVER), look).map(drop)
     }
 
     /// Leaves, and waits for the others, at most `wait`; returns false if others were still inside
@@ -387,7 +395,7 @@ impl Entered {
         hold.check()?;
         hold.let_go(Deadline::after(DROP_LIMIT).earlier(wait.until()));
         let look = |view: &mut View<'_>, whole: &str| all_gone(view, whole, &round);
-        Ok(target.find(LEAVE, WaitLimits::from(&wait), look)?.is_some())
+        Ok(target.find(LEAVE, target.call(&wait), look)?.is_some())
     }
 
     /// Returns how many participants have entered together.

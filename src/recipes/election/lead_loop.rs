@@ -8,11 +8,11 @@ use super::LeaderElection;
 use super::Leadership;
 use super::progress::{ElectionPhase, ElectionProgress, Failure, ProgressBoard};
 use crate::contend::acquire::insist;
-use crate::contend::errors::cancelled;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
 use crate::rt::{self, Deadline};
-use crate::session::notify::Waiter;
+use crate::session::call::Call;
+use crate::session::purpose::cancelled;
 use crate::session::status::SessionState;
 use crate::session::wait::Wait;
 
@@ -168,18 +168,12 @@ impl LeaderElection {
             target: "zklock::election",
             "election {node:?}: campaigning again in {limit:.1?}: {error}"
         );
-        let (waiter, core) = (Waiter::new(), self.config.client.core());
-        let _changes = core.changes().subscribe(waiter.bell());
-        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
+        let core = self.config.client.core();
+        let call = Call::strict(core, &wait.earlier(Deadline::after(limit)));
+        let _changes = core.changes().subscribe(call.bell());
         part.enter(ElectionPhase::Resting);
-        let end = Deadline::after(limit).earlier(wait.until());
-        while !end.has_passed() && !core.is_closed() {
-            if wait.is_cancelled() {
-                return Err(cancelled(node));
-            }
-            waiter.wait(end);
-        }
-        Ok(())
+        let is_closed = call.has_come(call.until(), || core.is_closed());
+        if !is_closed && call.is_cancelled() { Err(cancelled(node)) } else { Ok(()) }
     }
 }
 

@@ -13,12 +13,12 @@ use self::candidates::Candidate;
 use self::progress::{BackOff, ProgressBoard};
 use super::lock_config::{LockConfig, node_settings};
 use crate::acl::Acl;
-use crate::contend::changes::Changes;
 use crate::contend::hold::Hold;
 use crate::contend::observer::observe;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
+use crate::session::changes::Changes;
 use crate::session::client::Client;
 use crate::session::wait::Wait;
 

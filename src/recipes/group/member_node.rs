@@ -7,15 +7,13 @@ use crate::error::{ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::node_config::{NodeConfig, Purpose};
-use crate::rt::Deadline;
+use crate::session::call::{Call, Stop};
 use crate::session::client_core::ClaimedName;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
 use crate::session::create_parents::make_parents;
-use crate::session::notify::Waiter;
 use crate::session::session::{Session, ended};
-use crate::session::status::Usable;
 use crate::session::wait::Wait;
-use crate::session::watch_loop::{WatchLoop, worth_asking};
+use crate::session::watch_loop::WatchLoop;
 use crate::session_notice::End;
 
 pub(super) const JOIN: Purpose =
@@ -32,97 +30,115 @@ pub(super) struct MemberNode {
     pub(super) claim: Arc<ClaimedName>,
 }
 
-/// The outcome of an attempt to join.
-pub(super) enum JoinOutcome {
+/// The outcome of an attempt to rejoin.
+pub(super) enum Rejoined {
     Standing(Hold),
-    /// Another member's node was in the way, in the end.
+    /// Another member's node is in the way.
     Taken,
-    /// Or the connection was lost.
-    NotInTime,
+    NotYet,
+}
+
+/// What a look at the node has found.
+enum Look {
+    Free,
+    /// Ours, created by this transaction.
+    Ours(i64),
+    Taken,
+    Unanswered,
 }
 
 impl MemberNode {
-    /// Creates the node, as soon as there is no other one of that name. `unsure` is a session in
-    /// which it may have been created, without an answer that says so. Without `until`, it waits neither
-    /// while there is another one nor for another connection, but it waits for the answer to a creation,
-    /// even if the wait is cancelled: to leave, it must be known whether there is a node.
-    pub(super) fn settle(
+    /// Creates the node, as soon as there is no other one of that name; `None` if there was one when
+    /// the time was over. `unsure` is a session in which it may have been created, without an answer
+    /// that says so.
+    pub(super) fn join(
         self: &Arc<Self>,
         watch_loop: &mut WatchLoop,
-        until: Option<Deadline>,
         unsure: &mut Option<Arc<Session>>,
-    ) -> Result<JoinOutcome> {
-        let waits_for_answer = until.is_none();
-        let until = until.unwrap_or(Deadline::NEVER);
-        let ask_until = worth_asking(until);
+    ) -> Result<Option<Hold>, Stop> {
         loop {
-            let Some(session) = watch_loop.session(ask_until)? else {
-                return Ok(JoinOutcome::NotInTime);
+            let session = watch_loop.call.session()?;
+            let settled = match self.look(watch_loop, &session, unsure.as_ref())? {
+                Look::Free => {
+                    let late = || self.withdraw_late(&session);
+                    watch_loop.call.ask_in(&session, |session| self.make(session, late))?
+                }
+                Look::Ours(czxid) => return Ok(Some(self.stand(session, czxid))),
+                Look::Taken => match watch_loop.until_changed() {
+                    Ok(()) => continue,
+                    Err(Stop::TimeOver) => return Ok(None),
+                    Err(stop) => return Err(stop),
+                },
+                Look::Unanswered => continue,
             };
-            match watch_loop.look(&session, ask_until, |view| view.watch_node(&self.whole)) {
-                // Because of the claim, no other call has created one in this session.
-                Some(Ok(Some((_, stat))))
-                    if stat.ephemeral_owner == session.id()
-                        && unsure.as_ref().is_some_and(|one| Arc::ptr_eq(one, &session)) =>
-                {
-                    return Ok(JoinOutcome::Standing(self.stand(session, stat.czxid)));
-                }
-                Some(Ok(Some(_))) => {
-                    if waits_for_answer || !watch_loop.changed(until)? {
-                        return Ok(JoinOutcome::Taken);
-                    }
-                    continue;
-                }
-                Some(Ok(None)) => {}
-                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) if waits_for_answer => {
-                    return Ok(JoinOutcome::NotInTime);
-                }
-                Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => continue,
-                Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
-                None => return Ok(JoinOutcome::NotInTime),
-            }
-            match self.ask_for_node(watch_loop, &session, ask_until, waits_for_answer) {
-                Some(Ok(Some(czxid))) => {
-                    return Ok(JoinOutcome::Standing(self.stand(session, czxid)));
-                }
-                Some(Ok(None) | Err(Fault::ConnectionLoss)) => {
-                    *unsure = Some(session);
-                    if waits_for_answer {
-                        return Ok(JoinOutcome::NotInTime);
-                    }
-                }
-                Some(Err(Fault::SessionEnded)) if waits_for_answer => {
-                    return Ok(JoinOutcome::NotInTime);
-                }
-                Some(Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded)) => {}
-                Some(Err(fault)) => return Err(self.target.refused(&fault, JOIN)),
-                None => return Ok(JoinOutcome::NotInTime),
+            match settled {
+                Ok(Some(czxid)) => return Ok(Some(self.stand(session, czxid))),
+                Ok(None) | Err(Fault::ConnectionLoss) => *unsure = Some(session),
+                Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded) => {}
+                Err(fault) => return Err(self.target.refused(&fault, JOIN).into()),
             }
         }
     }
 
-    /// Creates the node; `None` if there was no answer in time, or the membership was left before
-    /// the request.
-    fn ask_for_node(
+    /// Tries once to create the node again; as `join`, but waits neither while there is another one
+    /// nor for another connection. It waits for the answer to a creation, even if the call is
+    /// cancelled: to leave, it must be known whether there is a node.
+    pub(super) fn rejoin(
         self: &Arc<Self>,
-        watch_loop: &WatchLoop,
-        session: &Arc<Session>,
-        until: Deadline,
-        waits_for_answer: bool,
-    ) -> Option<Answer<Option<i64>>> {
-        let late = || -> OnAnswer<Created> {
-            let (node, of_session) = (Arc::clone(self), Arc::downgrade(session));
-            Box::new(move |made| {
-                let may_exist = matches!(made, Ok(_) | Err(Fault::ConnectionLoss));
-                if let Some(session) = of_session.upgrade().filter(|_| may_exist) {
-                    node.withdraw(&session);
-                }
-            })
-        };
-        if waits_for_answer {
-            return (!watch_loop.is_cancelled()).then(|| self.make(session, late));
+        watch_loop: &mut WatchLoop,
+        unsure: &mut Option<Arc<Session>>,
+    ) -> Result<Rejoined, Stop> {
+        let session = watch_loop.call.session()?;
+        match self.look(watch_loop, &session, unsure.as_ref())? {
+            Look::Free => {}
+            Look::Ours(czxid) => return Ok(Rejoined::Standing(self.stand(session, czxid))),
+            Look::Taken => return Ok(Rejoined::Taken),
+            Look::Unanswered => return Ok(Rejoined::NotYet),
         }
-        watch_loop.ask(session, until, |session| self.make(session, late))
+        if watch_loop.call.is_cancelled() {
+            return Ok(Rejoined::NotYet);
+        }
+        match self.make(&session, || Box::new(drop)) {
+            Ok(Some(czxid)) => Ok(Rejoined::Standing(self.stand(session, czxid))),
+            Ok(None) | Err(Fault::ConnectionLoss) => {
+                *unsure = Some(session);
+                Ok(Rejoined::NotYet)
+            }
+            Err(Fault::SessionEnded | Fault::NodeExists | Fault::NoNode) => Ok(Rejoined::NotYet),
+            Err(fault) => Err(self.target.refused(&fault, JOIN).into()),
+        }
+    }
+
+    /// Looks whose the node is, and watches it.
+    fn look(
+        &self,
+        watch_loop: &mut WatchLoop,
+        session: &Arc<Session>,
+        unsure: Option<&Arc<Session>>,
+    ) -> Result<Look, Stop> {
+        Ok(match watch_loop.look(session, |view| view.watch_node(&self.whole))? {
+            // Because of the claim, no other call has created one in this session.
+            Ok(Some((_, stat)))
+                if stat.ephemeral_owner == session.id()
+                    && unsure.is_some_and(|one| Arc::ptr_eq(one, session)) =>
+            {
+                Look::Ours(stat.czxid)
+            }
+            Ok(Some(_)) => Look::Taken,
+            Ok(None) => Look::Free,
+            Err(fault) if fault.is_loss() => Look::Unanswered,
+            Err(fault) => return Err(self.target.refused(&fault, JOIN).into()),
+        })
+    }
+
+    fn withdraw_late(self: &Arc<Self>, session: &Arc<Session>) -> OnAnswer<Created> {
+        let (node, of_session) = (Arc::clone(self), Arc::downgrade(session));
+        Box::new(move |made| {
+            let may_exist = matches!(made, Ok(_) | Err(Fault::ConnectionLoss));
+            if let Some(session) = of_session.upgrade().filter(|_| may_exist) {
+                node.withdraw(&session);
+            }
+        })
     }
 
     /// Creates the node, and returns the transaction that created it, if that is known.
@@ -158,27 +174,18 @@ impl MemberNode {
     /// Deletes the same node and waits for that. If the session ends, the node ends with it, but perhaps
     /// later.
     pub(super) fn retract(&self, session: &Arc<Session>) -> Result<()> {
-        let waiter = Waiter::new();
-        let _subscription = session.status().subscribe(waiter.bell());
-        loop {
-            match session.status().until_usable(&waiter, Deadline::NEVER, || false) {
-                Usable::Now => {}
-                Usable::Never(End::Expired) => return Ok(()),
-                Usable::Never(end) => return Err(ended(end).on(&self.path)),
-                Usable::NotInTime => return Ok(()),
+        let mut call = Call::in_session(self.target.client.core(), session, &Wait::FOREVER);
+        match call.insist(|session| session.confirm(&self.whole)) {
+            Ok(Ok(Some(stat))) if stat.ephemeral_owner == session.id() => {
+                leave(self.stand(Arc::clone(session), stat.czxid), &Wait::FOREVER).map(drop)
             }
-            match session.confirm(&self.whole) {
-                Ok(Some(stat)) if stat.ephemeral_owner == session.id() => {
-                    return leave(self.stand(Arc::clone(session), stat.czxid), &Wait::FOREVER)
-                        .map(drop);
-                }
-                Ok(_) => return Ok(()),
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
-                Err(fault) => {
-                    let purpose = Purpose::to_change("leave the group", "READ on the group's node");
-                    return Err(self.target.refused(&fault, purpose));
-                }
+            Ok(Ok(_)) | Err(Stop::SessionEnded(End::Expired)) => Ok(()),
+            Ok(Err(fault)) => {
+                let purpose = Purpose::to_change("leave the group", "READ on the group's node");
+                Err(self.target.refused(&fault, purpose))
             }
+            Err(Stop::SessionEnded(end)) => Err(ended(end).on(&self.path)),
+            Err(stop) => Err(JOIN.stopped(stop, &call, &self.path)),
         }
     }
 }

@@ -4,8 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use std::{fmt, mem};
 
-use super::member_node::{JoinOutcome, MemberNode, leave};
-use crate::contend::errors::cancelled;
+use super::member_node::{MemberNode, Rejoined, leave};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
 use crate::contend::lost::Lost;
@@ -14,10 +13,12 @@ use crate::logging;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{Condvar, Deadline, Mutex};
+use crate::session::call::{Call, Stop};
 use crate::session::callbacks::{Callbacks, InOrder};
 use crate::session::cancel::Cancel;
 use crate::session::client_core::ClaimedName;
 use crate::session::notify::{Signal, Subscription};
+use crate::session::purpose::cancelled;
 use crate::session::session::Session;
 use crate::session::status::SessionState;
 use crate::session::wait::Wait;
@@ -368,7 +369,11 @@ impl SharedMembership {
         let (client, signal) = (&self.node.target.client, self.caretaker.signal());
         Box::new(Away {
             _changes: client.core().changes().subscribe(Arc::clone(&signal)),
-            watch_loop: WatchLoop::telling(client, Some(&self.leaving), signal),
+            watch_loop: WatchLoop::new(Call::telling(
+                client.core(),
+                &Wait::from(&self.leaving),
+                signal,
+            )),
             unsure: None,
             gone,
             is_taken: false,
@@ -387,20 +392,20 @@ impl SharedMembership {
     /// Rejoins, unless the group is left meanwhile.
     fn come_back(&self, away: &mut Away) -> Return {
         let Some(_opening) = self.may_ask(away) else { return Return::Waiting };
-        if away.watch_loop.is_cancelled() {
+        if away.watch_loop.call.is_cancelled() {
             return Return::Never;
         }
-        let settled = self.node.settle(&mut away.watch_loop, None, &mut away.unsure);
-        away.is_taken = matches!(settled, Ok(JoinOutcome::Taken));
+        let rejoined = self.node.rejoin(&mut away.watch_loop, &mut away.unsure);
+        away.is_taken = matches!(rejoined, Ok(Rejoined::Taken));
         let was_refused = away.not_before.take().is_some();
-        let error = match settled {
-            Ok(JoinOutcome::Standing(hold)) => return Return::Standing(hold),
-            Ok(JoinOutcome::Taken) => return Return::Waiting,
-            Ok(JoinOutcome::NotInTime) => {
+        let error = match rejoined {
+            Ok(Rejoined::Standing(hold)) => return Return::Standing(hold),
+            Ok(Rejoined::Taken) => return Return::Waiting,
+            Err(Stop::Failed(error)) => error,
+            Ok(Rejoined::NotYet) | Err(_) => {
                 self.caretaker.wake();
                 return Return::Waiting;
             }
-            Err(error) => error,
         };
         let group = self.node.target.node().unwrap_or_default();
         if matches!(error.kind(), ErrorKind::Closed | ErrorKind::AuthFailed) {
@@ -430,7 +435,7 @@ impl SharedMembership {
         }
         if let Some(not_before) = away.not_before {
             // As long as many are refused, it has passed when it is their turn.
-            watch_loop.rest(not_before);
+            watch_loop.call.has_come(not_before, || false);
         }
         match client.state() {
             SessionState::Suspended => None,

@@ -8,17 +8,19 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use self::member_node::{JOIN, JoinOutcome, MemberNode};
+use self::member_node::{JOIN, MemberNode};
 use self::membership::Membership;
 use super::generation::Generation;
-use super::node_config::{NodeConfig, Purpose, WaitLimits, placed};
-use crate::contend::changes::Changes;
+use super::node_config::{NodeConfig, Purpose, placed};
 use crate::contend::list_contenders::{HIDDEN, created_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt::{self, Mutex};
+use crate::session::call::{Call, Stop};
+use crate::session::changes::Changes;
 use crate::session::client_core::{ClaimedName, ClientCore};
 use crate::session::connection::{Answer, Fault, Names, Stat};
+use crate::session::purpose::cancelled;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::{View, WatchLoop};
@@ -122,38 +124,28 @@ impl Group {
     ) -> Result<Membership> {
         let path = path::lock_path(self.target.node()?, id.as_ref())?;
         let (core, wait, begin) = (self.target.client.core(), wait.into(), rt::now());
-        let until = wait.until();
         let whole = core.whole(&path);
-        let limits = WaitLimits::from(&wait);
-        let refuse = |path: &str| {
-            limits.check(path)?;
-            Err(taken(rt::now().saturating_duration_since(begin), path))
-        };
-        let mut watch_loop = self.target.watch_loop(limits);
-        let Some(claim) = claim(core, &whole, &watch_loop, until) else {
-            return refuse(&path);
+        let refuse = |path: &str| Err(taken(rt::now().saturating_duration_since(begin), path));
+        let mut watch_loop = WatchLoop::new(self.target.call(&wait));
+        let Some(claim) = claim(&whole, &watch_loop.call) else {
+            return if wait.is_cancelled() { Err(cancelled(&path)) } else { refuse(&path) };
         };
         let (target, claim) = (self.target.clone(), Arc::new(claim));
         let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
         let mut unsure = None;
-        let settled = node.settle(&mut watch_loop, Some(until), &mut unsure);
+        let joined = node.join(&mut watch_loop, &mut unsure);
         let was_asked = unsure.is_some();
-        match unsure {
-            Some(session) if !matches!(settled, Ok(JoinOutcome::Standing(_))) => {
-                node.withdraw(&session);
-            }
-            _ => {}
+        if let Some(session) = unsure.filter(|_| !matches!(joined, Ok(Some(_)))) {
+            node.withdraw(&session);
         }
-        let hold = match settled? {
-            JoinOutcome::Standing(hold) => hold,
-            JoinOutcome::Taken => return refuse(&node.path),
+        match joined {
+            Ok(Some(hold)) => Ok(Membership::start(node, hold)),
+            Ok(None) => refuse(&node.path),
             // If the node was created, it is being deleted.
-            JoinOutcome::NotInTime => {
-                limits.check(&node.path)?;
-                return Err(JOIN.unanswered(core, was_asked, &node.path));
-            }
-        };
-        Ok(Membership::start(node, hold))
+            Err(Stop::TimeOver) => Err(JOIN.unanswered(core, was_asked, &node.path)),
+            Err(Stop::Cancelled) => Err(cancelled(&node.path)),
+            Err(stop) => Err(JOIN.stopped(stop, &watch_loop.call, &node.path)),
+        }
     }
 
     /// Lists the members, sorted by id, as this client's server knows them.
@@ -282,16 +274,11 @@ fn members(
 }
 
 /// Reserves the name among the calls of one client, waiting until then if another call has it.
-fn claim(
-    core: &Arc<ClientCore>,
-    whole: &str,
-    watch_loop: &WatchLoop,
-    until: Deadline,
-) -> Option<ClaimedName> {
-    let _subscription = core.changes().subscribe(watch_loop.bell());
+fn claim(whole: &str, call: &Call) -> Option<ClaimedName> {
+    let _subscription = call.core().changes().subscribe(call.bell());
     let mut claim = None;
-    watch_loop.has_come(until, || {
-        claim = core.claim(whole);
+    call.has_come(call.until(), || {
+        claim = call.core().claim(whole);
         claim.is_some()
     });
     claim

@@ -5,7 +5,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::item_cache::Reservation;
-use crate::contend::ask_until_answered::Purpose;
 use crate::contend::hold::Hold;
 use crate::contend::ticket::Ticket;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,6 +12,7 @@ use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::session::connection::{Answer, Fault, Step};
+use crate::session::purpose::Purpose;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 

@@ -14,7 +14,7 @@ use crate::session::client::Client;
 use crate::session::wait::Wait;
 
 pub(crate) use item_names::Layout;
-pub(crate) use offer_and_take::{Items, Search};
+pub(crate) use offer_and_take::Items;
 
 /// A queue of items, each of a few bytes up to nearly 1 MiB: what is offered first is taken first.
 ///
@@ -179,7 +179,7 @@ impl DistributedQueue {
     ///   after the queue had used up its numbers, so that its place in the order is unknown.
     /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn take(&self) -> Result<Vec<u8>> {
-        insist(|| self.items.take(Search::FOREVER))
+        insist(|| self.items.take(self.items.within(&Wait::FOREVER)))
     }
 
     /// Takes the first item, waiting at most `wait`; `None` if the call did not get one in this time:
@@ -198,7 +198,7 @@ impl DistributedQueue {
     /// - Otherwise as [`take`](DistributedQueue::take).
     pub fn take_within(&self, wait: impl Into<Wait>) -> Result<Option<Vec<u8>>> {
         let wait = wait.into();
-        insist_within(&wait, || self.items.take(Search::waiting(&wait)))
+        insist_within(&wait, || self.items.take(self.items.within(&wait)))
     }
 
     /// Leases the first item that is not leased, if there is one; at least once, as
@@ -227,7 +227,7 @@ impl DistributedQueue {
     ///   after the queue had used up its numbers, so that its place in the order is unknown.
     /// - Other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn lease(&self) -> Result<LeasedItem> {
-        insist(|| self.items.lease(Search::FOREVER))
+        insist(|| self.items.lease(self.items.within(&Wait::FOREVER)))
     }
 
     /// Leases the first item that is not leased, waiting at most `wait`; `None` if the call did not get
@@ -241,7 +241,7 @@ impl DistributedQueue {
     /// [`lease`](DistributedQueue::lease).
     pub fn lease_within(&self, wait: impl Into<Wait>) -> Result<Option<LeasedItem>> {
         let wait = wait.into();
-        insist_within(&wait, || self.items.lease(Search::waiting(&wait)))
+        insist_within(&wait, || self.items.lease(self.items.within(&wait)))
     }
 
     /// Returns the items that this client has taken too late for the calls that had asked for them,

@@ -7,23 +7,24 @@ use super::item_cache::{ItemCache, ItemStatus, ItemWatch, Reservation, SeenOn};
 use super::item_names::Item;
 use super::item_names::Layout;
 use super::lease::LeasedItem;
-use crate::contend::acquire::{Contention, Limits, pursue};
+use crate::contend::acquire::{Contention, pursue};
 use crate::contend::others_ahead::OthersAhead;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::generation::Generation;
 use crate::recipes::lock_config::default_data;
-use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
+use crate::recipes::node_config::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
+use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
-use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, Stat, room};
+use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, OnAnswer, Stat, room};
 use crate::session::create_parents::make_parents;
 use crate::session::late_queue_items::LateItems;
+use crate::session::purpose::cancelled;
 use crate::session::session::Session;
 use crate::session::status::SessionState;
 use crate::session::wait::Wait;
-use crate::session::watch_loop::{WatchLoop, worth_asking};
 
 const OFFER: Purpose = Purpose::to_change("put an item into the queue", "CREATE on it");
 const MAKE: Purpose = Purpose::to_change("make the queue", "CREATE on its parent");
@@ -48,14 +49,13 @@ pub(crate) struct Items {
     cache: Arc<ItemCache>,
 }
 
-/// For how long to look for an item.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Search<'a> {
-    pub(crate) wait: WaitLimits<'a>,
+/// How to look for an item.
+pub(crate) struct Search {
+    call: Call,
     /// Whether to wait for an item that is not there yet.
-    pub(crate) patient: bool,
+    patient: bool,
     /// Whether `None` has to mean that there was no item; otherwise the time may have been short.
-    pub(crate) is_thorough: bool,
+    is_thorough: bool,
 }
 
 /// What a call has seen so far.
@@ -68,21 +68,6 @@ struct Progress {
     has_listed: bool,
     /// How many items, in a row, others had.
     misses: usize,
-}
-
-impl<'a> Search<'a> {
-    pub(crate) const FOREVER: Search<'static> =
-        Search { wait: WaitLimits::FOREVER, patient: true, is_thorough: false };
-
-    /// Without any time to wait, it is a try: what a request may exceed a deadline by has to do.
-    pub(crate) fn waiting(wait: &'a Wait) -> Search<'a> {
-        let limits = WaitLimits::from(wait);
-        if wait.until().has_passed() {
-            let wait = WaitLimits { until: limits.ask_until, ..limits };
-            return Search { wait, patient: false, is_thorough: false };
-        }
-        Search { wait: limits, patient: true, is_thorough: false }
-    }
 }
 
 /// The result of an attempt to get one item.
@@ -98,8 +83,9 @@ enum Tried<T> {
     Beaten,
     /// The queue's node was created again after its items were listed.
     Remade,
-    NoTime,
 }
+
+type Attempted<T> = Result<Tried<T>, Stop>;
 
 /// How to get an item that came too late for an earlier call of the client.
 type Delivered<T> = fn(&LateItems, &str) -> Option<T>;
@@ -132,42 +118,38 @@ impl Items {
             );
             return Err(Error::new(ErrorKind::TooLarge, message).on(self.target.node()?));
         }
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        let mut watch_loop = self.target.watch_loop(WaitLimits::until(until));
+        let mut call = self.target.call(&self.connect_timeout());
         loop {
-            let session = watch_loop.session(until)?.ok_or_else(|| self.unreachable())?;
+            let session = call.session().map_err(|stop| match stop {
+                Stop::Failed(error) => error,
+                _ => self.unreachable(),
+            })?;
             let acl = &self.target.acl;
             let create = |s: &Session| s.create(&path, data, acl, NodeKind::PersistentSequential);
-            match watch_loop.ask(&session, until, create) {
-                Some(Ok(made)) => return self.accept(&watch_loop, &session, until, made),
-                Some(Err(Fault::NoNode)) => {}
+            match call.ask_in(&session, create) {
+                Ok(Ok(made)) => return self.accept(call, &session, made),
+                Ok(Err(Fault::NoNode)) => {}
                 // The numbers do not grow any more, so the server has repeated one.
-                Some(Err(Fault::NodeExists)) => return Err(self.exhausted()),
-                None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
-                    return Err(self.unanswered_offer());
+                Ok(Err(Fault::NodeExists)) => return Err(self.exhausted()),
+                Ok(Err(fault)) if !fault.is_loss() => {
+                    return Err(self.target.refused(&fault, OFFER));
                 }
-                Some(Err(fault)) => return Err(self.target.refused(&fault, OFFER)),
+                _ => return Err(self.unanswered_offer()),
             }
             // Not a container: after its removal the names would repeat, and a consumer that has
             // read an item would delete another one of the same name.
             let make = |s: &Session| make_parents(s, &node, NodeKind::Persistent, acl);
-            match watch_loop.ask(&session, until, make) {
-                None | Some(Ok(()) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {}
-                // It was removed again.
-                Some(Err(Fault::NoNode)) => {}
-                Some(Err(fault)) => return Err(self.target.refused(&fault, MAKE)),
+            match call.ask_in(&session, make) {
+                // Or it was removed again.
+                Err(_) | Ok(Ok(()) | Err(Fault::NoNode)) => {}
+                Ok(Err(fault)) if fault.is_loss() => {}
+                Ok(Err(fault)) => return Err(self.target.refused(&fault, MAKE)),
             }
         }
     }
 
     /// Deletes the item again if its number is too close to the last one.
-    fn accept(
-        &self,
-        watch_loop: &WatchLoop,
-        session: &Arc<Session>,
-        until: Deadline,
-        made: Created,
-    ) -> Result<i32> {
+    fn accept(&self, mut call: Call, session: &Session, made: Created) -> Result<i32> {
         let item = self.layout().parse(path::last(&made.path));
         let sequence = item.as_ref().map(Item::sequence);
         if let Some(item) = item.filter(|item| !item.is_at_the_end()) {
@@ -180,56 +162,76 @@ impl Items {
             let _ = s.delete(&node);
             Ok(())
         };
-        match watch_loop.ask(session, until, take_back) {
-            Some(Ok(())) => Err(self.exhausted()),
+        match call.ask_in(session, take_back) {
+            Ok(Ok(())) => Err(self.exhausted()),
             // A consumer has it already.
-            Some(Err(Fault::NoNode | Fault::NotEmpty)) => sequence.ok_or_else(|| self.exhausted()),
-            None | Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
-                Err(self.unanswered_offer())
-            }
-            Some(Err(fault)) => Err(self.target.refused(&fault, TAKE)),
+            Ok(Err(Fault::NoNode | Fault::NotEmpty)) => sequence.ok_or_else(|| self.exhausted()),
+            Ok(Err(fault)) if !fault.is_loss() => Err(self.target.refused(&fault, TAKE)),
+            _ => Err(self.unanswered_offer()),
         }
     }
 
     // ----- out of it
 
     /// Takes the first item out of the queue.
-    pub(crate) fn take(&self, search: Search<'_>) -> Result<Option<Vec<u8>>> {
-        self.seek(search, Some(LateItems::take), |watch_loop, session, claim, found| {
-            self.remove(watch_loop, session, claim, found, search)
+    pub(crate) fn take(&self, search: Search) -> Result<Option<Vec<u8>>> {
+        self.seek(search, Some(LateItems::take), |call, session, claim, found| {
+            self.remove(call, session, claim, found)
         })
     }
 
     /// Leases the first item.
-    pub(crate) fn lease(&self, search: Search<'_>) -> Result<Option<LeasedItem>> {
-        self.seek(search, None, |watch_loop, _, claim, found| {
-            self.secure(watch_loop, claim, found, search)
-        })
+    pub(crate) fn lease(&self, search: Search) -> Result<Option<LeasedItem>> {
+        self.seek(search, None, |call, _, claim, found| self.secure(call, claim, found))
+    }
+
+    /// A search that waits this long for an item. Without any time to wait, it is a try: what a
+    /// request may exceed a deadline by has to do.
+    pub(crate) fn within(&self, wait: &Wait) -> Search {
+        let (call, is_over) = (self.target.call(wait), wait.until().has_passed());
+        let call = if is_over { call.with_grace() } else { call };
+        Search { call, patient: !is_over, is_thorough: false }
     }
 
     /// A search that does not wait for an item; requests may take the connect timeout.
-    pub(crate) fn at_once(&self) -> Search<'static> {
-        let until = Deadline::after(self.target.client.core().connect_timeout());
-        Search { wait: WaitLimits::until(until), patient: false, is_thorough: true }
+    pub(crate) fn at_once(&self) -> Search {
+        let call = self.target.call(&self.connect_timeout());
+        Search { call, patient: false, is_thorough: true }
+    }
+
+    fn connect_timeout(&self) -> Wait {
+        self.target.client.core().connect_timeout().into()
     }
 
     /// Tries one item after another, in their order. Items that came too late for earlier calls are
     /// returned before all others.
     fn seek<T>(
         &self,
-        search: Search<'_>,
+        mut search: Search,
         delivered: Option<Delivered<T>>,
-        attempt: impl Fn(&mut WatchLoop, &Arc<Session>, &Arc<Reservation>, ReadItem) -> Result<Tried<T>>,
+        attempt: impl Fn(&mut Call, &Arc<Session>, &Arc<Reservation>, ReadItem) -> Attempted<T>,
     ) -> Result<Option<T>> {
         self.target.node()?;
-        let mut watch_loop = self.target.watch_loop(search.wait);
-        let _news = self.cache.subscribe(watch_loop.bell());
+        let mut progress = Progress::default();
+        match self.search(&mut search, &mut progress, delivered, attempt) {
+            Ok(found) => Ok(found),
+            Err(Stop::TimeOver) => self.over(&search, &progress),
+            Err(stop) => Err(READ.stopped(stop, &search.call, self.target.node()?)),
+        }
+    }
+
+    fn search<T>(
+        &self,
+        Search { call, patient, .. }: &mut Search,
+        progress: &mut Progress,
+        delivered: Option<Delivered<T>>,
+        attempt: impl Fn(&mut Call, &Arc<Session>, &Arc<Reservation>, ReadItem) -> Attempted<T>,
+    ) -> Result<Option<T>, Stop> {
+        let _news = self.cache.subscribe(call.bell());
         let (late, prefix) = (self.target.client.core().late(), self.item_prefix()?);
-        let _late = delivered.map(|_| late.subscribe(watch_loop.bell()));
+        let _late = delivered.map(|_| late.subscribe(call.bell()));
         let has_late = || delivered.is_some() && late.has(&prefix);
         let has_news = || self.cache.has_news() || has_late();
-        let until = search.wait.ask_until;
-        let mut progress = Progress::default();
         // Whether all items are known that were in the queue when the call began, or last woke up.
         let mut is_certain = false;
         let mut has_to_look_back = false;
@@ -237,101 +239,75 @@ impl Items {
             if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
                 return Ok(Some(delivered));
             }
-            let Some(session) = watch_loop.session(until)? else {
-                return self.over(search, &progress);
-            };
+            let session = call.session()?;
             let on = SeenOn::now(&session);
             let has_to_be = match self.layout() {
                 // Items that are not known yet come later in the order.
-                Layout::ByAge => !search.patient && self.cache.is_out(&on),
+                Layout::ByAge => !*patient && self.cache.is_out(&on),
                 Layout::ByPriority => true,
             };
             if has_to_be && !is_certain {
-                match self.make_certain(&mut watch_loop, &session, &on, until)? {
-                    Tried::Got(()) => {
-                        (is_certain, has_to_look_back, progress.was_answered) = (true, true, true);
-                    }
-                    Tried::NoTime => return self.over(search, &progress),
-                    _ => continue,
+                if !self.make_certain(call, &session, &on)? {
+                    continue;
                 }
+                (is_certain, has_to_look_back, progress.was_answered) = (true, true, true);
             }
             if has_to_look_back || self.cache.is_due(&on) {
-                match self.look_back(&watch_loop, &session, &on, until)? {
-                    Tried::Got(()) => has_to_look_back = false,
-                    Tried::NoTime => return self.over(search, &progress),
-                    _ => continue,
+                if !self.look_back(call, &session, &on)? {
+                    continue;
                 }
+                has_to_look_back = false;
             }
             if let Some(claim) = self.cache.claim(&on) {
-                let tried = if claim.item().is_beyond() {
-                    self.refuse(&watch_loop, &session, &claim, until)?
-                } else {
-                    match self.read(&watch_loop, &session, &claim, until)? {
-                        Tried::Got(found) => {
-                            progress.was_answered = true;
-                            attempt(&mut watch_loop, &session, &claim, found)?
-                        }
-                        Tried::Another => Tried::Another,
-                        Tried::Gone => Tried::Gone,
-                        Tried::Leased => Tried::Leased,
-                        Tried::Beaten => Tried::Beaten,
-                        Tried::Remade => Tried::Remade,
-                        Tried::NoTime => Tried::NoTime,
+                let tried = match self.read(call, &session, &claim)? {
+                    Tried::Got(found) => {
+                        progress.was_answered = true;
+                        attempt(call, &session, &claim, found)?
                     }
+                    Tried::Another => Tried::Another,
+                    Tried::Gone => Tried::Gone,
+                    Tried::Leased => Tried::Leased,
+                    Tried::Beaten => Tried::Beaten,
+                    Tried::Remade => Tried::Remade,
                 };
-                progress.was_answered |= !matches!(tried, Tried::Another | Tried::NoTime);
-                let next = match tried {
+                progress.was_answered |= !matches!(tried, Tried::Another);
+                match tried {
                     Tried::Got(got) => {
                         claim.note_got();
                         return Ok(Some(got));
                     }
-                    Tried::Another => continue,
-                    Tried::NoTime => return self.over(search, &progress),
+                    Tried::Another => {}
                     Tried::Remade => {
                         claim.note_gone();
                         self.cache.forget();
                         is_certain = false;
-                        continue;
                     }
-                    Tried::Gone => self.pass_gone(&watch_loop, &session, &on, until, &mut progress),
+                    Tried::Gone => self.pass_gone(call, &session, &on, progress)?,
                     Tried::Leased | Tried::Beaten => {
                         claim.pass_over();
                         let is_beaten = matches!(tried, Tried::Beaten);
-                        self.pass_leased(&watch_loop, &session, until, is_beaten, &mut progress)
+                        self.pass_leased(call, &session, is_beaten, progress)?;
                     }
-                };
-                if let Tried::NoTime = next? {
-                    return self.over(search, &progress);
                 }
                 continue;
             }
-            if !search.patient {
+            if !*patient {
                 if is_certain {
                     return Ok(None);
                 }
             } else if !self.cache.is_watched(&on) {
-                match self.list(&watch_loop, &session, &on, until)? {
-                    Tried::NoTime => return self.over(search, &progress),
-                    tried => {
-                        let was_listed = matches!(tried, Tried::Got(()));
-                        progress.was_answered |= was_listed;
-                        progress.has_listed |= was_listed;
-                    }
-                }
+                let was_listed = self.list(call, &session, &on)?;
+                progress.was_answered |= was_listed;
+                progress.has_listed |= was_listed;
             } else if !self.cache.passed().is_empty() {
                 has_to_look_back = true;
-            } else if !progress.was_answered && !search.wait.until.is_never() {
+            } else if !progress.was_answered && !call.until().is_never() {
                 // During an outage that was not noticed yet, the watch reports nothing.
-                match self.make_certain(&mut watch_loop, &session, &on, until)? {
-                    Tried::NoTime => return self.over(search, &progress),
-                    tried => progress.was_answered = matches!(tried, Tried::Got(())),
-                }
+                progress.was_answered = self.make_certain(call, &session, &on)?;
             } else {
                 progress.was_empty = progress.was_answered;
-                if !watch_loop.has_come(search.wait.until, has_news) {
-                    return self.over(search, &progress);
-                }
-                self.let_others_go_first(&watch_loop, search, has_late);
+                call.wait_for(has_news)?;
+                self.let_others_go_first(call, has_late);
                 is_certain = false;
             }
         }
@@ -341,80 +317,70 @@ impl Items {
     /// is outdated then, so the items are listed again; otherwise others compete for them now.
     fn pass_gone(
         &self,
-        watch_loop: &WatchLoop,
-        session: &Arc<Session>,
+        call: &mut Call,
+        session: &Session,
         on: &SeenOn,
-        until: Deadline,
         progress: &mut Progress,
-    ) -> Result<Tried<()>> {
-        if self.cache.is_spread() || progress.has_listed {
-            self.cache.note_lost();
-            progress.misses += 1;
-            if progress.misses < MISSES {
-                return Ok(Tried::Got(()));
-            }
+    ) -> Result<(), Stop> {
+        if !self.is_missed(self.cache.is_spread() || progress.has_listed, progress) {
+            return Ok(());
         }
-        progress.misses = 0;
         let node = self.target.whole()?;
-        let listed = watch_loop.ask(session, until, |s| s.names_and_stat(&node, false));
-        let listed = self.heard(listed, LIST, |listed| self.learn(on, listed, None))?;
-        progress.has_listed |= matches!(listed, Tried::Got(()));
-        Ok(listed)
+        let listed = call.ask_in(session, |s| s.names_and_stat(&node, false))?;
+        progress.has_listed |= self.heard(listed, LIST, |listed| self.learn(on, listed, None))?;
+        Ok(())
     }
 
     /// Goes on after an item that others have leased, or taken since it was read.
     fn pass_leased(
         &self,
-        watch_loop: &WatchLoop,
-        session: &Arc<Session>,
-        until: Deadline,
+        call: &mut Call,
+        session: &Session,
         is_beaten: bool,
         progress: &mut Progress,
-    ) -> Result<Tried<()>> {
-        if is_beaten || self.cache.is_spread() {
+    ) -> Result<(), Stop> {
+        if !self.is_missed(is_beaten || self.cache.is_spread(), progress) {
+            return Ok(());
+        }
+        self.look_ahead(call, session)
+    }
+
+    /// Notes that others had an item. Whether it is time to stop trying one after the other.
+    fn is_missed(&self, competes: bool, progress: &mut Progress) -> bool {
+        if competes {
             self.cache.note_lost();
             progress.misses += 1;
             if progress.misses < MISSES {
-                return Ok(Tried::Got(()));
+                return false;
             }
         }
         progress.misses = 0;
-        self.look_ahead(watch_loop, session, until)
+        true
     }
 
     /// Has a call that was woken wait for a moment if other consumers were faster lately.
-    fn let_others_go_first(
-        &self,
-        watch_loop: &WatchLoop,
-        search: Search<'_>,
-        has_late: impl Fn() -> bool,
-    ) {
+    fn let_others_go_first(&self, call: &Call, has_late: impl Fn() -> bool) {
         let Some(end) = self.cache.pause() else { return };
         // Not for most of the time that is left.
-        let is_soon = search.wait.until.instant().is_some_and(|until| {
+        let is_soon = call.until().instant().is_some_and(|until| {
             until.saturating_duration_since(end) < end.saturating_duration_since(rt::now())
         });
         if !is_soon {
-            watch_loop.has_come(Deadline::at(end), || self.cache.has_items() || has_late());
+            call.has_come(Deadline::at(end), || self.cache.has_items() || has_late());
         }
     }
 
-    /// Asks, through the leader, whether there are unknown items; if so, lists all.
-    fn make_certain(
-        &self,
-        watch_loop: &mut WatchLoop,
-        session: &Arc<Session>,
-        on: &SeenOn,
-        until: Deadline,
-    ) -> Result<Tried<()>> {
+    /// Asks, through the leader, whether there are unknown items; if so, lists all. False if there was
+    /// no answer.
+    fn make_certain(&self, call: &mut Call, session: &Session, on: &SeenOn) -> Result<bool, Stop> {
         let node = self.target.whole()?;
-        let listed = watch_loop.ask(session, until, |s| {
+        let listed = call.ask_in(session, |s| {
             let generation = s.confirm(&node)?.map(|stat| Generation::of(&stat));
             if generation.is_some_and(|generation| self.cache.has(generation)) {
                 return Ok(None);
             }
             Ok(Some(s.names_and_stat(&node, false)?))
-        });
+        })?;
         self.heard(listed, LIST, |listed| {
             if let Some(listed) = listed {
                 self.learn(on, listed, None);
@@ -423,24 +389,19 @@ impl Items {
     }
 
     /// Lists the items and sets a watch for new ones, even if the queue's node does not exist yet.
-    fn list(
-        &self,
-        watch_loop: &WatchLoop,
-        session: &Arc<Session>,
-        on: &SeenOn,
-        until: Deadline,
-    ) -> Result<Tried<()>> {
+    /// False if there was no answer.
+    fn list(&self, call: &mut Call, session: &Arc<Session>, on: &SeenOn) -> Result<bool, Stop> {
         let node = self.target.whole()?;
         let watch = self.cache.watch(session, &node);
         let begin = rt::now();
-        let listed = watch_loop.ask(session, until, |s| {
+        let listed = call.ask_in(session, |s| {
             loop {
                 let listed = s.names_and_stat(&node, true)?;
                 if listed.is_some() || !s.await_making(&node)? {
                     return Ok(listed);
                 }
             }
-        });
+        })?;
         self.heard(listed, LIST, |listed| {
             self.cache.note_trip(rt::now().saturating_duration_since(begin));
             self.learn(on, listed, Some(watch));
@@ -454,59 +415,53 @@ impl Items {
     }
 
     /// Checks whether the next items are leased, too, until one of them is not.
-    fn look_ahead(
-        &self,
-        watch_loop: &WatchLoop,
-        session: &Arc<Session>,
-        until: Deadline,
-    ) -> Result<Tried<()>> {
+    fn look_ahead(&self, call: &mut Call, session: &Session) -> Result<(), Stop> {
         let mut most = FEW;
         loop {
             let items = self.cache.ahead(most);
             if items.is_empty() {
-                return Ok(Tried::Got(()));
+                return Ok(());
             }
-            let paths = self.paths(&items)?;
-            let warn = self.blocked_warning()?;
-            let heard = watch_loop.ask(session, until, |s| look_at(s, &paths, false, &warn));
+            let (paths, warn) = (self.paths(&items)?, self.blocked_warning()?);
+            let seen = call.ask_in(session, |s| look_at(s, &paths, false, &warn))?;
             let mut is_free = false;
-            let tried = self.heard(heard, READ, |sights| {
+            let was_answered = self.heard(seen, READ, |sights| {
                 is_free = sights
                     .iter()
                     .any(|status| matches!(status, ItemStatus::Free | ItemStatus::Hidden));
                 self.cache.looked_ahead(items.into_iter().zip(sights));
             })?;
-            if is_free || !matches!(tried, Tried::Got(())) {
-                return Ok(tried);
+            if is_free || !was_answered {
+                return Ok(());
             }
             most = MANY;
         }
     }
 
     /// Checks again the items that were passed over, and sets watches for the end of their leases.
+    /// False if there was no answer.
     fn look_back(
         &self,
-        watch_loop: &WatchLoop,
+        call: &mut Call,
         session: &Arc<Session>,
         on: &SeenOn,
-        until: Deadline,
-    ) -> Result<Tried<()>> {
+    ) -> Result<bool, Stop> {
         for items in self.cache.passed().chunks(MANY) {
             let paths = self.paths(items)?;
             let watches: Vec<_> =
                 paths.iter().map(|path| self.cache.watch(session, path)).collect();
             let warn = self.blocked_warning()?;
-            let heard = watch_loop.ask(session, until, |s| look_at(s, &paths, true, &warn));
-            let tried = self.heard(heard, READ, |sights| {
+            let seen = call.ask_in(session, |s| look_at(s, &paths, true, &warn))?;
+            let was_answered = self.heard(seen, READ, |sights| {
                 let seen = items.iter().cloned().zip(watches).zip(sights);
                 let seen = seen.map(|((item, watch), status)| (item, watch, status));
                 self.cache.looked_back(on, seen.collect());
             })?;
-            if !matches!(tried, Tried::Got(())) {
-                return Ok(tried);
+            if !was_answered {
+                return Ok(false);
             }
         }
-        Ok(Tried::Got(()))
+        Ok(true)
     }
 
     /// The items' paths, as the server knows them.
@@ -515,53 +470,33 @@ impl Items {
         Ok(items.iter().map(|item| path::join(&node, item.name())).collect())
     }
 
-    /// Fails if the item exists: its number does not say whether it is this item's turn.
-    fn refuse<T>(
-        &self,
-        watch_loop: &WatchLoop,
-        session: &Arc<Session>,
-        claim: &Reservation,
-        until: Deadline,
-    ) -> Result<Tried<T>> {
+    /// Reads the item, whose data never change. Fails if its number does not say whether it is its
+    /// turn.
+    fn read(&self, call: &mut Call, session: &Session, claim: &Reservation) -> Attempted<ReadItem> {
         let path = path::join(&self.target.whole()?, claim.item().name());
-        match watch_loop.ask(session, until, |s| s.confirm(&path)) {
-            None => Ok(Tried::NoTime),
-            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
-            Some(Ok(None)) => {
-                claim.note_gone();
-                Ok(Tried::Gone)
-            }
-            Some(Ok(Some(_))) => Err(beyond(&self.item_node(claim)?)),
-            Some(Err(fault)) => Err(self.target.refused(&fault, READ)),
-        }
-    }
-
-    /// Reads the item, whose data never change.
-    fn read(
-        &self,
-        watch_loop: &WatchLoop,
-        session: &Arc<Session>,
-        claim: &Reservation,
-        until: Deadline,
-    ) -> Result<Tried<ReadItem>> {
-        let path = path::join(&self.target.whole()?, claim.item().name());
-        Ok(match watch_loop.ask(session, until, |s| s.data(&path, false)) {
-            None => Tried::NoTime,
-            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Tried::Another,
-            Some(Ok(None)) => {
+        let is_beyond = claim.item().is_beyond();
+        let read = call.ask_in(session, |s| match is_beyond {
+            true => Ok(s.confirm(&path)?.map(|stat| (Vec::new(), stat))),
+            false => s.data(&path, false),
+        })?;
+        Ok(match read {
+            Err(fault) if fault.is_loss() => Tried::Another,
+            Ok(None) => {
                 claim.note_gone();
                 Tried::Gone
             }
-            Some(Ok(Some((_, stat)))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
-            Some(Ok(Some((_, stat)))) if stat.children > 0 => Tried::Leased,
-            Some(Ok(Some((data, stat)))) => Tried::Got(ReadItem { data, czxid: stat.czxid }),
-            Some(Err(Fault::NoAuth)) => {
+            Ok(Some(_)) if is_beyond => return Err(beyond(&self.item_node(claim)?).into()),
+            Err(fault) if is_beyond => return Err(self.target.refused(&fault, READ).into()),
+            Ok(Some((_, stat))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
+            Ok(Some((_, stat))) if stat.children > 0 => Tried::Leased,
+            Ok(Some((data, stat))) => Tried::Got(ReadItem { data, czxid: stat.czxid }),
+            Err(Fault::NoAuth) => {
                 warn_of_hidden(&self.target.client, &self.item_node(claim)?);
                 claim.note_hidden();
                 Tried::Another
             }
-            Some(Err(fault)) => {
-                return Err(self.target.refused(&fault, READ).on(self.item_node(claim)?));
+            Err(fault) => {
+                return Err(self.target.refused(&fault, READ).on(self.item_node(claim)?).into());
             }
         })
     }
@@ -570,90 +505,82 @@ impl Items {
     /// whose time is over fails, as the item may be gone; if it is, the next call that takes gets it.
     fn remove(
         &self,
-        watch_loop: &mut WatchLoop,
+        call: &mut Call,
         session: &Arc<Session>,
         claim: &Arc<Reservation>,
         found: ReadItem,
-        search: Search<'_>,
-    ) -> Result<Tried<Vec<u8>>> {
-        if watch_loop.is_over(search.wait.until) {
-            return Ok(Tried::NoTime);
-        }
-        let until = worth_asking(search.wait.until);
+    ) -> Attempted<Vec<u8>> {
+        call.check()?;
         let item = self.item_node(claim)?;
         let path = path::join(&self.target.whole()?, claim.item().name());
-        let doubt = || unanswered_take(&item);
-        let refused = |fault: &Fault| self.target.refused(fault, TAKE).on(&item);
+        let refused = |fault: &Fault| Stop::Failed(self.target.refused(fault, TAKE).on(&item));
         let (mut session, data) = (Arc::clone(session), Arc::new(found.data));
         // Whether the reply to a deletion was lost.
         let mut is_unknown = false;
         loop {
-            let mut is_there = true;
-            if is_unknown {
-                match watch_loop.ask(&session, until, |s| s.confirm(&path)) {
-                    Some(Ok(Some(stat))) if stat.czxid == found.czxid => {}
-                    Some(Ok(_)) => {
+            let is_there = !is_unknown
+                || match call.ask_in(&session, |s| s.confirm(&path)) {
+                    Ok(Ok(Some(stat))) if stat.czxid == found.czxid => true,
+                    Ok(Ok(_)) => {
                         claim.note_gone();
-                        return Err(doubt());
+                        return Err(unanswered_take(&item).into());
                     }
-                    Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => is_there = false,
-                    Some(Err(fault)) => return Err(refused(&fault)),
-                    None => return Err(doubt()),
-                }
-            }
-            if is_there {
-                let late = {
-                    let (claim, data) = (Arc::clone(claim), Arc::clone(&data));
-                    let (prefix, cached) =
-                        (self.item_prefix()?, Arc::clone(self.target.client.core().late()));
-                    move |answer| match answer {
-                        Ok(()) => {
-                            claim.note_gone();
-                            cached.put(&prefix, Arc::unwrap_or_clone(data));
-                        }
-                        Err(Fault::NoNode) => claim.note_gone(),
-                        // The call has reported the doubt.
-                        Err(_) => {}
-                    }
+                    Ok(Err(fault)) if fault.is_loss() => false,
+                    Ok(Err(fault)) => return Err(refused(&fault)),
+                    Err(_) => return Err(unanswered_take(&item).into()),
                 };
-                match watch_loop.ask(&session, until, |s| s.delete_or(&path, Box::new(late))) {
-                    Some(Ok(())) => {
+            if is_there {
+                let late = self.deliver_late(claim, &data)?;
+                match call.ask_in(&session, |s| s.delete_or(&path, late)) {
+                    Ok(Ok(())) => {
                         claim.note_gone();
                         return Ok(Tried::Got(Arc::unwrap_or_clone(data)));
                     }
-                    Some(Err(Fault::NoNode)) => {
+                    Ok(Err(Fault::NoNode)) => {
                         claim.note_gone();
-                        return if is_unknown { Err(doubt()) } else { Ok(Tried::Beaten) };
+                        return match is_unknown {
+                            true => Err(unanswered_take(&item).into()),
+                            false => Ok(Tried::Beaten),
+                        };
                     }
-                    Some(Err(Fault::NotEmpty)) => return Ok(Tried::Beaten),
-                    Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => is_unknown = true,
-                    Some(Err(fault)) => return Err(refused(&fault)),
-                    None if is_unknown => return Err(doubt()),
-                    None => {
-                        return Err(match search.wait.check(&item) {
-                            Err(cancelled) => cancelled.in_doubt(),
-                            Ok(()) => late_take(&item),
-                        });
-                    }
+                    Ok(Err(Fault::NotEmpty)) => return Ok(Tried::Beaten),
+                    Ok(Err(fault)) if fault.is_loss() => is_unknown = true,
+                    Ok(Err(fault)) => return Err(refused(&fault)),
+                    Err(_) if is_unknown => return Err(unanswered_take(&item).into()),
+                    Err(Stop::Cancelled) => return Err(cancelled(&item).in_doubt().into()),
+                    Err(_) => return Err(late_take(&item).into()),
                 }
             }
             // Without a session the outcome stays unknown.
-            session = match watch_loop.session(until) {
-                Ok(Some(session)) => session,
-                Ok(None) => return Err(doubt()),
-                Err(error) => return Err(doubt().caused_by(error)),
-            };
+            session = call.session().map_err(|stop| match stop {
+                Stop::Failed(error) => unanswered_take(&item).caused_by(error),
+                _ => unanswered_take(&item),
+            })?;
         }
+    }
+
+    /// What to do with the answer to an item's deletion that comes too late for its call.
+    fn deliver_late(&self, claim: &Arc<Reservation>, data: &Arc<Vec<u8>>) -> Result<OnAnswer<()>> {
+        let (claim, data) = (Arc::clone(claim), Arc::clone(data));
+        let (prefix, cached) = (self.item_prefix()?, Arc::clone(self.target.client.core().late()));
+        Ok(Box::new(move |answer| match answer {
+            Ok(()) => {
+                claim.note_gone();
+                cached.put(&prefix, Arc::unwrap_or_clone(data));
+            }
+            Err(Fault::NoNode) => claim.note_gone(),
+            // The call has reported the doubt.
+            Err(_) => {}
+        }))
     }
 
     /// Takes the lease of an item that was read.
     fn secure(
         &self,
-        watch_loop: &WatchLoop,
+        call: &Call,
         claim: &Arc<Reservation>,
         found: ReadItem,
-        search: Search<'_>,
-    ) -> Result<Tried<LeasedItem>> {
+    ) -> Attempted<LeasedItem> {
         let node = self.item_node(claim)?;
         let contention = Contention {
             client: self.target.client.clone(),
@@ -664,14 +591,15 @@ impl Items {
             form: Form::new(NodeNaming::Curator, ContenderKind::Mutex),
             must_exist: true,
         };
-        let WaitLimits { until: deadline, cancel, .. } = search.wait;
-        let limits = Limits { deadline, patient: false, cancel };
-        match pursue(&contention, limits, &OthersAhead::default(), None, Some)? {
+        let mut lease = Call::new(call.core(), call.limit()).with_retry();
+        match pursue(&contention, &mut lease, false, &OthersAhead::default(), None, Some)? {
             Some(hold) => {
                 Ok(Tried::Got(LeasedItem::new(hold, Arc::clone(claim), node, found.data)))
             }
-            None if watch_loop.is_over(search.wait.ask_until) => Ok(Tried::NoTime),
-            None => Ok(Tried::Beaten),
+            None => {
+                call.check()?;
+                Ok(Tried::Beaten)
+            }
         }
     }
 
@@ -726,30 +654,29 @@ impl Items {
 
     // ----- answers, names and messages
 
+    /// Learns from an answer; false if there was none.
     fn heard<T>(
         &self,
-        heard: Option<Answer<T>>,
+        answer: Answer<T>,
         purpose: Purpose,
         learn: impl FnOnce(T),
-    ) -> Result<Tried<()>> {
-        match heard {
-            None => Ok(Tried::NoTime),
-            Some(Ok(found)) => {
+    ) -> Result<bool, Stop> {
+        match answer {
+            Ok(found) => {
                 learn(found);
-                Ok(Tried::Got(()))
+                Ok(true)
             }
-            Some(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => Ok(Tried::Another),
-            Some(Err(fault)) => Err(self.target.refused(&fault, purpose)),
+            Err(fault) if fault.is_loss() => Ok(false),
+            Err(fault) => Err(self.target.refused(&fault, purpose).into()),
         }
     }
 
     /// What a call returns that got nothing before its timeout: `None` only if a server said that
     /// there was nothing, or answers, but has not answered all that the call had to ask.
-    fn over<T>(&self, search: Search<'_>, progress: &Progress) -> Result<Option<T>> {
-        let nothing = search.wait.over(self.target.node()?)?;
+    fn over<T>(&self, search: &Search, progress: &Progress) -> Result<Option<T>> {
         let is_served = || self.target.client.state() == SessionState::Connected;
         if progress.was_empty || !search.is_thorough && progress.was_answered && is_served() {
-            return Ok(nothing);
+            return Ok(None);
         }
         Err(READ.unanswered(self.target.client.core(), false, self.target.node()?))
     }

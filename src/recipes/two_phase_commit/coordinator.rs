@@ -9,8 +9,8 @@ use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
 use crate::error::Result;
 use crate::path;
-use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
-use crate::rt::{Deadline, Mutex};
+use crate::recipes::node_config::{NodeConfig, Purpose};
+use crate::rt::Mutex;
 use crate::session::connection::{Answer, Fault, NodeKind, Step};
 use crate::session::wait::Wait;
 use crate::session::watch_loop::View;
@@ -65,7 +65,7 @@ impl Coordinator {
     /// [ends every wait](crate::guide#what-ends-every-wait). After an error the round may be decided
     /// or not.
     pub fn decide(&self) -> Result<Decision> {
-        insist(|| self.settle(Plan::AsVoted, WaitLimits::FOREVER))
+        insist(|| self.settle(Plan::AsVoted, &Wait::FOREVER))
     }
 
     /// Waits at most `wait` for the votes, and decides; `None` if the round was not decided when the
@@ -83,7 +83,7 @@ impl Coordinator {
     /// otherwise as [`decide`](Coordinator::decide).
     pub fn decide_within(&self, wait: impl Into<Wait>) -> Result<Option<Decision>> {
         let wait = wait.into();
-        insist_within(&wait, || self.settle(Plan::AsVoted, WaitLimits::from(&wait)))
+        insist_within(&wait, || self.settle(Plan::AsVoted, &wait))
     }
 
     /// Waits at most `wait` for the votes, and decides; **aborts the round** if it is not decided when
@@ -111,15 +111,15 @@ impl Coordinator {
     /// As [`decide_or_abort_within`](Coordinator::decide_or_abort_within).
     pub fn abort(&self) -> Result<Decision> {
         let limit = self.target.client.core().connect_timeout();
-        let decision = self.settle(Plan::Abort, WaitLimits::until(Deadline::after(limit)))?;
+        let decision = self.settle(Plan::Abort, &limit.into())?;
         decision.ok_or_else(|| self.target.refused(&Fault::ConnectionLoss, DECIDE))
     }
 
-    fn settle(&self, plan: Plan, wait: WaitLimits<'_>) -> Result<Option<Decision>> {
+    fn settle(&self, plan: Plan, wait: &Wait) -> Result<Option<Decision>> {
         let look = |view: &mut View<'_>, whole: &str| {
             settle(view, whole, &self.round.id, plan, &self.seen, &self.target.acl)
         };
-        match self.target.find(DECIDE, wait, look)? {
+        match self.target.find(DECIDE, self.target.call(wait), look)? {
             None => Ok(None),
             Some(Some(decision)) => Ok(Some(decision)),
             Some(None) => Err(no_round(&self.target)),

@@ -14,13 +14,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::recipes::lock_config::default_data;
-use crate::recipes::node_config::{NodeConfig, Purpose, WaitLimits};
+use crate::recipes::node_config::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
+use crate::session::call::{Call, Stop};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer, Step};
+use crate::session::purpose::cancelled;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
-use crate::session::watch_loop::{View, worth_asking};
+use crate::session::watch_loop::{View, WatchLoop};
 
 /// A participant of a [`TwoPhaseCommit`](crate::TwoPhaseCommit).
 ///
@@ -87,15 +89,17 @@ impl Participant {
         // The data that only this call writes.
         let mut data = default_data();
         data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
-        let (until, begin) = (wait.until(), rt::now());
-        let limits = WaitLimits::from(wait);
-        let mut watch_loop = target.watch_loop(limits);
+        let begin = rt::now();
+        let mut watch_loop = WatchLoop::new(target.call(wait));
+        let stopped = |stop, was_asked, call: &Call| match stop {
+            Stop::TimeOver => JOIN.unanswered(core, was_asked, node),
+            Stop::Cancelled => cancelled(node),
+            stop => JOIN.stopped(stop, call, node),
+        };
         loop {
-            limits.check(node)?;
-            let Some(session) = watch_loop.session(until)? else {
-                limits.check(node)?;
-                return Err(JOIN.unanswered(core, unsure.is_some(), node));
-            };
+            let session = watch_loop.call.session();
+            let session =
+                session.map_err(|stop| stopped(stop, unsure.is_some(), &watch_loop.call))?;
             let late = || -> OnAnswer<Created> {
                 let (core, of_session) = (Arc::downgrade(core), Arc::downgrade(&session));
                 let (own, data) = (own.clone(), data.clone());
@@ -109,8 +113,8 @@ impl Participant {
                 let create = || session.create_named(&own, &data, acl, late());
                 join(session, &whole, &own, name, &data, create)
             };
-            match watch_loop.ask(&session, until, question) {
-                Some(Ok(Joined::Here { round, czxid })) => {
+            match watch_loop.call.ask_in(&session, question) {
+                Ok(Ok(Joined::Here { round, czxid })) => {
                     let hold = Hold::on_named(
                         &target.client,
                         session,
@@ -121,29 +125,30 @@ impl Participant {
                     let (target, name) = (target.clone(), name.to_owned());
                     return Ok(Participant { target, hold, name, round });
                 }
-                Some(Ok(Joined::NoRound)) => return Err(no_round(target)),
-                Some(Ok(Joined::Stranger)) => {
+                Ok(Ok(Joined::NoRound)) => return Err(no_round(target)),
+                Ok(Ok(Joined::Stranger)) => {
                     let message = format!("{name:?} is no participant of this round");
                     return Err(Error::new(ErrorKind::InvalidName, message).on(node));
                 }
-                Some(Ok(Joined::Taken)) => {
+                Ok(Ok(Joined::Taken)) => {
                     // The server deletes the node of an earlier process at the end of its session.
                     let look = |view: &mut View<'_>| {
                         let names = view.watch_names(&whole)?;
                         Ok(names.is_some_and(|names| names.contains(&here(name))))
                     };
-                    let is_taken = match watch_loop.look(&session, worth_asking(until), look) {
-                        Some(Ok(true)) => !watch_loop.changed(until)?,
-                        Some(Ok(false) | Err(Fault::ConnectionLoss | Fault::SessionEnded)) => {
-                            until.has_passed()
+                    let changed = match watch_loop.look(&session, look) {
+                        Ok(Ok(true)) => watch_loop.until_changed(),
+                        Ok(Err(fault)) if !fault.is_loss() => {
+                            return Err(target.refused(&fault, JOIN));
                         }
-                        Some(Err(fault)) => return Err(target.refused(&fault, JOIN)),
-                        None => true,
+                        Ok(_) => watch_loop.call.check(),
+                        Err(stop) => Err(stop),
                     };
-                    if !is_taken {
-                        continue;
+                    match changed {
+                        Ok(()) => continue,
+                        Err(Stop::TimeOver) => {}
+                        Err(stop) => return Err(stopped(stop, false, &watch_loop.call)),
                     }
-                    limits.check(node)?;
                     let message = format!(
                         "the name {name:?} was in use for {:.1?}, or an earlier session has not \
                          ended: use another name, or wait longer",
@@ -151,17 +156,18 @@ impl Participant {
                     );
                     return Err(Error::new(ErrorKind::Taken, message).on(node));
                 }
-                Some(Err(fault)) => {
+                Ok(Err(fault)) => {
                     *unsure = Some((session, own.clone(), data.clone()));
-                    let may_go_on = matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded);
-                    if !may_go_on || until.has_passed() {
+                    if !fault.is_loss() || wait.until().has_passed() {
                         return Err(target.refused(&fault, JOIN));
                     }
                 }
-                None => {
+                Err(stop) => {
                     *unsure = Some((session, own.clone(), data.clone()));
-                    limits.check(node)?;
-                    return Err(target.refused(&Fault::ConnectionLoss, JOIN));
+                    return Err(match stop {
+                        Stop::Cancelled => cancelled(node),
+                        _ => target.refused(&Fault::ConnectionLoss, JOIN),
+                    });
                 }
             }
         }
@@ -203,10 +209,8 @@ impl Participant {
 
     fn is_forgotten(&self, wait: &Wait) -> bool {
         let limit = Deadline::after(self.target.client.core().connect_timeout());
-        let until = limit.earlier(wait.until());
-        let limits = WaitLimits { cancel: wait.cancel(), ..WaitLimits::until(until) };
         let look = |view: &mut View<'_>, whole: &str| read(view.session, whole).map(Some);
-        let found = self.target.find_or_none(LEARN, limits, look);
+        let found = self.target.find_or_none(LEARN, self.target.call(&wait.earlier(limit)), look);
         let is_other =
             |found: Option<(Round, i32)>| found.is_none_or(|(round, _)| round.id != self.round);
         found.is_ok_and(|found| found.is_some_and(is_other))
@@ -242,7 +246,7 @@ impl Participant {
     /// [`NotAuthorized`](ErrorKind::NotAuthorized); otherwise only what
     /// [ends every wait](crate::guide#what-ends-every-wait).
     pub fn decision(&self) -> Result<Decision> {
-        insist(|| self.decided(WaitLimits::FOREVER))
+        insist(|| self.decided(&Wait::FOREVER))
     }
 
     /// Waits for the decision, at most `wait`; `None` if a server said in this call that the round is
@@ -257,11 +261,11 @@ impl Participant {
     /// [`decision`](Participant::decision).
     pub fn decision_within(&self, wait: impl Into<Wait>) -> Result<Option<Decision>> {
         let wait = wait.into();
-        insist_within(&wait, || self.decided(WaitLimits::from(&wait)))
+        insist_within(&wait, || self.decided(&wait))
     }
 
-    fn decided(&self, wait: WaitLimits<'_>) -> Result<Option<Decision>> {
-        let decision = self.target.find(LEARN, wait, |view, whole| {
+    fn decided(&self, wait: &Wait) -> Result<Option<Decision>> {
+        let decision = self.target.find(LEARN, self.target.call(wait), |view, whole| {
             // If the round does not exist, that is an answer, too.
             Ok(match find_round(view, whole, &self.round)? {
                 None => Some(None),

@@ -420,7 +420,7 @@ impl<G: Ground> Player<G> {
         let core = Arc::clone(self.ground.client(who).core());
         let deadline = Deadline::after(Duration::from_secs(30));
         let patience = crate::session::client_core::Patience::OneAttempt;
-        let Ok(session) = core.session(&Waiter::new(), deadline, || false, patience) else {
+        let Ok(Some(session)) = core.session(&Waiter::new(), deadline, || false, patience) else {
             panic!("client {who} got no session within 30 s")
         };
         let number = self.sessions.len() + 1;

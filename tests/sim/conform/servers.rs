@@ -95,7 +95,7 @@ impl Rig {
         let client = Client::connect(&self.hosts()).expect("a client");
         let deadline = Deadline::after(Duration::from_secs(30));
         let session = client.core().session(&Waiter::new(), deadline, || false, OneAttempt);
-        let session = session.ok().expect("a session");
+        let session = session.ok().flatten().expect("a session");
         let made = session.create("/box", b"", &[Acl::open()], NodeKind::Container);
         made == Err(Fault::ConnectionLoss)
     }

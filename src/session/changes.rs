@@ -3,14 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::ask_until_answered::Purpose;
-use super::errors::cancelled;
+use super::call::{Call, Stop};
+use super::client::Client;
+use super::connection::{Answer, Fault};
+use super::purpose::Purpose;
+use super::wait::Wait;
+use super::watch_loop::{View, WatchLoop};
 use crate::error::Result;
-use crate::session::client::Client;
-use crate::session::connection::Answer;
-use crate::session::wait::Wait;
-use crate::session::watch_loop::View;
-use crate::session::watched_changes::WatchedChanges;
 
 type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 
@@ -47,7 +46,14 @@ pub struct Changes<T> {
     node: Result<String>,
     purpose: Purpose,
     look: Look<T>,
-    observation: WatchedChanges<T>,
+    /// Whether two looks found the same.
+    is_same: fn(&T, &T) -> bool,
+    watch_loop: WatchLoop,
+    /// The session of the last look that was answered. The first look in another one begins with a
+    /// `sync`: its server may lag behind the one that was asked last.
+    session: i64,
+    /// What was returned last.
+    told: Option<T>,
     over: bool,
 }
 
@@ -87,7 +93,10 @@ impl<T: Clone + Send + 'static> Changes<T> {
             node,
             purpose,
             look: Arc::new(look),
-            observation: WatchedChanges::new(client, is_same),
+            is_same,
+            watch_loop: WatchLoop::new(Call::new(client.core(), &Wait::FOREVER)),
+            session: 0,
+            told: None,
             over: false,
         }
     }
@@ -124,7 +133,7 @@ impl<T: Clone + Send + 'static> Changes<T> {
             self.next_by(&limit, false)?;
         }
         let (core, node) = (self.client.core(), self.node.as_deref().unwrap_or_default());
-        self.observation.told().ok_or_else(|| self.purpose.unanswered(core, false, node))
+        self.told.as_ref().ok_or_else(|| self.purpose.unanswered(core, false, node))
     }
 
     /// Whether what the last call returned still holds, as far as the connected server knows.
@@ -133,19 +142,53 @@ impl<T: Clone + Send + 'static> Changes<T> {
     /// connection: what was returned last may be out of date then. Sends no request; a broken
     /// connection is noticed after a third of the session timeout at the latest.
     pub fn is_current(&self) -> bool {
-        !self.client.core().is_elsewhere() && self.observation.is_current()
+        !self.client.core().is_elsewhere() && self.told.is_some() && self.watch_loop.is_current()
     }
 
     fn next_by(&mut self, wait: &Wait, waits: bool) -> Result<Option<T>> {
         self.client.core().check_process()?;
         let node = self.node.clone()?;
-        let (whole, look) = (self.client.core().whole(&node), Arc::clone(&self.look));
-        let look = |view: &mut View<'_>| look(view, &whole);
-        let next = self.observation.next_within(wait, waits, look)?;
-        if next.is_none() && wait.is_cancelled() {
-            return Err(cancelled(&node));
+        self.watch_loop.call.renew(wait);
+        let next = match self.find_next(waits, &self.client.core().whole(&node)) {
+            Ok(next) => next.map(Some).map_err(|fault| self.purpose.refused(&fault, &node)),
+            Err(Stop::TimeOver) => Ok(None),
+            Err(stop) => Err(self.purpose.stopped(stop, &self.watch_loop.call, &node)),
+        };
+        self.watch_loop.call.renew(&Wait::FOREVER);
+        next
+    }
+
+    /// Looks until the state differs from the one returned last. Without `waits`, it only looks once
+    /// whether it is the same.
+    fn find_next(&mut self, waits: bool, whole: &str) -> Result<Answer<T>, Stop> {
+        loop {
+            let session = self.watch_loop.call.session()?;
+            if self.watch_loop.is_up_to_date(&session) {
+                if !waits {
+                    return Err(Stop::TimeOver);
+                }
+                self.watch_loop.until_changed()?;
+            }
+            let syncs = self.session != session.id();
+            let found = self.watch_loop.look(&session, |view| {
+                if syncs {
+                    view.session.sync()?;
+                }
+                (self.look)(view, whole)
+            })?;
+            match found {
+                Ok(found) => {
+                    self.session = session.id();
+                    if !self.told.as_ref().is_some_and(|told| (self.is_same)(told, &found)) {
+                        self.told = Some(found.clone());
+                        return Ok(Ok(found));
+                    }
+                }
+                // A node has just been deleted, or the connection lost: look again.
+                Err(Fault::NoNode | Fault::ConnectionLoss | Fault::SessionEnded) => {}
+                Err(fault) => return Ok(Err(fault)),
+            }
         }
-        next.transpose().map_err(|fault| self.purpose.refused(&fault, &node))
     }
 }
 

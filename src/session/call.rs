@@ -1,0 +1,372 @@
+//! One blocking call of the program: how long it may take, what may end it before, and the session
+//! that it asks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::client_core::{ClientCore, Patience};
+use super::connection::{Answer, Fault};
+use super::notify::{Signal, Subscription, Waiter};
+use super::retry::Retry;
+use super::session::{Session, rejected};
+use super::wait::{Wait, worth_asking};
+use crate::error::{Error, ErrorKind, Result};
+use crate::rt::{self, Deadline};
+use crate::session_notice::End;
+
+/// Why a call ends without what it was made for.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The time is over.
+    TimeOver,
+    Cancelled,
+    /// The session has ended, and the call asks no other one.
+    SessionEnded(End),
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// See the module. Everything that may end a wait of the call rings its bell.
+pub(crate) struct Call {
+    core: Arc<ClientCore>,
+    wait: Wait,
+    /// Of the token that cancels the call.
+    _cancel: Option<Subscription>,
+    /// By when requests must be answered.
+    ask_until: Deadline,
+    waiter: Waiter,
+    bell: Signal,
+    session: Option<(Arc<Session>, Subscription)>,
+    /// Whether it asks no other session when this one has ended.
+    stays: bool,
+    /// Which faults it puts up with.
+    retry: Retry,
+    /// How many requests had no answer, plus how many sessions were lost.
+    losses: u32,
+    /// Since when there has been no connection.
+    cut_off: Option<Instant>,
+    is_unanswered: bool,
+    has_lost_answers: bool,
+}
+
+impl Call {
+    /// A call that waits as long as this, and asks any session of the client. A request may take up
+    /// to 50 ms more.
+    pub(crate) fn new(core: &Arc<ClientCore>, wait: &Wait) -> Call {
+        let call = Call::strict(core, wait);
+        Call { ask_until: worth_asking(wait.until()), ..call }
+    }
+
+    /// A call whose requests take no longer than `wait`.
+    pub(crate) fn strict(core: &Arc<ClientCore>, wait: &Wait) -> Call {
+        let waiter = Waiter::new();
+        let bell = waiter.bell();
+        Call::with(core, wait, waiter, bell)
+    }
+
+    /// One that also gives this signal whenever something changes, also while nobody waits.
+    pub(crate) fn telling(core: &Arc<ClientCore>, wait: &Wait, also: Signal) -> Call {
+        let waiter = Waiter::new();
+        let ring = waiter.bell();
+        let bell: Signal = Arc::new(move || {
+            ring();
+            also();
+        });
+        Call::with(core, wait, waiter, bell)
+    }
+
+    /// A call that asks this session only.
+    pub(crate) fn in_session(core: &Arc<ClientCore>, session: &Arc<Session>, wait: &Wait) -> Call {
+        let mut call = Call::strict(core, wait);
+        call.use_session(Arc::clone(session));
+        call.stays = true;
+        call
+    }
+
+    /// The same, but it also waits as long as a request may take.
+    pub(crate) fn with_grace(self) -> Call {
+        Call { wait: self.wait.with_end(self.ask_until), ..self }
+    }
+
+    /// The same, but it fails after more lost answers and sessions, or a longer outage, than the client
+    /// allows.
+    pub(crate) fn with_retry(self) -> Call {
+        Call { retry: self.core.retry_policy(), ..self }
+    }
+
+    fn with(core: &Arc<ClientCore>, wait: &Wait, waiter: Waiter, bell: Signal) -> Call {
+        Call {
+            core: Arc::clone(core),
+            wait: wait.clone(),
+            _cancel: wait.cancel().map(|cancel| cancel.subscribe(Arc::clone(&bell))),
+            ask_until: wait.until(),
+            waiter,
+            bell,
+            session: None,
+            stays: false,
+            retry: Retry::unlimited(),
+            losses: 0,
+            cut_off: None,
+            is_unanswered: false,
+            has_lost_answers: false,
+        }
+    }
+
+    /// Begins anew, with another limit.
+    pub(crate) fn renew(&mut self, wait: &Wait) {
+        self._cancel = wait.cancel().map(|cancel| cancel.subscribe(self.bell()));
+        (self.wait, self.ask_until) = (wait.clone(), worth_asking(wait.until()));
+    }
+
+    pub(crate) fn core(&self) -> &Arc<ClientCore> {
+        &self.core
+    }
+
+    /// How long it waits.
+    pub(crate) fn limit(&self) -> &Wait {
+        &self.wait
+    }
+
+    pub(crate) fn until(&self) -> Deadline {
+        self.wait.until()
+    }
+
+    // ----- waiting
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.wait.is_cancelled()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over_by(self.until())
+    }
+
+    fn is_over_by(&self, until: Deadline) -> bool {
+        self.is_cancelled() || until.has_passed()
+    }
+
+    /// Fails if the call is over.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        if self.is_over() { Err(self.over()) } else { Ok(()) }
+    }
+
+    /// Why the call ends now.
+    fn over(&self) -> Stop {
+        if self.is_cancelled() { Stop::Cancelled } else { Stop::TimeOver }
+    }
+
+    /// The bell to ring when a condition of the caller's own may have come true.
+    pub(crate) fn bell(&self) -> Signal {
+        Arc::clone(&self.bell)
+    }
+
+    /// Returns when the bell was rung since the last wait.
+    pub(crate) fn wait(&self) -> Result<(), Stop> {
+        self.check()?;
+        self.waiter.wait(self.until());
+        Ok(())
+    }
+
+    /// Waits as `wait` does; without a connection, only as long as an outage may last.
+    pub(crate) fn wait_if(&mut self, is_connected: bool) -> Result<(), Stop> {
+        if is_connected {
+            self.cut_off = None;
+            return self.wait();
+        }
+        self.check()?;
+        self.wait_for_connection(self.until())
+    }
+
+    fn wait_for_connection(&mut self, until: Deadline) -> Result<(), Stop> {
+        let until = self.longest_outage(until);
+        if until.has_passed() {
+            return Err(self.outage());
+        }
+        self.waiter.wait(until);
+        Ok(())
+    }
+
+    /// By when there has to be a connection. The end of the session does not begin a new outage.
+    fn longest_outage(&mut self, until: Deadline) -> Deadline {
+        let Some(longest) = self.retry.longest_outage() else { return until };
+        let since = *self.cut_off.get_or_insert_with(rt::now);
+        since.checked_add(longest).map_or(until, |end| Deadline::at(end).earlier(until))
+    }
+
+    /// Why the call ends, if there is no connection in time.
+    fn outage(&self) -> Stop {
+        match self.retry.longest_outage() {
+            Some(longest) if !self.is_over_by(self.ask_until) => {
+                let message = format!(
+                    "gave up: no connection to the ensemble for longer than Retry::outage allows \
+                     ({longest:?})"
+                );
+                Error::new(ErrorKind::Connect, message).into()
+            }
+            _ => self.over(),
+        }
+    }
+
+    /// Waits until a condition of the caller's own is true, for which the bell is rung.
+    pub(crate) fn wait_for(&self, has_come: impl FnMut() -> bool) -> Result<(), Stop> {
+        if self.has_come(self.until(), has_come) { Ok(()) } else { Err(self.over()) }
+    }
+
+    /// Waits, until then, for such a condition; false if that was not in time.
+    pub(crate) fn has_come(&self, until: Deadline, mut has_come: impl FnMut() -> bool) -> bool {
+        loop {
+            if has_come() {
+                return true;
+            }
+            if self.is_over_by(until) {
+                return false;
+            }
+            self.waiter.wait(until);
+        }
+    }
+
+    // ----- asking
+
+    /// The session to ask, as soon as a server serves it.
+    pub(crate) fn session(&mut self) -> Result<Arc<Session>, Stop> {
+        loop {
+            let session = self.open()?;
+            match self.until_served(&session) {
+                Ok(()) => return Ok(session),
+                Err(Stop::SessionEnded(_)) => {}
+                Err(stop) => return Err(stop),
+            }
+        }
+    }
+
+    /// The session to ask, whether or not a server serves it just now.
+    pub(crate) fn open(&mut self) -> Result<Arc<Session>, Stop> {
+        if let Some((session, _)) = &self.session {
+            match session.status().now().ended {
+                None => return Ok(Arc::clone(session)),
+                Some(end) if self.stays => return Err(Stop::SessionEnded(end)),
+                // Each further session would end in the same way.
+                Some(End::AuthFailed) => {
+                    let rejection = rejected(session.info().trouble);
+                    self.session = None;
+                    return Err(rejection.into());
+                }
+                Some(_) => self.session = None,
+            }
+            self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
+        }
+        // Long enough to begin opening a session, which goes on for the next call.
+        let until = worth_asking(self.longest_outage(self.ask_until)).earlier(self.ask_until);
+        let is_cancelled = || self.is_cancelled();
+        match self.core.session(&self.waiter, until, is_cancelled, Patience::UntilDeadline)? {
+            Some(session) => {
+                self.cut_off = None;
+                Ok(self.use_session(session))
+            }
+            None => Err(self.outage()),
+        }
+    }
+
+    /// The session to ask, if it has not ended.
+    pub(crate) fn live_session(&self) -> Option<Arc<Session>> {
+        let (session, _) = self.session.as_ref()?;
+        session.status().now().ended.is_none().then(|| Arc::clone(session))
+    }
+
+    fn note_loss(&mut self, kind: ErrorKind, what: &str) -> Result<(), Stop> {
+        self.losses = self.losses.saturating_add(1);
+        if !self.retry.is_exceeded_by(self.losses) {
+            return Ok(());
+        }
+        let allowed = self.losses.saturating_sub(1);
+        let message = format!("{what}, and Retry::losses({allowed}) allows no further retry");
+        Err(Error::new(kind, message).into())
+    }
+
+    /// Asks this session from now on.
+    pub(crate) fn use_session(&mut self, session: Arc<Session>) -> Arc<Session> {
+        let subscription = session.status().subscribe(self.bell());
+        self.session = Some((Arc::clone(&session), subscription));
+        session
+    }
+
+    /// Waits until a server serves the session: earlier requests would be in vain.
+    pub(crate) fn until_served(&mut self, session: &Session) -> Result<(), Stop> {
+        loop {
+            let phase = session.status().now();
+            if let Some(end) = phase.ended {
+                return Err(Stop::SessionEnded(end));
+            }
+            if self.is_over_by(self.ask_until) {
+                return Err(self.over());
+            }
+            if phase.attached {
+                self.cut_off = None;
+                return Ok(());
+            }
+            self.wait_for_connection(self.ask_until)?;
+        }
+    }
+
+    /// Asks once, as soon as a server serves the session.
+    pub(crate) fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&Session) -> Answer<T>,
+    ) -> Result<Answer<T>, Stop> {
+        let session = self.session()?;
+        self.ask_in(&session, question)
+    }
+
+    /// Asks once, in this session: see [`Session::ask`].
+    pub(crate) fn ask_in<T>(
+        &mut self,
+        session: &Session,
+        question: impl FnOnce(&Session) -> Answer<T>,
+    ) -> Result<Answer<T>, Stop> {
+        self.is_unanswered = true;
+        let answer = session.ask(self.ask_until, self.wait.cancel(), question);
+        let answer = answer.ok_or_else(|| self.over())?;
+        self.is_unanswered = answer.as_ref().is_err_and(Fault::is_loss);
+        self.has_lost_answers |= self.is_unanswered;
+        if matches!(answer, Err(Fault::ConnectionLoss)) {
+            self.note_loss(ErrorKind::Connect, "a request got no answer")?;
+        }
+        Ok(answer)
+    }
+
+    /// Asks until there is an answer, over lost connections and, unless the call stays in one, lost
+    /// sessions. The requests of a question may be made several times.
+    pub(crate) fn insist<T>(
+        &mut self,
+        mut question: impl FnMut(&Session) -> Answer<T>,
+    ) -> Result<Answer<T>, Stop> {
+        loop {
+            let answer = self.ask(&mut question)?;
+            if !self.is_unanswered {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Whether the latest request had no answer.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.is_unanswered
+    }
+
+    /// Whether any request had no answer.
+    pub(crate) fn has_lost_answers(&self) -> bool {
+        self.has_lost_answers
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Call")
+    }
+}
