@@ -2,15 +2,15 @@
 //!
 //! - Decides, without IO: [`ticket`] (what a contender's node name says), [`rule`] (which contender
 //!   blocks which), [`core`] (from the request to the grant).
-//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`others_ahead`], and [`cleanup`] after giving up; [`downgrade`] from one kind
-//!   to another without a gap; [`errors`].
+//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`others_ahead`]; [`downgrade`] from
+//!   one kind to another without a gap.
 //! - Shares a node among threads of one process: [`handover`], [`shared_node`],
 //!   [`handover_policy`].
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`watchdog`], how
 //!   programs wait for its end ([`lost`]);
 //!   [`fenced_commit`]: transactions that take effect only while the hold's node exists.
-//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observer`] with its [`changes`], [`revoke`], each with requests of
-//!   [`ask_until_answered`]; [`interop_warning`] about clients that do not respect our contenders.
+//! - Looks on or interferes: [`list_contenders`], [`list_locks`], [`observer`], [`revoke`];
+//!   [`interop_warning`] about clients that do not respect our contenders.
 
 pub(crate) mod acquire;
 pub(crate) mod core;

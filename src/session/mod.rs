@@ -5,10 +5,12 @@
 //!   session is in.
 //! - [`verbs`]: the requests of a session, built on a [`connection`]; [`linked`] is our own
 //!   connection, `adopted` that of a program's handle.
+//! - A [`call`] is what blocks the program: until when, what ends it, and which session it asks; its
+//!   [`purpose`] words its errors. [`watch_loop`] looks again whenever something changes, over lost
+//!   connections and sessions; [`changes`] reports each change of a state.
 //! - Waiting: [`notify`] (bells and subscriptions), [`watches`], [`cancel`], [`wait`], [`time_limit`],
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
-//!   that ask the same), [`watch_loop`] (looks again whenever something changes, over lost
-//!   connections and sessions), [`watched_changes`] (reports each change of a value).
+//!   that ask the same).
 //! - In the background: [`reaper`] (deletes), [`callbacks`] and [`reports`] (of events), on [`workers`].
 //!   [`late_queue_items`]: items that came too late for the calls that took them.
 //! - [`names`]: lists of children. [`create_parents`]: creates nodes and their missing parents.

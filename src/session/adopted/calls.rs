@@ -53,7 +53,8 @@ impl<F: Fn(&Request) -> Answer<Reply>> Drop for Calls<F> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
+#[cfg(not(shuttle))]
 mod tests {
     use super::*;
     use crate::rt::{Deadline, bounded};
