@@ -9,7 +9,7 @@ use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::connection::{
     Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, Reply, Reports, Request,
-    Stat, StepReply, Submission, Waits,
+    Stat, Step, StepReply, Submission, Waits,
 };
 use crate::session::notify::Waiter;
 use crate::session_notice::{End, Notice};
@@ -83,17 +83,17 @@ impl Connection for Nobody {
 impl Nobody {
     fn answer(&self, request: Request) -> Answer<Reply> {
         Ok(match request {
-            Request::Create { path, .. } => {
+            Request::One(Step::Create { path, .. }) => {
                 let path = format!("{path}0000000001");
                 *self.0.lock() = [path::last(&path)].into_iter().collect();
                 Reply::Created(Created { path, czxid: Some(1) })
             }
-            Request::Delete { .. } => return Err(Fault::NoNode),
+            Request::One(Step::Check { .. } | Step::Delete { .. }) => return Err(Fault::NoNode),
             Request::Data { .. } => Reply::Data(Vec::new(), stat()),
             Request::Exists { .. } => Reply::Stat(stat()),
             Request::Children { .. } => Reply::Names(self.0.lock().clone()),
             Request::ChildrenAndStat { .. } => Reply::NamesAndStat(Names::default(), stat()),
-            Request::Write { .. } | Request::SetAcl { .. } => Reply::Stat(stat()),
+            Request::One(Step::Write { .. }) | Request::SetAcl { .. } => Reply::Stat(stat()),
             Request::Transact(steps) => {
                 Reply::Transacted(Ok(steps.iter().map(|_| StepReply::Done).collect()))
             }

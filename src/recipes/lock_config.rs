@@ -322,4 +322,54 @@ macro_rules! looking_on {
     };
 }
 
-pub(crate) use {looking_on, node_settings, settings};
+/// Makes a guard of a struct that has a `hold`: it dereferences to it, and prints itself. With names and
+/// what they do, also the two methods that release it.
+macro_rules! guard {
+    ($guard:ident) => {
+        impl std::ops::Deref for $guard {
+            type Target = crate::contend::hold::Hold;
+
+            fn deref(&self) -> &crate::contend::hold::Hold {
+                &self.hold
+            }
+        }
+
+        impl std::fmt::Debug for $guard {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.hold.fmt_as(stringify!($guard), f)
+            }
+        }
+    };
+    ($guard:ident, $release:ident, $within:ident, $what:literal) => {
+        guard!($guard);
+
+        impl $guard {
+            #[doc = concat!($what, ", waits until the server has confirmed it, and reports a failure.")]
+            ///
+            /// # Errors
+            ///
+            /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
+            pub fn $release(self) -> crate::error::Result<()> {
+                self.hold.release()
+            }
+
+            #[doc = concat!($what, ", waiting at most `wait` until the server has confirmed it: see")]
+            #[doc = concat!("[`", stringify!($release), "`](Self::", stringify!($release), ").")]
+            ///
+            /// Returns false if there was no answer when the time was over: the background goes on.
+            ///
+            /// # Errors
+            ///
+            /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
+            #[doc = concat!("Otherwise as [`", stringify!($release), "`](Self::", stringify!($release), ").")]
+            pub fn $within(
+                self,
+                wait: impl Into<crate::session::wait::Wait>,
+            ) -> crate::error::Result<bool> {
+                self.hold.release_within(&wait.into())
+            }
+        }
+    };
+}
+
+pub(crate) use {guard, looking_on, node_settings, settings};

@@ -1,11 +1,10 @@
 //! The mutex, `DistributedLock`.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::lock_config::{LockConfig, looking_on, settings};
+use super::lock_config::{LockConfig, guard, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::handover::{Key, Sharer};
@@ -393,16 +392,4 @@ impl LockGuard {
     }
 }
 
-impl Deref for LockGuard {
-    type Target = Hold;
-
-    fn deref(&self) -> &Hold {
-        &self.hold
-    }
-}
-
-impl fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.fmt_as("LockGuard", f)
-    }
-}
+guard!(LockGuard);

@@ -1,10 +1,8 @@
 //! The read/write lock.
 
-use std::fmt;
-use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use super::lock_config::{LockConfig, looking_on, settings};
+use super::lock_config::{LockConfig, guard, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
@@ -249,43 +247,9 @@ impl ReadGuard {
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
-
-    /// Releases the lock, waits until the server has confirmed it, and reports a failure.
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
-    pub fn unlock(self) -> Result<()> {
-        self.hold.release()
-    }
-
-    /// Releases the lock, waiting at most `wait` until the server has confirmed it: see
-    /// [`unlock`](ReadGuard::unlock).
-    ///
-    /// Returns false if there was no answer when the time was over: the background goes on.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
-    /// Otherwise as [`unlock`](ReadGuard::unlock).
-    pub fn unlock_within(self, wait: impl Into<Wait>) -> Result<bool> {
-        self.hold.release_within(&wait.into())
-    }
 }
 
-impl Deref for ReadGuard {
-    type Target = Hold;
-
-    fn deref(&self) -> &Hold {
-        &self.hold
-    }
-}
-
-impl fmt::Debug for ReadGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.fmt_as("ReadGuard", f)
-    }
-}
+guard!(ReadGuard, unlock, unlock_within, "Releases the lock");
 
 /// Holds a [`DistributedRwLock`] for writing; dropping the guard releases the lock as dropping a
 /// [`LockGuard`](crate::LockGuard) does.
@@ -340,40 +304,6 @@ impl WriteGuard {
         let contender = (&*data, &*self.config.acl);
         self.hold.downgrade(form, contender, &wait.into()).map(ReadGuard::new)
     }
-
-    /// Releases the lock, waits until the server has confirmed it, and reports a failure.
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
-    pub fn unlock(self) -> Result<()> {
-        self.hold.release()
-    }
-
-    /// Releases the lock, waiting at most `wait` until the server has confirmed it: see
-    /// [`unlock`](WriteGuard::unlock).
-    ///
-    /// Returns false if there was no answer when the time was over: the background goes on.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
-    /// Otherwise as [`unlock`](WriteGuard::unlock).
-    pub fn unlock_within(self, wait: impl Into<Wait>) -> Result<bool> {
-        self.hold.release_within(&wait.into())
-    }
 }
 
-impl Deref for WriteGuard {
-    type Target = Hold;
-
-    fn deref(&self) -> &Hold {
-        &self.hold
-    }
-}
-
-impl fmt::Debug for WriteGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.fmt_as("WriteGuard", f)
-    }
-}
+guard!(WriteGuard, unlock, unlock_within, "Releases the lock");

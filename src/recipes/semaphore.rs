@@ -1,10 +1,8 @@
 //! The semaphore.
 
-use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
-use super::lock_config::{LockConfig, looking_on, settings};
+use super::lock_config::{LockConfig, guard, looking_on, settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::Contender;
@@ -208,40 +206,6 @@ impl Permit {
     pub fn permits(&self) -> u32 {
         self.permits
     }
-
-    /// Releases the permits, waits until the server has confirmed it, and reports a failure.
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
-    pub fn release(self) -> Result<()> {
-        self.hold.release()
-    }
-
-    /// Releases the permits, waiting at most `wait` until the server has confirmed it: see
-    /// [`release`](Permit::release).
-    ///
-    /// Returns false if there was no answer when the time was over: the background goes on.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
-    /// Otherwise as [`release`](Permit::release).
-    pub fn release_within(self, wait: impl Into<Wait>) -> Result<bool> {
-        self.hold.release_within(&wait.into())
-    }
 }
 
-impl Deref for Permit {
-    type Target = Hold;
-
-    fn deref(&self) -> &Hold {
-        &self.hold
-    }
-}
-
-impl fmt::Debug for Permit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.fmt_as("Permit", f)
-    }
-}
+guard!(Permit, release, release_within, "Releases the permits");

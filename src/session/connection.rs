@@ -83,6 +83,16 @@ pub(crate) enum StepReply {
     Written(Stat),
 }
 
+impl From<StepReply> for Reply {
+    fn from(done: StepReply) -> Reply {
+        match done {
+            StepReply::Done => Reply::Done,
+            StepReply::Created(created) => Reply::Created(created),
+            StepReply::Written(stat) => Reply::Stat(stat),
+        }
+    }
+}
+
 /// The outcome of a transaction: what each step has done; or nothing was done, and this step failed.
 pub(crate) type Transacted = Result<Vec<StepReply>, (usize, Fault)>;
 
@@ -182,23 +192,8 @@ pub(crate) type IsWanted = Box<dyn Fn() -> bool + Send>;
 /// A request to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    Create {
-        path: String,
-        data: Vec<u8>,
-        acl: Vec<Acl>,
-        kind: NodeKind,
-    },
-    /// Deletes the node if its data has this version; `None` means any.
-    Delete {
-        path: String,
-        version: Option<i32>,
-    },
-    /// Replaces the data if it has this version; `None` means any.
-    Write {
-        path: String,
-        data: Vec<u8>,
-        version: Option<i32>,
-    },
+    /// What can be a part of a transaction, alone.
+    One(Step),
     Transact(Vec<Step>),
     Acl {
         path: String,

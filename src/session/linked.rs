@@ -162,15 +162,15 @@ fn verb(Submission { request, on_reply }: Submission) -> Outgoing {
 fn encode(request: &Request) -> (i32, Vec<u8>, ReadRaw) {
     let about = |path: &str, watch: bool| Frame::new().buffer(path.as_bytes()).flag(watch).body();
     match request {
-        Request::Create { path, data, acl, kind } => {
-            let (operation, body) = create(path, data, acl, *kind);
-            (operation, body, |raw| told(raw, created))
-        }
-        Request::Delete { path, version } => {
-            (op::DELETE, delete(path, *version), |raw| told(raw, done))
-        }
-        Request::Write { path, data, version } => {
-            (op::SET_DATA, write(path, data, *version), |raw| told(raw, stat))
+        Request::One(step) => {
+            let (operation, body) = encode_step(step);
+            match step {
+                Step::Check { .. } | Step::Delete { .. } => {
+                    (operation, body, |raw| told(raw, done))
+                }
+                Step::Create { .. } => (operation, body, |raw| told(raw, created)),
+                Step::Write { .. } => (operation, body, |raw| told(raw, stat)),
+            }
         }
         Request::Transact(steps) => {
             (op::MULTI, transaction(steps), |raw| told(raw, transacted).map(Reply::Transacted))
@@ -202,10 +202,25 @@ fn encode(request: &Request) -> (i32, Vec<u8>, ReadRaw) {
     }
 }
 
-fn create(path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> (i32, Vec<u8>) {
-    let all = with_acl(Frame::new().buffer(path.as_bytes()).buffer(data), acl);
-    let operation = if kind == NodeKind::Container { op::CREATE_CONTAINER } else { op::CREATE };
-    (operation, all.int(flags(kind)).body())
+fn encode_step(step: &Step) -> (i32, Vec<u8>) {
+    match step {
+        Step::Check { path, version } => {
+            (op::CHECK, Frame::new().buffer(path.as_bytes()).int(any(*version)).body())
+        }
+        Step::Create { path, data, acl, kind } => {
+            let all = with_acl(Frame::new().buffer(path.as_bytes()).buffer(data), acl);
+            let is_container = *kind == NodeKind::Container;
+            let operation = if is_container { op::CREATE_CONTAINER } else { op::CREATE };
+            (operation, all.int(flags(*kind)).body())
+        }
+        Step::Delete { path, version } => {
+            (op::DELETE, Frame::new().buffer(path.as_bytes()).int(any(*version)).body())
+        }
+        Step::Write { path, data, version } => {
+            let body = Frame::new().buffer(path.as_bytes()).buffer(data).int(any(*version)).body();
+            (op::SET_DATA, body)
+        }
+    }
 }
 
 fn with_acl(frame: Frame, acl: &[Acl]) -> Frame {
@@ -220,24 +235,8 @@ fn any(version: Option<i32>) -> i32 {
     version.unwrap_or(-1)
 }
 
-fn delete(path: &str, version: Option<i32>) -> Vec<u8> {
-    Frame::new().buffer(path.as_bytes()).int(any(version)).body()
-}
-
-fn write(path: &str, data: &[u8], version: Option<i32>) -> Vec<u8> {
-    Frame::new().buffer(path.as_bytes()).buffer(data).int(any(version)).body()
-}
-
 fn transaction(steps: &[Step]) -> Vec<u8> {
-    let one = |step: &Step| match step {
-        Step::Check { path, version } => {
-            (op::CHECK, Frame::new().buffer(path.as_bytes()).int(any(*version)).body())
-        }
-        Step::Create { path, data, acl, kind } => create(path, data, acl, *kind),
-        Step::Delete { path, version } => (op::DELETE, delete(path, *version)),
-        Step::Write { path, data, version } => (op::SET_DATA, write(path, data, *version)),
-    };
-    let all = steps.iter().map(one).fold(Frame::new(), |frame, (operation, body)| {
+    let all = steps.iter().map(encode_step).fold(Frame::new(), |frame, (operation, body)| {
         frame.int(operation).flag(false).int(-1).raw(&body)
     });
     all.int(-1).flag(true).int(-1).body()

@@ -105,11 +105,11 @@ fn on_late<T: 'static>(late: OnAnswer<T>, read: fn(Reply) -> Answer<T>) -> OnAns
 impl Request {
     fn create(path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Request {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
-        Request::Create { path, data, acl, kind }
+        Request::One(Step::Create { path, data, acl, kind })
     }
 
     fn delete(path: &str) -> Request {
-        Request::Delete { path: path.to_owned(), version: None }
+        Request::One(Step::delete(path.to_owned()))
     }
 
     fn data(path: &str, watch: bool) -> Request {
@@ -342,7 +342,7 @@ impl Verbs {
 
     /// Deletes the node if its data has this version; `None` means any.
     pub(crate) fn delete_version(&self, path: &str, version: Option<i32>) -> Answer<()> {
-        self.ask(|| Request::Delete { path: path.to_owned(), version }).map(drop)
+        self.ask(|| Request::One(Step::Delete { path: path.to_owned(), version })).map(drop)
     }
 
     /// As `delete`. If the caller's time limit is over before the answer comes, `late` is called
@@ -377,8 +377,8 @@ impl Verbs {
         data: &[u8],
         version: Option<i32>,
     ) -> Answer<Stat> {
-        let write = || Request::Write { path: path.to_owned(), data: data.to_vec(), version };
-        self.ask(write).and_then(stat)
+        let write = || Step::Write { path: path.to_owned(), data: data.to_vec(), version };
+        self.ask(|| Request::One(write())).and_then(stat)
     }
 
     pub(crate) fn set_acl(&self, path: &str, acl: &[Acl]) -> Answer<()> {

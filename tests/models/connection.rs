@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
 use crate::session::connection::{
-    Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Reports, Request,
+    Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Reports, Request, Step,
     Submission, Waits,
 };
 use crate::session::notify::Waiter;
@@ -109,7 +109,7 @@ fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> 
         all.map(|names| names.iter().collect()).ok_or(Fault::NoNode)
     };
     Ok(match request {
-        Request::Create { path, kind, .. } => {
+        Request::One(Step::Create { path, kind, .. }) => {
             let (path, czxid) = match kind {
                 NodeKind::Persistent | NodeKind::Container => {
                     (path.clone(), server.create(&path, 0)?)
@@ -122,13 +122,16 @@ fn answer(server: &mut Server, session: i64, request: Request) -> Answer<Reply> 
             };
             Reply::Created(Created { path, czxid: Some(czxid) })
         }
-        Request::Delete { path, .. } => {
+        Request::One(Step::Delete { path, .. }) => {
             server.delete(&path)?;
             Reply::Done
         }
-        Request::Write { path, .. } => Reply::Stat(stat(server, &path, false)?),
+        Request::One(Step::Write { path, .. }) => Reply::Stat(stat(server, &path, false)?),
         // No model needs these.
-        Request::Transact(_) | Request::Acl { .. } | Request::SetAcl { .. } => {
+        Request::One(Step::Check { .. })
+        | Request::Transact(_)
+        | Request::Acl { .. }
+        | Request::SetAcl { .. } => {
             return Err(Fault::Unknown);
         }
         Request::Data { path, watch } => Reply::Data(Vec::new(), stat(server, &path, watch)?),

@@ -12,6 +12,7 @@ use crate::acl::Acl;
 use crate::rt::schedule::Process;
 use crate::rt::{self, Mutex};
 use crate::session::adopted::handle_trait::{Handle, HandleEvent, Unlisten, Watcher};
+use crate::session::connection::Step;
 use crate::session::connection::{
     Answer, Answered, Fault, Found, Names, NodeKind, Reply, Reports, Request, Stat, Submission,
     or_none,
@@ -202,17 +203,19 @@ impl SimulatedHandle {
 impl Handle for SimulatedHandle {
     fn create(&self, path: &str, data: &[u8], acl: &[Acl], kind: NodeKind) -> Answer<String> {
         let (path, data, acl) = (path.to_owned(), data.to_vec(), acl.to_vec());
-        let made = self.call(Request::Create { path, data, acl, kind }).and_then(verbs::created)?;
+        let made = self
+            .call(Request::One(Step::Create { path, data, acl, kind }))
+            .and_then(verbs::created)?;
         Ok(made.path)
     }
 
     fn delete(&self, path: &str, version: Option<i32>) -> Answer<()> {
-        self.call(Request::Delete { path: path.to_owned(), version }).map(drop)
+        self.call(Request::One(Step::Delete { path: path.to_owned(), version })).map(drop)
     }
 
     fn write(&self, path: &str, data: &[u8], version: Option<i32>) -> Answer<Stat> {
         let (path, data) = (path.to_owned(), data.to_vec());
-        self.call(Request::Write { path, data, version }).and_then(verbs::stat)
+        self.call(Request::One(Step::Write { path, data, version })).and_then(verbs::stat)
     }
 
     fn acl(&self, path: &str) -> Answer<Vec<Acl>> {

@@ -18,6 +18,7 @@ use crate::link::request_limit::Sizes;
 use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{self, Mutex};
+use crate::session::connection::Step;
 use crate::session::connection::{
     Answer, Answered, Created, Fault, IsWanted, NodeKind, OnReply, Reply, Reports, Request,
     Submission,
@@ -204,10 +205,10 @@ pub(super) struct Trap {
 
 fn operation(request: &Request) -> Operation {
     match request {
-        Request::Create { .. } => Operation::Create,
-        Request::Delete { .. } => Operation::Delete,
-        Request::Write { .. } | Request::SetAcl { .. } => Operation::Write,
-        Request::Transact(_) => Operation::Transact,
+        Request::One(Step::Create { .. }) => Operation::Create,
+        Request::One(Step::Delete { .. }) => Operation::Delete,
+        Request::One(Step::Write { .. }) | Request::SetAcl { .. } => Operation::Write,
+        Request::One(Step::Check { .. }) | Request::Transact(_) => Operation::Transact,
         Request::Data { .. } | Request::Exists { .. } | Request::Acl { .. } => Operation::Read,
         Request::Children { .. } | Request::ChildrenAndStat { .. } => Operation::Children,
         Request::Sync => Operation::Sync,
@@ -218,7 +219,7 @@ fn operation(request: &Request) -> Operation {
 /// Returns the size of a create or a write; no other request here can be too large.
 fn size(request: &Request) -> usize {
     match request {
-        Request::Create { path, data, .. } | Request::Write { path, data, .. } => {
+        Request::One(Step::Create { path, data, .. } | Step::Write { path, data, .. }) => {
             path.len() + data.len()
         }
         _ => 0,
@@ -624,12 +625,14 @@ impl Inner {
             return Err(Fault::SessionEnded);
         }
         match request {
-            Request::Create { kind: NodeKind::Container, .. } | Request::Unwatch { .. }
+            Request::One(Step::Create { kind: NodeKind::Container, .. })
+            | Request::Unwatch { .. }
                 if self.habits.is_old =>
             {
                 Err(Fault::Unknown)
             }
-            Request::Create { path, data, acl, kind } => {
+            Request::One(Step::Check { .. }) => Err(Fault::Unknown),
+            Request::One(Step::Create { path, data, acl, kind }) => {
                 let time = schedule().time().as_millis() as i64;
                 let change = self.leader.create(path, data, acl, *kind, session, time)?;
                 let Change::Create { path, .. } = &change else { return Ok(Reply::Done) };
@@ -644,12 +647,12 @@ impl Inner {
                 let czxid = (!forgotten).then_some(zxid as i64);
                 Ok(Reply::Created(Created { path, czxid }))
             }
-            Request::Delete { path, version } => {
+            Request::One(Step::Delete { path, version }) => {
                 let change = self.leader.delete(path, *version)?;
                 self.commit(change);
                 Ok(Reply::Done)
             }
-            Request::Write { path, data, version } => {
+            Request::One(Step::Write { path, data, version }) => {
                 let time = schedule().time().as_millis() as i64;
                 let change = self.leader.write(path, data, *version, time)?;
                 self.commit(change);

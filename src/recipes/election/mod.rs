@@ -4,14 +4,12 @@ pub(crate) mod candidates;
 pub(crate) mod lead_loop;
 pub(crate) mod progress;
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::candidates::Candidate;
 use self::progress::{BackOff, ProgressBoard};
-use super::lock_config::{LockConfig, node_settings};
+use super::lock_config::{LockConfig, guard, node_settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;
 use crate::contend::observer::observe;
@@ -278,41 +276,6 @@ impl Leadership {
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.token()
     }
-
-    /// Resigns as dropping does, but waits until the server has confirmed it, and reports a
-    /// failure.
-    ///
-    /// # Errors
-    ///
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
-    pub fn resign(self) -> Result<()> {
-        self.hold.release()
-    }
-
-    /// Resigns, waiting at most `wait` until the server has confirmed it: see
-    /// [`resign`](Leadership::resign).
-    ///
-    /// Returns false if there was no answer when the time was over: the background goes on.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](crate::ErrorKind::Cancelled) if the wait is cancelled: the background goes on.
-    /// Otherwise as [`resign`](Leadership::resign).
-    pub fn resign_within(self, wait: impl Into<Wait>) -> Result<bool> {
-        self.hold.release_within(&wait.into())
-    }
 }
 
-impl Deref for Leadership {
-    type Target = Hold;
-
-    fn deref(&self) -> &Hold {
-        &self.hold
-    }
-}
-
-impl fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.fmt_as("Leadership", f)
-    }
-}
+guard!(Leadership, resign, resign_within, "Resigns as dropping does");

@@ -97,13 +97,7 @@ impl Connection for HandleConnection {
 
 fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
     match request {
-        Request::Create { path, data, acl, kind } => {
-            create(monitor, path, data, acl, *kind).map(Reply::Created)
-        }
-        Request::Delete { path, version } => delete(monitor, path, *version).map(|()| Reply::Done),
-        Request::Write { path, data, version } => {
-            monitor.call(|handle| handle.write(path, data, *version)).map(Reply::Stat)
-        }
+        Request::One(step) => carry_out(monitor, step).map(Reply::from),
         Request::Transact(steps) => {
             let done = transact(monitor, steps)?;
             Ok(Reply::Transacted(Ok(done)))
@@ -232,9 +226,17 @@ fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<Vec<StepReply>> {
         steps.iter().any(|step| matches!(step, Step::Create { path, .. } if path == gone))
     };
     let take = |step: &Step| match step {
-        Step::Check { .. } => Ok(StepReply::Done),
         Step::Create { path, .. } if passes(path) => Ok(StepReply::Done),
         Step::Delete { path, .. } if made(path) => Ok(StepReply::Done),
+        step => carry_out(monitor, step),
+    };
+    steps.iter().map(take).collect()
+}
+
+/// Checks have been carried out before.
+fn carry_out(monitor: &Monitor, step: &Step) -> Answer<StepReply> {
+    match step {
+        Step::Check { .. } => Ok(StepReply::Done),
         Step::Create { path, data, acl, kind } => {
             create(monitor, path, data, acl, *kind).map(StepReply::Created)
         }
@@ -242,8 +244,7 @@ fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<Vec<StepReply>> {
         Step::Write { path, data, version } => {
             monitor.call(|handle| handle.write(path, data, *version)).map(StepReply::Written)
         }
-    };
-    steps.iter().map(take).collect()
+    }
 }
 
 fn delete(monitor: &Monitor, path: &str, version: Option<i32>) -> Answer<()> {
