@@ -16,7 +16,7 @@ use crate::path;
 use crate::recipes::lock_config::default_data;
 use crate::recipes::node_config::{NodeConfig, Purpose};
 use crate::rt::{self, Deadline};
-use crate::session::call::{Call, Stop};
+use crate::session::call::Stop;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer, Step};
 use crate::session::purpose::cancelled;
@@ -66,110 +66,33 @@ enum CastOutcome {
 
 impl Participant {
     pub(super) fn join(target: &NodeConfig, name: &str, wait: &Wait) -> Result<Participant> {
-        let mut unsure = None;
-        let joined = Participant::try_to_join(target, name, wait, &mut unsure);
-        if let (Err(_), Some((session, own, data))) = (&joined, unsure) {
-            discard(target.client.core(), &session, own, data);
-        }
-        joined
-    }
-
-    /// `unsure` is set if the node may have been created without an answer that says so.
-    fn try_to_join(
-        target: &NodeConfig,
-        name: &str,
-        wait: &Wait,
-        unsure: &mut Option<(Arc<Session>, String, Vec<u8>)>,
-    ) -> Result<Participant> {
-        let node = target.node()?;
+        let (node, core) = (target.node()?, target.client.core());
         path::lock_path(node, name)?;
-        let own = path::lock_path(node, &here(name))?;
-        let core = target.client.core();
-        let (whole, own, acl) = (target.whole()?, core.whole(&own), &target.acl);
+        let own = core.whole(&path::lock_path(node, &here(name))?);
         // The data that only this call writes.
         let mut data = default_data();
         data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
-        let begin = rt::now();
-        let mut watch_loop = WatchLoop::new(target.call(wait));
-        let stopped = |stop, was_asked, call: &Call| match stop {
-            Stop::TimeOver => JOIN.unanswered(core, was_asked, node),
-            Stop::Cancelled => cancelled(node),
-            stop => JOIN.stopped(stop, call, node),
-        };
-        loop {
-            let session = watch_loop.call.session();
-            let session =
-                session.map_err(|stop| stopped(stop, unsure.is_some(), &watch_loop.call))?;
-            let late = || -> OnAnswer<Created> {
-                let (core, of_session) = (Arc::downgrade(core), Arc::downgrade(&session));
-                let (own, data) = (own.clone(), data.clone());
-                Box::new(move |_| {
-                    if let (Some(core), Some(session)) = (core.upgrade(), of_session.upgrade()) {
-                        discard(&core, &session, own, data);
-                    }
-                })
-            };
-            let question = |session: &Session| {
-                let create = || session.create_named(&own, &data, acl, late());
-                join(session, &whole, &own, name, &data, create)
-            };
-            match watch_loop.call.ask_in(&session, question) {
-                Ok(Ok(Joined::Here { round, czxid })) => {
-                    let hold = Hold::on_named(
-                        &target.client,
-                        session,
-                        (node, &here(name)),
-                        "participant's place",
-                        czxid,
-                    );
-                    let (target, name) = (target.clone(), name.to_owned());
-                    return Ok(Participant { target, hold, name, round });
-                }
-                Ok(Ok(Joined::NoRound)) => return Err(no_round(target)),
-                Ok(Ok(Joined::Stranger)) => {
-                    let message = format!("{name:?} is no participant of this round");
-                    return Err(Error::new(ErrorKind::InvalidName, message).on(node));
-                }
-                Ok(Ok(Joined::Taken)) => {
-                    // The server deletes the node of an earlier process at the end of its session.
-                    let look = |view: &mut View<'_>| {
-                        let names = view.watch_names(&whole)?;
-                        Ok(names.is_some_and(|names| names.contains(&here(name))))
-                    };
-                    let changed = match watch_loop.look(&session, look) {
-                        Ok(Ok(true)) => watch_loop.until_changed(),
-                        Ok(Err(fault)) if !fault.is_loss() => {
-                            return Err(target.refused(&fault, JOIN));
-                        }
-                        Ok(_) => watch_loop.call.check(),
-                        Err(stop) => Err(stop),
-                    };
-                    match changed {
-                        Ok(()) => continue,
-                        Err(Stop::TimeOver) => {}
-                        Err(stop) => return Err(stopped(stop, false, &watch_loop.call)),
-                    }
-                    let message = format!(
-                        "the name {name:?} was in use for {:.1?}, or an earlier session has not \
-                         ended: use another name, or wait longer",
-                        rt::now().saturating_duration_since(begin)
-                    );
-                    return Err(Error::new(ErrorKind::Taken, message).on(node));
-                }
-                Ok(Err(fault)) => {
-                    *unsure = Some((session, own.clone(), data.clone()));
-                    if !fault.is_loss() || wait.until().has_passed() {
-                        return Err(target.refused(&fault, JOIN));
-                    }
-                }
-                Err(stop) => {
-                    *unsure = Some((session, own.clone(), data.clone()));
-                    return Err(match stop {
-                        Stop::Cancelled => cancelled(node),
-                        _ => target.refused(&Fault::ConnectionLoss, JOIN),
-                    });
-                }
+        let mut place = Place { target, name, whole: target.whole()?, own, data, unsure: None };
+        let (begin, mut watch_loop) = (rt::now(), WatchLoop::new(target.call(wait)));
+        let joined = place.take(&mut watch_loop);
+        let was_asked = place.unsure.is_some();
+        if let (Some(session), Err(_) | Ok(None)) = (&place.unsure, &joined) {
+            discard(core, session, place.own, place.data);
+        }
+        match joined {
+            Ok(Some(participant)) => Ok(participant),
+            Ok(None) => {
+                let message = format!(
+                    "the name {name:?} was in use for {:.1?}, or an earlier session has not ended: \
+                     use another name, or wait longer",
+                    rt::now().saturating_duration_since(begin)
+                );
+                Err(Error::new(ErrorKind::Taken, message).on(node))
             }
+            Err(Stop::TimeOver) => Err(JOIN.unanswered(core, was_asked, node)),
+            // If the node was created, it is being deleted.
+            Err(Stop::Cancelled) => Err(cancelled(node)),
+            Err(stop) => Err(JOIN.stopped(stop, &watch_loop.call, node)),
         }
     }
 
@@ -334,6 +257,81 @@ impl Participant {
 }
 
 /// Makes the participant's node, or finds the one that an earlier attempt has made.
+/// A participant's place in the round, for one that joins.
+struct Place<'a> {
+    target: &'a NodeConfig,
+    name: &'a str,
+    /// The round's node, and the participant's, as the server knows them.
+    whole: String,
+    own: String,
+    data: Vec<u8>,
+    /// The session in which the node may have been created without an answer that says so.
+    unsure: Option<Arc<Session>>,
+}
+
+impl Place<'_> {
+    /// Takes it as soon as it is free; `None` if it was taken when the time was over.
+    fn take(&mut self, watch_loop: &mut WatchLoop) -> Result<Option<Participant>, Stop> {
+        let &mut Place { target, name, .. } = self;
+        let node = target.node()?;
+        loop {
+            let session = watch_loop.call.session()?;
+            let joined = watch_loop.call.ask_in(&session, |asked| {
+                let late = || self.discard_late(&session);
+                let create = || asked.create_named(&self.own, &self.data, &target.acl, late());
+                join(asked, &self.whole, &self.own, name, &self.data, create)
+            });
+            if !matches!(joined, Ok(Ok(_))) {
+                self.unsure = Some(Arc::clone(&session));
+            }
+            match joined? {
+                Ok(Joined::Here { round, czxid }) => {
+                    let (place, noun) = ((node, &*here(name)), "participant's place");
+                    let hold = Hold::on_named(&target.client, session, place, noun, czxid);
+                    let (target, name) = (target.clone(), name.to_owned());
+                    return Ok(Some(Participant { target, hold, name, round }));
+                }
+                Ok(Joined::NoRound) => return Err(no_round(target).into()),
+                Ok(Joined::Stranger) => {
+                    let message = format!("{name:?} is no participant of this round");
+                    return Err(Error::new(ErrorKind::InvalidName, message).on(node).into());
+                }
+                Ok(Joined::Taken) => match self.until_free(watch_loop, &session) {
+                    Err(Stop::TimeOver) => return Ok(None),
+                    free => free?,
+                },
+                Err(fault) if fault.is_loss() => {}
+                Err(fault) => return Err(target.refused(&fault, JOIN).into()),
+            }
+        }
+    }
+
+    /// Waits until the name may be free. The server deletes the node of an earlier process at the end
+    /// of its session.
+    fn until_free(&self, watch_loop: &mut WatchLoop, session: &Arc<Session>) -> Result<(), Stop> {
+        let is_taken = watch_loop.look(session, |view| {
+            let names = view.watch_names(&self.whole)?;
+            Ok(names.is_some_and(|names| names.contains(&here(self.name))))
+        })?;
+        match is_taken {
+            Ok(true) => watch_loop.until_changed(),
+            Err(fault) if !fault.is_loss() => Err(self.target.refused(&fault, JOIN).into()),
+            _ => watch_loop.call.check(),
+        }
+    }
+
+    fn discard_late(&self, session: &Arc<Session>) -> OnAnswer<Created> {
+        let core = Arc::downgrade(self.target.client.core());
+        let (of_session, own, data) =
+            (Arc::downgrade(session), self.own.clone(), self.data.clone());
+        Box::new(move |_| {
+            if let (Some(core), Some(session)) = (core.upgrade(), of_session.upgrade()) {
+                discard(&core, &session, own, data);
+            }
+        })
+    }
+}
+
 fn join(
     session: &Session,
     whole: &str,
