@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::core::{
     Acquisition, Action, ConnectionNumber, Input, Inspection, Leftovers, Listing, Made, Successor,
-    Trouble, Watched,
+    Trouble,
 };
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
@@ -16,7 +16,7 @@ use super::others_ahead::OthersAhead;
 use super::revoke::is_request;
 use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
-use super::watched_nodes::{ToDo, WatchedNodes};
+use super::watched_nodes::{ToDo, WatchAnswer, WatchedNodes};
 use crate::acl::Acl;
 use crate::error::{ErrorKind, Result};
 use crate::path;
@@ -449,7 +449,6 @@ impl Attempt<'_> {
         let to_watch = names.iter().chain(own).filter(|name| !self.watched.contains(name));
         let to_watch: Vec<String> = to_watch.cloned().collect();
         let paths: Vec<String> = to_watch.iter().map(|name| path::join(&self.node, name)).collect();
-        let mut own_stands = own.is_some_and(|own| self.watched.contains(own));
         for (name, path) in to_watch.iter().zip(&paths) {
             self.watched.subscribe(session.watches(), name, path);
         }
@@ -458,52 +457,29 @@ impl Attempt<'_> {
             false => self.ask(session, |session, _| session.watch_each(&paths))?,
         };
         let all = all.unwrap_or_else(|fault| vec![Err(fault); to_watch.len()]);
-        let (mut is_gone, mut is_hidden, mut trouble) = (false, false, None);
+        let mut trouble = None;
         for (name, read) in to_watch.iter().zip(all) {
-            if Some(name) == own {
-                own_stands = read.is_ok_and(|found| stands(found, session, successor.as_ref()));
-                if !own_stands {
+            let answer = match read {
+                read if Some(name) == own => {
+                    let stands = read.is_ok_and(|found| stands(found, session, successor.as_ref()));
                     // Then a list follows when a node ahead is gone.
-                    self.watched.forget(name);
+                    if stands { WatchAnswer::Set } else { WatchAnswer::NotSet }
                 }
-                continue;
-            }
-            let is_there = match read {
-                Err(Fault::NoAuth) => {
-                    is_hidden = true;
-                    None
+                Ok(Some(_)) => WatchAnswer::Set,
+                Ok(None) => WatchAnswer::Gone,
+                Err(Fault::NoAuth) => WatchAnswer::Hidden,
+                read => {
+                    trouble = self.sort(read, WATCH).err();
+                    WatchAnswer::NotSet
                 }
-                read => match self.sort(read, WATCH) {
-                    Ok(found) => Some(found.is_some()),
-                    Err(why) => {
-                        trouble = Some(why);
-                        None
-                    }
-                },
             };
-            is_gone |= is_there == Some(false);
-            match is_there {
-                Some(true) => {}
-                Some(false) => self.watched.note_gone(name),
-                None => self.watched.forget(name),
-            }
+            self.watched.note_answer(name, answer);
         }
-        let connection = session.status().now().connection;
         if let Some(trouble) = trouble {
             return Ok(Input::Watched(Err(trouble)));
         }
-        if connection != self.watched.on() {
-            return Ok(Input::Watched(Err(Trouble::Unanswered)));
-        }
-        if is_hidden {
-            return Ok(Input::Watched(Ok(Watched::Hidden)));
-        }
-        let is_successor = own.is_some_and(|own| own_stands && self.watched.admit(own));
-        Ok(match self.watched.to_do(connection) {
-            ToDo::Succeed => Input::Succeeded,
-            _ if is_gone && !is_successor => Input::Watched(Ok(Watched::Gone)),
-            _ => Input::Watched(Ok(Watched::All)),
-        })
+        let connection = session.status().now().connection;
+        Ok(self.watched.judge(connection, own.map(String::as_str)))
     }
 
     fn watch_children(&mut self, session: &Arc<Session>) -> Result<Input, Stop> {

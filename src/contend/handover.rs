@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -16,13 +17,13 @@ use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
 use super::handover_policy::{HandOver, Policy};
 use super::held_node::{HeldNode, Passed, Sharing};
 use super::hold::Hold;
-use super::shared_node::{Baton, NodePhase, Offer, SharedNode, WaitingThread};
+use super::shared_node::{Baton, NodePhase, Offer, SharedNode, SharedNodeState, WaitingThread};
 use super::ticket::NodeNaming;
 use super::watchdog::NodeListener;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt::{self, Deadline, Mutex, MutexGuard};
 use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
@@ -102,63 +103,78 @@ impl Sharer {
                 return Err(cancelled(&self.key.node));
             }
             let mut state = self.node.state.lock();
-            match std::mem::replace(&mut state.phase, NodePhase::Sought) {
-                NodePhase::Free => {}
+            let lost = match std::mem::replace(&mut state.phase, NodePhase::Sought) {
+                NodePhase::Free => None,
                 NodePhase::Kept { number, held_node, turn, .. } if held_node.may_be_granted() => {
                     state.phase = NodePhase::Held(number, Arc::downgrade(&held_node));
                     drop(state);
                     held_node.resume();
                     return Ok(Some(Hold::shared(client, held_node, turn, self.sharing(), number)));
                 }
-                NodePhase::Kept { held_node, .. } => {
-                    drop(state);
-                    let baton = Baton(Some(Arc::clone(&self.node)));
-                    held_node.release_soon();
-                    return self.lead(baton, &contention(), call, patient, None);
-                }
+                NodePhase::Kept { held_node, .. } => Some(held_node),
                 phase @ (NodePhase::Sought | NodePhase::Held(..)) => {
                     state.phase = phase;
-                    if self.node.policy.hand_over == HandOver::Off {
-                        drop(state);
-                        return self.acquire_apart(&contention(), call, patient, begin);
-                    }
-                    if client.core().is_closed() {
-                        return Err(ended(End::Closed).on(&self.key.node));
-                    }
-                    let holder = state.holder();
-                    let is_held = self.note_if_held(holder.as_ref());
-                    // That another thread waits for the lock says nothing of who holds it.
-                    if !patient || !is_held && has_no_time_to_queue(call.until()) {
-                        drop(state);
-                        if is_held {
-                            return Ok(None);
-                        }
-                        return self.acquire_apart(&contention(), call, patient, begin);
-                    }
-                    let queued = state.enqueue(call.bell());
-                    let watch = state.others_matter();
-                    drop(state);
-                    drop(holder);
-                    if !call.until().is_never() && !is_held {
-                        self.node.others.look_again();
-                    }
-                    if let Some(held_node) = watch {
-                        held_node.watch_for_others();
-                    }
-                    let lock = self.key.node.clone();
-                    client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None });
-                    match self.wait(&queued, client, call, contention)? {
-                        // It was lost while it was handed over.
-                        Some(hold) if !hold.is_held() && !call.until().has_passed() => continue,
-                        Some(hold) if !hold.is_held() => return Ok(None),
-                        waited => return Ok(waited),
+                    match self.follow(state, client, call, patient, begin, contention)? {
+                        ControlFlow::Break(got) => return Ok(got),
+                        ControlFlow::Continue(()) => continue,
                     }
                 }
-            }
+            };
             drop(state);
             let baton = Baton(Some(Arc::clone(&self.node)));
+            if let Some(held_node) = lost {
+                held_node.release_soon();
+            }
             return self.lead(baton, &contention(), call, patient, None);
         }
+    }
+
+    /// Waits behind the thread that has the node or contends for it, or contends apart from it.
+    fn follow(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, SharedNodeState>,
+        client: &Client,
+        call: &mut Call,
+        patient: bool,
+        begin: Instant,
+        contention: &impl Fn() -> Contention,
+    ) -> Result<ControlFlow<Option<Hold>>> {
+        if self.node.policy.hand_over == HandOver::Off {
+            drop(state);
+            return self.acquire_apart(&contention(), call, patient, begin);
+        }
+        if client.core().is_closed() {
+            return Err(ended(End::Closed).on(&self.key.node));
+        }
+        let holder = state.holder();
+        let is_held = self.note_if_held(holder.as_ref());
+        // That another thread waits for the lock says nothing of who holds it.
+        if !patient || !is_held && has_no_time_to_queue(call.until()) {
+            drop(state);
+            if is_held {
+                return Ok(ControlFlow::Break(None));
+            }
+            return self.acquire_apart(&contention(), call, patient, begin);
+        }
+        let queued = state.enqueue(call.bell());
+        let watch = state.others_matter();
+        drop(state);
+        drop(holder);
+        if !call.until().is_never() && !is_held {
+            self.node.others.look_again();
+        }
+        if let Some(held_node) = watch {
+            held_node.watch_for_others();
+        }
+        let lock = self.key.node.clone();
+        client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None });
+        Ok(match self.wait(&queued, client, call, contention)? {
+            // It was lost while it was handed over.
+            Some(hold) if !hold.is_held() && !call.until().has_passed() => {
+                ControlFlow::Continue(())
+            }
+            waited => ControlFlow::Break(waited.filter(Hold::is_held)),
+        })
     }
 
     /// Contends with a node of its own, which is not shared.
@@ -168,12 +184,12 @@ impl Sharer {
         call: &Call,
         patient: bool,
         begin: Instant,
-    ) -> Result<Option<Hold>> {
+    ) -> Result<ControlFlow<Option<Hold>>> {
         let got = acquire(contention, Limits { wait: call.limit(), patient })?;
         if got.is_none() {
             self.node.others.note(begin);
         }
-        Ok(got)
+        Ok(ControlFlow::Break(got))
     }
 
     /// Notes that a thread of this process holds the lock, if one does, with a hold that is certain.

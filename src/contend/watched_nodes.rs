@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::core::{Input, Trouble, Watched};
 use crate::rt::Mutex;
 use crate::session::notify::{Signal, Subscription};
 use crate::session::watches::Watches;
@@ -26,6 +27,21 @@ struct Heard {
     /// The own node, if the other ones are all contenders ahead of it, and it stands as long as
     /// nothing is heard of it: then the call is admitted once all the others are gone.
     successor: Option<String>,
+    /// Whether one of the answers said that its node is gone, or that an ACL hides it.
+    is_gone: bool,
+    is_hidden: bool,
+}
+
+/// The answer to the request to watch a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WatchAnswer {
+    Set,
+    /// The node is gone.
+    Gone,
+    /// An ACL hides the node, so a watch on it would report nothing.
+    Hidden,
+    /// There was no answer, or it is another node.
+    NotSet,
 }
 
 #[derive(Clone)]
@@ -106,7 +122,7 @@ impl WatchedNodes {
 
     fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
         let mut heard = self.heard.lock();
-        heard.successor = None;
+        (heard.successor, heard.is_gone, heard.is_hidden) = (None, false, false);
         heard.nodes.retain(|name, news| matches!(news, News::Nothing) && wanted(name));
         let all = std::mem::take(&mut self.subscriptions).into_iter();
         let (kept, ended): (HashMap<_, _>, HashMap<_, _>) =
@@ -130,21 +146,52 @@ impl WatchedNodes {
         self.subscriptions.insert(name.to_owned(), subscription);
     }
 
-    pub(super) fn forget(&mut self, name: &str) {
+    fn forget(&mut self, name: &str) {
         self.heard.lock().nodes.remove(name);
         self.subscriptions.remove(name);
     }
 
-    /// Notes the answer to the request for a watch: the node is gone.
-    pub(super) fn note_gone(&mut self, name: &str) {
-        if let Some(news) = self.heard.lock().nodes.get_mut(name) {
-            *news = News::Gone;
+    /// Notes the answer to the request for a watch.
+    pub(super) fn note_answer(&mut self, name: &str, answer: WatchAnswer) {
+        let mut heard = self.heard.lock();
+        match (answer, heard.nodes.get_mut(name)) {
+            (WatchAnswer::Gone, Some(news)) => {
+                *news = News::Gone;
+                heard.is_gone = true;
+            }
+            (WatchAnswer::Set | WatchAnswer::Gone, _) => {}
+            (answer, _) => {
+                heard.is_hidden |= answer == WatchAnswer::Hidden;
+                drop(heard);
+                self.forget(name);
+            }
+        }
+    }
+
+    /// What follows from the answers, now that this is the connection. With an own node that is
+    /// watched and stands, the lock is taken once all others are gone.
+    pub(super) fn judge(&mut self, connection: u64, own: Option<&str>) -> Input {
+        if connection != self.on {
+            return Input::Watched(Err(Trouble::Unanswered));
+        }
+        let (is_gone, is_hidden) = {
+            let heard = self.heard.lock();
+            (heard.is_gone, heard.is_hidden)
+        };
+        if is_hidden {
+            return Input::Watched(Ok(Watched::Hidden));
+        }
+        let is_successor = own.is_some_and(|own| self.admit(own));
+        match self.to_do(connection) {
+            ToDo::Succeed => Input::Succeeded,
+            _ if is_gone && !is_successor => Input::Watched(Ok(Watched::Gone)),
+            _ => Input::Watched(Ok(Watched::All)),
         }
     }
 
     /// From here on, the own node is admitted once all others are gone; unless something was heard
-    /// of it.
-    pub(super) fn admit(&mut self, own: &str) -> bool {
+    /// of it, or it is not watched.
+    fn admit(&mut self, own: &str) -> bool {
         let mut heard = self.heard.lock();
         let is_quiet = matches!(heard.nodes.get(own), Some(News::Nothing));
         if is_quiet {
@@ -254,7 +301,7 @@ mod tests {
         watches.note_set("/a", true);
         watched.admit("own");
         assert_eq!(watched.to_do(1), ToDo::Look, "nothing else may ever come");
-        watched.note_gone("a");
+        watched.note_answer("a", WatchAnswer::Gone);
         assert_eq!(watched.to_do(1), ToDo::Succeed, "the answer says that it is gone");
         watches.note_set("/a", false);
         assert_eq!(watched.to_do(1), ToDo::Succeed, "only a later node's making is awaited");
@@ -262,6 +309,35 @@ mod tests {
         watches.tell(Written, "/own");
         watches.note_set("/own", true);
         assert_eq!(watched.to_do(1), ToDo::Look);
+    }
+
+    #[test]
+    fn the_answers_decide_what_follows() {
+        use WatchAnswer::{Gone, Hidden, NotSet, Set};
+        let judged = |a: WatchAnswer, own: Option<WatchAnswer>, connection: u64| {
+            let (mut watched, ..) = rig(&["a", "own"]);
+            watched.note_answer("a", a);
+            watched.note_answer("own", own.unwrap_or(NotSet));
+            match watched.judge(connection, own.map(|_| "own")) {
+                Input::Watched(Ok(watched)) => Some(watched),
+                Input::Watched(Err(Trouble::Unanswered)) => None,
+                Input::Succeeded => panic!("the lock is taken"),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(judged(Set, Some(Set), 1), Some(Watched::All));
+        assert_eq!(judged(Set, None, 1), Some(Watched::All));
+        assert_eq!(judged(Set, Some(Set), 2), None, "the watches went with their connection");
+        assert_eq!(judged(Gone, None, 1), Some(Watched::Gone));
+        assert_eq!(judged(Gone, Some(NotSet), 1), Some(Watched::Gone), "the own node is another");
+        assert_eq!(judged(Hidden, Some(Set), 1), Some(Watched::Hidden));
+        // The only node ahead is gone, and the own one stands.
+        let (mut watched, watches, _) = rig(&["a", "own"]);
+        watched.note_answer("a", Gone);
+        assert!(matches!(watched.judge(1, Some("own")), Input::Succeeded));
+        // What was heard of the own node meanwhile must be read.
+        watches.tell(Written, "/own");
+        assert!(matches!(watched.judge(1, Some("own")), Input::Watched(Ok(Watched::Gone))));
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub(crate) mod shuttled;
 use shuttled as ground;
 
 pub(crate) use ground::{
-    AtomicBool, AtomicU64, Bell, Condvar, Mutex, Rung, ThreadId, bell, now, random, thread_id,
+    AtomicBool, AtomicU64, Bell, Condvar, Mutex, MutexGuard, Rung, ThreadId, bell, now, random,
+    thread_id,
 };
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);

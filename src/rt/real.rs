@@ -11,7 +11,7 @@ use super::{Deadline, Receiver, Sender, TryRecvError, bounded};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 
 #[cfg_attr(test, expect(unused_imports, reason = "tests have a condvar of their own"))]
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
