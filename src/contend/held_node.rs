@@ -160,7 +160,7 @@ impl HeldNode {
             return self.core.reaper().let_go(&self.session, &self.watchdog.node, until);
         }
         let deleted = match self.session.status().now().is_usable() {
-            true => self.session.ask(until, None, |session| self.delete_in(session)),
+            true => self.session.ask(&until.into(), |session| self.delete_in(session)),
             false => None,
         };
         if !matches!(deleted, Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded))) {

@@ -36,10 +36,10 @@ impl From<Error> for Stop {
 pub(crate) struct Call {
     core: Arc<ClientCore>,
     wait: Wait,
+    /// How long it waits for the answers to requests.
+    ask_wait: Wait,
     /// Of the token that cancels the call.
     _cancel: Option<Subscription>,
-    /// By when requests must be answered.
-    ask_until: Deadline,
     waiter: Waiter,
     bell: Signal,
     session: Option<(Arc<Session>, Subscription)>,
@@ -60,7 +60,7 @@ impl Call {
     /// to 50 ms more.
     pub(crate) fn new(core: &Arc<ClientCore>, wait: &Wait) -> Call {
         let call = Call::strict(core, wait);
-        Call { ask_until: worth_asking(wait.until()), ..call }
+        Call { ask_wait: wait.worth_asking(), ..call }
     }
 
     /// A call whose requests take no longer than `wait`.
@@ -91,7 +91,7 @@ impl Call {
 
     /// The same, but it also waits as long as a request may take.
     pub(crate) fn with_grace(self) -> Call {
-        Call { wait: self.wait.with_end(self.ask_until), ..self }
+        Call { wait: self.ask_wait.clone(), ..self }
     }
 
     /// The same, but it fails after more lost answers and sessions, or a longer outage, than the client
@@ -105,7 +105,7 @@ impl Call {
             core: Arc::clone(core),
             wait: wait.clone(),
             _cancel: wait.cancel().map(|cancel| cancel.subscribe(Arc::clone(&bell))),
-            ask_until: wait.until(),
+            ask_wait: wait.clone(),
             waiter,
             bell,
             session: None,
@@ -121,7 +121,7 @@ impl Call {
     /// Begins anew, with another limit.
     pub(crate) fn renew(&mut self, wait: &Wait) {
         self._cancel = wait.cancel().map(|cancel| cancel.subscribe(self.bell()));
-        (self.wait, self.ask_until) = (wait.clone(), worth_asking(wait.until()));
+        (self.wait, self.ask_wait) = (wait.clone(), wait.worth_asking());
     }
 
     pub(crate) fn core(&self) -> &Arc<ClientCore> {
@@ -144,11 +144,7 @@ impl Call {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over_by(self.until())
-    }
-
-    fn is_over_by(&self, until: Deadline) -> bool {
-        self.is_cancelled() || until.has_passed()
+        self.wait.is_over()
     }
 
     /// Fails if the call is over.
@@ -202,7 +198,7 @@ impl Call {
     /// Why the call ends, if there is no connection in time.
     fn outage(&self) -> Stop {
         match self.retry.longest_outage() {
-            Some(longest) if !self.is_over_by(self.ask_until) => {
+            Some(longest) if !self.ask_wait.is_over() => {
                 let message = format!(
                     "gave up: no connection to the ensemble for longer than Retry::outage allows \
                      ({longest:?})"
@@ -224,7 +220,7 @@ impl Call {
             if has_come() {
                 return true;
             }
-            if self.is_over_by(until) {
+            if self.is_cancelled() || until.has_passed() {
                 return false;
             }
             self.waiter.wait(until);
@@ -262,7 +258,8 @@ impl Call {
             self.note_loss(ErrorKind::SessionLost, "the session was lost")?;
         }
         // Long enough to begin opening a session, which goes on for the next call.
-        let until = worth_asking(self.longest_outage(self.ask_until)).earlier(self.ask_until);
+        let end = self.longest_outage(self.ask_wait.until());
+        let until = worth_asking(end).earlier(self.ask_wait.until());
         let is_cancelled = || self.is_cancelled();
         match self.core.session(&self.waiter, until, is_cancelled, Patience::UntilDeadline)? {
             Some(session) => {
@@ -303,14 +300,14 @@ impl Call {
             if let Some(end) = phase.ended {
                 return Err(Stop::SessionEnded(end));
             }
-            if self.is_over_by(self.ask_until) {
+            if self.ask_wait.is_over() {
                 return Err(self.over());
             }
             if phase.attached {
                 self.cut_off = None;
                 return Ok(());
             }
-            self.wait_for_connection(self.ask_until)?;
+            self.wait_for_connection(self.ask_wait.until())?;
         }
     }
 
@@ -330,7 +327,7 @@ impl Call {
         question: impl FnOnce(&Session) -> Answer<T>,
     ) -> Result<Answer<T>, Stop> {
         self.is_unanswered = true;
-        let answer = session.ask(self.ask_until, self.wait.cancel(), question);
+        let answer = session.ask(&self.ask_wait, question);
         let answer = answer.ok_or_else(|| self.over())?;
         self.is_unanswered = answer.as_ref().is_err_and(Fault::is_loss);
         self.has_lost_answers |= self.is_unanswered;

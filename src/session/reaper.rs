@@ -139,7 +139,7 @@ impl Reaper {
             deleted
         };
         let is_usable = session.status().now().is_usable();
-        match is_usable.then(|| session.ask(until, None, delete)).flatten() {
+        match is_usable.then(|| session.ask(&until.into(), delete)).flatten() {
             Some(Ok(()) | Err(Fault::NoNode | Fault::SessionEnded)) => Ok(()),
             None | Some(Err(Fault::ConnectionLoss | Fault::System(_))) => {
                 self.delete(session, path);

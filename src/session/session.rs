@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::cancel::Cancel;
 use super::connection::{Answer, Ensemble, Fault, Names, Reports, Stat};
 use super::notify::Waiter;
 use super::single_flight::SingleFlight;
 use super::status::Status;
 use super::time_limit::TimeLimit;
 use super::verbs::Verbs;
+use super::wait::Wait;
 use super::watches::Watches;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -84,14 +84,13 @@ impl Session {
     /// were never sent.
     pub(crate) fn ask<T>(
         &self,
-        until: Deadline,
-        cancel: Option<&Cancel>,
+        wait: &Wait,
         question: impl FnOnce(&Session) -> Answer<T>,
     ) -> Option<Answer<T>> {
-        if until.is_never() && cancel.is_none() {
+        if wait.until().is_never() && wait.cancel().is_none() {
             return Some(question(self));
         }
-        let verbs = self.verbs.within(TimeLimit::new(until, cancel));
+        let verbs = self.verbs.within(TimeLimit::new(wait));
         let session = Session { verbs, shared: Arc::clone(&self.shared) };
         let answer = question(&session);
         let gave_up = || session.verbs.limit().is_some_and(TimeLimit::was_over);
@@ -252,6 +251,7 @@ pub(crate) fn rejected(why: Option<String>) -> Error {
 mod tests {
     use super::*;
     use crate::rt::{Receiver, Sender, unbounded};
+    use crate::session::cancel::Cancel;
     use crate::session::connection::{
         Answered, Connection, Created, Info, OnReply, Reply, Request, Submission, Waits,
     };
@@ -322,7 +322,8 @@ mod tests {
         let (tell, told) = unbounded();
         thread::spawn(move || {
             let list = |session: &Session| session.names("/a", false);
-            tell.send(session.ask(Deadline::NEVER, cancel.as_ref(), list))
+            let wait = cancel.as_ref().map_or(Wait::FOREVER, Wait::from);
+            tell.send(session.ask(&wait, list))
         });
         told
     }
@@ -348,17 +349,17 @@ mod tests {
     #[test]
     fn nothing_is_asked_when_the_time_is_over() {
         let (session, asked) = session();
-        let now = Deadline::after(Duration::ZERO);
+        let now = Wait::from(Duration::ZERO);
         let question = |session: &Session| {
             session.delete("/a")?;
             session.confirm("/a")
         };
-        assert_eq!(session.ask(now, None, question), None);
+        assert_eq!(session.ask(&now, question), None);
         let each = |session: &Session| Ok(session.read_each(&["/a".to_owned()]));
-        let read = session.ask(now, None, each);
+        let read = session.ask(&now, each);
         assert_eq!(read, Some(Ok(vec![Err(Fault::ConnectionLoss)])));
         let late = Box::new(|_| panic!("an answer to no request"));
-        assert_eq!(session.ask(now, None, |session| session.delete_or("/a", late)), None);
+        assert_eq!(session.ask(&now, |session| session.delete_or("/a", late)), None);
         assert!(asked.is_empty());
     }
 
@@ -371,7 +372,7 @@ mod tests {
         let call = thread::spawn(move || {
             let made = move |made| tell.send(made).unwrap();
             let enter = |session: &Session| session.enter("/a/x-", &[], &[], Box::new(made));
-            enters.ask(Deadline::NEVER, Some(&token), enter)
+            enters.ask(&Wait::from(&token), enter)
         });
         let [(_, on_create), (_, on_list)] = [(); 2].map(|()| asked.recv_timeout(SOON).unwrap());
         cancel.cancel();
@@ -392,7 +393,7 @@ mod tests {
             let call = thread::spawn(move || {
                 let late = move |answer| tell.send(answer).unwrap();
                 let delete = |session: &Session| session.delete_or("/a", Box::new(late));
-                deletes.ask(Deadline::NEVER, Some(&token), delete)
+                deletes.ask(&Wait::from(&token), delete)
             });
             let (_, on_reply) = asked.recv_timeout(SOON).unwrap();
             cancel.cancel();

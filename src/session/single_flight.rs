@@ -180,8 +180,9 @@ impl<T> std::fmt::Debug for SingleFlight<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rt::{Deadline, Sender, bounded, unbounded};
+    use crate::rt::{Sender, bounded, unbounded};
     use crate::session::cancel::Cancel;
+    use crate::session::wait::Wait;
     use std::thread::{JoinHandle, spawn, yield_now};
     use std::time::Duration;
 
@@ -313,7 +314,7 @@ mod tests {
             let (shared, asks, cancel) =
                 (Arc::clone(&flight), asks.clone(), cancels[number].clone());
             spawn(move || {
-                let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
+                let limit = TimeLimit::new(&Wait::from(&cancel));
                 shared.get("a", Some(&limit), || {
                     let (answer, answered) = bounded(1);
                     asks.send((number, answer)).unwrap();
@@ -342,7 +343,7 @@ mod tests {
         let flight = Letters::default();
         let (first, go_on) = hold_up(&flight);
         let (cancel, shared) = (Cancel::new(), Arc::clone(&flight));
-        let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
+        let limit = TimeLimit::new(&Wait::from(&cancel));
         let (tell, told) = unbounded();
         spawn(move || tell.send(shared.get("a", Some(&limit), || panic!("asked after giving up"))));
         wait_until_joined(&flight, 1);

@@ -3,31 +3,30 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::cancel::Cancel;
 use super::notify::{Signal, Subscription, Waiter};
+use super::wait::Wait;
 use crate::rt::{AtomicBool, Deadline};
 
 /// By when a caller wants its answers, and what may end its wait earlier.
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
-    until: Deadline,
-    cancel: Option<(Cancel, Subscription)>,
+    wait: Wait,
+    /// Of the token that cancels the wait.
+    _cancel: Option<Subscription>,
     waiter: Waiter,
     was_over: AtomicBool,
 }
 
 impl TimeLimit {
-    pub(crate) fn new(until: Deadline, cancel: Option<&Cancel>) -> TimeLimit {
+    pub(crate) fn new(wait: &Wait) -> TimeLimit {
         let waiter = Waiter::new();
-        let heed = |cancel: &Cancel| (cancel.clone(), cancel.subscribe(waiter.bell()));
-        let cancel = cancel.map(heed);
-        TimeLimit { until, cancel, waiter, was_over: AtomicBool::new(false) }
+        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(waiter.bell()));
+        TimeLimit { wait: wait.clone(), _cancel, waiter, was_over: AtomicBool::new(false) }
     }
 
     /// Whether the caller must stop waiting. Once true, it stays true.
     pub(crate) fn is_over(&self) -> bool {
-        let is_cancelled = || self.cancel.as_ref().is_some_and(|(cancel, _)| cancel.is_cancelled());
-        if self.until.has_passed() || is_cancelled() {
+        if self.wait.is_over() {
             self.was_over.store(true, Ordering::Relaxed);
         }
         self.was_over()
@@ -45,12 +44,12 @@ impl TimeLimit {
 
     /// Returns when the bell was rung since the last wait, or when the limit is over.
     pub(crate) fn wait(&self) {
-        self.waiter.wait(self.until);
+        self.waiter.wait(self.wait.until());
     }
 
     /// Waits for `duration`, or until the limit is over.
     pub(crate) fn pause(&self, duration: Duration) {
-        let end = Deadline::after(duration).earlier(self.until);
+        let end = Deadline::after(duration).earlier(self.wait.until());
         while !end.has_passed() && !self.is_over() {
             self.waiter.wait(end);
         }

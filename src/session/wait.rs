@@ -67,18 +67,23 @@ impl Wait {
 
     /// The same, but no longer than this.
     pub(crate) fn earlier(&self, until: Deadline) -> Wait {
-        self.with_end(self.until.earlier(until))
+        Wait { until: self.until.earlier(until), cancel: self.cancel.clone() }
     }
 
-    /// The same, but until then.
-    pub(crate) fn with_end(&self, until: Deadline) -> Wait {
-        Wait { until, cancel: self.cancel.clone() }
+    /// By when requests must be answered, so that everything is over when the wait is, or [`GRACE`]
+    /// from now if that is later.
+    pub(crate) fn worth_asking(&self) -> Wait {
+        Wait { until: worth_asking(self.until), cancel: self.cancel.clone() }
     }
 
     /// By when everything has to be over that may take a little longer than the wait.
     pub(crate) fn late(&self) -> Deadline {
         let late = self.until.instant().and_then(|end| end.checked_add(GRACE));
         late.map_or(Deadline::NEVER, Deadline::at)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_cancelled() || self.until.has_passed()
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

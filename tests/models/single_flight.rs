@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::explore;
 use super::join;
 use super::threads;
+use crate::rt::AtomicU64;
 use crate::rt::shuttled::{give_way, one_in};
-use crate::rt::{AtomicU64, Deadline};
 use crate::session::cancel::Cancel;
 use crate::session::single_flight::SingleFlight;
 use crate::session::time_limit::TimeLimit;
+use crate::session::wait::Wait;
 
 /// Has `count` threads ask twice each, while the answer changes. `panics` decides whether a
 /// question panics. Two of the threads have a time limit; one of these is cancelled.
@@ -24,8 +25,8 @@ fn callers(count: usize, panics: impl Fn() -> bool + Clone + Send + 'static) -> 
         let key = if number == 4 { "b" } else { "a" };
         for _ in 0..2 {
             let limit = match number {
-                1 => Some(TimeLimit::new(Deadline::after(Duration::from_millis(1)), None)),
-                2 => Some(TimeLimit::new(Deadline::NEVER, Some(&token))),
+                1 => Some(TimeLimit::new(&Wait::from(Duration::from_millis(1)))),
+                2 => Some(TimeLimit::new(&Wait::from(&token))),
                 _ => None,
             };
             let before = world.load(SeqCst);

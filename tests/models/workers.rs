@@ -8,13 +8,14 @@ use super::explore;
 use super::join;
 use super::threads;
 use crate::rt::shuttled::{give_way, one_in, set_poverty};
-use crate::rt::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex};
+use crate::rt::{AtomicBool, AtomicU64, Condvar, Mutex};
 use crate::session::adopted::calls::Calls;
 use crate::session::callbacks::Callbacks;
 use crate::session::cancel::Cancel;
 use crate::session::connection::{Answered, Fault, OnAnswer, Reply, Request, Stat, Submission};
 use crate::session::pending_reply::PendingReply;
 use crate::session::time_limit::TimeLimit;
+use crate::session::wait::Wait;
 use crate::session::workers::Workers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +40,12 @@ fn callers(panics: bool) -> impl FnOnce() {
     let fates: Arc<[Fate; 4]> = Arc::default();
     let ends = Arc::clone(&fates);
     let callers = threads(4, move |number| {
-        let soon = Deadline::after(Duration::from_millis(1));
-        let until = if number == 1 { soon } else { Deadline::NEVER };
-        let limit = TimeLimit::new(until, (number == 2).then_some(&cancel));
+        let wait = match number {
+            1 => Wait::from(Duration::from_millis(1)),
+            2 => Wait::from(&cancel),
+            _ => Wait::FOREVER,
+        };
+        let limit = TimeLimit::new(&wait);
         let (call_ends, late_ends) = (Arc::clone(&ends), Arc::clone(&ends));
         let answer = move |_: &Request| {
             call_ends[number].begun.fetch_add(1, SeqCst);
@@ -115,7 +119,7 @@ fn without_threads_a_call_fails_but_does_not_hang() {
 fn an_answer_has_one_taker() {
     explore(|| {
         let cancel = Cancel::new();
-        let limit = TimeLimit::new(Deadline::NEVER, Some(&cancel));
+        let limit = TimeLimit::new(&Wait::from(&cancel));
         let pending = PendingReply::new(1, Some(&limit));
         let on_reply = pending.on_reply(0);
         let is_answered = one_in(2);

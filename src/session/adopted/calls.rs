@@ -57,9 +57,10 @@ impl<F: Fn(&Request) -> Answer<Reply>> Drop for Calls<F> {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
-    use crate::rt::{Deadline, bounded};
+    use crate::rt::bounded;
     use crate::session::pending_reply::PendingReply;
     use crate::session::time_limit::TimeLimit;
+    use crate::session::wait::Wait;
     use std::time::Duration;
 
     const MOST: usize = 3;
@@ -69,7 +70,7 @@ mod tests {
     }
 
     fn unlimited() -> TimeLimit {
-        TimeLimit::new(Deadline::NEVER, None)
+        TimeLimit::new(&Wait::FOREVER)
     }
 
     /// Makes one call for each of these answers.
@@ -115,7 +116,7 @@ mod tests {
         for _ in 0..MOST {
             begun.recv().unwrap();
         }
-        let soon = TimeLimit::new(Deadline::after(Duration::from_millis(5)), None);
+        let soon = TimeLimit::new(&Wait::from(Duration::from_millis(5)));
         let (make_one, made) = bounded::<()>(1);
         let answer = move |_: &Request| {
             make_one.send(()).unwrap();
