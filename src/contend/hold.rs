@@ -362,16 +362,8 @@ impl Hold {
     /// Releases the lock, waiting at most this long until that is done; false if it was not done
     /// then, so that the background does it.
     pub(crate) fn release_within(mut self, wait: &Wait) -> Result<bool> {
-        self.held_node.core.check_process()?;
         let until = Deadline::after(DROP_LIMIT).earlier(wait.until());
-        let (baton, left) = match self.part() {
-            ReleaseOutcome::Passed => return Ok(true),
-            ReleaseOutcome::Lost(why, left) => {
-                left.settle(until);
-                return Err(self.lost_error(why));
-            }
-            ReleaseOutcome::Ours(baton, left) => (baton, left),
-        };
+        let Some((baton, left)) = self.part_if_held(until)? else { return Ok(true) };
         let deleted = self.delete(wait);
         drop(baton);
         left.settle(until);
@@ -434,15 +426,20 @@ impl Hold {
     /// Ends the hold and leaves the node's deletion to the caller; `None` if another thread has the
     /// node, or it is kept. An error means that it was lost before.
     pub(crate) fn leave(&mut self, wait: &Wait) -> Result<Option<ReleasedParts>> {
+        let until = Deadline::after(DROP_LIMIT).earlier(wait.until());
+        Ok(self.part_if_held(until)?.map(|(_, left)| left))
+    }
+
+    /// As `part`, but fails if it was lost before.
+    fn part_if_held(
+        &mut self,
+        until: Deadline,
+    ) -> Result<Option<(Option<NextInLine>, ReleasedParts)>> {
         self.held_node.core.check_process()?;
-        match self.part() {
-            ReleaseOutcome::Lost(why, left) => {
-                left.settle(Deadline::after(DROP_LIMIT).earlier(wait.until()));
-                Err(self.lost_error(why))
-            }
-            ReleaseOutcome::Passed => Ok(None),
-            ReleaseOutcome::Ours(_, left) => Ok(Some(left)),
-        }
+        let Some((baton, left)) = self.part() else { return Ok(None) };
+        let Some(why) = left.lost else { return Ok(Some((baton, left))) };
+        left.settle(until);
+        Err(self.lost_error(why))
     }
 
     /// A hold of the same session with the same token, on another node with this data.
@@ -478,8 +475,9 @@ impl Hold {
         self.since = before.since.take();
     }
 
-    /// Gives up the node, to the next thread that shares it if there is one.
-    fn part(&mut self) -> ReleaseOutcome {
+    /// Gives up the node; `None` if another thread has it, or it is kept. Otherwise it must be deleted,
+    /// unless it was lost before; then the next thread here may contend.
+    fn part(&mut self) -> Option<(Option<NextInLine>, ReleasedParts)> {
         // Before the next holder can report that it has acquired it.
         let since = self.since.take().filter(|_| self.held_node.is_held());
         if let Some(since) = since {
@@ -492,16 +490,12 @@ impl Hold {
         let mut baton = None;
         if let Some((sharer, number)) = self.shared.take() {
             match sharer.pass(&self.client, &self.held_node, number) {
-                Passed::On => return ReleaseOutcome::Passed,
+                Passed::On => return None,
                 Passed::Nowhere(next) => baton = Some(next),
                 Passed::Lost => {}
             }
         }
-        let left = self.held_node.leave();
-        match left.lost {
-            Some(why) => ReleaseOutcome::Lost(why, left),
-            None => ReleaseOutcome::Ours(baton, left),
-        }
+        Some((baton, self.held_node.leave()))
     }
 
     /// A new hold of the same node, for a caller that has left it (see [`HeldNode::leave`]) but
@@ -527,26 +521,14 @@ impl Hold {
         if self.over || self.held_node.core.is_elsewhere() {
             return;
         }
-        match self.part() {
-            ReleaseOutcome::Passed => {}
-            ReleaseOutcome::Lost(_, left) => left.settle(until),
-            ReleaseOutcome::Ours(baton, left) => {
-                self.held_node.delete_by(until);
-                // The next thread here contends when our delete is on its way.
-                drop(baton);
-                left.settle(until);
-            }
+        let Some((baton, left)) = self.part() else { return };
+        if left.lost.is_none() {
+            self.held_node.delete_by(until);
         }
+        // The next thread here contends when our delete is on its way.
+        drop(baton);
+        left.settle(until);
     }
-}
-
-/// What becomes of a node when its holder lets go.
-enum ReleaseOutcome {
-    /// Another thread has it, or it is kept.
-    Passed,
-    Lost(LossReason, ReleasedParts),
-    /// It must be deleted; then the next thread here may contend.
-    Ours(Option<NextInLine>, ReleasedParts),
 }
 
 impl Drop for Hold {

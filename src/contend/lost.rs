@@ -111,28 +111,14 @@ struct LostHold {
 impl LostHold {
     fn wait_within(&self, wait: &Wait) -> Option<HoldEnd> {
         self.look();
-        let woken = Arc::downgrade(&self.watchdog);
-        let wake = move || {
-            if let Some(watchdog) = woken.upgrade() {
-                let _state = watchdog.state.lock();
-                watchdog.changed.notify_all();
-            }
-        };
-        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(Arc::new(wake)));
-        let mut state = self.watchdog.state.lock();
-        loop {
-            if let Some(why) = state.loss(self.turn) {
-                return Some(HoldEnd::Lost(why));
-            }
-            if state.is_over(self.turn) {
-                return Some(HoldEnd::Released);
-            }
-            match wait.until().instant() {
-                _ if wait.is_cancelled() || wait.until().has_passed() => return None,
-                None => self.watchdog.changed.wait(&mut state),
-                Some(end) => drop(self.watchdog.changed.wait_until(&mut state, end)),
-            }
-        }
+        wait.until_found(
+            &self.watchdog,
+            |watchdog| (&watchdog.state, &watchdog.changed),
+            |state| match state.loss(self.turn) {
+                Some(why) => Some(HoldEnd::Lost(why)),
+                None => state.is_over(self.turn).then_some(HoldEnd::Released),
+            },
+        )
     }
 
     fn reason(&self) -> Option<LossReason> {

@@ -1,9 +1,11 @@
 //! How long a blocking call waits.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cancel::Cancel;
-use crate::rt::Deadline;
+use super::notify::Signal;
+use crate::rt::{Condvar, Deadline, Mutex};
 
 /// A request may exceed a deadline by this much, so that even a very short time limit allows an
 /// attempt, and so that most of what an attempt leaves behind is deleted when it returns.
@@ -88,6 +90,43 @@ impl Wait {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel().is_some_and(Cancel::is_cancelled)
+    }
+}
+
+impl Wait {
+    /// Waits until `look` finds something in what the mutex of `owner` guards: whoever changes that
+    /// notifies the condition. `None` if the wait is over first.
+    pub(crate) fn until_found<O, T, R>(
+        &self,
+        owner: &Arc<O>,
+        parts: fn(&O) -> (&Mutex<T>, &Condvar),
+        mut look: impl FnMut(&mut T) -> Option<R>,
+    ) -> Option<R>
+    where
+        O: Send + Sync + 'static,
+        T: 'static,
+    {
+        let woken = Arc::downgrade(owner);
+        let wake: Signal = Arc::new(move || {
+            if let Some(owner) = woken.upgrade() {
+                let (state, changed) = parts(&owner);
+                let _state = state.lock();
+                changed.notify_all();
+            }
+        });
+        let _cancel = self.cancel().map(|cancel| cancel.subscribe(wake));
+        let (state, changed) = parts(owner);
+        let mut state = state.lock();
+        loop {
+            if let Some(found) = look(&mut state) {
+                return Some(found);
+            }
+            match self.until.instant() {
+                _ if self.is_over() => return None,
+                None => changed.wait(&mut state),
+                Some(end) => drop(changed.wait_until(&mut state, end)),
+            }
+        }
     }
 }
 

@@ -485,12 +485,6 @@ impl SharedMembership {
     ) -> Result<bool> {
         self.node.target.client.core().check_process()?;
         self.leaving.cancel();
-        let woken = Arc::clone(self);
-        let wake = move || {
-            let _state = woken.state.lock();
-            woken.changed.notify_all();
-        };
-        let _cancel = wait.cancel().map(|cancel| cancel.subscribe(Arc::new(wake)));
         let mut state = self.state.lock();
         match mem::replace(&mut state.standing, Standing::Left(Ok(()))) {
             Standing::Member(hold, _) => {
@@ -507,29 +501,31 @@ impl SharedMembership {
         drop(state);
         // There may be a node: a thread finds out and deletes it.
         self.caretaker.wake();
-        let mut state = self.state.lock();
-        let over = loop {
-            if let Standing::Left(left) = &state.standing {
-                return left.clone().map(|()| true);
-            }
-            if wait.is_cancelled() {
-                break Err(cancelled(&self.node.path));
-            }
-            match wait.until().instant() {
-                _ if wait.until().has_passed() => break Ok(false),
-                None => self.changed.wait(&mut state),
-                Some(end) => drop(self.changed.wait_until(&mut state, end)),
-            }
-        };
+        let left = wait.until_found(
+            self,
+            |shared| (&shared.state, &shared.changed),
+            |state| match &state.standing {
+                Standing::Left(left) => Some(left.clone()),
+                _ => None,
+            },
+        );
+        if let Some(left) = left {
+            return left.map(|()| true);
+        }
         // A thread that is at it goes on; in place of one that is to come, the background does.
+        let mut state = self.state.lock();
         match mem::replace(&mut state.standing, Standing::Left(Ok(()))) {
             Standing::Away(away) => {
                 drop(state);
                 away.unsure.iter().for_each(|session| self.node.withdraw(session));
             }
+            Standing::Left(left) => {
+                state.standing = Standing::Left(left.clone());
+                return left.map(|()| true);
+            }
             standing => state.standing = standing,
         }
-        over
+        if wait.is_cancelled() { Err(cancelled(&self.node.path)) } else { Ok(false) }
     }
 }
 

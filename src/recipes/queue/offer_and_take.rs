@@ -70,11 +70,11 @@ struct Progress {
     misses: usize,
 }
 
-/// The result of an attempt to get one item.
-enum Tried<T> {
-    Got(T),
-    /// Not this one; there may be others.
-    Another,
+/// Why an attempt has not got an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missed {
+    /// It is not known, or has to be passed over; there may be others.
+    Unknown,
     /// The item does not exist any more.
     Gone,
     /// Another consumer has the item for now.
@@ -85,7 +85,7 @@ enum Tried<T> {
     Remade,
 }
 
-type Attempted<T> = Result<Tried<T>, Stop>;
+type Attempted<T> = Result<Result<T, Missed>, Stop>;
 
 /// How to get an item that came too late for an earlier call of the client.
 type Delivered<T> = fn(&LateItems, &str) -> Option<T>;
@@ -260,33 +260,20 @@ impl Items {
             }
             if let Some(claim) = self.cache.claim(&on) {
                 let tried = match self.read(call, &session, &claim)? {
-                    Tried::Got(found) => {
+                    Ok(found) => {
                         progress.was_answered = true;
                         attempt(call, &session, &claim, found)?
                     }
-                    Tried::Another => Tried::Another,
-                    Tried::Gone => Tried::Gone,
-                    Tried::Leased => Tried::Leased,
-                    Tried::Beaten => Tried::Beaten,
-                    Tried::Remade => Tried::Remade,
+                    Err(missed) => Err(missed),
                 };
-                progress.was_answered |= !matches!(tried, Tried::Another);
                 match tried {
-                    Tried::Got(got) => {
+                    Ok(got) => {
                         claim.note_got();
                         return Ok(Some(got));
                     }
-                    Tried::Another => {}
-                    Tried::Remade => {
-                        claim.note_gone();
-                        self.cache.forget();
-                        is_certain = false;
-                    }
-                    Tried::Gone => self.pass_gone(call, &session, &on, progress)?,
-                    Tried::Leased | Tried::Beaten => {
-                        claim.pass_over();
-                        let is_beaten = matches!(tried, Tried::Beaten);
-                        self.pass_leased(call, &session, is_beaten, progress)?;
+                    Err(missed) => {
+                        is_certain &= missed != Missed::Remade;
+                        self.pass(call, &session, &on, &claim, missed, progress)?;
                     }
                 }
                 continue;
@@ -309,6 +296,32 @@ impl Items {
                 call.wait_for(has_news)?;
                 self.let_others_go_first(call, has_late);
                 is_certain = false;
+            }
+        }
+    }
+
+    /// Goes on after an item that was not got.
+    fn pass(
+        &self,
+        call: &mut Call,
+        session: &Session,
+        on: &SeenOn,
+        claim: &Reservation,
+        missed: Missed,
+        progress: &mut Progress,
+    ) -> Result<(), Stop> {
+        progress.was_answered |= missed != Missed::Unknown;
+        match missed {
+            Missed::Unknown => Ok(()),
+            Missed::Remade => {
+                claim.note_gone();
+                self.cache.forget();
+                Ok(())
+            }
+            Missed::Gone => self.pass_gone(call, session, on, progress),
+            Missed::Leased | Missed::Beaten => {
+                claim.pass_over();
+                self.pass_leased(call, session, missed == Missed::Beaten, progress)
             }
         }
     }
@@ -480,20 +493,20 @@ impl Items {
             false => s.data(&path, false),
         })?;
         Ok(match read {
-            Err(fault) if fault.is_loss() => Tried::Another,
+            Err(fault) if fault.is_loss() => Err(Missed::Unknown),
             Ok(None) => {
                 claim.note_gone();
-                Tried::Gone
+                Err(Missed::Gone)
             }
             Ok(Some(_)) if is_beyond => return Err(beyond(&self.item_node(claim)?).into()),
             Err(fault) if is_beyond => return Err(self.target.refused(&fault, READ).into()),
-            Ok(Some((_, stat))) if !claim.is_made_at(stat.czxid) => Tried::Remade,
-            Ok(Some((_, stat))) if stat.children > 0 => Tried::Leased,
-            Ok(Some((data, stat))) => Tried::Got(ReadItem { data, czxid: stat.czxid }),
+            Ok(Some((_, stat))) if !claim.is_made_at(stat.czxid) => Err(Missed::Remade),
+            Ok(Some((_, stat))) if stat.children > 0 => Err(Missed::Leased),
+            Ok(Some((data, stat))) => Ok(ReadItem { data, czxid: stat.czxid }),
             Err(Fault::NoAuth) => {
                 warn_of_hidden(&self.target.client, &self.item_node(claim)?);
                 claim.note_hidden();
-                Tried::Another
+                Err(Missed::Unknown)
             }
             Err(fault) => {
                 return Err(self.target.refused(&fault, READ).on(self.item_node(claim)?).into());
@@ -534,16 +547,16 @@ impl Items {
                 match call.ask_in(&session, |s| s.delete_or(&path, late)) {
                     Ok(Ok(())) => {
                         claim.note_gone();
-                        return Ok(Tried::Got(Arc::unwrap_or_clone(data)));
+                        return Ok(Ok(Arc::unwrap_or_clone(data)));
                     }
                     Ok(Err(Fault::NoNode)) => {
                         claim.note_gone();
                         return match is_unknown {
                             true => Err(unanswered_take(&item).into()),
-                            false => Ok(Tried::Beaten),
+                            false => Ok(Err(Missed::Beaten)),
                         };
                     }
-                    Ok(Err(Fault::NotEmpty)) => return Ok(Tried::Beaten),
+                    Ok(Err(Fault::NotEmpty)) => return Ok(Err(Missed::Beaten)),
                     Ok(Err(fault)) if fault.is_loss() => is_unknown = true,
                     Ok(Err(fault)) => return Err(refused(&fault)),
                     Err(_) if is_unknown => return Err(unanswered_take(&item).into()),
@@ -593,12 +606,10 @@ impl Items {
         };
         let mut lease = Call::new(call.core(), call.limit()).with_retry();
         match pursue(&contention, &mut lease, false, &OthersAhead::default(), None, Some)? {
-            Some(hold) => {
-                Ok(Tried::Got(LeasedItem::new(hold, Arc::clone(claim), node, found.data)))
-            }
+            Some(hold) => Ok(Ok(LeasedItem::new(hold, Arc::clone(claim), node, found.data))),
             None => {
                 call.check()?;
-                Ok(Tried::Beaten)
+                Ok(Err(Missed::Beaten))
             }
         }
     }
