@@ -18,7 +18,7 @@ use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
 use super::watched_nodes::{ToDo, WatchAnswer, WatchedNodes};
 use crate::acl::Acl;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::rt::{self, Deadline};
 use crate::session::call::{Call, Stop};
@@ -200,27 +200,34 @@ pub(crate) fn pursue(
             Some(paused) => acquisition = paused.acquisition,
         }
     }
-    match driven {
-        Ok(Some(hold)) => Ok(Some(hold)),
-        Ok(None) | Err(Stop::TimeOver) => {
-            attempt.withdraw(acquisition.leftovers(), late, false).map(|()| None)
-        }
-        Err(Stop::Cancelled) => {
-            let _ = attempt.withdraw(acquisition.leftovers(), late, false);
-            Err(cancelled(&contention.node))
-        }
-        Err(Stop::Failed(error)) => {
-            let exhausted = error.kind() == ErrorKind::SequenceExhausted;
-            // The first error is the one to report.
-            let _ = attempt.withdraw(acquisition.leftovers(), late, exhausted);
-            Err(if error.path().is_some() { error } else { error.on(&contention.node) })
-        }
-        // `drive` goes on with another session.
-        Err(Stop::SessionEnded(_)) => Ok(None),
-    }
+    attempt.end(driven, acquisition.leftovers(), late)
 }
 
 impl Attempt<'_> {
+    /// The result of a call that keeps no place: what it leaves behind is deleted.
+    fn end(
+        &mut self,
+        driven: Result<Option<Hold>, Stop>,
+        left: Leftovers,
+        late: Deadline,
+    ) -> Result<Option<Hold>> {
+        let error = match driven {
+            Ok(Some(hold)) => return Ok(Some(hold)),
+            Err(Stop::Failed(error)) => Some(error),
+            Err(Stop::Cancelled) => Some(cancelled(&self.contention.node)),
+            // `drive` goes on with another session when one has ended.
+            Ok(None) | Err(Stop::TimeOver | Stop::SessionEnded(_)) => None,
+        };
+        let kind = error.as_ref().map(Error::kind);
+        let withdrawn = self.withdraw(left, late, kind == Some(ErrorKind::SequenceExhausted));
+        match error {
+            None => withdrawn.map(|()| None),
+            // The first error is the one to report.
+            Some(error) if error.path().is_some() => Err(error),
+            Some(error) => Err(error.on(&self.contention.node)),
+        }
+    }
+
     /// The result of a call that has left its place to another.
     fn left(&self, driven: Result<Option<Hold>, Stop>) -> Result<Option<Hold>> {
         match driven {

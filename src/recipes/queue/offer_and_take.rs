@@ -66,6 +66,9 @@ struct Progress {
     was_empty: bool,
     /// Whether this call has listed the items.
     has_listed: bool,
+    /// Whether all items are known that were in the queue when the call began, or last woke up.
+    is_certain: bool,
+    has_to_look_back: bool,
     /// How many items, in a row, others had.
     misses: usize,
 }
@@ -232,31 +235,14 @@ impl Items {
         let _late = delivered.map(|_| late.subscribe(call.bell()));
         let has_late = || delivered.is_some() && late.has(&prefix);
         let has_news = || self.cache.has_news() || has_late();
-        // Whether all items are known that were in the queue when the call began, or last woke up.
-        let mut is_certain = false;
-        let mut has_to_look_back = false;
         loop {
             if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
                 return Ok(Some(delivered));
             }
             let session = call.session()?;
             let on = SeenOn::now(&session);
-            let has_to_be = match self.layout() {
-                // Items that are not known yet come later in the order.
-                Layout::ByAge => !*patient && self.cache.is_out(&on),
-                Layout::ByPriority => true,
-            };
-            if has_to_be && !is_certain {
-                if !self.make_certain(call, &session, &on)? {
-                    continue;
-                }
-                (is_certain, has_to_look_back, progress.was_answered) = (true, true, true);
-            }
-            if has_to_look_back || self.cache.is_due(&on) {
-                if !self.look_back(call, &session, &on)? {
-                    continue;
-                }
-                has_to_look_back = false;
+            if !self.is_ready(call, &session, &on, *patient, progress)? {
+                continue;
             }
             if let Some(claim) = self.cache.claim(&on) {
                 let tried = match self.read(call, &session, &claim)? {
@@ -272,14 +258,13 @@ impl Items {
                         return Ok(Some(got));
                     }
                     Err(missed) => {
-                        is_certain &= missed != Missed::Remade;
                         self.pass(call, &session, &on, &claim, missed, progress)?;
                     }
                 }
                 continue;
             }
             if !*patient {
-                if is_certain {
+                if progress.is_certain {
                     return Ok(None);
                 }
             } else if !self.cache.is_watched(&on) {
@@ -287,7 +272,7 @@ impl Items {
                 progress.was_answered |= was_listed;
                 progress.has_listed |= was_listed;
             } else if !self.cache.passed().is_empty() {
-                has_to_look_back = true;
+                progress.has_to_look_back = true;
             } else if !progress.was_answered && !call.until().is_never() {
                 // During an outage that was not noticed yet, the watch reports nothing.
                 progress.was_answered = self.make_certain(call, &session, &on)?;
@@ -295,9 +280,36 @@ impl Items {
                 progress.was_empty = progress.was_answered;
                 call.wait_for(has_news)?;
                 self.let_others_go_first(call, has_late);
-                is_certain = false;
+                progress.is_certain = false;
             }
         }
+    }
+
+    /// Whether enough is known to try an item: if not, asks; false if there was no answer.
+    fn is_ready(
+        &self,
+        call: &mut Call,
+        session: &Arc<Session>,
+        on: &SeenOn,
+        patient: bool,
+        progress: &mut Progress,
+    ) -> Result<bool, Stop> {
+        let has_to_be_certain = match self.layout() {
+            // Items that are not known yet come later in the order.
+            Layout::ByAge => !patient && self.cache.is_out(on),
+            Layout::ByPriority => true,
+        };
+        if has_to_be_certain && !progress.is_certain {
+            if !self.make_certain(call, session, on)? {
+                return Ok(false);
+            }
+            (progress.is_certain, progress.has_to_look_back) = (true, true);
+            progress.was_answered = true;
+        }
+        if progress.has_to_look_back || self.cache.is_due(on) {
+            progress.has_to_look_back = !self.look_back(call, session, on)?;
+        }
+        Ok(!progress.has_to_look_back)
     }
 
     /// Goes on after an item that was not got.
@@ -316,6 +328,7 @@ impl Items {
             Missed::Remade => {
                 claim.note_gone();
                 self.cache.forget();
+                progress.is_certain = false;
                 Ok(())
             }
             Missed::Gone => self.pass_gone(call, session, on, progress),
