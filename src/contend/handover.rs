@@ -59,16 +59,14 @@ impl Sharer {
     /// The one sharer of this client for this key.
     pub(crate) fn of(client: &Client, key: Key) -> Arc<Sharer> {
         let core = client.core();
-        let mut sharers = core.extension::<Sharers>().map(Mutex::lock);
-        let known = sharers.as_ref().and_then(|sharers| sharers.get(&key)?.upgrade());
-        if let Some(sharer) = known {
+        let sharers = core.extension::<Sharers>();
+        let mut sharers = sharers.lock();
+        if let Some(sharer) = sharers.get(&key).and_then(Weak::upgrade) {
             return sharer;
         }
         let node = Arc::new(SharedNode::new(key.policy));
         let sharer = Arc::new(Sharer { key: key.clone(), core: Arc::downgrade(core), node });
-        if let Some(sharers) = &mut sharers {
-            sharers.insert(key, Arc::downgrade(&sharer));
-        }
+        sharers.insert(key, Arc::downgrade(&sharer));
         sharer
     }
 
@@ -341,8 +339,8 @@ impl Sharing for Sharer {
 
 impl Drop for Sharer {
     fn drop(&mut self) {
-        let core = self.core.upgrade();
-        if let Some(sharers) = core.as_ref().and_then(|core| core.extension::<Sharers>()) {
+        if let Some(core) = self.core.upgrade() {
+            let sharers = core.extension::<Sharers>();
             let mut sharers = sharers.lock();
             // Another may have taken its place already.
             if sharers.get(&self.key).is_some_and(|sharer| sharer.strong_count() == 0) {

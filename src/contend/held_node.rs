@@ -2,12 +2,12 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::watchdog::{HolderCallbacks, ReleasedParts, Watchdog};
 use crate::loss_reason::LossReason;
-use crate::rt::{Deadline, Mutex};
+use crate::rt::{AtomicUsize, Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Stat};

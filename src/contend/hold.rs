@@ -1,6 +1,5 @@
 //! What a guard owns: its node, its token, and the knowledge of whether the lock is still held.
 
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
@@ -18,7 +17,7 @@ use crate::event::{Because, Event};
 use crate::fencing::FencingToken;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{self, Deadline, Mutex};
+use crate::rt::{self, AtomicUsize, Deadline, Mutex};
 use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};

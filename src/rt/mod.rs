@@ -1,7 +1,7 @@
 //! Threads, channels, locks and time: the rest of the library takes them only from here, so that a
 //! simulation can replace them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize as Count, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use crossbeam_channel::{
@@ -35,11 +35,11 @@ pub(crate) mod shuttled;
 use shuttled as ground;
 
 pub(crate) use ground::{
-    AtomicBool, AtomicU64, Bell, Condvar, Mutex, MutexGuard, Rung, ThreadId, bell, now, random,
-    thread_id,
+    AtomicBool, AtomicU64, AtomicUsize, Bell, Condvar, Mutex, MutexGuard, Rung, ThreadId, bell,
+    now, random, thread_id,
 };
 
-static LIVE: AtomicUsize = AtomicUsize::new(0);
+static LIVE: Count = Count::new(0);
 
 struct Counted;
 

@@ -1,14 +1,13 @@
 //! What all clones of a client share: one live session at a time, opened again on demand, and the
 //! listeners of its state.
 
-use std::any::Any;
-use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock, Weak};
+use std::any::{Any, TypeId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::callbacks::{Callbacks, InOrder};
 use super::connection::Ensemble;
-use super::late_queue_items::LateItems;
 use super::notify::{Signals, Waiter};
 use super::reaper::Reaper;
 use super::reports::{OnReport, Reports};
@@ -47,14 +46,13 @@ pub(crate) struct ClientCore {
     rejoining: Callbacks,
     reports: Arc<Reports>,
     pub(super) reaper: Reaper,
-    late: Arc<LateItems>,
     pub(super) slot: Mutex<SessionSlot>,
     changed: Arc<Signals>,
     pub(super) listeners: Mutex<Vec<Arc<Listener>>>,
     /// See [`claim`](ClientCore::claim).
     claimed: Mutex<BTreeSet<String>>,
     /// See [`extension`](ClientCore::extension).
-    extension: OnceLock<Box<dyn Any + Send + Sync>>,
+    extensions: Mutex<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 #[derive(Default)]
@@ -124,21 +122,21 @@ impl ClientCore {
             rejoining: Callbacks::new("zklock-member", MOST_REJOINING),
             reports,
             reaper,
-            late: Arc::default(),
             slot: Mutex::default(),
             changed: Arc::default(),
             listeners: Mutex::default(),
             claimed: Mutex::default(),
-            extension: OnceLock::new(),
+            extensions: Mutex::default(),
         }
     }
 
-    /// Returns the one value that a higher layer keeps with this client, created on the first call;
-    /// `None` if a later call asks for another type. (A process-wide table would not do: if the
-    /// process forked while another thread had it locked, it would stay locked in the child for
-    /// ever.)
-    pub(crate) fn extension<T: Default + Send + Sync + 'static>(&self) -> Option<&T> {
-        self.extension.get_or_init(|| Box::<T>::default()).downcast_ref()
+    /// Returns the value of this type that a higher layer keeps with this client, created on the first
+    /// call. (A process-wide table would not do: if the process forked while another thread had it
+    /// locked, it would stay locked in the child for ever.)
+    pub(crate) fn extension<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let mut all = self.extensions.lock();
+        let kept = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::<T>::default());
+        Arc::clone(kept).downcast().unwrap_or_default()
     }
 
     /// Calls `callback` with each change of the state, in order; does nothing if the client is
@@ -193,10 +191,6 @@ impl ClientCore {
 
     pub(crate) fn reaper(&self) -> &Reaper {
         &self.reaper
-    }
-
-    pub(crate) fn late(&self) -> &Arc<LateItems> {
-        &self.late
     }
 
     /// Logs the warning about a node, if `warning` returns one and none was logged about it

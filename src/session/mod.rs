@@ -12,7 +12,6 @@
 //!   [`pending_reply`] (the answer to a request), [`single_flight`] (one request for all callers
 //!   that ask the same).
 //! - In the background: [`reaper`] (deletes), [`callbacks`] and [`reports`] (of events), on [`workers`].
-//!   [`late_queue_items`]: items that came too late for the calls that took them.
 //! - [`names`]: lists of children. [`create_parents`]: creates nodes and their missing parents.
 
 #[cfg(feature = "zookeeper")]
@@ -25,7 +24,6 @@ pub(crate) mod client;
 pub(crate) mod client_core;
 pub(crate) mod connection;
 pub(crate) mod create_parents;
-pub(crate) mod late_queue_items;
 mod linked;
 pub(crate) mod names;
 pub(crate) mod notify;

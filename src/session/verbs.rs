@@ -6,7 +6,7 @@
 //! are repeated, with pauses; a request whose answer is not waited for gets [`Fault::Busy`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::connection::{
@@ -21,7 +21,7 @@ use crate::acl::Acl;
 use crate::link::unknown_operations::UnknownOperations;
 use crate::loss_reason::LossReason;
 use crate::path;
-use crate::rt::{Deadline, Moment};
+use crate::rt::{AtomicBool, Deadline, Moment};
 use crate::session_notice::{End, Info};
 use crate::wire_values::op;
 

@@ -2,6 +2,7 @@
 
 mod item_cache;
 mod item_names;
+mod late_items;
 pub(crate) mod lease;
 mod offer_and_take;
 

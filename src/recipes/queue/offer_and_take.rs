@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::item_cache::{ItemCache, ItemStatus, ItemWatch, Reservation, SeenOn};
 use super::item_names::Item;
 use super::item_names::Layout;
+use super::late_items::LateItems;
 use super::lease::LeasedItem;
 use crate::contend::acquire::{Contention, pursue};
 use crate::contend::others_ahead::OthersAhead;
@@ -20,7 +21,6 @@ use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Created, Fault, Names, NodeKind, OnAnswer, Stat, room};
 use crate::session::create_parents::make_parents;
-use crate::session::late_queue_items::LateItems;
 use crate::session::purpose::cancelled;
 use crate::session::session::Session;
 use crate::session::status::SessionState;
@@ -202,6 +202,10 @@ impl Items {
         Search { call, patient: false, is_thorough: true }
     }
 
+    fn late(&self) -> Arc<LateItems> {
+        self.target.client.core().extension()
+    }
+
     fn connect_timeout(&self) -> Wait {
         self.target.client.core().connect_timeout().into()
     }
@@ -231,12 +235,12 @@ impl Items {
         attempt: impl Fn(&mut Call, &Arc<Session>, &Arc<Reservation>, ReadItem) -> Attempted<T>,
     ) -> Result<Option<T>, Stop> {
         let _news = self.cache.subscribe(call.bell());
-        let (late, prefix) = (self.target.client.core().late(), self.item_prefix()?);
+        let (late, prefix) = (self.late(), self.item_prefix()?);
         let _late = delivered.map(|_| late.subscribe(call.bell()));
         let has_late = || delivered.is_some() && late.has(&prefix);
         let has_news = || self.cache.has_news() || has_late();
         loop {
-            if let Some(delivered) = delivered.and_then(|delivered| delivered(late, &prefix)) {
+            if let Some(delivered) = delivered.and_then(|delivered| delivered(&late, &prefix)) {
                 return Ok(Some(delivered));
             }
             let session = call.session()?;
@@ -588,7 +592,7 @@ impl Items {
     /// What to do with the answer to an item's deletion that comes too late for its call.
     fn deliver_late(&self, claim: &Arc<Reservation>, data: &Arc<Vec<u8>>) -> Result<OnAnswer<()>> {
         let (claim, data) = (Arc::clone(claim), Arc::clone(data));
-        let (prefix, cached) = (self.item_prefix()?, Arc::clone(self.target.client.core().late()));
+        let (prefix, cached) = (self.item_prefix()?, self.late());
         Ok(Box::new(move |answer| match answer {
             Ok(()) => {
                 claim.note_gone();
@@ -629,7 +633,7 @@ impl Items {
 
     /// The items that came too late for calls of this client, and that no later call has returned.
     pub(crate) fn late_items(&self) -> Result<Vec<Vec<u8>>> {
-        let (late, prefix) = (self.target.client.core().late(), self.item_prefix()?);
+        let (late, prefix) = (self.late(), self.item_prefix()?);
         Ok(std::iter::from_fn(|| late.take(&prefix)).collect())
     }
 

@@ -12,7 +12,7 @@ mod watchers;
 mod zookeeper_crate;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use self::connection::HandleConnection;
@@ -26,7 +26,7 @@ use super::retry::Retry;
 use super::session::until_attached;
 use super::workers::Workers;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::{self, Deadline};
+use crate::rt::{self, AtomicUsize, Deadline};
 
 /// Makes a client of a handle that the program has already, in the handle's own session.
 ///

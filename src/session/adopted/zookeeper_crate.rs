@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::{ThreadId, current};
 
 use zookeeper::{CreateMode, Permission, WatchedEvent, WatcherType, ZkError, ZkResult, ZkState};
@@ -11,7 +11,7 @@ pub(super) use zookeeper::ZooKeeper;
 
 use super::handle_trait::{Handle, HandleEvent, Unlisten, Watcher};
 use crate::acl::{Acl, Permissions};
-use crate::rt::{self, Mutex};
+use crate::rt::{self, AtomicBool, Mutex};
 use crate::session::connection::{Answer, Fault, Found, Names, NodeKind, Stat, or_none};
 
 /// A handle of the crate that belongs to the program, and is shared with it.

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
-use super::notify::{Signal, Signals, Subscription};
 use crate::logging;
 use crate::path;
 use crate::rt::Mutex;
+use crate::session::notify::{Signal, Signals, Subscription};
 
 /// The late items of each queue, by the path that the queue's item nodes begin with.
 #[derive(Default)]
