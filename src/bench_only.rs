@@ -8,8 +8,8 @@ use crate::path;
 use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::connection::{
-    Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, Reply, Reports, Request,
-    Stat, Step, StepReply, Submission, Waits,
+    Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, Reply, Request,
+    SessionRecords, Stat, Step, StepReply, Submission, Waits,
 };
 use crate::session::notify::Waiter;
 use crate::session_notice::{End, Notice};
@@ -26,12 +26,12 @@ struct Nobody(Mutex<Names>);
 impl Ensemble for Nobody {
     fn open(
         &self,
-        reports: Reports,
+        records: SessionRecords,
         _waiter: &Waiter,
         _stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>> {
-        reports.status.note(Notice::Attached);
-        (reports.on_notice)(Notice::Attached);
+        records.status.note(Notice::Attached);
+        (records.on_notice)(Notice::Attached);
         Ok(Box::new(Nobody::default()))
     }
 

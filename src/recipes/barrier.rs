@@ -1,11 +1,11 @@
 //! The barrier: callers wait until it is removed.
 
+use super::change_once::make_once;
 use super::node_config::{NodeConfig, Purpose, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt;
 use crate::session::connection::{Answer, Fault};
-use crate::session::create_parents::make_once;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 use crate::session::watch_loop::View;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::change_once::make;
+use super::change_once::change_at_most_once;
 use super::create_options::CreateOptions;
 use super::node_config::Purpose;
 use super::version::Version;
@@ -239,7 +239,7 @@ fn commit(client: &Client, steps: &[Step], first: &str) -> Result<Transacted> {
         false => Ok(None),
     };
     let mut call = Call::strict(client.core(), &client.core().connect_timeout().into());
-    match make(&mut call, first, COMMIT, None, commit)? {
+    match change_at_most_once(&mut call, first, COMMIT, None, commit)? {
         Ok(Some(transacted)) => Ok(transacted),
         Ok(None) => Err(no_transactions(first)),
         Err(fault) => Err(COMMIT.refused(&fault, first)),

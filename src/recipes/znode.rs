@@ -1,6 +1,6 @@
 //! A znode of the program's own, read and written on the locks' session.
 
-use super::change_once::{FindOut, LostChange, make, unknown};
+use super::change_once::{FindOut, LostChange, change_at_most_once, unknown};
 use super::create_options::CreateOptions;
 use super::node_config::{NodeConfig, Purpose};
 use super::version::{Version, Versioned, ZnodeStat};
@@ -365,7 +365,7 @@ impl Znode {
     ) -> Result<Answer<T>> {
         let whole = self.target.whole()?;
         let change = |session: &Session| change(session, &whole);
-        make(call, self.path(), purpose, find_out, change)
+        change_at_most_once(call, self.path(), purpose, find_out, change)
     }
 
     fn unknown(&self) -> Error {

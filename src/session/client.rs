@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::client_core::{ClientCore, Listener, Patience, known};
+use super::client_core::{ClientCore, Patience, StateListener, known};
 use super::connection::Ensemble;
 use super::linked::LinkEnsemble;
 use super::notify::Waiter;
@@ -240,7 +240,7 @@ impl Client {
 #[must_use = "the subscription ends when this is dropped: keep it, or call `detach`"]
 pub struct StateSubscription {
     core: Weak<ClientCore>,
-    listener: Weak<Listener>,
+    listener: Weak<StateListener>,
 }
 
 impl StateSubscription {

@@ -48,7 +48,7 @@ pub(crate) struct ClientCore {
     pub(super) reaper: Reaper,
     pub(super) slot: Mutex<SessionSlot>,
     changed: Arc<Signals>,
-    pub(super) listeners: Mutex<Vec<Arc<Listener>>>,
+    pub(super) listeners: Mutex<Vec<Arc<StateListener>>>,
     /// See [`claim`](ClientCore::claim).
     claimed: Mutex<BTreeSet<String>>,
     /// See [`extension`](ClientCore::extension).
@@ -72,7 +72,7 @@ pub(super) struct SessionSlot {
     suspended: Option<Instant>,
 }
 
-pub(super) struct Listener {
+pub(super) struct StateListener {
     callback: Mutex<Box<dyn FnMut(SessionState) + Send>>,
     calls: Arc<InOrder>,
 }
@@ -141,19 +141,22 @@ impl ClientCore {
 
     /// Calls `callback` with each change of the state, in order; does nothing if the client is
     /// closed.
-    pub(super) fn listen(&self, callback: Box<dyn FnMut(SessionState) + Send>) -> Weak<Listener> {
+    pub(super) fn listen(
+        &self,
+        callback: Box<dyn FnMut(SessionState) + Send>,
+    ) -> Weak<StateListener> {
         let slot = self.slot.lock();
         if slot.closed {
             return Weak::new();
         }
         let calls = InOrder::new(&self.events);
-        let listener = Arc::new(Listener { callback: Mutex::new(callback), calls });
+        let listener = Arc::new(StateListener { callback: Mutex::new(callback), calls });
         self.listeners.lock().push(Arc::clone(&listener));
         Arc::downgrade(&listener)
     }
 
     /// Calls that callback no more.
-    pub(super) fn unlisten(&self, listener: &Weak<Listener>) {
+    pub(super) fn unlisten(&self, listener: &Weak<StateListener>) {
         let mut listeners = self.listeners.lock();
         let found = listeners.iter().position(|one| Weak::ptr_eq(&Arc::downgrade(one), listener));
         let removed = found.map(|at| listeners.remove(at));

@@ -364,8 +364,8 @@ pub(crate) trait Connection: fmt::Debug + Send + Sync {
     fn close(&self, give_up_after: Duration);
 }
 
-/// What a session reports to.
-pub(crate) struct Reports {
+/// Where a session records what happens to it.
+pub(crate) struct SessionRecords {
     pub(crate) status: Arc<Status>,
     pub(crate) watches: Arc<Watches>,
     /// Called after the status was updated.
@@ -378,7 +378,7 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
     /// rings the waiter's bell.
     fn open(
         &self,
-        reports: Reports,
+        records: SessionRecords,
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>>;

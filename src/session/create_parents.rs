@@ -1,13 +1,9 @@
-//! Creates a node together with its missing parents, also over lost replies.
+//! Creates a node together with its missing parents.
 
 use super::connection::{Answer, Fault, NodeKind};
 use super::session::Session;
 use crate::acl::Acl;
 use crate::path;
-
-/// When a node was created, and how often its children have changed since; `None` if an ACL hides
-/// that.
-pub(crate) type Stamp = Option<(i64, i32)>;
 
 /// Creates the node, and its missing parents as plain nodes.
 pub(crate) fn make_parents(
@@ -34,50 +30,4 @@ pub(crate) fn make_parents(
         }
     }
     Ok(())
-}
-
-/// Creates a plain node and its missing parents, once, however often the call is repeated: `before`
-/// carries what one call leaves for the next. Returns whether the node that exists is ours; `None`
-/// if that cannot be known: an earlier attempt may have taken effect, and others may have deleted
-/// the node since.
-pub(crate) fn make_once(
-    session: &Session,
-    whole: &str,
-    data: &[u8],
-    acl: &[Acl],
-    is_ours: impl Fn(&[u8]) -> bool,
-    before: &mut Option<Stamp>,
-) -> Answer<Option<bool>> {
-    let parent = path::parent(whole);
-    loop {
-        let begun = *before;
-        if begun.is_some() {
-            session.sync()?;
-            if let Some((found, _)) = session.read(whole, false)? {
-                return Ok(Some(is_ours(&found)));
-            }
-        }
-        let now = match session.confirm(parent) {
-            Ok(None) => {
-                make_parents(session, parent, NodeKind::Persistent, acl)?;
-                continue;
-            }
-            Ok(Some(stat)) => Some((stat.czxid, stat.child_changes)),
-            // The ACL may allow CREATE all the same.
-            Err(Fault::NoAuth) => None,
-            Err(fault) => return Err(fault),
-        };
-        if begun.is_some_and(|begun| begun.is_none() || begun != now) {
-            return Ok(None);
-        }
-        *before = Some(now);
-        match session.create(whole, data, acl, NodeKind::Persistent) {
-            Ok(_) => return Ok(Some(true)),
-            Err(Fault::NodeExists) if begun.is_none() => return Ok(Some(false)),
-            // Perhaps an earlier attempt took effect only now.
-            Err(Fault::NodeExists) => {}
-            Err(Fault::NoNode) => *before = None,
-            Err(fault) => return Err(fault),
-        }
-    }
 }

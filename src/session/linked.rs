@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connection::{
     Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, ReadRaw,
-    Reply, Reports, Request, Step, StepReply, Submission, Transacted, Waits,
+    Reply, Request, SessionRecords, Step, StepReply, Submission, Transacted, Waits,
 };
 use super::names::Names;
 use super::notify::Waiter;
@@ -31,11 +31,11 @@ pub(crate) struct LinkEnsemble(pub(crate) LinkConfig);
 impl Ensemble for LinkEnsemble {
     fn open(
         &self,
-        reports: Reports,
+        records: SessionRecords,
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>> {
-        let Reports { status, watches, on_notice } = reports;
+        let SessionRecords { status, watches, on_notice } = records;
         let (config, limit) = (self.0.clone(), self.0.connect_timeout);
         let told = Arc::clone(&status);
         let link = Link::open(

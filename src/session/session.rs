@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::connection::{Answer, Ensemble, Fault, Names, Reports, Stat};
+use super::connection::{Answer, Ensemble, Fault, Names, SessionRecords, Stat};
 use super::notify::Waiter;
 use super::single_flight::SingleFlight;
 use super::status::Status;
@@ -50,7 +50,7 @@ impl Session {
         let (status, watches) = (Arc::<Status>::default(), Arc::<Watches>::default());
         let _subscription = status.subscribe(waiter.bell());
         let void = Arc::clone(&watches);
-        let reports = Reports {
+        let records = SessionRecords {
             status: Arc::clone(&status),
             watches: Arc::clone(&watches),
             on_notice: Box::new(move |notice| {
@@ -61,7 +61,7 @@ impl Session {
             }),
         };
         let verbs = Verbs::new(
-            ensemble.open(reports, waiter, &stop)?,
+            ensemble.open(records, waiter, &stop)?,
             Arc::clone(&watches),
             ensemble.unknown_operations(),
         );
@@ -288,7 +288,7 @@ mod tests {
     impl Ensemble for Passes {
         fn open(
             &self,
-            _reports: Reports,
+            _records: SessionRecords,
             _waiter: &Waiter,
             _stop: &dyn Fn() -> bool,
         ) -> Result<Box<dyn Connection>> {

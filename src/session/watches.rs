@@ -21,22 +21,22 @@ const TOO_MANY: usize = if cfg!(test) { 40 } else { 10_000 };
 pub(crate) type OnNodeEvent = Arc<dyn Fn(NodeEvent) -> Option<Signal> + Send + Sync>;
 
 #[derive(Clone)]
-enum Listener {
+enum WatchListener {
     /// To be given at each event.
     Signal(Signal),
     Events(OnNodeEvent),
 }
 
-impl Listener {
+impl WatchListener {
     /// Returns the signal that is to be given later.
     fn note(&self, event: NodeEvent) -> Option<Signal> {
         match self {
-            Listener::Signal(_) if event == NodeEvent::Watched => None,
-            Listener::Signal(signal) => {
+            WatchListener::Signal(_) if event == NodeEvent::Watched => None,
+            WatchListener::Signal(signal) => {
                 signal();
                 None
             }
-            Listener::Events(on_event) => on_event(event),
+            WatchListener::Events(on_event) => on_event(event),
         }
     }
 }
@@ -51,7 +51,7 @@ pub(crate) struct Watches {
 struct Table {
     next: u64,
     /// By the subscription's number.
-    entries: BTreeMap<String, BTreeMap<u64, Listener>>,
+    entries: BTreeMap<String, BTreeMap<u64, WatchListener>>,
     /// Nodes with a watch at the server, as far as its answers say.
     set: BTreeSet<String>,
     /// Those of them for which no call is registered.
@@ -59,7 +59,7 @@ struct Table {
 }
 
 impl Table {
-    fn listeners(&self, path: &str) -> Vec<Listener> {
+    fn listeners(&self, path: &str) -> Vec<WatchListener> {
         let of_path = self.entries.get(path);
         of_path.map(|all| all.values().cloned().collect()).unwrap_or_default()
     }
@@ -68,7 +68,7 @@ impl Table {
 impl Watches {
     /// Has the signal given at each event of the node.
     pub(crate) fn subscribe(self: &Arc<Self>, path: &str, signal: Signal) -> Subscription {
-        self.add(path, Listener::Signal(signal))
+        self.add(path, WatchListener::Signal(signal))
     }
 
     /// As `subscribe`, for a call to which it matters what has happened.
@@ -77,10 +77,10 @@ impl Watches {
         path: &str,
         on_event: OnNodeEvent,
     ) -> Subscription {
-        self.add(path, Listener::Events(on_event))
+        self.add(path, WatchListener::Events(on_event))
     }
 
-    fn add(self: &Arc<Self>, path: &str, listener: Listener) -> Subscription {
+    fn add(self: &Arc<Self>, path: &str, listener: WatchListener) -> Subscription {
         let mut table = self.table.lock();
         table.next += 1;
         let id = table.next;

@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::Deadline;
 use crate::rt::shuttled::{give_way, one_in};
 use crate::session::connection::{
-    Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Reports, Request, Step,
-    Submission, Waits,
+    Answer, Connection, Created, Ensemble, Fault, Info, NodeKind, Reply, Request, SessionRecords,
+    Step, Submission, Waits,
 };
 use crate::session::notify::Waiter;
 use crate::session::session::{ended, until_attached};
@@ -40,12 +40,12 @@ impl Servers {
 impl Ensemble for Servers {
     fn open(
         &self,
-        reports: Reports,
+        records: SessionRecords,
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>> {
-        let status = Arc::clone(&reports.status);
-        let session = self.0.open(reports, |session| self.may_open(session))?;
+        let status = Arc::clone(&records.status);
+        let session = self.0.open(records, |session| self.may_open(session))?;
         let wire = Wire { world: Arc::clone(&self.0), session };
         let slow = session <= self.0.troubles.until && self.0.troubles.unreachable > 0;
         let limit = if slow { Deadline::after(TIMEOUT) } else { Deadline::NEVER };

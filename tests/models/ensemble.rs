@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::path;
 use crate::rt::shuttled::{one_in, start_always};
 use crate::rt::{Condvar, Mutex};
-use crate::session::connection::{Answer, Answered, Fault, OnReply, Reply, Reports, Stat};
+use crate::session::connection::{Answer, Answered, Fault, OnReply, Reply, SessionRecords, Stat};
 use crate::session_notice::{End, Notice};
 use crate::wire_values::NodeEvent;
 
@@ -151,7 +151,7 @@ impl World {
     /// Opens a session, unless `fails` returns an error for its number.
     pub(super) fn open(
         self: &Arc<Self>,
-        reports: Reports,
+        records: SessionRecords,
         fails: impl FnOnce(i64) -> Result<()>,
     ) -> Result<i64> {
         let session = {
@@ -171,7 +171,7 @@ impl World {
         self.server.lock().sessions.insert(session, seat);
         link.put(Task::Attach);
         let world = Arc::clone(self);
-        start_always("link", move || serve(&world, session, &link, &reports));
+        start_always("link", move || serve(&world, session, &link, &records));
         Ok(session)
     }
 
@@ -313,10 +313,10 @@ impl Server {
 }
 
 /// Runs a session's link until the session ends.
-fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
+fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, records: &SessionRecords) {
     let tell = |notice| {
-        reports.status.note(notice);
-        (reports.on_notice)(notice);
+        records.status.note(notice);
+        (records.on_notice)(notice);
     };
     let seat = |change: &mut dyn FnMut(&mut ModelSession)| {
         if let Some(seat) = world.server.lock().sessions.get_mut(&session) {
@@ -343,7 +343,7 @@ fn serve(world: &Arc<World>, session: i64, inbox: &Inbox, reports: &Reports) {
                 tell(Notice::Attached);
             }
             Task::Break | Task::Attach => {}
-            Task::Tell(event, path) => reports.watches.tell(event, &path),
+            Task::Tell(event, path) => records.watches.tell(event, &path),
             Task::Answer(connection, on_reply, answer) => {
                 let mut lasts = false;
                 seat(&mut |seat| lasts = seat.attached && seat.connection == connection);

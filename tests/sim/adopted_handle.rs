@@ -14,8 +14,8 @@ use crate::rt::{self, Mutex};
 use crate::session::adopted::handle_trait::{Handle, HandleEvent, Unlisten, Watcher};
 use crate::session::connection::Step;
 use crate::session::connection::{
-    Answer, Answered, Fault, Found, Names, NodeKind, Reply, Reports, Request, Stat, Submission,
-    or_none,
+    Answer, Answered, Fault, Found, Names, NodeKind, Reply, Request, SessionRecords, Stat,
+    Submission, or_none,
 };
 use crate::session::notify::Subscription;
 use crate::session::pending_reply::PendingReply;
@@ -83,8 +83,11 @@ impl SimulatedHandle {
                 handle.heard(notice);
             }
         };
-        let reports =
-            Reports { status: Arc::default(), watches: events, on_notice: Box::new(on_notice) };
+        let reports = SessionRecords {
+            status: Arc::default(),
+            watches: events,
+            on_notice: Box::new(on_notice),
+        };
         let link = self.world.act(|world| world.open(reports));
         self.state.lock().link = Some(link);
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::rt::schedule::current;
 use crate::rt::{self, Deadline};
 use crate::session::connection::{
-    Connection, Ensemble, Info, IsWanted, Reports, Submission, Waits,
+    Connection, Ensemble, Info, IsWanted, SessionRecords, Submission, Waits,
 };
 use crate::session::notify::Waiter;
 use crate::session::session::ended;
@@ -22,7 +22,7 @@ pub(super) struct SimulatedEnsemble(pub(super) Arc<World>);
 impl Ensemble for SimulatedEnsemble {
     fn open(
         &self,
-        reports: Reports,
+        records: SessionRecords,
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>> {
@@ -43,7 +43,7 @@ impl Ensemble for SimulatedEnsemble {
             let then = Deadline::after(reachable - schedule.time());
             waiter.wait(then.earlier(deadline));
         }
-        let link = self.0.act(|world| world.open(reports));
+        let link = self.0.act(|world| world.open(records));
         schedule.pause(schedule.some(latency));
         Ok(Box::new(SimulatedConnection { world: Arc::clone(&self.0), link }))
     }

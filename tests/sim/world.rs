@@ -18,10 +18,10 @@ use crate::link::request_limit::Sizes;
 use crate::path;
 use crate::rt::schedule::{Process, Schedule, current};
 use crate::rt::{self, Mutex};
-use crate::session::connection::Step;
+
 use crate::session::connection::{
-    Answer, Answered, Created, Fault, IsWanted, NodeKind, OnReply, Reply, Reports, Request,
-    Submission,
+    Answer, Answered, Created, Fault, IsWanted, NodeKind, OnReply, Reply, Request, SessionRecords,
+    Step, Submission,
 };
 use crate::session_notice::{End, Notice};
 use crate::wire_values::NodeEvent;
@@ -109,7 +109,7 @@ struct ServerSession {
 struct Link {
     session: i64,
     process: Process,
-    reports: Arc<Mutex<Reports>>,
+    records: Arc<Mutex<SessionRecords>>,
     connection: Option<SimulatedConnection>,
     latest_connection: u64,
     ended: Option<End>,
@@ -328,11 +328,11 @@ impl Inner {
     fn tell(&mut self, link: LinkId, notice: Notice) {
         let link = &self.links[link];
         trace!("session {} of process {}: {notice:?}", link.session, link.process);
-        let reports = Arc::clone(&link.reports);
+        let records = Arc::clone(&link.records);
         let effect = move || {
-            let status = Arc::clone(&reports.lock().status);
+            let status = Arc::clone(&records.lock().status);
             status.note(notice);
-            (reports.lock().on_notice)(notice);
+            (records.lock().on_notice)(notice);
         };
         self.effects.push((link.process, Box::new(effect)));
     }
@@ -521,7 +521,7 @@ impl Inner {
         let one = &mut self.links[link];
         let Some((event, path)) = one.events.pop_front() else { return };
         trace!("session {}: {event:?} {path}", one.session);
-        let watches = Arc::clone(&one.reports.lock().watches);
+        let watches = Arc::clone(&one.records.lock().watches);
         self.effects.push((one.process, Box::new(move || watches.tell(event, &path))));
     }
 
@@ -751,14 +751,14 @@ impl Inner {
         self.servers.iter().map(|server| server.stalled_until).min().unwrap_or_default()
     }
 
-    pub(super) fn open(&mut self, reports: Reports) -> LinkId {
+    pub(super) fn open(&mut self, records: SessionRecords) -> LinkId {
         let process = schedule().process();
         let session = self.links.len() as i64 + 1000;
         self.tenures.insert(session, ServerSession { closed: false });
         self.links.push(Link {
             session,
             process,
-            reports: Arc::new(Mutex::new(reports)),
+            records: Arc::new(Mutex::new(records)),
             connection: None,
             latest_connection: 0,
             ended: None,
@@ -834,7 +834,7 @@ impl Inner {
         }
     }
 
-    /// Reports now and then that the session is alive, as the link does.
+    /// SessionRecords now and then that the session is alive, as the link does.
     fn remind(&mut self, link: LinkId, id: u64) {
         let at = schedule().time() + self.habits.session_timeout / 3;
         self.later_at(link, at, move |inner| {

@@ -1,5 +1,6 @@
 //! Leader election.
 
+mod back_off;
 pub(crate) mod candidates;
 pub(crate) mod lead_loop;
 pub(crate) mod progress;
@@ -7,8 +8,9 @@ pub(crate) mod progress;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::back_off::BackOff;
 use self::candidates::Candidate;
-use self::progress::{BackOff, ProgressBoard};
+use self::progress::ProgressBoard;
 use super::lock_config::{LockConfig, guard, node_settings};
 use crate::acl::Acl;
 use crate::contend::hold::Hold;

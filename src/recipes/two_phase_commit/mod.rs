@@ -13,9 +13,9 @@ use super::node_config::{NodeConfig, Purpose, placed};
 use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
+use crate::recipes::change_once::make_once;
 use crate::rt;
 use crate::session::connection::{Answer, Fault, Names, Stat, Step};
-use crate::session::create_parents::make_once;
 use crate::session::session::Session;
 use crate::session::wait::Wait;
 

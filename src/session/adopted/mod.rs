@@ -20,7 +20,7 @@ use self::handle_trait::Handle;
 use self::monitor::Monitor;
 use self::zookeeper_crate::{CrateHandle, ZooKeeper};
 use super::client::Client;
-use super::connection::{Connection, Ensemble, Reports};
+use super::connection::{Connection, Ensemble, SessionRecords};
 use super::notify::Waiter;
 use super::retry::Retry;
 use super::session::until_attached;
@@ -146,9 +146,9 @@ impl Adopted {
 }
 
 /// Counts an attempt to open a session, which may go on when its caller no longer waits.
-struct Counted(Arc<AtomicUsize>);
+struct OpenAttempt(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for OpenAttempt {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -157,16 +157,16 @@ impl Drop for Counted {
 impl Ensemble for Adopted {
     fn open(
         &self,
-        reports: Reports,
+        records: SessionRecords,
         waiter: &Waiter,
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>> {
         let deadline = Deadline::after(CONNECT_TIMEOUT);
-        let status = Arc::clone(&reports.status);
-        let (monitor, rung) = Monitor::new(Arc::clone(&self.handle), reports);
+        let status = Arc::clone(&records.status);
+        let (monitor, rung) = Monitor::new(Arc::clone(&self.handle), records);
         let connection = HandleConnection::new(Arc::clone(&monitor), self.workers.clone());
         self.threads.fetch_add(1, Ordering::SeqCst);
-        let counted = Counted(Arc::clone(&self.threads));
+        let counted = OpenAttempt(Arc::clone(&self.threads));
         if self.threads.load(Ordering::SeqCst) <= MOST {
             rt::spawn("zklock-handle", move || {
                 monitor.run(&rung, counted);

@@ -12,7 +12,7 @@ use super::watchers::WatcherTable;
 use crate::logging;
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::connection::{Answer, Fault, Reports, Stat};
+use crate::session::connection::{Answer, Fault, SessionRecords, Stat};
 use crate::session::notify::{Signal, Waiter};
 use crate::session::status::Status;
 use crate::session_notice::{End, Notice};
@@ -78,20 +78,20 @@ struct Telling {
 
 impl Monitor {
     /// The waiter is for [`run`](Monitor::run).
-    pub(super) fn new(handle: Arc<dyn Handle>, reports: Reports) -> (Arc<Monitor>, Waiter) {
+    pub(super) fn new(handle: Arc<dyn Handle>, records: SessionRecords) -> (Arc<Monitor>, Waiter) {
         let waiter = Waiter::new();
         let telling = Telling {
             attached: false,
             connection: 0,
             ended: false,
             over: false,
-            on_notice: reports.on_notice,
+            on_notice: records.on_notice,
         };
         let monitor = Monitor {
             handle,
-            watchers: Arc::new(WatcherTable::new(reports.watches)),
+            watchers: Arc::new(WatcherTable::new(records.watches)),
             nowhere: format!("/zklock-{}", Uuid::from_u128(rt::random())),
-            status: reports.status,
+            status: records.status,
             state: Mutex::default(),
             telling: Mutex::new(telling),
             bell: waiter.bell(),
@@ -526,8 +526,11 @@ mod tests {
     }
 
     fn monitor() -> (Arc<Monitor>, Waiter) {
-        let reports =
-            Reports { status: Arc::default(), watches: Arc::default(), on_notice: Box::new(drop) };
+        let reports = SessionRecords {
+            status: Arc::default(),
+            watches: Arc::default(),
+            on_notice: Box::new(drop),
+        };
         Monitor::new(Arc::new(Maker), reports)
     }
 
