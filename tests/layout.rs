@@ -56,7 +56,7 @@ fn modules_in(folder: &str) -> BTreeMap<Module, String> {
                 continue;
             }
             let name = if stem == "mod" { at.to_vec() } else { inner };
-            let is_test = ["tests", "properties", "lives"].iter().any(|end| stem.ends_with(end));
+            let is_test = ["tests", "properties"].iter().any(|end| stem.ends_with(end));
             if !is_test && path.extension().is_some_and(|end| end == "rs") {
                 into.insert(name, code(&fs::read_to_string(&path).unwrap()));
             }
@@ -68,8 +68,7 @@ fn modules_in(folder: &str) -> BTreeMap<Module, String> {
 }
 
 fn code(text: &str) -> String {
-    let production = text.split("#[cfg(test)]\n#[cfg(not(shuttle))]\nmod tests").next().unwrap();
-    let production = production.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let production = text.split("\nmod tests").next().unwrap();
     let lines = production.lines().map(|line| line.split("//").next().unwrap());
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -216,6 +215,40 @@ fn every_module_of_the_root_is_on_a_floor_or_beside_them() {
         names.partition(|name| floor(name).is_some() || BESIDE.contains(name));
     assert!(lost.is_empty(), "not in FLOORS or BESIDE: {lost:?}");
     assert_eq!(placed.len(), FLOORS.iter().map(|floor| floor.len()).sum::<usize>() + BESIDE.len());
+}
+
+/// So that the simulation and the models of threads can replace it.
+#[test]
+fn what_blocks_and_what_tells_the_time_comes_from_rt() {
+    const NAMES: [&str; 7] = [
+        "parking_lot::",
+        "std::sync::atomic::Atomic",
+        "std::sync::Mutex",
+        "std::sync::RwLock",
+        "std::sync::Condvar",
+        "std::sync::Barrier",
+        "std::thread::Builder",
+    ];
+    const CALLS: [&str; 4] = ["thread::spawn(", "thread::sleep(", "thread::park", "Instant::now()"];
+    let found = |text: &str| {
+        let named = mentioned(text)
+            .into_iter()
+            .filter(|path| NAMES.iter().any(|name| path.starts_with(name)));
+        let called = CALLS.iter().filter(|call| text.contains(**call)).map(|call| (*call).to_owned());
+        named.chain(called).collect::<Vec<_>>()
+    };
+    for (module, text) in modules().iter().filter(|(module, _)| module[0] != "rt") {
+        assert_eq!(found(text), Vec::<String>::new(), "{}", module.join("::"));
+    }
+    for text in [
+        "use std::sync::atomic::{AtomicBool, Ordering};",
+        "use std::sync::{Arc, Mutex};",
+        "use parking_lot::MutexGuard;",
+        "    std::thread::sleep(PAUSE);",
+    ] {
+        assert!(!found(text).is_empty(), "{text}");
+    }
+    assert_eq!(found("use std::sync::atomic::Ordering;"), Vec::<String>::new());
 }
 
 #[test]

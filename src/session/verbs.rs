@@ -303,8 +303,7 @@ impl Verbs {
 
     /// Creates an ephemeral sequential node and lists the children of its parent, in one round trip
     /// if possible. If the caller's time limit is over before the answer comes, `late` is called
-    /// with the created node, on a thread on which it may only signal; with an ended session if the
-    /// request was not sent, or if its answer will never come.
+    /// with it, on a thread on which it may only signal; with an ended session if it will never come.
     pub(crate) fn enter(
         &self,
         path: &str,
