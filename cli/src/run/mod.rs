@@ -1,9 +1,10 @@
 //! `zklock run` and `zklock lead`: a command that lives only while a lock is held.
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
-//! command; and the command, in a group of its own. `supervise` is what zklock does meanwhile, `waiting` what
-//! it does before, `held` the locks, `job` what there is to do.
+//! command; and the command, in a group of its own. `course` decides what zklock does meanwhile, `supervise`
+//! does it, `waiting` is what it does before, `held` the locks, `job` what there is to do.
 
+mod course;
 mod events;
 mod guard;
 mod held;
@@ -126,7 +127,7 @@ fn carry_out(global: &Global, job: Job, subject: &str) -> Result<Exit, Failure> 
     let supervisor =
         Supervisor::new(subject, guard, terminal, &job, events.clone(), sender, happenings)
             .map_err(cannot("watch over processes"))?;
-    supervisor.manager().waits(&job.lock.path);
+    supervisor.manager.waits(&job.lock.path);
     let found = builder
         .on_event({
             let events = events.clone();
@@ -151,12 +152,12 @@ fn hold(
     client: &Client,
     job: &Job,
     waiting: &Waiting,
-    supervisor: Supervisor<'_>,
+    mut supervisor: Supervisor<'_>,
     (subject, verbosity): (&str, u8),
 ) -> Result<Exit, Failure> {
     let begun = Instant::now();
     waiting.note_client(client);
-    let supervisor = supervisor.with_grace(grace(client, job)?);
+    supervisor.grace = grace(client, job)?;
     waiting.tell_of_others(client, subject, job);
     if let Err(failure) = held::refuse_those_of_ancestors(client, job) {
         return not_run(failure, job, waiting, supervisor, subject);
@@ -166,7 +167,7 @@ fn hold(
         Ok(None) => {
             let failure = conflict(client, job);
             if failure.exit.code() == 0 {
-                supervisor.manager().not_needed();
+                supervisor.manager.not_needed();
             }
             return waiting.end().map_or(Err(failure), |signal| Ok(Exit::Signal(signal as i32)));
         }
@@ -263,7 +264,7 @@ fn not_run(
         }
         IfUnavailable::Skip => {
             say(subject, &format!("{}. The command was not run", what.message));
-            supervisor.manager().not_needed();
+            supervisor.manager.not_needed();
             Ok(Exit::Success)
         }
         IfUnavailable::Run => {
@@ -334,7 +335,7 @@ fn once(
         // A call that holds the lock is told of no other holder.
         (Ok(_), supervisor) => {
             if let Some(supervisor) = supervisor {
-                supervisor.manager().not_needed();
+                supervisor.manager.not_needed();
             }
             return Ok(Exit::Success);
         }

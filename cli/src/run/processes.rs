@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -20,6 +21,11 @@ pub(super) fn now() -> Instant {
     // It cannot fail with a clock that Linux has had since 2.6.39.
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
     nanoseconds(time)
+}
+
+/// When this time has passed from then on.
+pub(super) fn after(then: Instant, time: Duration) -> Instant {
+    then.saturating_add(nanoseconds(time))
 }
 
 pub(super) fn nanoseconds(time: Duration) -> u64 {
@@ -50,7 +56,7 @@ pub(super) fn end_all(
     limit: Option<Duration>,
 ) -> Option<WaitIdStatus> {
     let (mut group, mut ended) = (command, None);
-    let until = limit.map(|limit| now().saturating_add(nanoseconds(limit)));
+    let until = limit.map(|limit| after(now(), limit));
     loop {
         if let Some(group) = group {
             let _ = killpg(group, Signal::SIGKILL);
@@ -75,7 +81,8 @@ pub(super) fn end_all(
         if is_late || (!some_left && !some_are_left(spared)) {
             return ended;
         }
-        pause(Duration::from_millis(2));
+        // They were killed, and there is no descriptor to wait for their end.
+        thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -107,11 +114,6 @@ pub(super) fn reap(spared: &[Pid]) {
             let _ = look(child, WaitIdOptions::EXITED);
         }
     }
-}
-
-/// Waits a little: for processes that were killed, whose end there is no descriptor to wait for.
-fn pause(time: Duration) {
-    std::thread::sleep(time);
 }
 
 /// Waits until one of these can be read, and says which. Without a time limit.

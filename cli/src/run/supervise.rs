@@ -1,4 +1,4 @@
-//! What zklock does while the command runs: it passes on signals and the lock's time, and judges the end.
+//! What zklock does while the command runs: it waits for what happens, and does what `course` decides.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,98 +6,50 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde_json::json;
-use zklock::{Client, LossReason};
+use zklock::Client;
 
+use super::course::{Action, Course, Force, Seen, Then};
 use super::events::Events;
 use super::guard::GuardProcess;
 use super::held::Held;
 use super::job::Job;
-use super::messages::{Ended, Happening, Lines, Order, Report, send};
+use super::messages::{Happening, Lines, Order, send};
 use super::notify::Manager;
 use super::processes::{
-    adopt_descendants, children, end_all, nanoseconds, now, reap, runs, some_are_left,
+    adopt_descendants, after, children, end_all, nanoseconds, now, reap, runs, some_are_left,
 };
-use super::signals::{ASKING_TO_END, stop_job};
+use super::signals::stop_job;
 use super::terminal::Terminal;
 use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::grace::{USUAL_GRACE, look_interval};
-use crate::reactions::{OnAsk, OnLoss};
+use crate::options::Supervision;
 use crate::words::{complain, lasting, say};
-
-/// How long the guard may take to start the command and to say so, unless it is stopped.
-const START_TAKES: Duration = Duration::from_secs(5);
-
-/// How long the guard may take to kill the command after a loss that came without warning.
-const GUARD_TAKES: Duration = Duration::from_millis(200);
 
 /// How long processes may take to end after KILL; those in an uninterruptible sleep take longer.
 const KILL_TAKES: Duration = Duration::from_secs(10);
 
-/// If the guard has not done it by then, because it is stopped, zklock does.
-const FORCE_BEFORE_END: Duration = Duration::from_millis(50);
-
 /// Watches over the guard process and the command.
 pub(super) struct Supervisor<'a> {
     subject: &'a str,
-    program: String,
+    plan: &'a Supervision,
     guard: Pid,
     orders: File,
     terminal: Terminal,
-    on_loss: OnLoss,
-    on_ask: OnAsk,
-    max_run: Option<Duration>,
-    grace: Duration,
+    /// From the signal that is to end the command to KILL.
+    pub(super) grace: Duration,
     events: Events,
-    manager: Manager,
+    /// Is told what happens.
+    pub(super) manager: Manager,
     to_self: Sender<Happening>,
     happenings: Receiver<Happening>,
     /// Children that this process had before: it may have been another program.
     not_ours: Vec<Pid>,
-}
-
-/// What is known of the command.
-#[derive(Default)]
-struct Progress {
-    command: Option<Pid>,
-    lost: Option<Loss>,
-    /// When the command has run long enough.
-    run_ends: Option<u64>,
-    has_run_too_long: bool,
-    /// When the command has to be gone, whatever the guard does.
-    force_at: Option<u64>,
-    ending_signals: u32,
-    /// After a second signal that was to end it, or after it has run long enough.
-    kill_at: Option<u64>,
-    is_kill_wanted: bool,
-    /// When the guard, which was told to kill it, has to have done that.
-    killed_by: Option<u64>,
-}
-
-impl Progress {
-    /// What is to happen earlier is not put off.
-    fn kill_within(&mut self, grace: Duration) {
-        self.kill_at = Some(at_the_latest(grace, self.kill_at));
-    }
-
-    /// The exit code of a command that was not ended by its lock.
-    fn exit_or(&self, own: Exit) -> Exit {
-        if self.has_run_too_long { Exit::RanTooLong } else { own }
-    }
-}
-
-/// Why the lock counts as lost.
-#[derive(Clone, Copy, Debug)]
-enum Loss {
-    Reason(LossReason),
-    /// The command was told to end, or killed, since the lock was about to end.
-    Near,
 }
 
 impl<'a> Supervisor<'a> {
@@ -105,7 +57,7 @@ impl<'a> Supervisor<'a> {
         subject: &'a str,
         guard: GuardProcess,
         terminal: Terminal,
-        job: &Job,
+        job: &'a Job,
         events: Events,
         to_self: Sender<Happening>,
         happenings: Receiver<Happening>,
@@ -123,33 +75,20 @@ impl<'a> Supervisor<'a> {
             }
             let _ = to.send(Happening::GuardEnded);
         })?;
-        let program = job.supervision.command.first().map(|one| one.to_string_lossy().into_owned());
+        let plan = &job.supervision;
         Ok(Supervisor {
             subject,
-            program: program.unwrap_or_default(),
+            plan,
             guard: guard.process,
             orders: guard.orders,
             terminal,
-            on_loss: job.supervision.on_loss,
-            on_ask: job.supervision.on_ask,
-            max_run: job.supervision.max_run,
-            grace: job.supervision.grace.unwrap_or(USUAL_GRACE),
+            grace: plan.grace.unwrap_or(USUAL_GRACE),
             events,
-            manager: Manager::new(job.supervision.notify),
+            manager: Manager::new(plan.notify),
             to_self,
             happenings,
             not_ours,
         })
-    }
-
-    /// For the service manager, which is told what happens.
-    pub(super) fn manager(&self) -> &Manager {
-        &self.manager
-    }
-
-    /// The same, with this time from TERM to KILL.
-    pub(super) fn with_grace(self, grace: Duration) -> Supervisor<'a> {
-        Supervisor { grace, ..self }
     }
 
     /// Runs the command while the lock is held.
@@ -184,272 +123,112 @@ impl<'a> Supervisor<'a> {
         interval: Duration,
     ) -> Result<Exit, Failure> {
         let begun = Instant::now();
-        let lock_ends = self.lock_ends(held);
-        if held.is_some_and(|held| !held.is_held()) {
-            return Err(Failure::new(
-                Exit::LockLost,
-                "the lock was lost before the command could start",
-            ));
+        let seen = self.see(held, None);
+        if held.is_some() && seen.held_until.is_none() {
+            let message = "the lock was lost before the command could start";
+            return Err(Failure::new(Exit::LockLost, message));
         }
-        let takes_terminal = self.terminal.is_for_the_command();
-        let grace = nanoseconds(self.grace);
-        let start = Order::Start { variables, lock_ends, grace, takes_terminal };
+        let start = Order::Start {
+            variables,
+            lock_ends: seen.held_until,
+            grace: nanoseconds(self.grace),
+            takes_terminal: self.terminal.is_for_the_command(),
+        };
         send(&mut self.orders, &start).map_err(|_| {
             let message = "the guard process was killed before the command could start";
             Failure::new(Exit::Failed, message)
         })?;
         // If the guard is stopped, the pipe fills up; this process must go on.
         fcntl(&self.orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let mut progress = Progress {
-            force_at: self.force_at(lock_ends),
-            // If the guard cannot say that it has started the command.
-            run_ends: self.max_run.map(|limit| now_and(limit.saturating_add(START_TAKES))),
-            ..Progress::default()
-        };
+        let mut course = Course::new(self.plan, self.grace, self.terminal.is_there(), seen);
+        let mut next = None;
         loop {
-            let times =
-                [progress.run_ends, progress.force_at, progress.kill_at, progress.killed_by];
-            let wake_at = times.into_iter().flatten().min();
-            let until = wake_at.map(|at| Duration::from_nanos(at.saturating_sub(now())));
-            let happening =
-                self.happenings.recv_timeout(until.unwrap_or(interval).min(interval)).ok();
-            let step = match happening {
-                Some(Happening::Reported(Report::NotStarted { process, error })) => {
-                    // It may have got that far.
-                    self.terminal.take_from(Some(Pid::from_raw(process)));
-                    return Ok(self.not_started(error));
+            let happening = next.take().or_else(|| self.wait(course.wakes_at(), interval));
+            let (actions, then) = course.step(happening, self.see(held, course.command));
+            for action in actions {
+                self.carry_out(action);
+            }
+            match then {
+                None => {}
+                Some(Then::Stop) => {
+                    // The guard process goes on, and with it the lock's time.
+                    self.terminal.take_from(course.command);
+                    stop_job(self.terminal.is_there());
+                    next = Some(Happening::Signal(Signal::SIGCONT));
                 }
-                Some(Happening::Reported(Report::Ended(ended))) => Some(ended),
-                Some(Happening::GuardEnded) => {
-                    complain(self.subject, "the guard process was killed, so the command is, too");
-                    self.end_by_force(&progress, held);
-                    return Ok(self.end(progress.lost, Exit::Failed, begun));
+                Some(Then::NotStarted(exit)) => {
+                    self.terminal.take_from(course.command);
+                    return Ok(exit);
                 }
-                Some(other) => {
-                    self.take(other, &mut progress, held);
-                    None
+                Some(Then::End { force, lost, exit }) => {
+                    if self.end(force, &course, held) {
+                        self.tell_of_end(lost, exit, begun.elapsed());
+                        return Ok(exit);
+                    }
                 }
-                None => None,
-            };
-            if let Some(ended) = step {
-                self.terminal.take_from(progress.command);
+            }
+        }
+    }
+
+    /// What happens next, if something does in this time.
+    fn wait(&self, wakes_at: Option<u64>, interval: Duration) -> Option<Happening> {
+        let until = wakes_at.map(|at| Duration::from_nanos(at.saturating_sub(now())));
+        self.happenings.recv_timeout(until.unwrap_or(interval).min(interval)).ok()
+    }
+
+    fn see(&self, held: Option<&Held>, command: Option<Pid>) -> Seen {
+        // The clock first: otherwise a pause in between would make the lock's time longer.
+        let now = now();
+        let held = held.filter(|held| held.is_held());
+        Seen {
+            now,
+            held_until: held.map(|held| after(now, held.lease_left())),
+            is_terminal_elsewhere: self.terminal.is_elsewhere(command),
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            // If the guard is stopped, or has ended, the course's times and its last report count.
+            Action::Tell(order) => drop(send(&mut self.orders, &order)),
+            Action::Say(text) => say(self.subject, &text),
+            Action::Complain(text) => complain(self.subject, &text),
+            Action::Write(event, fields) => self.events.write(event, &fields),
+            Action::Ready => self.manager.ready(),
+            Action::Stopping => self.manager.stopping(),
+            Action::Reap => reap(&[&self.not_ours[..], &[self.guard]].concat()),
+            Action::GiveTerminal(group) if self.terminal.is_ours() => self.terminal.give_to(group),
+            Action::GiveTerminal(_) => {}
+        }
+    }
+
+    /// Ends what is left of the guard and the command. False if there may be news of them first.
+    fn end(&self, force: Option<Force>, course: &Course<'_>, held: Option<&Held>) -> bool {
+        match force {
+            None => {
+                self.terminal.take_from(course.command);
                 // It has nothing more to do, and may have been stopped.
                 let _ = kill(self.guard, Signal::SIGKILL);
                 let _ = waitpid(self.guard, None);
-                return Ok(self.judge(held, &progress, ended, begun));
             }
-            self.look_at_lock(held, &mut progress);
-            if progress.force_at.is_some_and(|at| now() >= at) {
-                if !runs(self.guard) {
-                    // This process was stopped meanwhile: the news is on its way. By now, others may have the
-                    // number of the command's group.
-                    progress.force_at = None;
-                    continue;
-                }
-                self.end_by_force(&progress, None);
-                let loss = progress.lost.unwrap_or(Loss::Near);
-                return Ok(self.end(Some(loss), Exit::LockLost, begun));
-            }
-            if progress.run_ends.is_some_and(|at| now() >= at) {
-                self.end_run(&mut progress);
-            }
-            if progress.kill_at.is_some_and(|at| now() >= at) {
-                (progress.kill_at, progress.killed_by) = (None, Some(now_and(GUARD_TAKES)));
-                progress.is_kill_wanted = true;
-                self.order(&Order::Kill);
-            }
-            if progress.killed_by.is_some_and(|at| now() >= at) {
-                if !runs(self.guard) {
-                    progress.killed_by = None;
-                    continue;
-                }
-                // It is stopped.
-                self.end_by_force(&progress, held);
-                let own = progress.exit_or(Exit::Signal(Signal::SIGKILL as i32));
-                return Ok(self.end(progress.lost, own, begun));
-            }
+            // This process was stopped meanwhile. By now, others may have the number of the command's group.
+            Some(Force::GuardIsLate | Force::LockEnds) if !runs(self.guard) => return false,
+            Some(Force::GuardIsLate | Force::GuardEnded) => self.end_by_force(course, held),
+            Some(Force::LockEnds) => self.end_by_force(course, None),
         }
-    }
-
-    /// Until when the lock is certain to be held.
-    fn lock_ends(&self, held: Option<&Held>) -> Option<u64> {
-        // The clock first: otherwise a pause in between would make it longer.
-        let now = now();
-        held.map(|held| now.saturating_add(nanoseconds(held.lease_left())))
-    }
-
-    fn force_at(&self, lock_ends: Option<u64>) -> Option<u64> {
-        let end = lock_ends.filter(|_| self.on_loss != OnLoss::Warn)?;
-        Some(end.saturating_sub(nanoseconds(FORCE_BEFORE_END)))
-    }
-
-    /// Tells the guard how long the lock is held now.
-    fn look_at_lock(&mut self, held: Option<&Held>, progress: &mut Progress) {
-        let Some(held) = held.filter(|_| progress.lost.is_none()) else { return };
-        if held.is_held() {
-            let until = self.lock_ends(Some(held));
-            progress.force_at = self.force_at(until);
-            if let Some(until) = until {
-                self.order(&Order::Held { until });
-            }
-        }
-    }
-
-    fn take(&mut self, happening: Happening, progress: &mut Progress, held: Option<&Held>) {
-        match happening {
-            Happening::Signal(Signal::SIGCHLD) => {
-                let mut spared = self.not_ours.clone();
-                spared.push(self.guard);
-                reap(&spared);
-            }
-            Happening::Signal(Signal::SIGTSTP) => {
-                self.order(&Order::Signal { number: Signal::SIGSTOP as i32 });
-                self.stop(progress, held);
-            }
-            Happening::Signal(Signal::SIGCONT) => self.go_on(progress, held),
-            Happening::Signal(signal) => {
-                self.order(&Order::Signal { number: signal as i32 });
-                if ASKING_TO_END.contains(&signal) {
-                    progress.ending_signals += 1;
-                    if progress.ending_signals == 2 {
-                        progress.kill_within(self.grace);
-                    }
-                }
-            }
-            Happening::Reported(Report::Started { process }) => {
-                progress.command = Some(Pid::from_raw(process));
-                if !progress.has_run_too_long {
-                    progress.run_ends = self.max_run.map(now_and);
-                }
-                self.manager.ready();
-                self.events.write("started", &json!({ "pid": process }));
-            }
-            Happening::Reported(Report::Stopped { signal }) => {
-                let is_asked_for = [Signal::SIGTTIN, Signal::SIGTTOU].map(|one| one as i32);
-                if !self.terminal.is_there() {
-                } else if is_asked_for.contains(&signal)
-                    && !self.terminal.is_elsewhere(progress.command)
-                {
-                    self.go_on(progress, held);
-                } else if is_asked_for.contains(&signal) || signal == Signal::SIGTSTP as i32 {
-                    self.stop(progress, held);
-                }
-            }
-            Happening::Reported(Report::Warned) => {
-                self.manager.stopping();
-                progress.lost.get_or_insert(Loss::Near);
-                let group = progress.command.map(|group| format!(" (group {group})"));
-                complain(
-                    self.subject,
-                    &format!(
-                        "the lock is about to be LOST: no answer of a server has renewed its lease in time; {} to {}{}, \
-                         KILL within {}",
-                        self.signal_name(),
-                        self.program,
-                        group.unwrap_or_default(),
-                        lasting(self.grace)
-                    ),
-                );
-            }
-            Happening::Lost(reason) => {
-                progress.lost = Some(Loss::Reason(reason));
-                if self.on_loss == OnLoss::Warn {
-                    self.order(&Order::Lost);
-                    complain(
-                        self.subject,
-                        &format!("LOCK LOST: {reason}; the command goes on (--on-loss warn)"),
-                    );
-                } else {
-                    self.order(&Order::Kill);
-                    progress.force_at = Some(at_the_latest(GUARD_TAKES, progress.force_at));
-                }
-            }
-            Happening::ReleaseRequested => {
-                self.events.write("release_requested", &json!({}));
-                let what = match self.on_ask {
-                    OnAsk::Ignore => "the command goes on (--on-ask ignore)".to_owned(),
-                    OnAsk::Signal(signal) => {
-                        self.ask_to_end(signal);
-                        format!("{} to {}", name_of(signal), self.program)
-                    }
-                };
-                say(self.subject, &format!("another client asks for its release; {what}"));
-            }
-            Happening::Reported(Report::NotStarted { .. } | Report::Ended(_))
-            | Happening::GuardEnded => {}
-        }
-    }
-
-    /// Has the command end, since it has run for as long as it may.
-    fn end_run(&mut self, progress: &mut Progress) {
-        (progress.run_ends, progress.has_run_too_long) = (None, true);
-        progress.kill_within(self.grace);
-        let has_run = match progress.command {
-            Some(_) => "has run for".to_owned(),
-            None => format!("has not been started within {} and", lasting(START_TAKES)),
-        };
-        complain(
-            self.subject,
-            &format!(
-                "{} {has_run} {} (--max-run); TERM, KILL after {}",
-                self.program,
-                lasting(self.max_run.unwrap_or_default()),
-                lasting(self.grace)
-            ),
-        );
-        self.ask_to_end(Signal::SIGTERM);
-    }
-
-    /// Has the command sent this signal.
-    fn ask_to_end(&mut self, signal: Signal) {
-        self.order(&Order::Signal { number: signal as i32 });
-        // If it is stopped, it could not act on the signal.
-        self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
-    }
-
-    fn signal_name(&self) -> &'static str {
-        match self.on_loss {
-            OnLoss::Signal(signal) => name_of(signal),
-            OnLoss::Kill | OnLoss::Warn => "KILL",
-        }
-    }
-
-    /// Stops this process, as a shell's job; the guard process goes on, and with it the lock's time.
-    fn stop(&mut self, progress: &mut Progress, held: Option<&Held>) {
-        self.terminal.take_from(progress.command);
-        stop_job(self.terminal.is_there());
-        self.go_on(progress, held);
-    }
-
-    /// Lets the command go on after a stop, if the lock is still held.
-    fn go_on(&mut self, progress: &mut Progress, held: Option<&Held>) {
-        if held.is_some_and(|held| !held.is_held()) && self.on_loss != OnLoss::Warn {
-            progress.lost.get_or_insert(Loss::Near);
-            self.order(&Order::Kill);
-            return;
-        }
-        self.look_at_lock(held, progress);
-        if let Some(group) = progress.command.filter(|_| self.terminal.is_ours()) {
-            self.terminal.give_to(group);
-        }
-        self.order(&Order::Signal { number: Signal::SIGCONT as i32 });
-    }
-
-    /// Tells the guard something. If it is stopped, or has ended, `force_at` and its last report count.
-    fn order(&mut self, order: &Order) {
-        let _ = send(&mut self.orders, order);
+        true
     }
 
     /// Ends the guard, the command, and all that the command has started; if the lock is held, however long that
     /// takes.
-    fn end_by_force(&self, progress: &Progress, held: Option<&Held>) {
+    fn end_by_force(&self, course: &Course<'_>, held: Option<&Held>) {
         // The guard, which would have reaped it and reported its end, is stopped or has ended.
-        if let Some(group) = progress.command {
+        if let Some(group) = course.command {
             let _ = killpg(group, Signal::SIGKILL);
         }
         let _ = kill(self.guard, Signal::SIGKILL);
-        let ended = end_all(progress.command, &self.not_ours, Some(KILL_TAKES));
-        self.terminal.take_from(progress.command);
+        let ended = end_all(course.command, &self.not_ours, Some(KILL_TAKES));
+        self.terminal.take_from(course.command);
         if !some_are_left(&self.not_ours) {
             return;
         }
@@ -458,7 +237,7 @@ impl<'a> Supervisor<'a> {
             self.subject,
             &format!(
                 "{} was killed, and has not ended within {}: it may be in an uninterruptible sleep{}",
-                self.program,
+                course.program,
                 lasting(KILL_TAKES),
                 if is_held {
                     "; the lock is kept until it ends"
@@ -468,98 +247,15 @@ impl<'a> Supervisor<'a> {
             ),
         );
         if is_held {
-            end_all(progress.command.filter(|_| ended.is_none()), &self.not_ours, None);
+            end_all(course.command.filter(|_| ended.is_none()), &self.not_ours, None);
         }
     }
 
-    fn not_started(&self, error: i32) -> Exit {
-        let error = Errno::from_raw(error);
-        complain(self.subject, &format!("cannot run {}: {}", self.program, error.desc()));
-        match error {
-            Errno::ENOENT => Exit::NotFound,
-            _ => Exit::CannotRun,
+    fn tell_of_end(&self, lost: Option<String>, exit: Exit, took: Duration) {
+        if let Some(why) = lost {
+            complain(self.subject, &format!("LOCK LOST after {}: {why}", lasting(took)));
         }
-    }
-
-    /// What the end of the command means: 123 if the lock did not last until then.
-    fn judge(
-        &self,
-        held: Option<&Held>,
-        progress: &Progress,
-        ended: Ended,
-        begun: Instant,
-    ) -> Exit {
-        // What a signal has ended may not have had the time to end the rest itself.
-        if ended.had_left_some && ended.signal.is_none() {
-            let left = format!("{} had left processes running; they were ended", self.program);
-            say(self.subject, &left);
-        }
-        let own = match ended {
-            Ended { code: Some(code), .. } => Exit::Command(u8::try_from(code).unwrap_or(255)),
-            Ended { signal, .. } => Exit::Signal(signal.unwrap_or(127)),
-        };
-        let is_lost = held.is_some_and(|held| !held.is_held());
-        // The guard may know the end of the lock's time before this process, which was stopped.
-        let loss = match progress.lost {
-            None if is_lost || (ended.by_guard && !progress.is_kill_wanted) => Some(Loss::Near),
-            known => known,
-        };
-        self.end(loss, progress.exit_or(own), begun)
-    }
-
-    /// The exit code, which a loss determines.
-    fn end(&self, loss: Option<Loss>, own: Exit, begun: Instant) -> Exit {
-        let exit = match loss {
-            None => own,
-            Some(loss) => {
-                let why = match loss {
-                    Loss::Reason(reason) => reason.to_string(),
-                    Loss::Near => "no answer of a server has renewed its lease in time".to_owned(),
-                };
-                complain(
-                    self.subject,
-                    &format!("LOCK LOST after {}: {why}", lasting(begun.elapsed())),
-                );
-                Exit::LockLost
-            }
-        };
-        self.events.write(
-            "ended",
-            &json!({ "exit": exit.code(), "ran_ms": begun.elapsed().as_millis() as u64 }),
-        );
-        exit
-    }
-}
-
-/// When this time has passed from now on.
-fn now_and(time: Duration) -> u64 {
-    now().saturating_add(nanoseconds(time))
-}
-
-/// When this time has passed from now on, or at the time that was due before, if that is earlier.
-fn at_the_latest(within: Duration, before: Option<u64>) -> u64 {
-    let at = now_and(within);
-    before.map_or(at, |before| before.min(at))
-}
-
-/// As people say it: `TERM`.
-fn name_of(signal: Signal) -> &'static str {
-    signal.as_str().trim_start_matches("SIG")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_later_reason_to_kill_puts_nothing_off() {
-        let mut progress = Progress::default();
-        let mut kill_at = |seconds| {
-            progress.kill_within(Duration::from_secs(seconds));
-            progress.kill_at
-        };
-        let first = kill_at(1000);
-        assert_eq!(kill_at(2000), first);
-        assert!(kill_at(0) < first);
+        let fields = json!({ "exit": exit.code(), "ran_ms": took.as_millis() as u64 });
+        self.events.write("ended", &fields);
     }
 }
