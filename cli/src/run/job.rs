@@ -19,6 +19,8 @@ pub(super) enum Mode {
 
 /// What `run` and `lead` have in common.
 pub(super) struct Job {
+    /// What it is about, for messages: the lock as it was named.
+    pub(super) subject: String,
     pub(super) lock: Lock,
     pub(super) also: Vec<Lock>,
     pub(super) mode: Mode,

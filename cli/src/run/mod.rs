@@ -51,6 +51,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
     let also = run.also.iter().map(|lock| global.path(lock)).collect::<Result<_, _>>()?;
     let job = Job {
         lock: global.path(&run.lock)?,
+        subject: run.lock,
         also,
         mode,
         data: description(&run.supervision.command, run.label.as_deref())?,
@@ -60,7 +61,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         patience: run.patience,
         supervision: run.supervision,
     };
-    carry_out(global, job, &run.lock)
+    carry_out(global, &job)
 }
 
 pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
@@ -70,6 +71,7 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
     };
     let job = Job {
         lock: global.path(&lead.lock)?,
+        subject: lead.lock,
         also: Vec::new(),
         mode: Mode::Leader,
         data,
@@ -79,7 +81,7 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
         patience: lead.patience,
         supervision: lead.supervision,
     };
-    carry_out(global, job, &lead.lock)
+    carry_out(global, &job)
 }
 
 /// What a contender says about itself: as the library does, with the command as the program.
@@ -102,7 +104,7 @@ fn description(command: &[OsString], label: Option<&str>) -> Result<String, Fail
     Ok(text)
 }
 
-fn carry_out(global: &Global, job: Job, subject: &str) -> Result<Exit, Failure> {
+fn carry_out(global: &Global, job: &Job) -> Result<Exit, Failure> {
     let event_file = job.supervision.events.as_deref().map(events::open).transpose()?;
     let builder = global.builder()?;
     // Up to here, and until the guard process is forked, there is one thread.
@@ -122,106 +124,176 @@ fn carry_out(global: &Global, job: Job, subject: &str) -> Result<Exit, Failure> 
     words::write_in_background().map_err(cannot("start a thread"))?;
     let events = Events::to(event_file, &job.lock.path).map_err(cannot("start a thread"))?;
     let (sender, happenings) = mpsc::channel();
-    let waiting = Waiting::begin(&set, terminal.is_there(), sender.clone())
+    let waiting = &Waiting::begin(&set, terminal.is_there(), sender.clone())
         .map_err(cannot("start a thread"))?;
-    let supervisor =
-        Supervisor::new(subject, guard, terminal, &job, events.clone(), sender, happenings)
-            .map_err(cannot("watch over processes"))?;
+    let supervisor = Supervisor::new(job, guard, terminal, events.clone(), sender, happenings)
+        .map_err(cannot("watch over processes"))?;
     supervisor.manager.waits(&job.lock.path);
-    let found = builder
-        .on_event({
-            let events = events.clone();
-            move |event| events.library(event)
-        })
-        .connect_within(waiting.cancel())
-        .map_err(Failure::from);
-    let exit = match found {
+    let attempt = Attempt { job, waiting, supervisor };
+    let told = events.clone();
+    let builder = builder.on_event(move |event| told.library(event));
+    let exit = match builder.connect_within(waiting.cancel()) {
         Ok(client) => {
-            let exit = hold(&client, &job, &waiting, supervisor, (subject, global.verbose));
+            let exit = attempt.hold(&client, global.verbose);
             client.close();
             exit
         }
-        Err(failure) => not_run(failure, &job, &waiting, supervisor, subject),
+        Err(error) => attempt.not_run(error.into()),
     };
     events.flush();
     exit
 }
 
-/// Waits for the lock, and runs the command while it is held.
-fn hold(
-    client: &Client,
-    job: &Job,
-    waiting: &Waiting,
-    mut supervisor: Supervisor<'_>,
-    (subject, verbosity): (&str, u8),
-) -> Result<Exit, Failure> {
-    let begun = Instant::now();
-    waiting.note_client(client);
-    supervisor.grace = grace(client, job)?;
-    waiting.tell_of_others(client, subject, job);
-    if let Err(failure) = held::refuse_those_of_ancestors(client, job) {
-        return not_run(failure, job, waiting, supervisor, subject);
-    }
-    let held = match Held::acquire(client, job, waiting.cancel()) {
-        Ok(Some(held)) => held,
-        Ok(None) => {
-            let failure = conflict(client, job);
-            if failure.exit.code() == 0 {
-                supervisor.manager.not_needed();
-            }
-            return waiting.end().map_or(Err(failure), |signal| Ok(Exit::Signal(signal as i32)));
-        }
-        Err(error) => return not_run(error.into(), job, waiting, supervisor, subject),
-    };
-    if verbosity > 0 {
-        say(subject, &format!("held, after {}", lasting(begun.elapsed())));
-    }
-    let exit = match &job.once {
-        None => supervise(client, &held, job, waiting, supervisor)?,
-        Some(key) => once(client, &held, job, key, waiting, supervisor, subject)?,
-    };
-    let was_held = held.is_held();
-    let released = held.release();
-    let is_unconfirmed = match &released {
-        Ok(is_confirmed) => !is_confirmed,
-        // In an outage, the session may end meanwhile.
-        Err(error) => was_held && error.kind() == ErrorKind::SessionLost,
-    };
-    if is_unconfirmed {
-        say(subject, "the release was not confirmed: it goes with the session, at its timeout");
-        return Ok(exit);
-    }
-    match released {
-        Ok(_) => Ok(exit),
-        // A signal has closed the client, and thereby released it.
-        Err(error) if error.kind() == ErrorKind::Closed => Ok(exit),
-        Err(_) if exit == Exit::LockLost => Ok(exit),
-        // The news of it may come after the end of the command.
-        Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::SessionLost) => {
-            complain(subject, &format!("LOCK LOST before the end of the command: {error}"));
-            Ok(Exit::LockLost)
-        }
-        Err(error) => {
-            say(subject, &format!("could not be released: {error}"));
-            Ok(exit)
-        }
-    }
+/// One attempt to get the lock and to run the command.
+struct Attempt<'a> {
+    job: &'a Job,
+    waiting: &'a Waiting,
+    supervisor: Supervisor<'a>,
 }
 
-/// Runs the command, unless a signal has come before it.
-fn supervise(
-    client: &Client,
-    held: &Held,
-    job: &Job,
-    waiting: &Waiting,
-    supervisor: Supervisor<'_>,
-) -> Result<Exit, Failure> {
-    if let Some(signal) = waiting.end() {
-        return Ok(Exit::Signal(signal as i32));
+impl Attempt<'_> {
+    /// Waits for the lock, and runs the command while it is held.
+    fn hold(mut self, client: &Client, verbosity: u8) -> Result<Exit, Failure> {
+        let begun = Instant::now();
+        let job = self.job;
+        self.waiting.note_client(client);
+        self.supervisor.grace = grace(client, job)?;
+        self.waiting.tell_of_others(client, job);
+        if let Err(failure) = held::refuse_those_of_ancestors(client, job) {
+            return self.not_run(failure);
+        }
+        let held = match Held::acquire(client, job, self.waiting.cancel()) {
+            Ok(Some(held)) => held,
+            Ok(None) => {
+                let failure = conflict(client, job);
+                if failure.exit.code() == 0 {
+                    self.supervisor.manager.not_needed();
+                }
+                return self.waiting.end().ok_or(failure);
+            }
+            Err(error) => return self.not_run(error.into()),
+        };
+        if verbosity > 0 {
+            say(&job.subject, &format!("held, after {}", lasting(begun.elapsed())));
+        }
+        let exit = match &job.once {
+            None => self.supervise(client, &held)?,
+            Some(key) => self.once(client, &held, key)?,
+        };
+        let was_held = held.is_held();
+        let released = match held.release() {
+            // In an outage, the session may end meanwhile.
+            Err(error) if was_held && error.kind() == ErrorKind::SessionLost => Ok(false),
+            released => released,
+        };
+        match released {
+            Ok(true) => {}
+            Ok(false) => {
+                let text =
+                    "the release was not confirmed: it goes with the session, at its timeout";
+                say(&job.subject, text);
+            }
+            // A signal has closed the client, and thereby released it.
+            Err(error) if error.kind() == ErrorKind::Closed => {}
+            Err(_) if exit == Exit::LockLost => {}
+            // The news of it may come after the end of the command.
+            Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::SessionLost) => {
+                let text = format!("LOCK LOST before the end of the command: {error}");
+                complain(&job.subject, &text);
+                return Ok(Exit::LockLost);
+            }
+            Err(error) => say(&job.subject, &format!("could not be released: {error}")),
+        }
+        Ok(exit)
     }
-    let exit = supervisor.supervise(client, held, &job.lock);
-    waiting.note_end_of_command(client);
-    exit
+
+    /// Runs the command, unless a signal has come before it.
+    fn supervise(self, client: &Client, held: &Held) -> Result<Exit, Failure> {
+        if let Some(exit) = self.waiting.end() {
+            return Ok(exit);
+        }
+        let exit = self.supervisor.supervise(client, held);
+        self.waiting.note_end_of_command(client);
+        exit
+    }
+
+    /// There is no lock, for this reason, and nothing was run.
+    fn not_run(self, failure: Failure) -> Result<Exit, Failure> {
+        if let Some(exit) = self.waiting.end() {
+            return Ok(exit);
+        }
+        if failure.exit != Exit::Unavailable {
+            return Err(failure);
+        }
+        // That is no outage of ZooKeeper's.
+        if let Err(why) = can_open_files() {
+            let message = format!("{why}. The command was NOT run; {}", failure.message);
+            return Err(Failure::new(Exit::Failed, message));
+        }
+        let Failure { exit, message } = failure.during("ZooKeeper cannot be reached");
+        let subject = &self.job.subject;
+        match self.job.supervision.if_unavailable {
+            IfUnavailable::Fail => {
+                Err(Failure::new(exit, format!("{message}. The command was NOT run")))
+            }
+            IfUnavailable::Skip => {
+                say(subject, &format!("{message}. The command was not run"));
+                self.supervisor.manager.not_needed();
+                Ok(Exit::Success)
+            }
+            IfUnavailable::Run => {
+                say(subject, &format!("{message}. The command runs WITHOUT the lock"));
+                self.supervisor.supervise_without_lock()
+            }
+        }
+    }
+
+    /// Runs the command unless this key has its mark, and leaves the mark.
+    fn once(self, client: &Client, held: &Held, key: &str) -> Result<Exit, Failure> {
+        let Some(guard) = held.mutex() else {
+            return Err(Failure::usage("--once needs a plain lock"));
+        };
+        let (job, waiting) = (self.job, self.waiting);
+        // Beside the lock's node: its children are the contenders.
+        let marks = Once::builder(client, &job.lock.base, format!("{}.once", job.lock.name))
+            .acl(job.acl.clone())
+            .build();
+        let (mut exit, mut attempt) = (None, Some(self));
+        let outcome = marks.run_holding(guard, key, || {
+            let Some(attempt) = attempt.take() else { return Ok(()) };
+            let ended = attempt.supervise(client, held)?;
+            exit = Some(ended);
+            match ended {
+                Exit::Command(0) => Ok(()),
+                _ => Err(Failure::silent(ended)),
+            }
+        });
+        match (outcome, attempt) {
+            (Ok(OnceOutcome::Done(())), _) => {}
+            // A call that holds the lock is told of no other holder.
+            (Ok(_), attempt) => {
+                if let Some(attempt) = attempt {
+                    attempt.supervisor.manager.not_needed();
+                }
+                return Ok(Exit::Success);
+            }
+            (Err(failure), Some(attempt)) => return attempt.not_run(failure),
+            (Err(failure), None) if exit == Some(Exit::Command(0)) => {
+                // After a signal, the client is closed: that is no loss.
+                let lost = !held.is_held() && !waiting.is_interrupted();
+                let exit = if lost { Exit::LockLost } else { Exit::Failed };
+                return Err(Failure::new(exit, failure.message));
+            }
+            (Err(failure), None) => return exit.ok_or(failure),
+        }
+        if let Some(age) = job.forget_after {
+            if let Err(error) = marks.prune(age) {
+                let text = format!("old keys of --once could not be forgotten: {error}");
+                say(&job.subject, &text);
+            }
+        }
+        Ok(Exit::Command(0))
+    }
 }
 
 /// Others hold it.
@@ -236,42 +308,6 @@ fn conflict(client: &Client, job: &Job) -> Failure {
         None => "not waiting (-n)".to_owned(),
     };
     Failure::new(exit, format!("{others}; {why}"))
-}
-
-/// There is no lock, for this reason, and nothing was run.
-fn not_run(
-    failure: Failure,
-    job: &Job,
-    waiting: &Waiting,
-    supervisor: Supervisor<'_>,
-    subject: &str,
-) -> Result<Exit, Failure> {
-    if let Some(signal) = waiting.end() {
-        return Ok(Exit::Signal(signal as i32));
-    }
-    if failure.exit != Exit::Unavailable {
-        return Err(failure);
-    }
-    // That is no outage of ZooKeeper's.
-    if let Err(why) = can_open_files() {
-        let message = format!("{why}. The command was NOT run; {}", failure.message);
-        return Err(Failure::new(Exit::Failed, message));
-    }
-    let what = failure.during("ZooKeeper cannot be reached");
-    match job.supervision.if_unavailable {
-        IfUnavailable::Fail => {
-            Err(Failure::new(what.exit, format!("{}. The command was NOT run", what.message)))
-        }
-        IfUnavailable::Skip => {
-            say(subject, &format!("{}. The command was not run", what.message));
-            supervisor.manager.not_needed();
-            Ok(Exit::Success)
-        }
-        IfUnavailable::Run => {
-            say(subject, &format!("{}. The command runs WITHOUT the lock", what.message));
-            supervisor.supervise_without_lock(&job.lock)
-        }
-    }
 }
 
 /// Whether this process may open as many files as a connection needs.
@@ -303,59 +339,6 @@ fn grace(client: &Client, job: &Job) -> Result<Duration, Failure> {
             lasting(timeout)
         ))),
     }
-}
-
-/// Runs the command unless this key has its mark, and leaves the mark.
-fn once(
-    client: &Client,
-    held: &Held,
-    job: &Job,
-    key: &str,
-    waiting: &Waiting,
-    supervisor: Supervisor<'_>,
-    subject: &str,
-) -> Result<Exit, Failure> {
-    let Some(guard) = held.mutex() else { return Err(Failure::usage("--once needs a plain lock")) };
-    // Beside the lock's node: its children are the contenders.
-    let marks = Once::builder(client, &job.lock.base, format!("{}.once", job.lock.name))
-        .acl(job.acl.clone())
-        .build();
-    let (mut exit, mut supervisor) = (None, Some(supervisor));
-    let outcome = marks.run_holding(guard, key, || {
-        let Some(supervisor) = supervisor.take() else { return Ok(()) };
-        let ended = supervise(client, held, job, waiting, supervisor)?;
-        exit = Some(ended);
-        match ended {
-            Exit::Command(0) => Ok(()),
-            _ => Err(Failure::silent(ended)),
-        }
-    });
-    match (outcome, supervisor) {
-        (Ok(OnceOutcome::Done(())), _) => {}
-        // A call that holds the lock is told of no other holder.
-        (Ok(_), supervisor) => {
-            if let Some(supervisor) = supervisor {
-                supervisor.manager.not_needed();
-            }
-            return Ok(Exit::Success);
-        }
-        (Err(failure), Some(supervisor)) => {
-            return not_run(failure, job, waiting, supervisor, subject);
-        }
-        (Err(failure), None) if exit == Some(Exit::Command(0)) => {
-            // After a signal, the client is closed: that is no loss.
-            let lost = !held.is_held() && !waiting.is_interrupted();
-            let exit = if lost { Exit::LockLost } else { Exit::Failed };
-            return Err(Failure::new(exit, failure.message));
-        }
-        (Err(failure), None) => return exit.ok_or(failure),
-    }
-    if let Some(age) = job.forget_after {
-        if let Err(error) = marks.prune(age) {
-            say(subject, &format!("old keys of --once could not be forgotten: {error}"));
-        }
-    }
-    Ok(Exit::Command(0))
 }
 
 #[cfg(test)]

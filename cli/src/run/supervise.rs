@@ -25,10 +25,8 @@ use super::processes::{
 };
 use super::signals::stop_job;
 use super::terminal::Terminal;
-use crate::connect::Lock;
 use crate::exit::{Exit, Failure};
 use crate::grace::{USUAL_GRACE, look_interval};
-use crate::options::Supervision;
 use crate::words::{complain, lasting, say};
 
 /// How long processes may take to end after KILL; those in an uninterruptible sleep take longer.
@@ -36,8 +34,7 @@ const KILL_TAKES: Duration = Duration::from_secs(10);
 
 /// Watches over the guard process and the command.
 pub(super) struct Supervisor<'a> {
-    subject: &'a str,
-    plan: &'a Supervision,
+    job: &'a Job,
     guard: Pid,
     orders: File,
     terminal: Terminal,
@@ -54,10 +51,9 @@ pub(super) struct Supervisor<'a> {
 
 impl<'a> Supervisor<'a> {
     pub(super) fn new(
-        subject: &'a str,
+        job: &'a Job,
         guard: GuardProcess,
         terminal: Terminal,
-        job: &'a Job,
         events: Events,
         to_self: Sender<Happening>,
         happenings: Receiver<Happening>,
@@ -75,16 +71,14 @@ impl<'a> Supervisor<'a> {
             }
             let _ = to.send(Happening::GuardEnded);
         })?;
-        let plan = &job.supervision;
         Ok(Supervisor {
-            subject,
-            plan,
+            job,
             guard: guard.process,
             orders: guard.orders,
             terminal,
-            grace: plan.grace.unwrap_or(USUAL_GRACE),
+            grace: job.supervision.grace.unwrap_or(USUAL_GRACE),
             events,
-            manager: Manager::new(plan.notify),
+            manager: Manager::new(job.supervision.notify),
             to_self,
             happenings,
             not_ours,
@@ -92,12 +86,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Runs the command while the lock is held.
-    pub(super) fn supervise(
-        self,
-        client: &Client,
-        held: &Held,
-        lock: &Lock,
-    ) -> Result<Exit, Failure> {
+    pub(super) fn supervise(self, client: &Client, held: &Held) -> Result<Exit, Failure> {
         let to = self.to_self.clone();
         held.on_lost(move |reason| {
             let _ = to.send(Happening::Lost(reason));
@@ -107,12 +96,13 @@ impl<'a> Supervisor<'a> {
             let _ = to.send(Happening::ReleaseRequested);
         });
         let timeout = client.session_timeout().unwrap_or(Duration::from_secs(10));
-        self.watch(Some(held), held.variables(client, lock), look_interval(timeout))
+        let variables = held.variables(client, &self.job.lock);
+        self.watch(Some(held), variables, look_interval(timeout))
     }
 
     /// Runs it although nothing is held.
-    pub(super) fn supervise_without_lock(self, lock: &Lock) -> Result<Exit, Failure> {
-        let variables = vec![("ZKLOCK_LOCK".to_owned(), lock.path.clone())];
+    pub(super) fn supervise_without_lock(self) -> Result<Exit, Failure> {
+        let variables = vec![("ZKLOCK_LOCK".to_owned(), self.job.lock.path.clone())];
         self.watch(None, variables, Duration::from_secs(3600))
     }
 
@@ -140,7 +130,8 @@ impl<'a> Supervisor<'a> {
         })?;
         // If the guard is stopped, the pipe fills up; this process must go on.
         fcntl(&self.orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let mut course = Course::new(self.plan, self.grace, self.terminal.is_there(), seen);
+        let mut course =
+            Course::new(&self.job.supervision, self.grace, self.terminal.is_there(), seen);
         let mut next = None;
         loop {
             let happening = next.take().or_else(|| self.wait(course.wakes_at(), interval));
@@ -161,10 +152,11 @@ impl<'a> Supervisor<'a> {
                     return Ok(exit);
                 }
                 Some(Then::End { force, lost, exit }) => {
-                    if self.end(force, &course, held) {
-                        self.tell_of_end(lost, exit, begun.elapsed());
-                        return Ok(exit);
+                    if !self.end(force, &course, held) {
+                        continue;
                     }
+                    self.tell_of_end(lost, exit, begun.elapsed());
+                    return Ok(exit);
                 }
             }
         }
@@ -191,8 +183,8 @@ impl<'a> Supervisor<'a> {
         match action {
             // If the guard is stopped, or has ended, the course's times and its last report count.
             Action::Tell(order) => drop(send(&mut self.orders, &order)),
-            Action::Say(text) => say(self.subject, &text),
-            Action::Complain(text) => complain(self.subject, &text),
+            Action::Say(text) => say(&self.job.subject, &text),
+            Action::Complain(text) => complain(&self.job.subject, &text),
             Action::Write(event, fields) => self.events.write(event, &fields),
             Action::Ready => self.manager.ready(),
             Action::Stopping => self.manager.stopping(),
@@ -234,7 +226,7 @@ impl<'a> Supervisor<'a> {
         }
         let is_held = held.is_some_and(Held::is_held);
         complain(
-            self.subject,
+            &self.job.subject,
             &format!(
                 "{} was killed, and has not ended within {}: it may be in an uninterruptible sleep{}",
                 course.program,
@@ -253,7 +245,7 @@ impl<'a> Supervisor<'a> {
 
     fn tell_of_end(&self, lost: Option<String>, exit: Exit, took: Duration) {
         if let Some(why) = lost {
-            complain(self.subject, &format!("LOCK LOST after {}: {why}", lasting(took)));
+            complain(&self.job.subject, &format!("LOCK LOST after {}: {why}", lasting(took)));
         }
         let fields = json!({ "exit": exit.code(), "ran_ms": took.as_millis() as u64 });
         self.events.write("ended", &fields);

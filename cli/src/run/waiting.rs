@@ -12,6 +12,7 @@ use zklock::{Cancel, Client, DistributedLock};
 use super::job::Job;
 use super::messages::Happening;
 use super::signals;
+use crate::exit::Exit;
 use crate::words::{held_by, say};
 
 /// After this long, a person at a terminal is told who has the lock.
@@ -75,11 +76,11 @@ impl Waiting {
     }
 
     /// Says who has the lock, on a terminal, if that takes some time.
-    pub(super) fn tell_of_others(&self, client: &Client, subject: &str, job: &Job) {
+    pub(super) fn tell_of_others(&self, client: &Client, job: &Job) {
         if job.patience.nonblock || !io::stderr().is_terminal() {
             return;
         }
-        let (client, subject) = (client.clone(), subject.to_owned());
+        let (client, subject) = (client.clone(), job.subject.clone());
         let (base, name) = (job.lock.base.clone(), job.lock.name.clone());
         let state = Arc::clone(&self.state);
         // Without a thread, it is not said.
@@ -98,12 +99,12 @@ impl Waiting {
         });
     }
 
-    /// Ends the wait. The signal that has interrupted it, if one has; later ones are passed on.
-    pub(super) fn end(&self) -> Option<Signal> {
+    /// Ends the wait. The end by the signal that has interrupted it, if one has; later ones are passed on.
+    pub(super) fn end(&self) -> Option<Exit> {
         let mut state = lock(&self.state);
         state.phase = Phase::Running;
         state.client = None;
-        state.interrupted_by
+        state.interrupted_by.map(|signal| Exit::Signal(signal as i32))
     }
 
     pub(super) fn is_interrupted(&self) -> bool {
