@@ -3,10 +3,11 @@
 use std::io::{IsTerminal, Write, stderr, stdin};
 
 use serde_json::json;
-use zklock::{Change, Contender, Wait};
+use zklock::Contender;
 
 use crate::exit::{Exit, Failure};
-use crate::look::shown::{as_json, contenders_in_the_end, lock_at};
+use crate::look::shown::{as_json, lock_at};
+use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
 use crate::words::{Ages, held_by, lasting, node, number, print_raw, say, visible, who};
 
@@ -29,23 +30,14 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     }
     say(&options.lock, &format!("asked for its release; {}", held_by(&asked)));
     let Some(limit) = options.wait else { return Ok(Exit::Success) };
-    let until = Wait::from(limit);
-    let mut changes = lock.observe();
     let are_gone =
         |now: &[Contender]| now.iter().all(|one| asked.iter().all(|old| old.path != one.path));
-    loop {
-        match changes.next_within(&until)? {
-            Change::To(now) if are_gone(&now) => return Ok(Exit::Success),
-            Change::To(_) => {}
-            Change::NotInTime => {
-                if are_gone(&contenders_in_the_end(&lock, &changes, limit)?) {
-                    return Ok(Exit::Success);
-                }
-                let message = format!("not released within {}", lasting(limit));
-                return Err(Failure::new(Exit::Conflict(124), message));
-            }
-        }
+    let left = wait_until(&lock, Some(limit), |holders| Ok(are_gone(holders)))?;
+    if are_gone(&left) {
+        return Ok(Exit::Success);
     }
+    let message = format!("not released within {}", lasting(limit));
+    Err(Failure::new(Exit::Conflict(124), message))
 }
 
 pub(crate) fn break_lock(global: &Global, options: &Break) -> Result<Exit, Failure> {

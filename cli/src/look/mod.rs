@@ -17,4 +17,4 @@ pub(crate) use self::doctor::doctor;
 pub(crate) use self::ls::ls;
 pub(crate) use self::one_lock::{leader, show, test};
 pub(crate) use self::top::top;
-pub(crate) use self::watch::{wait, watch};
+pub(crate) use self::watch::{wait, wait_until, watch};

@@ -1,15 +1,11 @@
 //! How contenders and locks are called and shown.
 
-use std::time::Duration;
-
 use humantime::format_rfc3339_millis;
 use serde_json::{Value, json};
-use zklock::{
-    Changes, Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedNode, UnlistedReason,
-};
+use zklock::{Contender, ContenderKind, DistributedRwLock, LockKind, UnlistedNode, UnlistedReason};
 
 use crate::connect::Lock;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::options::Global;
 use crate::words::{Ages, complain, lasting};
 
@@ -18,22 +14,6 @@ use crate::words::{Ages, complain, lasting};
 /// As a read/write lock, because its observers look at all holders; those of a mutex look at the first.
 pub(crate) fn lock_at(global: &Global, lock: &Lock) -> Result<DistributedRwLock, Failure> {
     Ok(DistributedRwLock::new(&global.connect()?, &lock.base, &lock.name))
-}
-
-/// The contenders of a lock, now that a wait for its holders has had no result within `limit`. An error if no
-/// server answers: then it is not known who holds.
-pub(crate) fn contenders_in_the_end(
-    lock: &DistributedRwLock,
-    changes: &Changes<Vec<Contender>>,
-    limit: Duration,
-) -> Result<Vec<Contender>, Failure> {
-    match changes.is_current() {
-        true => Ok(lock.latest_contenders()?),
-        false => {
-            let message = format!("no server has answered within {}", lasting(limit));
-            Err(Failure::new(Exit::Unavailable, message))
-        }
-    }
 }
 
 /// A contender for programs.

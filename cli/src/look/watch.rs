@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
-use zklock::{Cancel, Change, ErrorKind, Wait};
+use zklock::{Cancel, Change, Contender, DistributedRwLock, ErrorKind, Wait};
 
-use super::shown::{as_json, contenders_in_the_end, lock_at};
+use super::shown::{as_json, lock_at};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock, WaitFor};
 use crate::words::{all, held_by, lasting, print, print_raw, say};
@@ -75,26 +75,37 @@ fn when_nobody_reads() -> Cancel {
 pub(crate) fn wait(global: &Global, options: &WaitFor) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
     let lock = lock_at(global, &lock)?;
+    let is_free = |holders: &[Contender]| {
+        // A server may lag behind; a lock that is free is asked about once more.
+        Ok(holders.is_empty() && lock.latest_contenders()?.is_empty())
+    };
+    let all = wait_until(&lock, options.wait, is_free)?;
+    if all.is_empty() {
+        return Ok(Exit::Success);
+    }
+    let limit = lasting(options.wait.unwrap_or_default());
+    let message = format!("not free within {limit}: {}", held_by(&all));
+    Err(Failure::new(Exit::Conflict(124), message))
+}
+
+/// Waits until the holders of a lock are as they should be, and returns nothing; or all contenders, if that takes
+/// longer than the limit. An error if no server answers then: it is not known who holds.
+pub(crate) fn wait_until(
+    lock: &DistributedRwLock,
+    limit: Option<Duration>,
+    is_enough: impl Fn(&[Contender]) -> Result<bool, Failure>,
+) -> Result<Vec<Contender>, Failure> {
+    let limit = limit.unwrap_or(Duration::MAX);
+    let until = Wait::from(limit);
     let mut changes = lock.observe();
-    let until = options.wait.map(Wait::from);
-    let never = Wait::from(Duration::MAX);
     loop {
-        match changes.next_within(until.as_ref().unwrap_or(&never))? {
-            // A server may lag behind; a lock that is free is asked about once more.
-            Change::To(holders) if holders.is_empty() => {
-                if lock.latest_contenders()?.is_empty() {
-                    return Ok(Exit::Success);
-                }
-            }
+        match changes.next_within(&until)? {
+            Change::To(holders) if is_enough(&holders)? => return Ok(Vec::new()),
             Change::To(_) => {}
+            Change::NotInTime if changes.is_current() => return Ok(lock.latest_contenders()?),
             Change::NotInTime => {
-                let limit = options.wait.unwrap_or_default();
-                let all = contenders_in_the_end(&lock, &changes, limit)?;
-                if all.is_empty() {
-                    return Ok(Exit::Success);
-                }
-                let message = format!("not free within {}: {}", lasting(limit), held_by(&all));
-                return Err(Failure::new(Exit::Conflict(124), message));
+                let message = format!("no server has answered within {}", lasting(limit));
+                return Err(Failure::new(Exit::Unavailable, message));
             }
         }
     }
