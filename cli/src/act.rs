@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure};
 use crate::look::shown::{as_json, lock_at};
 use crate::look::wait_until;
 use crate::options::{Ask, Break, Global};
-use crate::words::{Ages, held_by, lasting, node, number, print_raw, say, visible, who};
+use crate::words::{Ages, held_by, lasting, node, number, print_json, say, visible, who};
 
 pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
@@ -22,7 +22,7 @@ pub(crate) fn ask(global: &Global, options: &Ask) -> Result<Exit, Failure> {
     }
     if global.json {
         let all: Vec<_> = asked.iter().map(as_json).collect();
-        print_raw(&json!({ "asked": all }).to_string())?;
+        print_json(&json!({ "asked": all }))?;
     }
     if count == 0 {
         say(&options.lock, "nobody holds it");

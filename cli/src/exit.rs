@@ -1,6 +1,5 @@
 //! What the command exits with, and why.
 
-use std::fmt;
 use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
@@ -85,12 +84,6 @@ impl Failure {
     /// The same, with what was tried in front of the message.
     pub(crate) fn during(self, what: &str) -> Failure {
         Failure { message: format!("{what}: {}", self.message), ..self }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
     }
 }
 

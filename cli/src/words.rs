@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
 use zklock::Contender;
 
 use crate::background_writer::BackgroundWriter;
@@ -49,35 +50,32 @@ pub(crate) fn complain(subject: &str, message: &str) {
         "" => format!("zklock: {message}\n"),
         _ => format!("zklock: {subject}: {message}\n"),
     };
-    match BACKGROUND.get() {
-        Some(writer) => writer.write(line),
-        None => write(&line),
-    }
+    write(line, BackgroundWriter::write);
 }
 
 /// Says what the library logs.
 pub(crate) fn log(message: &str) {
-    let line = format!("zklock: {message}\n");
-    match BACKGROUND.get() {
-        Some(writer) => writer.write_minor(line),
-        None => write(&line),
-    }
+    write(format!("zklock: {message}\n"), BackgroundWriter::write_minor);
 }
 
-fn write(line: &str) {
-    // One write, so that lines of several processes do not mix. Nobody is left to tell of an error.
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+fn write(line: String, in_background: impl Fn(&BackgroundWriter, String)) {
+    match BACKGROUND.get() {
+        Some(writer) => in_background(writer, line),
+        // One write, so that lines of several processes do not mix. Nobody is left to tell of an error.
+        None => drop(std::io::stderr().lock().write_all(line.as_bytes())),
+    }
 }
 
 /// Prints a result. False if nobody reads any more, as in `zklock watch x | head`; an error if it cannot be written,
 /// as on a full disk.
 pub(crate) fn print(line: &str) -> Result<bool, Failure> {
-    print_raw(&line.split('\t').map(visible).collect::<Vec<_>>().join("\t"))
+    let cells: Vec<String> = line.split('\t').map(visible).collect();
+    print_text(format!("{}\n", cells.join("\t")).as_bytes())
 }
 
 /// Prints a result for programs, as `print` does.
-pub(crate) fn print_raw(line: &str) -> Result<bool, Failure> {
-    print_text(format!("{line}\n").as_bytes())
+pub(crate) fn print_json(result: &Value) -> Result<bool, Failure> {
+    print_text(format!("{result}\n").as_bytes())
 }
 
 /// Prints this text as it is, as `print` does.

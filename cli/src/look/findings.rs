@@ -6,7 +6,7 @@ use std::thread::ScopedJoinHandle;
 use serde_json::json;
 
 use crate::exit::Failure;
-use crate::words::{print, print_raw};
+use crate::words::{print, print_json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
@@ -40,7 +40,7 @@ impl Findings {
             Level::Error => "error",
         };
         let printed = match self.is_json {
-            true => print_raw(&json!({ "level": word, "about": about, "text": text }).to_string()),
+            true => print_json(&json!({ "level": word, "about": about, "text": text })),
             false => print(&format!("{word:<8} {about}: {text}")),
         };
         // If nobody reads any more, the exit code still tells.

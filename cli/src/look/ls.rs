@@ -9,7 +9,7 @@ use super::shown::{as_json, lock_kind, permits, warn_of_the_clock, why_unlisted}
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, Ls};
 use crate::table::print_table;
-use crate::words::{Ages, complain, print_raw, say, visible, who};
+use crate::words::{Ages, complain, print_json, say, visible, who};
 
 pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
     let base = global.base(options.path.as_deref());
@@ -17,7 +17,7 @@ pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::No, format!("{base} does not exist")));
     };
     if global.json {
-        print_json(&list)?;
+        print_list(&list)?;
     } else {
         let rows: Vec<Row> = list.locks.iter().map(Row::from).collect();
         let ages = ages(&rows);
@@ -36,7 +36,7 @@ pub(crate) fn ls(global: &Global, options: &Ls) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-fn print_json(list: &LockList) -> Result<(), Failure> {
+fn print_list(list: &LockList) -> Result<(), Failure> {
     let locks = list.locks.iter().map(|lock| {
         let (permits, taken) = permits(lock.kind);
         json!({
@@ -52,7 +52,7 @@ fn print_json(list: &LockList) -> Result<(), Failure> {
     let unlisted = list.unlisted.iter();
     let unlisted = unlisted.map(|node| json!({ "unlisted": node.path, "why": why_unlisted(node) }));
     for line in locks.chain(unlisted) {
-        if !print_raw(&line.to_string())? {
+        if !print_json(&line)? {
             break;
         }
     }

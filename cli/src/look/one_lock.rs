@@ -7,7 +7,7 @@ use super::shown::{as_json, kind, lock_at, lock_kind, orphans, permits, warn_of_
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock};
 use crate::table::print_table;
-use crate::words::{Ages, complain, held_by, node, number, print, print_raw, quoted, say, who};
+use crate::words::{Ages, complain, held_by, node, number, print, print_json, quoted, say, who};
 
 pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> {
     let lock = global.path(&options.lock)?;
@@ -16,14 +16,13 @@ pub(crate) fn show(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
         let contenders: Vec<_> = all.iter().map(as_json).collect();
         let kind = LockKind::of(&all);
         let (permits, taken) = kind.map_or((None, None), permits);
-        let line = json!({
+        print_json(&json!({
             "lock": lock.path,
             "kind": kind.map(lock_kind),
             "permits": permits,
             "taken": taken,
             "contenders": contenders,
-        });
-        print_raw(&line.to_string())?;
+        }))?;
         return Ok(Exit::Success);
     }
     let ages = Ages::among(all.iter().map(|one| one.since));
@@ -77,7 +76,7 @@ pub(crate) fn test(global: &Global, options: &OneLock) -> Result<Exit, Failure> 
     let all = lock_at(global, &lock)?.latest_contenders()?;
     let is_held = all.iter().any(|one| one.holds);
     if global.json {
-        print_raw(&json!({ "lock": lock.path, "held": is_held }).to_string())?;
+        print_json(&json!({ "lock": lock.path, "held": is_held }))?;
     } else if global.verbose > 0 {
         say(&options.lock, &if is_held { held_by(&all) } else { "free".to_owned() });
     }
@@ -89,15 +88,12 @@ pub(crate) fn leader(global: &Global, options: &OneLock) -> Result<Exit, Failure
     let election = LeaderElection::new(&global.connect()?, &lock.base, &lock.name);
     let Some(leader) = election.latest_leader()? else { return Ok(Exit::No) };
     match global.json {
-        true => print_raw(
-            &json!({
-                "election": lock.path,
-                "leader": leader.id(),
-                "node": leader.path,
-                "session": leader.session.map(|id| id.to_string()),
-            })
-            .to_string(),
-        ),
+        true => print_json(&json!({
+            "election": lock.path,
+            "leader": leader.id(),
+            "node": leader.path,
+            "session": leader.session.map(|id| id.to_string()),
+        })),
         false => print(leader.id().lines().next().unwrap_or_default()),
     }?;
     Ok(Exit::Success)

@@ -13,7 +13,7 @@ use zklock::{Cancel, Change, Contender, DistributedRwLock, ErrorKind, Wait};
 use super::shown::{as_json, lock_at};
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, OneLock, WaitFor};
-use crate::words::{all, held_by, lasting, print, print_raw, say};
+use crate::words::{all, held_by, lasting, print, print_json, say};
 
 /// How often it is checked whether the connection is there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -31,14 +31,11 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
         let is_current = changes.is_current() || matches!(change, Change::To(_));
         if is_known != is_current {
             is_known = is_current;
-            say(
-                &options.lock,
-                if is_known {
-                    "connected again"
-                } else {
-                    "no server answers: what follows may be late"
-                },
-            );
+            let text = match is_known {
+                true => "connected again",
+                false => "no server answers: what follows may be late",
+            };
+            say(&options.lock, text);
         }
         let Change::To(holders) = change else { continue };
         let time = humantime::format_rfc3339_seconds(SystemTime::now());
@@ -46,7 +43,7 @@ pub(crate) fn watch(global: &Global, options: &OneLock) -> Result<Exit, Failure>
             true => {
                 let all: Vec<_> = holders.iter().map(as_json).collect();
                 let line = json!({ "time": time.to_string(), "lock": lock.path, "holders": all });
-                print_raw(&line.to_string())
+                print_json(&line)
             }
             false if holders.is_empty() => print(&format!("{time}  free")),
             false => print(&format!("{time}  held by {}", all(&holders))),

@@ -225,19 +225,16 @@ impl<'a> Supervisor<'a> {
             return;
         }
         let is_held = held.is_some_and(Held::is_held);
-        complain(
-            &self.job.subject,
-            &format!(
-                "{} was killed, and has not ended within {}: it may be in an uninterruptible sleep{}",
-                course.program,
-                lasting(KILL_TAKES),
-                if is_held {
-                    "; the lock is kept until it ends"
-                } else {
-                    ", and work on afterwards"
-                }
-            ),
+        let rest = match is_held {
+            true => "; the lock is kept until it ends",
+            false => ", and work on afterwards",
+        };
+        let text = format!(
+            "{} was killed, and has not ended within {}: it may be in an uninterruptible sleep{rest}",
+            course.program,
+            lasting(KILL_TAKES)
         );
+        complain(&self.job.subject, &text);
         if is_held {
             end_all(course.command.filter(|_| ended.is_none()), &self.not_ours, None);
         }
