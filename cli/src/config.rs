@@ -4,29 +4,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 
 use crate::exit::Failure;
 use crate::options::Options;
-
-/// What a file may set: the names of the options.
-const KEYS: [&str; 12] = [
-    "hosts",
-    "base",
-    "session-timeout",
-    "tick-time",
-    "connect-timeout",
-    "auth-file",
-    "creator-only",
-    "tls",
-    "tls-ca",
-    "tls-cert",
-    "tls-key",
-    "sasl-user",
-];
-
-/// Where secrets are, which clap requires along with their user.
-const PASSWORD_FILE: &str = "sasl-password-file";
 
 /// The command line's definition, with defaults from the files.
 pub(crate) fn definition() -> Result<Command, Failure> {
@@ -74,12 +55,12 @@ fn with_defaults(mut definition: Command, file: &Path, text: &str) -> Result<Com
     let table: toml::Table =
         text.parse().map_err(|error: toml::de::Error| unusable(file, error.message()))?;
     for (key, value) in table {
-        if !KEYS.contains(&key.as_str()) && key != PASSWORD_FILE {
-            let known = KEYS.join(", ");
-            return Err(unusable(
-                file,
-                &format!("{key:?} is no setting; these are: {known}, {PASSWORD_FILE}"),
-            ));
+        // Options that the environment sets can be set by a file, too.
+        let settings = definition.get_arguments().filter(|one| one.get_env().is_some());
+        let known: Vec<&str> = settings.filter_map(Arg::get_long).collect();
+        if !known.contains(&key.as_str()) {
+            let text = format!("{key:?} is no setting; these are: {}", known.join(", "));
+            return Err(unusable(file, &text));
         }
         let value = match value {
             toml::Value::String(text) => text,
