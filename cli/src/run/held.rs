@@ -28,6 +28,20 @@ pub(super) enum Held {
     Several(MultiGuard),
 }
 
+/// A call that all guards have.
+macro_rules! of_any {
+    ($held:expr, $guard:ident => $call:expr) => {
+        match $held {
+            Held::Mutex($guard) => $call,
+            Held::Read($guard) => $call,
+            Held::Write($guard) => $call,
+            Held::Permit($guard) => $call,
+            Held::Leader($guard) => $call,
+            Held::Several($guard) => $call,
+        }
+    };
+}
+
 impl Held {
     /// Waits as the job says; `None` if others hold it.
     pub(super) fn acquire(
@@ -35,16 +49,15 @@ impl Held {
         job: &Job,
         cancel: &Cancel,
     ) -> Result<Option<Held>, Error> {
-        let Lock { base, name, .. } = &job.lock;
-        let patience = &job.patience;
+        let (lock, patience) = (&job.lock, &job.patience);
         // One of three calls, each of which returns `None` if others hold it.
         macro_rules! acquired {
-            ($of:expr, $try:ident, $within:ident, $kind:ident) => {{
+            ($of:expr, $try:ident, $within:ident, $kind:ident $(, $permits:expr)?) => {{
                 let of = $of;
                 let guard = match patience.wait {
-                    _ if patience.nonblock => of.$try()?,
-                    Some(limit) => of.$within((limit, cancel))?,
-                    None => of.$within(cancel)?,
+                    _ if patience.nonblock => of.$try($($permits)?)?,
+                    Some(limit) => of.$within($($permits,)? (limit, cancel))?,
+                    None => of.$within($($permits,)? cancel)?,
                 };
                 guard.map(Held::$kind)
             }};
@@ -53,22 +66,15 @@ impl Held {
             return Ok(acquired!(Held::several(client, job), try_lock, lock_within, Several));
         }
         Ok(match job.mode {
-            Mode::Mutex => acquired!(mutex(client, job, &job.lock), try_lock, lock_within, Mutex),
-            Mode::Shared => acquired!(rw(client, job, &job.lock), try_read, read_within, Read),
-            Mode::Exclusive => {
-                acquired!(rw(client, job, &job.lock), try_write, write_within, Write)
-            }
+            Mode::Mutex => acquired!(mutex(client, job, lock), try_lock, lock_within, Mutex),
+            Mode::Shared => acquired!(rw(client, job, lock), try_read, read_within, Read),
+            Mode::Exclusive => acquired!(rw(client, job, lock), try_write, write_within, Write),
             Mode::Permits { of, take } => {
-                let semaphore = semaphore(client, job, &job.lock, of);
-                let permit = match patience.wait {
-                    _ if patience.nonblock => semaphore.try_acquire_many(take)?,
-                    Some(limit) => semaphore.acquire_many_within(take, (limit, cancel))?,
-                    None => semaphore.acquire_many_within(take, cancel)?,
-                };
-                permit.map(Held::Permit)
+                let of = semaphore(client, job, lock, of);
+                acquired!(of, try_acquire_many, acquire_many_within, Permit, take)
             }
             Mode::Leader => {
-                let election = LeaderElection::builder(client, base, name)
+                let election = LeaderElection::builder(client, &lock.base, &lock.name)
                     .id(&job.data)
                     .acl(job.acl.clone())
                     .build();
@@ -78,18 +84,14 @@ impl Held {
     }
 
     fn several(client: &Client, job: &Job) -> MultiLock {
-        let mut several = MultiLock::new();
-        for lock in job.locks() {
-            several = match job.mode {
-                Mode::Shared => several.with_read(&rw(client, job, lock)),
-                Mode::Exclusive => several.with_write(&rw(client, job, lock)),
-                Mode::Permits { of, take } => {
-                    several.with_permits(&semaphore(client, job, lock, of), take)
-                }
-                Mode::Mutex | Mode::Leader => several.with(&mutex(client, job, lock)),
-            };
-        }
-        several
+        job.locks().fold(MultiLock::new(), |several, lock| match job.mode {
+            Mode::Shared => several.with_read(&rw(client, job, lock)),
+            Mode::Exclusive => several.with_write(&rw(client, job, lock)),
+            Mode::Permits { of, take } => {
+                several.with_permits(&semaphore(client, job, lock, of), take)
+            }
+            Mode::Mutex | Mode::Leader => several.with(&mutex(client, job, lock)),
+        })
     }
 
     fn hold(&self) -> Option<&Hold> {
@@ -111,39 +113,19 @@ impl Held {
     }
 
     pub(super) fn is_held(&self) -> bool {
-        match self {
-            Held::Several(guard) => guard.is_held(),
-            one => one.hold().is_some_and(Hold::is_held),
-        }
+        of_any!(self, guard => guard.is_held())
     }
 
     pub(super) fn lease_left(&self) -> Duration {
-        match self {
-            Held::Several(guard) => guard.lease_left(),
-            one => one.hold().map_or(Duration::ZERO, Hold::lease_left),
-        }
+        of_any!(self, guard => guard.lease_left())
     }
 
     pub(super) fn on_lost(&self, callback: impl FnOnce(LossReason) + Send + 'static) {
-        match self {
-            Held::Several(guard) => guard.on_lost(callback),
-            one => {
-                if let Some(hold) = one.hold() {
-                    hold.on_lost(callback);
-                }
-            }
-        }
+        of_any!(self, guard => guard.on_lost(callback));
     }
 
     pub(super) fn on_release_requested(&self, callback: impl FnOnce() + Send + 'static) {
-        match self {
-            Held::Several(guard) => guard.on_release_requested(callback),
-            one => {
-                if let Some(hold) = one.hold() {
-                    hold.on_release_requested(callback);
-                }
-            }
-        }
+        of_any!(self, guard => guard.on_release_requested(callback));
     }
 
     /// The nodes of the contenders, but for permits beside other locks.
