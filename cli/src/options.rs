@@ -109,13 +109,8 @@ pub(crate) struct Global {
     #[arg(value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub(crate) connect_timeout: Duration,
     /// File with a line "scheme credentials" for each of ZooKeeper's addauth, as "digest ann:secret"
-    #[arg(
-        long,
-        global = true,
-        env = "ZKLOCK_AUTH_FILE",
-        value_name = "FILE",
-        hide_short_help = true
-    )]
+    #[arg(long, global = true, env = "ZKLOCK_AUTH_FILE", value_name = "FILE")]
+    #[arg(hide_short_help = true)]
     pub(crate) auth_file: Option<PathBuf>,
     /// Create nodes that only clients with the same credentials may use
     #[arg(long, global = true, env = "ZKLOCK_CREATOR_ONLY", hide_short_help = true)]
@@ -129,34 +124,16 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "ZKLOCK_TLS_CA", value_name = "FILE", hide_short_help = true)]
     pub(crate) tls_ca: Option<PathBuf>,
     /// Certificate to show the servers, with its chain (PEM)
-    #[arg(
-        long,
-        global = true,
-        env = "ZKLOCK_TLS_CERT",
-        value_name = "FILE",
-        hide_short_help = true
-    )]
-    #[arg(requires = "tls_key")]
+    #[arg(long, global = true, env = "ZKLOCK_TLS_CERT", value_name = "FILE")]
+    #[arg(requires = "tls_key", hide_short_help = true)]
     pub(crate) tls_cert: Option<PathBuf>,
     /// Private key of that certificate (PEM)
-    #[arg(
-        long,
-        global = true,
-        env = "ZKLOCK_TLS_KEY",
-        value_name = "FILE",
-        hide_short_help = true
-    )]
-    #[arg(requires = "tls_cert")]
+    #[arg(long, global = true, env = "ZKLOCK_TLS_KEY", value_name = "FILE")]
+    #[arg(requires = "tls_cert", hide_short_help = true)]
     pub(crate) tls_key: Option<PathBuf>,
     /// Authenticate by SASL DIGEST-MD5 as this user
-    #[arg(
-        long,
-        global = true,
-        env = "ZKLOCK_SASL_USER",
-        value_name = "USER",
-        hide_short_help = true
-    )]
-    #[arg(requires = "sasl_password_file")]
+    #[arg(long, global = true, env = "ZKLOCK_SASL_USER", value_name = "USER")]
+    #[arg(requires = "sasl_password_file", hide_short_help = true)]
     pub(crate) sasl_user: Option<String>,
     /// File with that user's password
     #[arg(long, global = true, env = "ZKLOCK_SASL_PASSWORD_FILE", value_name = "FILE")]
@@ -371,12 +348,8 @@ pub(crate) struct Supervision {
     #[arg(help_heading = group(COMMAND), hide_short_help = is_brief())]
     pub(crate) events: Option<PathBuf>,
     /// The command and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
