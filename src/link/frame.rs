@@ -1,7 +1,7 @@
 //! ZooKeeper's wire format, as far as the link must understand it. All that comes in
 //! is untrusted: no length is believed before it has been checked.
 
-use std::fmt;
+use std::{fmt, io};
 
 use crate::wire_values::{NodeEvent, Stat, op};
 
@@ -16,6 +16,12 @@ impl fmt::Display for Malformed {
 }
 
 impl std::error::Error for Malformed {}
+
+impl From<Malformed> for io::Error {
+    fn from(malformed: Malformed) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, malformed)
+    }
+}
 
 /// Cuts a byte stream into length-prefixed frames. It never holds more than it was
 /// given, and of a frame beyond its limit only the head.

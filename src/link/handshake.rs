@@ -6,8 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::access::Access;
+use super::access::{Access, Auth};
 use super::attempts::{Attempts, News};
+use super::failure::Failure;
 use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use super::granted::{Granted, tick_shown};
 use super::reattachment::ends_with_its_connection;
@@ -31,52 +32,21 @@ pub(crate) struct Wanted {
     pub(crate) attempts: Arc<Attempts>,
 }
 
-/// How a search for a server ended.
-#[derive(Debug)]
-pub(crate) enum Dialed {
-    Server {
-        stream: ServerStream,
-        granted: Granted,
-    },
-    Expired,
-    /// No server lets the client in with what it shows, or the client trusts none; with the reasons.
-    AuthFailed(String),
-}
-
-impl Dialed {
-    /// Closes a new session that is no longer wanted, rather than leaving it to expire.
-    pub(super) fn abandon(self) {
-        if let Dialed::Server { mut stream, .. } = self {
-            let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
-        }
+impl Wanted {
+    /// The session timeout to ask for.
+    pub(super) fn timeout(&self) -> Duration {
+        self.session.as_ref().map_or(self.timeout, |session| session.timeout)
     }
 }
 
-/// Why an address does not serve the session.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The server has answered with another session, which is closed.
-    AnotherSession,
-    /// One side does not trust the other's certificate.
-    Distrust(String),
-    /// Of the kind [`PermissionDenied`](io::ErrorKind::PermissionDenied) if the server may have rejected
-    /// the client.
-    Other(io::Error),
-}
-
-impl From<io::Error> for Failure {
-    fn from(cause: io::Error) -> Failure {
-        Failure::Other(cause)
-    }
-}
-
+/// Connects to an address of the host of this name, and asks there for the session.
 pub(super) fn try_address(
     wanted: &Wanted,
     address: SocketAddr,
     name: &str,
     limit: Duration,
     stopped: &Receiver<()>,
-) -> Result<Dialed, Failure> {
+) -> Result<(ServerStream, Granted), Failure> {
     let tls = wanted.access.tls.as_ref();
     let encryption = tls.map(|tls| tls.encrypt(name)).transpose().map_err(io::Error::other)?;
     let deadline = rt::now() + limit;
@@ -87,149 +57,213 @@ pub(super) fn try_address(
         None => ServerStream::plain(tcp),
         Some(encryption) => ServerStream::encrypted(tcp, encryption),
     };
-    let found = greet(wanted, (stream, address), deadline, stopped);
-    found.map_err(|failure| {
-        let Failure::Other(cause) = failure else { return failure };
-        match tls.and_then(|tls| tls.explain(&cause)) {
-            Some((why, true)) => Failure::Distrust(why),
-            Some((why, false)) => io::Error::new(cause.kind(), why).into(),
-            None => cause.into(),
-        }
-    })
+    let mut greeting = Greeting { wanted, stream, deadline, stopped };
+    match (greeting.greet(address), tls) {
+        (Ok(granted), _) => Ok((greeting.stream, granted)),
+        (Err(Failure::Other(cause)), Some(tls)) => Err(tls.explain(cause)),
+        (Err(failure), _) => Err(failure),
+    }
 }
 
-/// The handshakes: TLS's, that of the session, and the credentials.
-fn greet(
-    wanted: &Wanted,
-    (mut stream, address): (ServerStream, SocketAddr),
+/// A server that is asked for the session.
+struct Greeting<'a> {
+    wanted: &'a Wanted,
+    stream: ServerStream,
     deadline: Instant,
-    stopped: &Receiver<()>,
-) -> Result<Dialed, Failure> {
-    while !patiently(&mut stream, deadline, stopped, ServerStream::shake_hands)? {}
-    let none = [0; 16];
-    let asked = wanted.session.as_ref().map_or(wanted.timeout, |session| session.timeout);
-    let request = ConnectRequest {
-        last_zxid: wanted.last_zxid,
-        timeout: i32::try_from(asked.as_millis()).unwrap_or(i32::MAX),
-        session: wanted.session.as_ref().map_or(0, |session| session.session),
-        password: wanted.session.as_ref().map_or(&none[..], |session| &session.password),
-    };
-    let sent = Moment::now();
-    if wanted.session.is_some() {
-        wanted.attempts.tell(News::Sending(sent));
-    }
-    let answer = stream
-        .send_all(&request.encode())
-        .and_then(|()| read_frame(&mut stream, deadline, stopped))
-        .map_err(|cause| unanswered(cause, sent, wanted));
-    let response = answer.and_then(|frame| ConnectResponse::read(&frame).map_err(invalid))?;
-    // The rest of such an answer has no meaning: its timeout does not say that the session has expired.
-    if response.version != 0 {
-        let why = format!("the server serves nobody now (protocol version {})", response.version);
-        return Err(io::Error::other(why).into());
-    }
-    let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0) else {
-        return if wanted.session.is_some() {
-            Ok(Dialed::Expired)
-        } else {
-            Err(io::Error::other("the server refused a new session").into())
-        };
-    };
-    if let Some(before) = wanted.session.as_ref().filter(|it| it.session != response.session) {
-        close_another_session(&mut stream);
-        return match ends_with_its_connection(&before.password) {
-            true => Ok(Dialed::Expired),
-            false => Err(Failure::AnotherSession),
-        };
-    }
-    if response.read_only {
-        return Err(io::Error::other("the server is read-only").into());
-    }
-    let by_server = Duration::from_millis(timeout);
-    if wanted.session.as_ref().is_some_and(|before| before.by_server != by_server) {
-        // The leader counts with it already, whatever becomes of the connection.
-        wanted.attempts.tell(News::Heard(sent, by_server));
-    }
-    let exchange = |stream: &mut ServerStream, request: Vec<u8>| {
-        stream.send_all(&request)?;
-        read_frame(stream, deadline, stopped)
-    };
-    let shown = show(&wanted.access, &mut |request| exchange(&mut stream, request));
-    if !matches!(shown, Ok(Ok(()))) && wanted.session.is_none() {
-        // Servers that reject credentials may leave the session open.
-        let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
-    }
-    if let Err(why) = shown? {
-        return Ok(Dialed::AuthFailed(why));
-    }
-    if wanted.session.is_some() {
-        let is_led = is_still_led(&mut |request| exchange(&mut stream, request), deadline, stopped);
-        if !is_led.map_err(|cause| unanswered(cause, sent, wanted))? {
-            return Ok(Dialed::Expired);
-        }
-    }
-    // A node with the owner 0 belongs to no session.
-    if response.session == 0 {
-        return Err(io::Error::other("the server granted a session with the number 0").into());
-    }
-    let mut granted = Granted {
-        session: response.session,
-        password: response.password,
-        timeout: believable(by_server, wanted.timeout),
-        by_server,
-        stated: wanted.tick,
-        shown: tick_shown(asked, by_server),
-        server: address,
-        sent,
-    };
-    granted.sent = wanted.attempts.earliest(sent, granted.terms().settle_time());
-    Ok(Dialed::Server { stream, granted })
+    stopped: &'a Receiver<()>,
 }
 
-/// Closes a session that the server has opened in place of the one that was asked for, rather than
-/// leaving one behind at each attempt.
-fn close_another_session(stream: &mut ServerStream) {
-    const LIMIT: Duration = Duration::from_millis(100);
-    let _ = stream.tcp().set_write_timeout(Some(LIMIT));
+impl Greeting<'_> {
+    /// The handshakes: TLS's, that of the session, and the credentials.
+    fn greet(&mut self, server: SocketAddr) -> Result<Granted, Failure> {
+        let wanted = self.wanted;
+        while !patiently(&mut self.stream, self.deadline, self.stopped, ServerStream::shake_hands)?
+        {
+        }
+        let sent = Moment::now();
+        let response = self.ask_for_the_session(sent)?;
+        let by_server = self.granted_by(&response)?;
+        if wanted.session.as_ref().is_some_and(|before| before.by_server != by_server) {
+            // The leader counts with it already, whatever becomes of the connection.
+            wanted.attempts.tell(News::Heard(sent, by_server));
+        }
+        let shown = self.show();
+        if shown.is_err() && wanted.session.is_none() {
+            // Servers that reject credentials may leave the session open.
+            close_session(&mut self.stream);
+        }
+        shown?;
+        if wanted.session.is_some() {
+            let is_led = self.is_still_led().map_err(|cause| self.unanswered(cause, sent))?;
+            if !is_led {
+                return Err(Failure::Expired);
+            }
+        }
+        // A node with the owner 0 belongs to no session.
+        if response.session == 0 {
+            return Err(io::Error::other("the server granted a session with the number 0").into());
+        }
+        let mut granted = Granted {
+            session: response.session,
+            password: response.password,
+            timeout: believable(by_server, wanted.timeout),
+            by_server,
+            stated: wanted.tick,
+            shown: tick_shown(wanted.timeout(), by_server),
+            server,
+            sent,
+        };
+        granted.sent = wanted.attempts.earliest(sent, granted.terms().settle_time());
+        Ok(granted)
+    }
+
+    fn ask_for_the_session(&mut self, sent: Moment) -> Result<ConnectResponse, Failure> {
+        let Wanted { session, last_zxid, attempts, .. } = self.wanted;
+        let none = [0; 16];
+        let request = ConnectRequest {
+            last_zxid: *last_zxid,
+            timeout: i32::try_from(self.wanted.timeout().as_millis()).unwrap_or(i32::MAX),
+            session: session.as_ref().map_or(0, |session| session.session),
+            password: session.as_ref().map_or(&none[..], |session| &session.password),
+        };
+        if session.is_some() {
+            attempts.tell(News::Sending(sent));
+        }
+        let answer = self.exchange(&request.encode());
+        let answer = answer.map_err(|cause| self.unanswered(cause, sent))?;
+        Ok(ConnectResponse::read(&answer)?)
+    }
+
+    /// The session timeout that the server has granted by this answer, if it serves the session. Another
+    /// session is closed.
+    fn granted_by(&mut self, response: &ConnectResponse) -> Result<Duration, Failure> {
+        // The rest of such an answer has no meaning: its timeout does not say that the session has expired.
+        if response.version != 0 {
+            let version = response.version;
+            let why = format!("the server serves nobody now (protocol version {version})");
+            return Err(io::Error::other(why).into());
+        }
+        let session = self.wanted.session.as_ref();
+        let Some(timeout) = u64::try_from(response.timeout).ok().filter(|timeout| *timeout > 0)
+        else {
+            let refused = || io::Error::other("the server refused a new session").into();
+            return Err(session.map_or_else(refused, |_| Failure::Expired));
+        };
+        if let Some(before) = session.filter(|it| it.session != response.session) {
+            // Rather than leaving one behind at each attempt, but not at the cost of much time.
+            let _ = self.stream.tcp().set_write_timeout(Some(Duration::from_millis(100)));
+            close_session(&mut self.stream);
+            return Err(match ends_with_its_connection(&before.password) {
+                true => Failure::Expired,
+                false => Failure::AnotherSession,
+            });
+        }
+        if response.read_only {
+            return Err(io::Error::other("the server is read-only").into());
+        }
+        Ok(Duration::from_millis(timeout))
+    }
+
+    /// Shows the server who the client is.
+    fn show(&mut self) -> Result<(), Failure> {
+        // First, as the server proves who it is by it.
+        if let Some(sasl) = &self.wanted.access.sasl {
+            let request = |token: &[u8]| Frame::request(xid::HANDSHAKE, op::SASL).buffer(token);
+            sasl.authenticate(&mut |token| self.ask("SASL", xid::HANDSHAKE, request(token)))?;
+        }
+        for Auth { scheme, credentials } in &self.wanted.access.auth {
+            let request = Frame::request(xid::AUTH, op::AUTH).int(0).buffer(scheme.as_bytes());
+            match self.ask("auth", xid::AUTH, request.buffer(credentials))?.0 {
+                code::OK => {}
+                code::AUTH_FAILED => {
+                    let why = format!("the server rejected the credentials of the scheme {scheme}");
+                    return Err(Failure::Rejected(why));
+                }
+                error => {
+                    return Err(io::Error::other(format!("auth failed with error {error}")).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a majority of the servers confirm that the leader which has continued the session is still the
+    /// leader. Without them, a new session cannot be opened; but one that is deposed, and does not know it
+    /// yet, continues sessions, while a new leader may have counted their time for longer.
+    ///
+    /// What it takes is a write, also one that fails: it concerns a node that is not there, and a version
+    /// that no node has. False if the session has expired.
+    fn is_still_led(&mut self) -> io::Result<bool> {
+        const NOWHERE: &[u8] = b"/zklock-nowhere/nothing";
+        const ALL: i32 = 31;
+        const PAUSE: Duration = Duration::from_millis(50);
+        loop {
+            let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE);
+            let for_anyone = request.int(1).int(ALL).buffer(b"world").buffer(b"anyone");
+            match self.ask("a write", xid::HANDSHAKE, for_anyone.int(i32::MAX))?.0 {
+                // All of them are the leader's, and were confirmed by a majority.
+                code::NO_NODE | code::NO_AUTH | code::BAD_VERSION | code::INVALID_ACL => {
+                    return Ok(true);
+                }
+                code::SESSION_EXPIRED => return Ok(false),
+                // It has too much to do.
+                code::THROTTLED if rt::now() < self.deadline => pause(self.stopped, PAUSE)?,
+                error => {
+                    let why = format!("the server could not confirm who leads: error {error}");
+                    return Err(io::Error::other(why));
+                }
+            }
+        }
+    }
+
+    /// Sends a request, which an error names `what`; returns the error code of the reply, and what the
+    /// reply has besides.
+    fn ask(&mut self, what: &str, number: i32, request: Frame) -> io::Result<(i32, Vec<u8>)> {
+        let reply = self.exchange(&request.finish())?;
+        let mut fields = Fields(&reply);
+        let header = ReplyHeader::read(&mut fields)?;
+        // Servers other than ZooKeeper's end a session by a reply to no request.
+        if header.xid != number && header.error != code::SESSION_EXPIRED {
+            let why = format!("the server answered {what} with another reply");
+            return Err(io::Error::other(why));
+        }
+        Ok((header.error, fields.0.to_vec()))
+    }
+
+    fn exchange(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
+        self.stream.send_all(request)?;
+        read_frame(&mut self.stream, self.deadline, self.stopped)
+    }
+
+    /// Notes that an attempt to continue a session is given up, and says what it may mean that a server
+    /// closes the connection when it is asked for a session.
+    fn unanswered(&self, cause: io::Error, sent: Moment) -> io::Error {
+        let Wanted { session, access, attempts, .. } = self.wanted;
+        if let Some(session) = session {
+            attempts.note(sent, Moment::now(), session.timeout);
+        }
+        if !matches!(cause.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) {
+            return cause;
+        }
+        let about_tls = match access.tls {
+            None => "speak only TLS on this port",
+            Some(_) => "demand another certificate of the client",
+        };
+        let about_data = match session {
+            None => "",
+            Some(_) => ", or lack changes that the session has seen",
+        };
+        let why = format!(
+            "the server closed the connection; it may have no quorum, or limit the connections from this \
+             host (maxClientCnxns), or {about_tls}{about_data}"
+        );
+        io::Error::new(cause.kind(), why)
+    }
+}
+
+/// Closes a session that is of no use, rather than leaving it to expire.
+pub(super) fn close_session(stream: &mut ServerStream) {
     let _ = stream.send_all(&Frame::request(1, op::CLOSE_SESSION).finish());
-}
-
-/// Has a majority of the servers confirm that the leader which has continued the session is still the
-/// leader. Without them, a new session cannot be opened; but one that is deposed, and does not know it
-/// yet, continues sessions, while a new leader may have counted their time for longer.
-///
-/// What it takes is a write, also one that fails: it concerns a node that is not there, and a version that
-/// no node has. False if the session has expired.
-fn is_still_led(
-    ask: &mut dyn FnMut(Vec<u8>) -> io::Result<Vec<u8>>,
-    deadline: Instant,
-    stopped: &Receiver<()>,
-) -> io::Result<bool> {
-    const NOWHERE: &[u8] = b"/zklock-nowhere/nothing";
-    const ALL: i32 = 31;
-    const PAUSE: Duration = Duration::from_millis(50);
-    loop {
-        let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE);
-        let for_anyone = request.int(1).int(ALL).buffer(b"world").buffer(b"anyone");
-        let reply = ask(for_anyone.int(i32::MAX).finish())?;
-        let header = ReplyHeader::read(&mut Fields(&reply)).map_err(invalid)?;
-        if header.xid != xid::HANDSHAKE && header.error != code::SESSION_EXPIRED {
-            return Err(io::Error::other("the server answered a write with another reply"));
-        }
-        match header.error {
-            // All of them are the leader's, and were confirmed by a majority.
-            code::NO_NODE | code::NO_AUTH | code::BAD_VERSION | code::INVALID_ACL => {
-                return Ok(true);
-            }
-            code::SESSION_EXPIRED => return Ok(false),
-            // It has too much to do.
-            code::THROTTLED if rt::now() < deadline => pause(stopped, PAUSE)?,
-            error => {
-                let why = format!("the server could not confirm who leads: error {error}");
-                return Err(io::Error::other(why));
-            }
-        }
-    }
 }
 
 /// Sleeps for this time, unless the search is to end.
@@ -242,70 +276,6 @@ pub(super) fn pause(stopped: &Receiver<()>, time: Duration) -> io::Result<()> {
 
 fn search_has_ended() -> io::Error {
     io::Error::other("the search has ended")
-}
-
-/// Shows the server who the client is; `ask` sends a request and returns the reply. The inner error says
-/// why the server does not accept the client.
-fn show(
-    access: &Access,
-    ask: &mut dyn FnMut(Vec<u8>) -> io::Result<Vec<u8>>,
-) -> io::Result<Result<(), String>> {
-    // First, as the server proves who it is by it.
-    if let Some(sasl) = &access.sasl {
-        let mut ask =
-            |token: &[u8]| ask(Frame::request(xid::HANDSHAKE, op::SASL).buffer(token).finish());
-        if let Err(why) = sasl.authenticate(&mut ask)? {
-            return Ok(Err(why));
-        }
-    }
-    for auth in &access.auth {
-        let request = Frame::request(xid::AUTH, op::AUTH)
-            .int(0)
-            .buffer(auth.scheme.as_bytes())
-            .buffer(&auth.credentials);
-        let reply = ask(request.finish())?;
-        let header = ReplyHeader::read(&mut Fields(&reply)).map_err(invalid)?;
-        if header.xid != xid::AUTH {
-            return Err(io::Error::other("the server answered auth with another reply"));
-        }
-        if header.error == code::AUTH_FAILED {
-            let scheme = &auth.scheme;
-            return Ok(Err(format!("the server rejected the credentials of the scheme {scheme}")));
-        }
-        if header.error != code::OK {
-            return Err(io::Error::other(format!("auth failed with error {}", header.error)));
-        }
-    }
-    Ok(Ok(()))
-}
-
-fn invalid(malformed: impl std::error::Error + Send + Sync + 'static) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, malformed)
-}
-
-/// Notes that an attempt to continue a session is given up, and says what it may mean that a server
-/// closes the connection when it is asked for a session.
-fn unanswered(cause: io::Error, sent: Moment, wanted: &Wanted) -> io::Error {
-    if let Some(session) = &wanted.session {
-        wanted.attempts.note(sent, Moment::now(), session.timeout);
-    }
-    let is_closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
-    if !is_closed.contains(&cause.kind()) {
-        return cause;
-    }
-    let about_tls = match wanted.access.tls {
-        None => "speak only TLS on this port",
-        Some(_) => "demand another certificate of the client",
-    };
-    let about_data = match wanted.session {
-        None => "",
-        Some(_) => ", or lack changes that the session has seen",
-    };
-    let why = format!(
-        "the server closed the connection; it may have no quorum, or limit the connections from this \
-         host (maxClientCnxns), or {about_tls}{about_data}"
-    );
-    io::Error::new(cause.kind(), why)
 }
 
 /// The session timeout to use when this one was granted. Servers grant more than was asked for if

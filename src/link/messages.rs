@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::access::Access;
 use super::attempts::News;
 use super::core::{FlushMark, OnReply};
-use super::handshake::Dialed;
 use super::resolver::Resolver;
+use super::search::Dialed;
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
 

@@ -8,9 +8,10 @@
 //! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`] when
 //! it is renewed, [`granted`] on which terms, [`recent`] why it was not; [`request_limit`] how large
 //! requests may be, [`unknown_operations`] which of them servers do not know. [`search`] finds a server:
-//! [`resolver`] has the addresses, [`handshake`] asks one of them, [`attempts`] notes those without
-//! answer, [`reattachment`] what another session means; [`access`] and [`sasl`] show who the client is
-//! (`no_sasl` without that feature). [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in
+//! [`resolver`] has the addresses, [`rounds`] says which of them to ask when, [`handshake`] asks one,
+//! [`failure`] says why it does not serve the session, [`attempts`] notes those without answer,
+//! [`reattachment`] what another session means; [`access`] and [`sasl`] show who the client is (`no_sasl`
+//! without that feature). [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in
 //! [`tls`] (`no_tls`). Callers have a
 //! [`handle`]; [`runner`] is the thread, with which they share the [`locked_connection`] and exchange
 //! [`messages`]. [`outage_log`] keeps the log short in an outage.
@@ -18,6 +19,7 @@
 pub(crate) mod access;
 mod attempts;
 pub(crate) mod core;
+mod failure;
 pub(crate) mod frame;
 mod granted;
 pub(crate) mod handle;
@@ -31,6 +33,7 @@ mod reattachment;
 mod recent;
 pub(crate) mod request_limit;
 pub(crate) mod resolver;
+mod rounds;
 mod runner;
 #[cfg_attr(not(feature = "sasl"), path = "no_sasl.rs")]
 pub(crate) mod sasl;

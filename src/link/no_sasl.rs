@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::failure::Failure;
+
 #[derive(Clone, Debug)]
 pub(crate) enum Sasl {}
 
@@ -12,8 +14,8 @@ impl Sasl {
 
     pub(super) fn authenticate(
         &self,
-        _ask: &mut dyn FnMut(&[u8]) -> io::Result<Vec<u8>>,
-    ) -> io::Result<Result<(), String>> {
+        _ask: &mut dyn FnMut(&[u8]) -> io::Result<(i32, Vec<u8>)>,
+    ) -> Result<(), Failure> {
         match *self {}
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::TcpStream;
 
+use super::failure::Failure;
+
 #[derive(Clone, Debug)]
 pub(crate) enum Tls {}
 
@@ -19,7 +21,7 @@ impl Tls {
         match *self {}
     }
 
-    pub(super) fn explain(&self, _error: &io::Error) -> Option<(String, bool)> {
+    pub(super) fn explain(&self, _cause: io::Error) -> Failure {
         match *self {}
     }
 }

@@ -15,10 +15,11 @@ use super::access::Access;
 use super::attempts::{Attempts, News};
 use super::core::Incoming;
 use super::granted;
-use super::handshake::{Dialed, Wanted};
+use super::handshake::Wanted;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
 use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing, Waker};
-use super::search::{Dial, Search};
+use super::rounds::Search;
+use super::search::{Dial, Dialed};
 use crate::logging;
 use crate::rt::{Moment, Receiver, Sender};
 use crate::session_notice::{End, Info, Notice};
@@ -459,7 +460,7 @@ impl Runner {
 
     fn found(&mut self, connection: &mut LockedConnection, found: Dialed) {
         match found {
-            Dialed::Server { stream, granted } => {
+            Dialed::Server(stream, granted) => {
                 let address = granted.server;
                 if let Err(cause) = stream.tcp().set_nonblocking(true) {
                     logging::warning!(

@@ -5,9 +5,10 @@ use std::{fmt, io};
 
 use md5::{Digest, Md5};
 
-use super::frame::{Fields, Malformed, ReplyHeader};
+use super::failure::Failure;
+use super::frame::Fields;
 use crate::error::{Error, ErrorKind, Result};
-use crate::wire_values::{code, xid};
+use crate::wire_values::code;
 
 /// Who a client says it is by SASL: see [`ClientBuilder::sasl`](crate::ClientBuilder::sasl).
 ///
@@ -47,52 +48,39 @@ impl Sasl {
         Err(Error::new(ErrorKind::InvalidArgument, why))
     }
 
-    /// Authenticates; `ask` sends a token and returns the server's reply. The inner error says why the
-    /// server does not accept the client, or the client not the server.
+    /// Authenticates; `ask` sends a token, and returns the error code of the server's reply and its body. The
+    /// client is rejected by the server, or rejects one that does not know the password.
     pub(super) fn authenticate(
         &self,
-        ask: &mut dyn FnMut(&[u8]) -> io::Result<Vec<u8>>,
-    ) -> io::Result<Result<(), String>> {
-        let invalid = |malformed: Malformed| io::Error::new(io::ErrorKind::InvalidData, malformed);
-        let mut token = |sent: &[u8]| -> io::Result<Result<Vec<u8>, String>> {
-            let reply = ask(sent).map_err(|cause| self.unanswered(cause))?;
-            let mut fields = Fields(&reply);
-            let header = ReplyHeader::read(&mut fields).map_err(invalid)?;
-            match (header.xid, header.error) {
-                (xid::HANDSHAKE, code::OK) => Ok(Ok(fields.buffer().map_err(invalid)?.to_vec())),
-                (xid::HANDSHAKE, code::AUTH_FAILED | code::SASL_REQUIRED) => Ok(Err(format!(
+        ask: &mut dyn FnMut(&[u8]) -> io::Result<(i32, Vec<u8>)>,
+    ) -> Result<(), Failure> {
+        let rejected = |why: &str| Failure::Rejected(why.to_owned());
+        let mut token = |sent: &[u8]| -> Result<Vec<u8>, Failure> {
+            match ask(sent).map_err(|cause| self.unanswered(cause))? {
+                (code::OK, reply) => Ok(Fields(&reply).buffer()?.to_vec()),
+                (code::AUTH_FAILED | code::SASL_REQUIRED, _) => Err(Failure::Rejected(format!(
                     "the server rejected SASL's user {:?} or the password",
                     self.user
                 ))),
-                (xid::HANDSHAKE, error) => {
-                    Err(io::Error::other(format!("SASL failed with error {error}")))
+                (error, _) => {
+                    Err(io::Error::other(format!("SASL failed with error {error}")).into())
                 }
-                _ => Err(io::Error::other("the server answered SASL with another reply")),
             }
         };
-        let challenge = match token(&[])? {
-            Ok(challenge) if challenge.is_empty() => {
-                let why = "the server is not configured for SASL, or lets clients in whose SASL fails \
-                           (allowSaslFailedClients)";
-                return Ok(Err(why.to_owned()));
-            }
-            Ok(challenge) => challenge,
-            Err(why) => return Ok(Err(why)),
-        };
-        let answer = match Answer::to(&challenge) {
-            Ok(answer) => answer,
-            Err(why) => return Ok(Err(why.to_owned())),
-        };
-        let proof = match token(&answer.token(self))? {
-            Ok(proof) => proof,
-            Err(why) => return Ok(Err(why)),
-        };
+        let challenge = token(&[])?;
+        if challenge.is_empty() {
+            return Err(rejected(
+                "the server is not configured for SASL, or lets clients in whose SASL fails \
+                 (allowSaslFailedClients)",
+            ));
+        }
+        let answer = Answer::to(&challenge).map_err(rejected)?;
+        let proof = token(&answer.token(self))?;
         let proven = directives(&proof).ok().and_then(|mut all| all.remove("rspauth"));
-        Ok(if proven.is_some_and(|proven| proven == answer.digest(self, "").as_bytes()) {
-            Ok(())
-        } else {
-            Err("the server does not prove that it knows SASL's password".to_owned())
-        })
+        if proven.is_some_and(|proven| proven == answer.digest(self, "").as_bytes()) {
+            return Ok(());
+        }
+        Err(rejected("the server does not prove that it knows SASL's password"))
     }
 
     /// What it may mean that the connection is closed: servers before 3.5 reject a client by that.
@@ -311,9 +299,19 @@ mod tests {
         assert!(Answer::to(b" , algorithm = MD5-sess , nonce=x,qop=\"auth-int, auth\"").is_ok());
     }
 
-    fn reply(error: i32, token: &[u8]) -> Vec<u8> {
-        let frame = Frame::new().int(xid::HANDSHAKE).long(0).int(error);
-        if error == 0 { frame.buffer(token).body() } else { frame.body() }
+    fn reply(error: i32, token: &[u8]) -> (i32, Vec<u8>) {
+        (error, if error == 0 { Frame::new().buffer(token).body() } else { Vec::new() })
+    }
+
+    /// What the client says of a server that it does not accept, or that does not accept it.
+    fn rejected(result: Result<(), Failure>) -> String {
+        let Err(Failure::Rejected(why)) = result else { panic!("{result:?}") };
+        why
+    }
+
+    fn kind(result: Result<(), Failure>) -> io::ErrorKind {
+        let Err(Failure::Other(cause)) = result else { panic!("{result:?}") };
+        cause.kind()
     }
 
     #[test]
@@ -334,27 +332,26 @@ mod tests {
                 let proof = format!("rspauth={}", answer.digest(&known, ""));
                 Ok(reply(last.unwrap_or(0), proof.as_bytes()))
             };
-            who.authenticate(&mut ask).unwrap()
+            who.authenticate(&mut ask)
         };
-        assert_eq!(serve("secret", None), Ok(()));
-        assert!(serve("other", None).unwrap_err().contains("does not prove"));
-        let rejected = serve("other", Some(code::AUTH_FAILED)).unwrap_err();
-        assert!(rejected.contains("\"ann\"") && !rejected.contains("secret"), "{rejected}");
-        let unknown = who.authenticate(&mut |_| Ok(reply(0, b""))).unwrap().unwrap_err();
+        assert!(serve("secret", None).is_ok());
+        assert!(rejected(serve("other", None)).contains("does not prove"));
+        let why = rejected(serve("other", Some(code::AUTH_FAILED)));
+        assert!(why.contains("\"ann\"") && !why.contains("secret"), "{why}");
+        let unknown = rejected(who.authenticate(&mut |_| Ok(reply(0, b""))));
         assert!(unknown.contains("not configured"), "{unknown}");
-        assert!(who.authenticate(&mut |_| Ok(reply(-6, b""))).is_err());
-        let other = who.authenticate(&mut |_| Ok(reply(0, b"algorithm=other"))).unwrap();
-        assert!(other.unwrap_err().contains("not one of DIGEST-MD5"));
+        assert_eq!(kind(who.authenticate(&mut |_| Ok(reply(-6, b"")))), io::ErrorKind::Other);
+        let other = rejected(who.authenticate(&mut |_| Ok(reply(0, b"algorithm=other"))));
+        assert!(other.contains("not one of DIGEST-MD5"));
         // As servers before 3.5 do.
         for closed in [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset] {
             for mut answers in [vec![], vec![Ok(reply(0, challenge))]] {
                 let mut ask = |_: &[u8]| answers.pop().unwrap_or_else(|| Err(closed.into()));
-                let rejected = who.authenticate(&mut ask).unwrap_err();
-                assert_eq!(rejected.kind(), io::ErrorKind::PermissionDenied);
+                assert_eq!(kind(who.authenticate(&mut ask)), io::ErrorKind::PermissionDenied);
             }
         }
         let slow = who.authenticate(&mut |_| Err(io::ErrorKind::TimedOut.into()));
-        assert_eq!(slow.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(kind(slow), io::ErrorKind::TimedOut);
         assert_eq!(format!("{who:?}"), "Sasl { user: \"ann\", .. }");
     }
 

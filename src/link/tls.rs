@@ -14,6 +14,7 @@ use rustls::{
     RootCertStore,
 };
 
+use super::failure::Failure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 
@@ -158,27 +159,30 @@ impl Tls {
         }
     }
 
-    /// What an error of a connection means, if it is one of TLS, and whether only other certificates, of
-    /// one side or the other, can help.
-    pub(super) fn explain(&self, error: &io::Error) -> Option<(String, bool)> {
-        let error = error.get_ref()?.downcast_ref::<TlsError>()?;
-        Some(match error {
-            TlsError::InvalidCertificate(why) => (self.distrust(why), true),
+    /// What an error of a connection means: it is told apart whether only other certificates, of one side or
+    /// the other, can help.
+    pub(super) fn explain(&self, cause: io::Error) -> Failure {
+        let Some(error) = cause.get_ref().and_then(|error| error.downcast_ref()) else {
+            return cause.into();
+        };
+        let why = match error {
+            TlsError::InvalidCertificate(why) => return Failure::Distrust(self.distrust(why)),
             TlsError::AlertReceived(alert) if is_about_certificates(*alert) => {
                 let what = match self.certificate {
                     None => "the server demands a certificate of the client",
                     Some(_) => "the server refuses the client's certificate",
                 };
-                (format!("{what} (TLS alert {alert:?})"), true)
+                return Failure::Distrust(format!("{what} (TLS alert {alert:?})"));
             }
             TlsError::AlertReceived(alert) => {
-                (format!("the server ended the TLS handshake (alert {alert:?})"), false)
+                format!("the server ended the TLS handshake (alert {alert:?})")
             }
             TlsError::InvalidMessage(_) => {
-                (format!("the server does not speak TLS on this port ({error})"), false)
+                format!("the server does not speak TLS on this port ({error})")
             }
-            other => (format!("TLS failed: {other}"), false),
-        })
+            other => format!("TLS failed: {other}"),
+        };
+        io::Error::new(cause.kind(), why).into()
     }
 
     fn distrust(&self, why: &CertificateError) -> String {

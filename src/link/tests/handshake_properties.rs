@@ -6,7 +6,6 @@ use std::thread;
 
 use proptest::prelude::*;
 
-use super::super::access::Auth;
 use super::super::granted::tests::granted_at;
 use super::*;
 use crate::rt::bounded;
@@ -36,13 +35,15 @@ pub(in crate::link) fn wanted(known: bool) -> Wanted {
     }
 }
 
+type Found = Result<(ServerStream, Granted), Failure>;
+
 /// Connects to a server that sends only `bytes`, in pieces, and then closes the connection;
 /// returns what came of it and all that the server received.
-fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>, Vec<u8>) {
+fn dialled(known: bool, bytes: &[u8], piece: usize) -> (Found, Vec<u8>) {
     dialled_for(&wanted(known), bytes, piece)
 }
 
-fn dialled_for(wanted: &Wanted, bytes: &[u8], piece: usize) -> (Result<Dialed, Failure>, Vec<u8>) {
+fn dialled_for(wanted: &Wanted, bytes: &[u8], piece: usize) -> (Found, Vec<u8>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (_stop, stopped) = bounded(0);
@@ -62,7 +63,7 @@ fn dialled_for(wanted: &Wanted, bytes: &[u8], piece: usize) -> (Result<Dialed, F
         });
         let found = try_address(wanted, address, "", Duration::from_secs(10), &stopped);
         // The server reads until the connection is shut down.
-        if let Ok(Dialed::Server { stream, .. }) = &found {
+        if let Ok((stream, _)) = &found {
             stream.tcp().shutdown(Shutdown::Both).unwrap();
         }
         (found, server.join().unwrap())
@@ -169,16 +170,16 @@ proptest! {
         let (found, told) = dialled(known, &bytes, piece);
         let due = reading(known, &bytes);
         let matches = match &found {
-            Ok(Dialed::Server { granted, .. }) => due == "session" && (!known || granted.session == SESSION),
-            Ok(Dialed::Expired) => matches!(due, "expired" | "expired at a write"),
-            Ok(Dialed::AuthFailed(_)) => due == "refused",
+            Ok((_, granted)) => due == "session" && (!known || granted.session == SESSION),
+            Err(Failure::Expired) => matches!(due, "expired" | "expired at a write"),
+            Err(Failure::Rejected(_)) => due == "refused",
             Err(_) => matches!(due, "nothing" | "no auth" | "no write"),
         };
         prop_assert!(matches, "{due} was taken for {found:?}");
         let shown = told.windows(SECRET.len()).any(|part| part == SECRET);
         // Bytes may get lost when the server has closed the connection, so not all have to arrive.
         prop_assert!(!shown || !matches!(due, "nothing" | "expired"));
-        prop_assert!(found.is_err() || due == "expired" || shown);
+        prop_assert!(!matches!(due, "session" | "refused" | "expired at a write") || shown);
     }
 }
 
@@ -215,7 +216,7 @@ fn another_session_is_closed_and_is_the_end_where_sessions_end_with_their_connec
         }
         let (found, told) = dialled_for(&wanted, &response(4000, SESSION + 1, false), 100);
         match is_lost {
-            true => assert!(matches!(found, Ok(Dialed::Expired)), "{found:?}"),
+            true => assert!(matches!(found, Err(Failure::Expired)), "{found:?}"),
             false => assert!(matches!(found, Err(Failure::AnotherSession)), "{found:?}"),
         }
         assert!(told.ends_with(&Frame::request(1, op::CLOSE_SESSION).finish()), "{told:?}");
@@ -228,7 +229,7 @@ fn a_granted_session_timeout_is_believed_up_to_what_servers_grant_by_default() {
     let hour = 3_600_000;
     for (granted, believed) in [(2, 2), (4000, 4000), (30_000, 30_000), (hour, 40_000)] {
         let bytes = [response(granted, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
-        let (Ok(Dialed::Server { granted: found, .. }), _) = dialled(false, &bytes, 100) else {
+        let (Ok((_, found)), _) = dialled(false, &bytes, 100) else {
             panic!("no session of {granted} ms")
         };
         assert_eq!(found.timeout, Duration::from_millis(believed));
@@ -244,9 +245,7 @@ fn a_fraction_of_a_millisecond_shows_no_maximum() {
     let mut wanted = wanted(false);
     wanted.timeout = Duration::from_micros(4_000_500);
     let bytes = [response(4000, SESSION, false), auth_reply(xid::AUTH, 0)].concat();
-    let (Ok(Dialed::Server { granted, .. }), _) = dialled_for(&wanted, &bytes, 100) else {
-        panic!("no session")
-    };
+    let (Ok((_, granted)), _) = dialled_for(&wanted, &bytes, 100) else { panic!("no session") };
     assert_eq!(granted.shown, Duration::ZERO);
 }
 
@@ -306,7 +305,7 @@ fn a_session_goes_on_only_where_a_write_is_confirmed() {
         (&[code::SESSION_MOVED], false),
     ] {
         let (found, _) = dialled(true, &[granted(4000), write(errors)].concat(), 100);
-        assert_eq!(matches!(found, Ok(Dialed::Server { .. })), goes_on, "{errors:?}: {found:?}");
+        assert_eq!(found.is_ok(), goes_on, "{errors:?}: {found:?}");
     }
     // The leader counts with less from then on, whether or not it is the leader still.
     let (tell, told) = bounded(10);
