@@ -200,26 +200,26 @@ impl LinkCore {
     // ----- the connection
 
     /// A connection has been made and serves the session.
-    pub(crate) fn attach(&mut self, granted: Granted, now: Moment) {
+    pub(crate) fn attach(&mut self, mut granted: Granted, now: Moment) {
         self.detach(now);
-        let before = self.granted.take().filter(|before| before.session == granted.session);
-        if before.is_some() && self.ended.is_none() && now >= self.lease.end() {
-            self.run_out(now);
+        let session = granted.session;
+        let before = self.granted.as_ref().filter(|before| before.session == session);
+        if let Some(before) = before {
+            granted = granted.since(before);
+            if self.ended.is_none() && now >= self.lease.end() {
+                self.run_out(now);
+            }
         }
-        let granted = match &before {
-            Some(before) => granted.since(before),
-            None => granted,
-        };
         let terms = granted.terms();
         self.lease.restart(terms, granted.sent, now);
         self.recent.attached(&granted, now);
-        if self.ended.is_none() && now >= self.lease.end() {
-            self.run_out(now);
-        }
         self.heartbeats.restart(terms, granted.sent, now);
         self.round_trip = now.since(granted.sent);
         self.heard = now;
         self.granted = Some(granted);
+        if self.ended.is_none() && now >= self.lease.end() {
+            self.run_out(now);
+        }
         self.attached = true;
         self.has_answered = false;
         self.from_server = Splitter::new(self.max_reply, REPLY_HEADER);

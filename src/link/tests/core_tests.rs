@@ -735,6 +735,22 @@ fn an_ended_session_asks_for_no_server_that_has_seen_as_much() {
     assert_eq!(core.last_zxid(), 0);
 }
 
+/// After a pause of the process, nobody has looked at it before.
+#[test]
+fn a_lease_that_is_over_when_a_server_is_found_is_told_with_its_session_timeout() {
+    let mut cut = attached();
+    cut.detach(seconds(20.));
+    cut.attach(granted(seconds(30.)), seconds(30.));
+    let why = cut.why_lapsed().unwrap();
+    assert!(why.contains("was lost 10.0s ago"), "{why}");
+    assert!(why.ends_with("the session timeout is 12s"), "{why}");
+    let mut opened_slowly = LinkCore::new(MAX_REPLY, Arc::default());
+    opened_slowly.attach(granted(seconds(10.)), seconds(30.));
+    let why = opened_slowly.why_lapsed().unwrap();
+    assert!(why.contains("took 20.0s to open the connection"), "{why}");
+    assert!(why.ends_with("the session timeout is 12s"), "{why}");
+}
+
 #[test]
 fn a_collapse_loses_no_request() {
     let (mut core, now) = (attached(), seconds(10.));
