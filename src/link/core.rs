@@ -1,7 +1,6 @@
 //! The link's protocol without its sockets: bytes and time in, bytes and notices out.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,12 +72,11 @@ enum Recipient {
 }
 
 /// See the module.
+#[derive(Default)]
 pub(crate) struct LinkCore {
     granted: Option<Granted>,
     attached: bool,
     ended: Option<End>,
-    /// Whether no server accepts the credentials.
-    rejected: bool,
     over: bool,
     last_zxid: i64,
     next_xid: i32,
@@ -109,31 +107,11 @@ pub(crate) struct LinkCore {
 impl LinkCore {
     pub(crate) fn new(max_reply: usize, unknown_operations: Arc<UnknownOperations>) -> LinkCore {
         LinkCore {
-            granted: None,
-            attached: false,
-            ended: None,
-            rejected: false,
-            over: false,
-            last_zxid: 0,
             next_xid: 1,
-            lease: Lease::new(),
-            heartbeats: Heartbeats::new(),
-            recent: Recent::default(),
-            lapse: None,
-            round_trip: Duration::ZERO,
-            heard: Moment::ZERO,
             from_server: Splitter::new(max_reply, REPLY_HEADER),
             max_reply,
-            outstanding: VecDeque::new(),
-            has_warned_of_refusal: false,
-            sizes: Sizes::default(),
             unknown_operations,
-            has_answered: false,
-            to_server: Vec::new(),
-            queued: 0,
-            marks: VecDeque::new(),
-            notices: Vec::new(),
-            said: Vec::new(),
+            ..LinkCore::default()
         }
     }
 
@@ -203,12 +181,9 @@ impl LinkCore {
     pub(crate) fn attach(&mut self, mut granted: Granted, now: Moment) {
         self.detach(now);
         let session = granted.session;
-        let before = self.granted.as_ref().filter(|before| before.session == session);
-        if let Some(before) = before {
+        if let Some(before) = self.granted.as_ref().filter(|before| before.session == session) {
             granted = granted.since(before);
-            if self.ended.is_none() && now >= self.lease.end() {
-                self.run_out(now);
-            }
+            self.look_at_the_lease(now);
         }
         let terms = granted.terms();
         self.lease.restart(terms, granted.sent, now);
@@ -217,9 +192,7 @@ impl LinkCore {
         self.round_trip = now.since(granted.sent);
         self.heard = now;
         self.granted = Some(granted);
-        if self.ended.is_none() && now >= self.lease.end() {
-            self.run_out(now);
-        }
+        self.look_at_the_lease(now);
         self.attached = true;
         self.has_answered = false;
         self.from_server = Splitter::new(self.max_reply, REPLY_HEADER);
@@ -258,7 +231,7 @@ impl LinkCore {
         }
         let are_small = self.outstanding.iter().all(|sent| sent.size <= SMALLEST);
         if let Some(oldest) = self.outstanding.front().filter(|_| are_small) {
-            let timeout = self.lease_timeout();
+            let timeout = self.lease.terms().timeout;
             self.unknown_operations.closed(oldest.operation, self.has_answered, timeout, now);
         }
     }
@@ -296,33 +269,9 @@ impl LinkCore {
         self.outstanding.clear();
     }
 
-    /// The server said, in a handshake or a reply, that the session has expired.
-    pub(crate) fn expired(&mut self) {
-        self.end(End::Expired);
-        self.finish();
-    }
-
-    pub(crate) fn auth_failed(&mut self) {
-        self.end(End::AuthFailed);
-        self.finish();
-    }
-
-    /// No server accepts the credentials. A session that already exists must still be closed.
-    pub(crate) fn credentials_rejected(&mut self) {
-        self.rejected = true;
-        self.end(End::AuthFailed);
-        if self.granted.is_none() {
-            self.finish();
-        }
-    }
-
-    pub(crate) fn is_rejected(&self) -> bool {
-        self.rejected
-    }
-
-    /// The client wants the session closed.
-    pub(crate) fn close(&mut self, now: Moment) {
-        self.end(End::Closed);
+    /// Ends the session for the client, and has the server close it, if there is one, even later.
+    pub(crate) fn close(&mut self, why: End, now: Moment) {
+        self.end(why);
         if self.granted.is_none() {
             self.finish();
         } else if self.attached {
@@ -330,15 +279,9 @@ impl LinkCore {
         }
     }
 
-    /// Ends the session without waiting any longer for the server to confirm it.
-    pub(crate) fn give_up(&mut self) {
-        self.end(End::Closed);
-        self.finish();
-    }
-
-    /// Ends the session after a panic: nothing else is certain, and every request must be answered.
-    pub(crate) fn collapse(&mut self) {
-        self.end(End::Lapsed);
+    /// Ends the session without a word of the server, or after its last one.
+    pub(crate) fn end_at_once(&mut self, why: End) {
+        self.end(why);
         self.finish();
     }
 
@@ -448,73 +391,103 @@ impl LinkCore {
 
     /// Bytes from the server. An error means that the connection must be dropped.
     pub(crate) fn heard_server(&mut self, bytes: &[u8], now: Moment) -> Result<(), Broken> {
-        if self.ended.is_none() && now >= self.lease.end() {
-            self.lapse(now);
-        }
+        self.look_at_the_lease(now);
         self.heard = now;
-        let mut splitter = std::mem::replace(&mut self.from_server, Splitter::new(0, 0));
+        let mut splitter = std::mem::take(&mut self.from_server);
         splitter.push(bytes);
-        let result = loop {
-            match splitter.next() {
-                Ok(None) => break Ok(()),
-                Ok(Some(Piece::Whole(frame))) => {
-                    if let Err(broken) = self.reply(frame, None, now) {
-                        break Err(broken);
-                    }
-                }
-                Ok(Some(Piece::Oversized { head, length })) => {
-                    if let Err(broken) = self.reply(head, Some(length), now) {
-                        break Err(broken);
-                    }
-                }
-                Err(malformed) => break Err(malformed.into()),
-            }
-            if self.over {
-                break Ok(());
-            }
-        };
+        let result = self.read_replies(&mut splitter, now);
         self.from_server = splitter;
         result
     }
 
-    fn reply(&mut self, frame: &[u8], oversized: Option<usize>, now: Moment) -> Result<(), Broken> {
-        let mut fields = Fields(frame);
+    fn read_replies(&mut self, splitter: &mut Splitter, now: Moment) -> Result<(), Broken> {
+        while let Some(piece) = splitter.next()? {
+            self.reply(piece, now)?;
+            if self.over {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A reply, or what the server says without a request.
+    fn reply(&mut self, piece: Piece<'_>, now: Moment) -> Result<(), Broken> {
+        let mut fields = Fields(piece.bytes);
         let header = ReplyHeader::read(&mut fields)?;
-        let mut body = fields.0;
-        match header.xid {
+        let body = Piece { bytes: fields.0, ..piece };
+        match (header.xid, header.error) {
             // Servers other than ZooKeeper's end a session by a reply to no request.
-            _ if header.error == code::SESSION_EXPIRED => {
-                self.expired();
-                return Ok(());
-            }
-            xid::WATCH if header.error == code::OK => {
-                self.event(body, oversized)?;
+            (_, code::SESSION_EXPIRED) => self.end_at_once(End::Expired),
+            (xid::WATCH, code::OK) => {
+                self.event(body)?;
                 self.last_zxid = self.last_zxid.max(header.zxid);
-                return Ok(());
             }
-            xid::WATCH => return Err(Broken("the server sent an event with an error".into())),
-            xid::AUTH if header.error == code::AUTH_FAILED => {
-                self.auth_failed();
-                return Ok(());
+            (xid::WATCH, _) => {
+                return Err(Broken("the server sent an event with an error".into()));
             }
-            // Such a server ends the session after this reply.
-            _ if header.error == code::SASL_REQUIRED => {
-                self.auth_failed();
-                return Ok(());
+            // A server that demands SASL ends the session after such a reply.
+            (xid::AUTH, code::AUTH_FAILED) | (_, code::SASL_REQUIRED) => {
+                self.end_at_once(End::AuthFailed);
             }
-            _ => {}
+            _ => self.answered(header, body, now)?,
         }
+        Ok(())
+    }
+
+    /// The server has answered the oldest request, or the first one behind requests that it does not know.
+    fn answered(
+        &mut self,
+        header: ReplyHeader,
+        body: Piece<'_>,
+        now: Moment,
+    ) -> Result<(), Broken> {
         self.pass_over_unknown(header.xid, now);
-        let Some(sent) = self.outstanding.front() else {
-            return Err(Broken(format!("the server replied to no request: xid {}", header.xid)));
-        };
-        if sent.xid != header.xid {
-            return Err(Broken(format!(
-                "the server answered xid {} where {} was due",
-                header.xid, sent.xid
-            )));
+        let (error, body) = self.checked(header, body)?;
+        let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
+        // Only after the checks: no server accepts a session with a zxid made up from garbage.
+        self.last_zxid = self.last_zxid.max(header.zxid);
+        self.sizes.answered(sent.size);
+        self.has_answered = true;
+        if error == code::UNIMPLEMENTED && is_newer(sent.operation) {
+            self.unknown_operations.learn(sent.operation, now);
+        } else {
+            self.unknown_operations.answered(sent.operation, now);
         }
-        let mut error = header.error;
+        self.round_trip = now.since(sent.sent);
+        self.recent.answered(sent.sent, now, self.lease.terms().timeout);
+        if self.ended.is_none() {
+            let by_leader = goes_to_the_leader(sent.operation) && is_from_the_leader(error);
+            let is_heartbeat = matches!(sent.to, Recipient::Heartbeat);
+            self.lease.answered(sent.sent, now, by_leader, is_heartbeat);
+            if is_heartbeat {
+                self.heartbeat_answered(by_leader, error, now);
+            }
+        }
+        match sent.to {
+            Recipient::Outgoing(on_answer) => {
+                let answer = RawReply { zxid: header.zxid, error, body: body.to_vec() };
+                self.said.push(Incoming::Answer(on_answer, answer));
+            }
+            Recipient::Closing => self.finish(),
+            Recipient::Heartbeat | Recipient::Nobody => {}
+        }
+        Ok(())
+    }
+
+    /// The error code and body with which to answer the oldest request, if this reply is one to it.
+    fn checked<'a>(
+        &self,
+        header: ReplyHeader,
+        Piece { bytes: body, oversized }: Piece<'a>,
+    ) -> Result<(i32, &'a [u8]), Broken> {
+        let ReplyHeader { xid, error, .. } = header;
+        let Some(sent) = self.outstanding.front() else {
+            return Err(Broken(format!("the server replied to no request: xid {xid}")));
+        };
+        if sent.xid != xid {
+            let due = sent.xid;
+            return Err(Broken(format!("the server answered xid {xid} where {due} was due")));
+        }
         // Callers retry at once after a lost connection, so they hear of one only if it is lost.
         if matches!(
             error,
@@ -531,39 +504,15 @@ impl LinkCore {
                 "a reply of {length} bytes is over the limit of {}; its request fails",
                 self.max_reply
             );
-            error = code::MARSHALLING;
-            body = &[];
-        } else if error == code::OK {
+            return Ok((code::MARSHALLING, &[]));
+        }
+        if error == code::OK {
             check_reply(sent.operation, body)?;
             if sent.operation == op::MULTI && has_failed_with(code::SESSION_MOVED, body) {
                 return Err(Broken("the session has moved, says a transaction".into()));
             }
         }
-        let Some(sent) = self.outstanding.pop_front() else { return Ok(()) };
-        // Only after the checks: no server accepts a session with a zxid made up from garbage.
-        self.last_zxid = self.last_zxid.max(header.zxid);
-        self.sizes.answered(sent.size);
-        self.note_answer(sent.operation, error, now);
-        self.round_trip = now.since(sent.sent);
-        self.recent.answered(sent.sent, now, self.lease_timeout());
-        if self.ended.is_none() {
-            let by_leader = goes_to_the_leader(sent.operation) && is_from_the_leader(error);
-            let is_heartbeat = matches!(sent.to, Recipient::Heartbeat);
-            self.lease.answered(sent.sent, now, by_leader, is_heartbeat);
-            if is_heartbeat {
-                self.heartbeat_answered(by_leader, error, now);
-            }
-        }
-        match sent.to {
-            Recipient::Outgoing(on_answer) => {
-                let body = body.to_vec();
-                let answer = RawReply { zxid: header.zxid, error, body };
-                self.said.push(Incoming::Answer(on_answer, answer));
-            }
-            Recipient::Closing => self.finish(),
-            Recipient::Heartbeat | Recipient::Nobody => {}
-        }
-        Ok(())
+        Ok((error, body))
     }
 
     fn heartbeat_answered(&mut self, by_leader: bool, error: i32, now: Moment) {
@@ -574,7 +523,11 @@ impl LinkCore {
         }
         self.recent.refused(error, now);
         self.lease.withdraw_pledges();
-        self.heartbeats.refused(&self.lease, now, self.chance());
+        // Differs from client to client, and from request to request.
+        let session = self.granted.as_ref().map_or(0, |granted| granted.session) as u64;
+        let mixed = session ^ u64::from(self.next_xid.unsigned_abs());
+        let chance = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.heartbeats.refused(&self.lease, now, chance as u32);
         if !std::mem::replace(&mut self.has_warned_of_refusal, true) {
             logging::warning!(
                 target: "zklock::link",
@@ -583,14 +536,6 @@ impl LinkCore {
                 code::THROTTLED
             );
         }
-    }
-
-    /// Differs from client to client, and from request to request.
-    fn chance(&self) -> u32 {
-        let session = self.granted.as_ref().map_or(0, |granted| granted.session);
-        let mixed = (session as u64 ^ u64::from(self.next_xid.unsigned_abs()))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 32) as u32
     }
 
     /// Servers answer in order: one that answers a later request has left out those that it does not
@@ -610,39 +555,22 @@ impl LinkCore {
         }
     }
 
-    fn note_answer(&mut self, operation: i32, error: i32, now: Moment) {
-        self.has_answered = true;
-        if error == code::UNIMPLEMENTED && is_newer(operation) {
-            self.unknown_operations.learn(operation, now);
-        } else {
-            self.unknown_operations.answered(operation, now);
-        }
-    }
-
-    fn event(&mut self, body: &[u8], oversized: Option<usize>) -> Result<(), Broken> {
-        if oversized.is_some() {
+    fn event(&mut self, body: Piece<'_>) -> Result<(), Broken> {
+        if body.oversized.is_some() {
             return Err(Broken("the server sent an event over the size limit".into()));
         }
-        let (event, path) = read_event(body)?;
+        let (event, path) = read_event(body.bytes)?;
         self.said.push(Incoming::Event(event, path.to_owned()));
         Ok(())
     }
 
     // ----- time
 
-    fn heartbeat_due(&self) -> Moment {
-        self.heartbeats.due(&self.lease)
-    }
-
-    fn lease_timeout(&self) -> Duration {
-        self.granted.as_ref().map_or(Duration::ZERO, |granted| granted.timeout)
-    }
-
     /// When the oldest unanswered request will have waited too long: after a third of the
     /// session timeout, or sooner if the lease would leave no time to try another server.
     fn silence_limit(&self) -> Option<Moment> {
         let oldest = self.outstanding.front()?.sent;
-        let timeout = self.lease_timeout();
+        let timeout = self.lease.terms().timeout;
         if self.ended.is_some() {
             return Some(oldest.plus(timeout / 3));
         }
@@ -650,72 +578,50 @@ impl LinkCore {
         let since = if self.from_server.in_the_middle() { oldest.max(self.heard) } else { oldest };
         // A server that takes no longer than for its last answer is not silent.
         let hurry = (timeout / 12).max(self.round_trip * 2);
-        let end = self.lease.end().as_nanos();
-        let sixth = Moment::ZERO.plus(timeout / 6).as_nanos();
-        let hasty = Moment::from_nanos(end.saturating_sub(sixth));
+        let hasty = Moment::ZERO.plus(self.lease.end().since(Moment::ZERO.plus(timeout / 6)));
         Some(since.plus(timeout / 3).min(hasty.max(oldest.plus(hurry))))
     }
 
     /// When [`tick`](LinkCore::tick) has something to do.
     pub(crate) fn next_tick(&self) -> Moment {
-        let mut next = Moment::NEVER;
-        if self.over || self.granted.is_none() {
-            return next;
-        }
-        if self.ended.is_none() {
-            next = next.min(self.lease.end());
-            if self.attached {
-                next = next.min(self.heartbeat_due());
-            }
-        }
-        if let Some(limit) = self.silence_limit().filter(|_| self.attached) {
-            next = next.min(limit);
-        }
-        next
+        let lives = self.granted.is_some() && self.ended.is_none();
+        let due = [
+            lives.then(|| self.lease.end()),
+            (lives && self.attached).then(|| self.heartbeats.due(&self.lease)),
+            self.silence_limit(),
+        ];
+        due.into_iter().flatten().min().unwrap_or(Moment::NEVER)
     }
 
     /// Lets time pass. An error means that the connection must be dropped.
     pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
-        if self.over || self.granted.is_none() {
-            return Ok(());
-        }
-        if self.ended.is_none() && now >= self.lease.end() {
-            self.lapse(now);
-        }
-        if !self.attached {
-            return Ok(());
-        }
+        self.look_at_the_lease(now);
         if self.silence_limit().is_some_and(|limit| now >= limit) {
             let waited = self.outstanding.front().map(|sent| now.since(sent.sent));
             return Err(Broken(format!("no answer for {:.1?}", waited.unwrap_or_default())));
         }
-        if self.ended.is_none() && now >= self.heartbeat_due() {
+        let lives = self.attached && self.ended.is_none();
+        if lives && now >= self.heartbeats.due(&self.lease) {
             self.send(op::SYNC, SYNC_ROOT, Recipient::Heartbeat, now);
         }
         Ok(())
     }
 
-    /// The lease has run out.
-    pub(crate) fn lapse(&mut self, now: Moment) {
-        self.run_out(now);
-        if self.attached {
-            self.send_close(now);
-        }
-    }
-
-    /// A caller has found that the lease has run out.
-    pub(crate) fn note_lapse(&mut self, now: Moment) {
-        if self.ended.is_none() && self.granted.is_some() {
+    /// Ends the session for the client if its lease has run out.
+    fn look_at_the_lease(&mut self, now: Moment) {
+        if now >= self.lease.end() {
             self.lapse(now);
         }
     }
 
-    fn run_out(&mut self, now: Moment) {
-        if self.ended.is_none() {
+    /// The lease has run out, as a caller may have found before.
+    pub(crate) fn lapse(&mut self, now: Moment) {
+        if self.granted.is_some() && self.ended.is_none() {
             let unanswered = self.outstanding.front().map(|sent| sent.sent);
-            self.lapse = Some(self.recent.why_lapsed(self.lease_timeout(), unanswered, now));
+            let timeout = self.lease.terms().timeout;
+            self.lapse = Some(self.recent.why_lapsed(timeout, unanswered, now));
+            self.close(End::Lapsed, now);
         }
-        self.end(End::Lapsed);
     }
 }
 
@@ -738,17 +644,6 @@ fn goes_to_the_leader(operation: i32) -> bool {
             | op::MULTI
             | op::CLOSE_SESSION
     )
-}
-
-impl fmt::Debug for LinkCore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LinkCore")
-            .field("attached", &self.attached)
-            .field("ended", &self.ended)
-            .field("over", &self.over)
-            .field("outstanding", &self.outstanding.len())
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ impl From<Malformed> for io::Error {
 
 /// Cuts a byte stream into length-prefixed frames. It never holds more than it was
 /// given, and of a frame beyond its limit only the head.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Splitter {
     buffer: Vec<u8>,
     start: usize,
@@ -36,13 +36,11 @@ pub(crate) struct Splitter {
 
 /// A frame without its length.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Piece<'a> {
-    Whole(&'a [u8]),
-    /// The first bytes of a frame beyond the limit; the rest is thrown away as it comes.
-    Oversized {
-        head: &'a [u8],
-        length: usize,
-    },
+pub(crate) struct Piece<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// The length of a frame beyond the limit. There are only its first bytes; the rest is thrown away as it
+    /// comes.
+    pub(crate) oversized: Option<usize>,
 }
 
 impl Splitter {
@@ -77,21 +75,15 @@ impl Splitter {
         if length < self.head {
             return Err(Malformed("a frame shorter than its header"));
         }
-        if length > self.limit {
-            let Some(head) = rest.get(..self.head) else { return Ok(None) };
-            let present = rest.len().min(length);
-            let head_at = self.start + 4;
-            self.skip = length - present;
-            self.start = head_at + present;
-            let head = head_at..head_at + head.len();
-            return Ok(Some(Piece::Oversized { head: &self.buffer[head], length }));
-        }
-        if rest.len() < length {
+        let oversized = (length > self.limit).then_some(length);
+        let needed = oversized.map_or(length, |_| self.head);
+        if rest.len() < needed {
             return Ok(None);
         }
-        let frame = self.start + 4..self.start + 4 + length;
-        self.start = frame.end;
-        Ok(Some(Piece::Whole(&self.buffer[frame])))
+        let (from, present) = (self.start + 4, rest.len().min(length));
+        self.skip = length - present;
+        self.start = from + present;
+        Ok(Some(Piece { bytes: &self.buffer[from..from + needed], oversized }))
     }
 
     #[cfg(test)]
@@ -390,7 +382,7 @@ mod tests {
 
     fn whole(splitter: &mut Splitter) -> Option<Vec<u8>> {
         match splitter.next() {
-            Ok(Some(Piece::Whole(frame))) => Some(frame.to_vec()),
+            Ok(Some(Piece { bytes, oversized: None })) => Some(bytes.to_vec()),
             Ok(None) => None,
             other => panic!("{other:?}"),
         }
@@ -425,10 +417,7 @@ mod tests {
         let mut splitter = Splitter::new(100, 8);
         splitter.push(&1_000_000i32.to_be_bytes());
         splitter.push(&[7; 12]);
-        assert_eq!(
-            splitter.next(),
-            Ok(Some(Piece::Oversized { head: &[7; 8], length: 1_000_000 }))
-        );
+        assert_eq!(splitter.next(), Ok(Some(Piece { bytes: &[7; 8], oversized: Some(1_000_000) })));
         for _ in 0..999_988 / 1_000 {
             splitter.push(&[0; 1_000]);
         }

@@ -177,7 +177,7 @@ impl Link {
         if self.shared.lease_end.load(Ordering::Acquire) == LAPSED {
             // A caller may have found that out before the link's thread.
             connection.note_pause(Moment::now());
-            connection.core.note_lapse(Moment::now());
+            connection.core.lapse(Moment::now());
         }
         connection.core.why_lapsed().map(str::to_owned)
     }

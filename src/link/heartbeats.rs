@@ -7,7 +7,7 @@ use super::lease::{Lease, Terms};
 use crate::rt::Moment;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Heartbeats {
     /// When the next one is due, in ordinary times.
     next: Moment,
@@ -21,11 +21,6 @@ pub(super) struct Heartbeats {
 }
 
 impl Heartbeats {
-    pub(super) fn new() -> Heartbeats {
-        let [round_trip, interval, to_last] = [Duration::ZERO; 3];
-        Heartbeats { next: Moment::ZERO, again: None, round_trip, interval, to_last }
-    }
-
     /// Begins anew with a connection that was asked for at that time.
     pub(super) fn restart(&mut self, terms: Terms, sent: Moment, now: Moment) {
         self.again = None;

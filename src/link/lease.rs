@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::rt::Moment;
 
 /// What a lease is reckoned with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The session timeout.
     pub(crate) timeout: Duration,
@@ -82,7 +82,7 @@ impl Terms {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Lease {
     terms: Terms,
     end: Moment,
@@ -100,11 +100,6 @@ struct Touch {
 }
 
 impl Lease {
-    pub(crate) fn new() -> Lease {
-        let terms = Terms { timeout: Duration::ZERO, tick: Duration::ZERO };
-        Lease { terms, end: Moment::ZERO, pledged: Moment::ZERO, touches: VecDeque::new() }
-    }
-
     pub(crate) fn end(&self) -> Moment {
         self.end
     }
@@ -204,7 +199,7 @@ mod tests {
     }
 
     fn restarted(sent: u64, now: u64) -> Lease {
-        let mut lease = Lease::new();
+        let mut lease = Lease::default();
         lease.restart(TERMS, at(sent), at(now));
         lease
     }

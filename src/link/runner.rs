@@ -111,7 +111,7 @@ impl Runner {
             if catch_unwind(AssertUnwindSafe(|| self.serve())).is_ok() {
                 return;
             }
-            self.shared.connection.lock().core.collapse();
+            self.shared.connection.lock().core.end_at_once(End::Lapsed);
         }
         self.answer_the_rest();
     }
@@ -173,7 +173,7 @@ impl Runner {
                     target: "zklock::link",
                     "no server closed the session in time, it will expire"
                 );
-                connection.core.give_up();
+                connection.core.end_at_once(End::Closed);
             }
         }
     }
@@ -193,7 +193,7 @@ impl Runner {
             return;
         }
         let wanted = Wanted {
-            access: self.access(connection.core.is_rejected()),
+            access: self.config.access.clone(),
             timeout: self.config.session_timeout,
             tick: self.config.tick,
             session: connection.core.granted().cloned(),
@@ -431,14 +431,6 @@ impl Runner {
         }
     }
 
-    /// What to show to the servers.
-    fn access(&self, is_rejected: bool) -> Access {
-        let Access { tls, sasl, auth } = self.config.access.clone();
-        // Closing a session needs no credentials.
-        let wanted = |auth| if is_rejected { Vec::new() } else { auth };
-        Access { tls, sasl: sasl.filter(|_| !is_rejected), auth: wanted(auth) }
-    }
-
     fn reconnect(&mut self, connection: &mut LockedConnection) {
         if !connection.core.is_attached() || !connection.core.is_idle() {
             return;
@@ -455,7 +447,7 @@ impl Runner {
     fn part(&mut self, connection: &mut LockedConnection, give_up_after: Duration) {
         let now = Moment::now();
         self.give_up_at = self.give_up_at.min(now.plus(give_up_after));
-        connection.core.close(now);
+        connection.core.close(End::Closed, now);
     }
 
     fn found(&mut self, connection: &mut LockedConnection, found: Dialed) {
@@ -506,14 +498,18 @@ impl Runner {
                 // Of what TLS has decrypted in the handshakes, the socket does not tell.
                 self.read_server(connection);
             }
-            Dialed::Expired => connection.core.expired(),
+            Dialed::Expired => connection.core.end_at_once(End::Expired),
             Dialed::AuthFailed(why) => {
                 self.shared.info.lock().trouble = Some(why);
-                // The session must still be closed, but that may need credentials, too.
+                // Closing a session needs no credentials.
+                let Access { sasl, auth, .. } = &mut self.config.access;
+                (*sasl, *auth) = (None, Vec::new());
+                // The session must still be closed, but that may need them, too.
                 let patience =
                     connection.core.granted().map_or(ORPHAN_CLOSE_LIMIT, |granted| granted.timeout);
-                self.give_up_at = self.give_up_at.min(Moment::now().plus(patience));
-                connection.core.credentials_rejected();
+                let now = Moment::now();
+                self.give_up_at = self.give_up_at.min(now.plus(patience));
+                connection.core.close(End::AuthFailed, now);
             }
         }
     }

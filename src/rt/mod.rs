@@ -106,7 +106,7 @@ impl Deadline {
 
 /// A point in time on the lease's clock, in nanoseconds. The clock goes on while the machine
 /// sleeps (`CLOCK_BOOTTIME` on Linux).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
 impl Moment {

@@ -146,13 +146,13 @@ impl Life {
                     self.pass_to(self.core.next_tick().max(now));
                 }
             }
-            Step::Close => self.core.close(now),
-            Step::Expire => self.core.expired(),
-            Step::RefuseAuth => self.core.auth_failed(),
-            Step::GiveUp => self.core.give_up(),
+            Step::Close => self.core.close(End::Closed, now),
+            Step::Expire => self.core.end_at_once(End::Expired),
+            Step::RefuseAuth => self.core.end_at_once(End::AuthFailed),
+            Step::GiveUp => self.core.end_at_once(End::Closed),
             Step::Collapse => {
                 let before = self.core.take_notices();
-                self.core.collapse();
+                self.core.end_at_once(End::Lapsed);
                 let said = |what: &Notice| self.notices.iter().chain(&before).any(|n| n == what);
                 // A collapse repeats these, in case the first report was lost.
                 let again = self.core.take_notices();

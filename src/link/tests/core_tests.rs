@@ -189,9 +189,9 @@ fn the_suspension_is_noticed_before_the_replies_that_it_causes() {
 fn after_the_end_everything_is_answered_with_expired() {
     type MakeEnd = fn(&mut LinkCore);
     let ends: [(MakeEnd, End); 4] = [
-        (|core| core.expired(), End::Expired),
-        (|core| core.auth_failed(), End::AuthFailed),
-        (|core| core.close(seconds(10.)), End::Closed),
+        (|core| core.end_at_once(End::Expired), End::Expired),
+        (|core| core.end_at_once(End::AuthFailed), End::AuthFailed),
+        (|core| core.close(End::Closed, seconds(10.)), End::Closed),
         (|core| core.tick(seconds(22.)).unwrap_or(()), End::Lapsed),
     ];
     for (end, why) in ends {
@@ -203,7 +203,7 @@ fn after_the_end_everything_is_answered_with_expired() {
         assert_eq!(codes(&mut core), [(1, expired), (2, expired)], "{why:?}");
         assert_eq!(core.take_notices()[0], Notice::Ended(why));
         assert_eq!(core.lease_end(), Moment::ZERO);
-        core.expired();
+        core.end_at_once(End::Expired);
         core.detach(seconds(24.));
         let late = core.take_notices();
         assert!(!late.iter().any(|late| matches!(late, Notice::Ended(_))), "again: {late:?}");
@@ -659,15 +659,15 @@ fn a_server_that_reads_nothing_does_not_fill_the_memory() {
 #[test]
 fn closing_waits_for_the_server_s_word() {
     let mut core = attached();
-    core.close(seconds(11.));
-    core.close(seconds(11.));
+    core.close(End::Closed, seconds(11.));
+    core.close(End::Closed, seconds(11.));
     assert_eq!(core.take_notices(), [Notice::Ended(End::Closed)]);
     let [close] = &sent(&mut core)[..] else { panic!("expected one close request") };
     assert_eq!(close.operation, op::CLOSE_SESSION);
     answer(&mut core, close.xid, 5, 0, &[], seconds(11.)).unwrap();
     assert_eq!(core.take_notices(), [Notice::Over]);
     assert_eq!(core.next_tick(), Moment::NEVER);
-    core.give_up();
+    core.end_at_once(End::Closed);
     assert_eq!(core.take_notices(), [], "reported twice");
 }
 
@@ -675,7 +675,7 @@ fn closing_waits_for_the_server_s_word() {
 fn closing_without_a_connection_goes_on_with_the_next_one() {
     let mut core = attached();
     core.detach(seconds(11.));
-    core.close(seconds(11.));
+    core.close(End::Closed, seconds(11.));
     assert_eq!(core.take_notices(), [Notice::Suspended, Notice::Ended(End::Closed)]);
     core.attach(granted(seconds(12.)), seconds(12.));
     let goodbye = sent(&mut core);
@@ -690,16 +690,16 @@ fn closing_without_a_connection_goes_on_with_the_next_one() {
 
 #[test]
 fn closing_ends_also_when_the_server_knows_the_session_no_more_or_nobody_waits() {
-    for end in [LinkCore::expired, LinkCore::give_up] {
+    for why in [End::Expired, End::Closed] {
         let mut core = attached();
         core.detach(seconds(11.));
-        core.close(seconds(11.));
+        core.close(End::Closed, seconds(11.));
         core.take_notices();
-        end(&mut core);
+        core.end_at_once(why);
         assert_eq!(core.take_notices(), [Notice::Over]);
     }
     let mut unborn = LinkCore::new(MAX_REPLY, Arc::default());
-    unborn.close(seconds(1.));
+    unborn.close(End::Closed, seconds(1.));
     assert_eq!(unborn.take_notices(), [Notice::Ended(End::Closed), Notice::Over]);
 }
 
@@ -707,8 +707,7 @@ fn closing_ends_also_when_the_server_knows_the_session_no_more_or_nobody_waits()
 fn a_session_whose_credentials_are_rejected_later_is_still_closed() {
     let mut core = attached();
     core.detach(seconds(11.));
-    core.credentials_rejected();
-    assert!(core.is_rejected());
+    core.close(End::AuthFailed, seconds(11.));
     assert_eq!(core.take_notices(), [Notice::Suspended, Notice::Ended(End::AuthFailed)]);
     core.attach(granted(seconds(12.)), seconds(12.));
     let [close] = &sent(&mut core)[..] else { panic!("expected one close request") };
@@ -717,7 +716,7 @@ fn a_session_whose_credentials_are_rejected_later_is_still_closed() {
     assert_eq!(core.take_notices(), [Notice::Over]);
 
     let mut unborn = LinkCore::new(MAX_REPLY, Arc::default());
-    unborn.credentials_rejected();
+    unborn.close(End::AuthFailed, seconds(11.));
     assert_eq!(unborn.take_notices(), [Notice::Ended(End::AuthFailed), Notice::Over]);
 }
 
@@ -755,7 +754,7 @@ fn a_lease_that_is_over_when_a_server_is_found_is_told_with_its_session_timeout(
 fn a_collapse_loses_no_request() {
     let (mut core, now) = (attached(), seconds(10.));
     ask(&mut core, 1, op::EXISTS, &text("/a"), now);
-    core.collapse();
+    core.end_at_once(End::Lapsed);
     ask(&mut core, 2, op::DELETE, &text("/a"), now);
     let expired = code::SESSION_EXPIRED;
     assert_eq!(codes(&mut core), [(1, expired), (2, expired)]);
@@ -916,8 +915,8 @@ impl Model {
                     self.detach();
                 }
             }
-            Step::Close => self.core.close(now),
-            Step::Expire => self.core.expired(),
+            Step::Close => self.core.close(End::Closed, now),
+            Step::Expire => self.core.end_at_once(End::Expired),
         }
         self.look();
     }

@@ -41,9 +41,9 @@ fn split(stream: &[u8], cuts: &[usize]) -> Vec<Split> {
         loop {
             said.push(match splitter.next() {
                 Ok(None) => break,
-                Ok(Some(Piece::Whole(frame))) => Split::Whole(frame.to_vec()),
-                Ok(Some(Piece::Oversized { head, length })) => {
-                    Split::Oversized(head.to_vec(), length)
+                Ok(Some(Piece { bytes, oversized: None })) => Split::Whole(bytes.to_vec()),
+                Ok(Some(Piece { bytes, oversized: Some(length) })) => {
+                    Split::Oversized(bytes.to_vec(), length)
                 }
                 Err(malformed) => {
                     said.push(Split::Malformed(malformed));

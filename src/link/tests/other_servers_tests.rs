@@ -36,7 +36,7 @@ fn a_reply_of_any_number_that_says_expired_ends_the_session() {
 #[test]
 fn a_connection_that_ends_behind_close_says_that_a_session_is_closed_that_ends_with_it() {
     let mut core = attached_elsewhere();
-    core.close(seconds(11.));
+    core.close(End::Closed, seconds(11.));
     sent(&mut core);
     core.server_has_hung_up(seconds(11.));
     assert_eq!(core.take_notices(), [Notice::Ended(End::Closed), Notice::Over]);
@@ -45,19 +45,19 @@ fn a_connection_that_ends_behind_close_says_that_a_session_is_closed_that_ends_w
 #[test]
 fn any_other_end_of_a_connection_does_not_say_that_the_session_is_closed() {
     let mut at_zookeeper = attached();
-    at_zookeeper.close(seconds(11.));
+    at_zookeeper.close(End::Closed, seconds(11.));
     sent(&mut at_zookeeper);
     at_zookeeper.server_has_hung_up(seconds(11.));
     assert!(!at_zookeeper.is_over());
     let mut unsent = attached_elsewhere();
-    unsent.close(seconds(11.));
+    unsent.close(End::Closed, seconds(11.));
     unsent.server_has_hung_up(seconds(11.));
     assert!(!unsent.is_over(), "the request was never sent");
     let mut live = attached_elsewhere();
     live.server_has_hung_up(seconds(11.));
     assert!(!live.is_over() && live.ended().is_none());
     let mut broken = attached_elsewhere();
-    broken.close(seconds(11.));
+    broken.close(End::Closed, seconds(11.));
     sent(&mut broken);
     broken.server_has_closed(seconds(11.));
     assert!(!broken.is_over(), "not in good order");
