@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use std::{fmt, io};
 
-use parking_lot::Mutex as Lock;
+use parking_lot::{Mutex as Lock, MutexGuard};
 
 use super::core::LinkCore;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, end_of};
 use super::messages::{
-    Command, DeferredRequest, LinkConfig, MOMENT, NAP, OnEvent, OnNotice, Outgoing, Waker,
+    Command, DeferredRequest, LinkConfig, MOMENT, NAP, OnEvent, OnNotice, Outgoing,
 };
 use super::runner::Runner;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::{self, Deadline, Moment, Mutex, Sender, bounded, unbounded};
+use crate::rt::{self, Deadline, Moment, Mutex, bounded, unbounded};
 use crate::session_notice::{End, Info};
 
 /// How long a caller waits for a look at the connection: the link's thread may hold it while it logs, and
@@ -29,8 +29,6 @@ pub(crate) struct Link {
     /// thread held locks or changed channels.
     pub(super) process: u32,
     pub(super) shared: Arc<LinkShared>,
-    pub(super) commands: Sender<Command>,
-    pub(super) waker: Arc<Waker>,
 }
 
 impl Link {
@@ -43,13 +41,15 @@ impl Link {
         let (near, far) = UnixStream::pair().map_err(system)?;
         near.set_nonblocking(true).map_err(system)?;
         far.set_nonblocking(true).map_err(system)?;
-        let waker = Arc::new(Waker { stream: near, pending: AtomicBool::new(false) });
         let (commands, received) = unbounded();
         let shared = Arc::new(LinkShared {
             lease_end: AtomicU64::new(LAPSED),
             info: Mutex::new(Info::default()),
             deferred: Lock::default(),
             stopped: AtomicBool::new(false),
+            commands,
+            waker: near,
+            is_woken: AtomicBool::new(false),
             connection: Lock::new(LockedConnection {
                 core: LinkCore::new(
                     config.max_reply,
@@ -60,10 +60,9 @@ impl Link {
                 asleep_until: Moment::ZERO,
             }),
         });
-        let on = (on_notice, on_event);
-        let runner = Runner::new(config, &shared, on, (&commands, received), (&waker, far));
+        let runner = Runner::new(config, &shared, (on_notice, on_event), received, far);
         rt::spawn("zklock-link", move || runner.run())?;
-        Ok(Link { process: std::process::id(), shared, commands, waker })
+        Ok(Link { process: std::process::id(), shared })
     }
 
     fn is_elsewhere(&self) -> bool {
@@ -71,9 +70,14 @@ impl Link {
     }
 
     fn tell(&self, command: Command) {
-        if !self.is_elsewhere() && self.commands.send(command).is_ok() {
-            self.waker.wake();
+        if !self.is_elsewhere() {
+            self.shared.tell(command);
         }
+    }
+
+    /// The connection, unless another thread has it locked for long.
+    fn look(&self) -> Option<MutexGuard<'_, LockedConnection>> {
+        if self.is_elsewhere() { None } else { self.shared.connection.try_lock_for(PATIENCE) }
     }
 
     /// Sends requests back to back, and says whether all bytes are written.
@@ -84,8 +88,9 @@ impl Link {
         if self.is_elsewhere() {
             return true;
         }
-        let is_free = || self.commands.is_empty() && !self.shared.stopped.load(Ordering::SeqCst);
-        let Some(mut connection) = self.shared.connection.try_lock().filter(|_| is_free()) else {
+        let shared = &self.shared;
+        let is_free = || shared.commands.is_empty() && !shared.stopped.load(Ordering::SeqCst);
+        let Some(mut connection) = shared.connection.try_lock().filter(|_| is_free()) else {
             self.tell(Command::Verbs(verbs));
             return false;
         };
@@ -94,7 +99,7 @@ impl Link {
         let needs_the_thread = connection.needs_the_thread();
         drop(connection);
         if needs_the_thread {
-            self.waker.wake();
+            self.shared.wake();
         }
         written
     }
@@ -113,7 +118,7 @@ impl Link {
         let is_asleep = Moment::from_nanos(deferred.asleep_until) > now.plus(NAP);
         drop(deferred);
         if is_asleep {
-            self.waker.wake();
+            self.shared.wake();
         }
     }
 
@@ -138,7 +143,7 @@ impl Link {
     /// Starts to close the session; the link gives up if no server confirms it within
     /// `give_up_after`.
     pub(crate) fn close(&self, give_up_after: Duration) {
-        self.tell(Command::Close { give_up_after });
+        self.tell(Command::Close(give_up_after));
     }
 
     /// For how long the lease still runs; otherwise how the session has ended. After an error there are
@@ -160,7 +165,7 @@ impl Link {
             }
             match lease_end.compare_exchange(end, LAPSED, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    self.waker.wake();
+                    self.shared.wake();
                     return Err(End::Lapsed);
                 }
                 Err(renewed) => end = renewed,
@@ -170,10 +175,7 @@ impl Link {
 
     /// Why the lease has run out, if it has, and if that can be found out at once.
     pub(crate) fn why_lapsed(&self) -> Option<String> {
-        if self.is_elsewhere() {
-            return None;
-        }
-        let mut connection = self.shared.connection.try_lock_for(PATIENCE)?;
+        let mut connection = self.look()?;
         if self.shared.lease_end.load(Ordering::Acquire) == LAPSED {
             // A caller may have found that out before the link's thread.
             connection.note_pause(Moment::now());
@@ -185,20 +187,11 @@ impl Link {
     /// The greatest zxid that a reply of the session's servers has told; zero if it has ended, or if that
     /// cannot be found out at once.
     pub(crate) fn seen_zxid(&self) -> i64 {
-        if self.is_elsewhere() {
-            return 0;
-        }
-        self.shared
-            .connection
-            .try_lock_for(PATIENCE)
-            .map_or(0, |connection| connection.core.last_zxid())
+        self.look().map_or(0, |connection| connection.core.last_zxid())
     }
 
     pub(crate) fn info(&self) -> Info {
-        if self.is_elsewhere() {
-            return Info::default();
-        }
-        self.shared.info.lock().clone()
+        if self.is_elsewhere() { Info::default() } else { self.shared.info.lock().clone() }
     }
 }
 

@@ -1,15 +1,17 @@
 //! The connection that callers share with the link's thread: a thread that has locked it may send.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex as Lock;
 
 use super::core::LinkCore;
-use super::messages::{DeferredRequest, Outgoing};
+use super::messages::{Command, DeferredRequest, Outgoing};
 use super::server_stream::ServerStream;
-use crate::rt::{Moment, Mutex};
+use crate::rt::{Moment, Mutex, Sender};
 use crate::session_notice::{End, Info};
 
 /// A thread that wakes up so much too late was paused.
@@ -40,8 +42,29 @@ pub(super) struct LinkShared {
     pub(super) info: Mutex<Info>,
     pub(super) connection: Lock<LockedConnection>,
     pub(super) deferred: Lock<Deferred>,
-    /// The link's thread no longer uses `line`, and only answers commands.
+    /// The link's thread no longer uses `connection`, and only answers commands.
     pub(super) stopped: AtomicBool,
+    pub(super) commands: Sender<Command>,
+    /// What the link's thread waits for, besides the server.
+    pub(super) waker: UnixStream,
+    /// Whether it has been woken, and has not looked yet.
+    pub(super) is_woken: AtomicBool,
+}
+
+impl LinkShared {
+    /// Has the link's thread do something, unless it has ended.
+    pub(super) fn tell(&self, command: Command) {
+        if self.commands.send(command).is_ok() {
+            self.wake();
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
+            // A full pipe wakes as well as one more byte would.
+            let _ = (&self.waker).write(&[1]);
+        }
+    }
 }
 
 /// What callers share with the link's thread. Any thread that has locked it may send; only the
@@ -56,7 +79,7 @@ pub(super) struct LockedConnection {
 }
 
 /// Deferred requests. They have a lock of their own: callers defer a request just after the link's
-/// thread has told them something, and that thread then has `line` locked.
+/// thread has told them something, and that thread then has `connection` locked.
 #[derive(Default)]
 pub(super) struct Deferred {
     /// Each with the time when it is due.

@@ -1,9 +1,6 @@
 //! What callers and the link's thread tell each other: requests, commands, and the settings of a link.
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::access::Access;
@@ -64,26 +61,9 @@ pub(super) enum Command {
     News(News),
     /// Make the connection anew, if nothing waits for an answer.
     Reconnect,
-    Dialed {
-        dial: u64,
-        found: Dialed,
-    },
-    Close {
-        give_up_after: Duration,
-    },
+    /// What the search of this number has found.
+    Dialed(u64, Dialed),
+    /// Close the session, and give up after that time.
+    Close(Duration),
     Dropped,
-}
-
-pub(super) struct Waker {
-    pub(super) stream: UnixStream,
-    pub(super) pending: AtomicBool,
-}
-
-impl Waker {
-    pub(super) fn wake(&self) {
-        if !self.pending.swap(true, Ordering::AcqRel) {
-            // A full pipe wakes as well as one more byte would.
-            let _ = (&self.stream).write(&[1]);
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! The link's thread: finds a server, reads what comes in, and keeps the lease.
 
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::core::Incoming;
 use super::granted;
 use super::handshake::Wanted;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
-use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing, Waker};
+use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing};
 use super::rounds::Search;
 use super::search::{Dial, Dialed};
 use crate::logging;
-use crate::rt::{Moment, Receiver, Sender};
+use crate::rt::{Moment, Receiver};
 use crate::session_notice::{End, Info, Notice};
 use crate::wire_values::RawReply;
 use crate::wire_values::code::SESSION_EXPIRED;
@@ -35,10 +35,7 @@ pub(super) struct Runner {
     on_notice: OnNotice,
     on_event: OnEvent,
     commands: Receiver<Command>,
-    to_self: (Sender<Command>, Arc<Waker>),
-    waker: Arc<Waker>,
     woken: UnixStream,
-    server: Option<(Arc<TcpStream>, SocketAddr)>,
     dial: Option<Dial>,
     dials: u64,
     /// The zxid that the servers being dialled must have seen.
@@ -66,25 +63,18 @@ impl Runner {
         config: LinkConfig,
         shared: &Arc<LinkShared>,
         (on_notice, on_event): (OnNotice, OnEvent),
-        (to_self, commands): (&Sender<Command>, Receiver<Command>),
-        (waker, woken): (&Arc<Waker>, UnixStream),
+        commands: Receiver<Command>,
+        woken: UnixStream,
     ) -> Runner {
-        let (commands_to, thread) = (to_self.clone(), Arc::clone(waker));
-        let attempts = Attempts::new(move |news| {
-            if commands_to.send(Command::News(news)).is_ok() {
-                thread.wake();
-            }
-        });
+        let to_self = Arc::clone(shared);
+        let attempts = Attempts::new(move |news| to_self.tell(Command::News(news)));
         Runner {
             config,
             shared: Arc::clone(shared),
             on_notice,
             on_event,
             commands,
-            to_self: (to_self.clone(), Arc::clone(waker)),
-            waker: Arc::clone(waker),
             woken,
-            server: None,
             dial: None,
             dials: 0,
             dialled_zxid: 0,
@@ -123,7 +113,7 @@ impl Runner {
         shared.lease_end.store(LAPSED, Ordering::Release);
         shared.stopped.store(true, Ordering::SeqCst);
         let mut connection = shared.connection.lock();
-        (connection.server, self.server, self.dial) = (None, None, None);
+        (connection.server, self.dial) = (None, None);
         let (notices, all_said) = (connection.core.take_notices(), connection.core.take_said());
         connection.core.pass_marks();
         drop(connection);
@@ -151,7 +141,8 @@ impl Runner {
             self.publish(&mut connection);
             self.remind(&mut connection);
             self.catch_up(&mut connection);
-            self.write(&mut connection);
+            connection.write();
+            self.check_writes(&mut connection);
             self.publish(&mut connection);
             if self.dropped && connection.core.is_over() {
                 return;
@@ -180,8 +171,7 @@ impl Runner {
 
     fn keep_connected(&mut self, connection: &mut LockedConnection) {
         if connection.core.is_over() {
-            self.dial = None;
-            (self.server, connection.server) = (None, None);
+            (self.dial, connection.server) = (None, None);
             return;
         }
         let (now, last_zxid) = (Moment::now(), connection.core.last_zxid());
@@ -210,15 +200,11 @@ impl Runner {
         };
         self.dials += 1;
         self.dialled_zxid = last_zxid;
-        let (id, (commands, waker)) = (self.dials, self.to_self.clone());
-        let shared = Arc::clone(&self.shared);
+        let (id, shared) = (self.dials, Arc::clone(&self.shared));
+        let to_self = Arc::clone(&shared);
         let started = Dial::start(
             search,
-            move |found| {
-                if commands.send(Command::Dialed { dial: id, found }).is_ok() {
-                    waker.wake();
-                }
-            },
+            move |found| to_self.tell(Command::Dialed(id, found)),
             move |why| shared.info.lock().trouble = Some(why.to_owned()),
         );
         match started {
@@ -240,18 +226,18 @@ impl Runner {
         self.nap_until = Moment::now().plus(NAP);
         let (notices, all_said) = (connection.core.take_notices(), connection.core.take_said());
         if notices.iter().any(|notice| matches!(notice, Notice::Ended(_))) {
-            self.limit_farewell(connection);
+            // By then, the server has ended the session itself.
+            if let Some(granted) = connection.core.granted() {
+                self.give_up_after(granted.timeout * 2);
+            }
         }
         let session = self.session(connection);
         // Unlocked, as callers that are told may send at once.
         MutexGuard::unlocked(connection, || self.pass_on(notices, all_said, session));
     }
 
-    /// By then, the server has ended the session itself.
-    fn limit_farewell(&mut self, connection: &LockedConnection) {
-        if let Some(granted) = connection.core.granted() {
-            self.give_up_at = self.give_up_at.min(Moment::now().plus(granted.timeout * 2));
-        }
+    fn give_up_after(&mut self, time: Duration) {
+        self.give_up_at = self.give_up_at.min(Moment::now().plus(time));
     }
 
     fn pass_on(&mut self, notices: Vec<Notice>, all_said: Vec<Incoming>, session: i64) {
@@ -374,9 +360,10 @@ impl Runner {
             false => PollFlags::IN,
             true => PollFlags::IN | PollFlags::OUT,
         };
+        let server = connection.server.as_ref().map(|server| Arc::clone(server.tcp()));
         let mut sockets = Vec::with_capacity(2);
         sockets.push(PollFd::new(&self.woken, PollFlags::IN));
-        sockets.extend(self.server.iter().map(|(server, _)| PollFd::new(server, interest)));
+        sockets.extend(server.iter().map(|server| PollFd::new(server, interest)));
         connection.asleep_until = next;
         let polled = MutexGuard::unlocked(connection, || poll(&mut sockets, limit));
         connection.note_pause(Moment::now());
@@ -396,7 +383,7 @@ impl Runner {
     fn obey(&mut self, connection: &mut LockedConnection) {
         let mut sink = [0; 64];
         while matches!((&self.woken).read(&mut sink), Ok(64)) {}
-        self.waker.pending.swap(false, Ordering::AcqRel);
+        self.shared.is_woken.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Verbs(verbs) => connection.ask(verbs),
@@ -413,7 +400,7 @@ impl Runner {
                         connection.core.attempted(sent, least);
                     }
                 }
-                Command::Dialed { dial, found } => {
+                Command::Dialed(dial, found) => {
                     let is_awaited = dial == self.dials && self.dial.take().is_some();
                     if is_awaited && !connection.core.is_over() {
                         self.found(connection, found);
@@ -422,7 +409,7 @@ impl Runner {
                     }
                 }
                 Command::Reconnect => self.reconnect(connection),
-                Command::Close { give_up_after } => self.part(connection, give_up_after),
+                Command::Close(give_up_after) => self.part(connection, give_up_after),
                 Command::Dropped => {
                     self.dropped = true;
                     self.part(connection, ORPHAN_CLOSE_LIMIT);
@@ -440,14 +427,13 @@ impl Runner {
             "session 0x{:x} gets another connection, which has no unused watches",
             self.session(connection)
         );
-        (connection.server, connection.broken, self.server) = (None, None, None);
+        (connection.server, connection.broken) = (None, None);
         connection.core.detach(Moment::now());
     }
 
     fn part(&mut self, connection: &mut LockedConnection, give_up_after: Duration) {
-        let now = Moment::now();
-        self.give_up_at = self.give_up_at.min(now.plus(give_up_after));
-        connection.core.close(End::Closed, now);
+        self.give_up_after(give_up_after);
+        connection.core.close(End::Closed, Moment::now());
     }
 
     fn found(&mut self, connection: &mut LockedConnection, found: Dialed) {
@@ -463,7 +449,6 @@ impl Runner {
                 }
                 let now = Moment::now();
                 let before = connection.core.granted().map(|before| before.by_server);
-                self.server = Some((Arc::clone(stream.tcp()), address));
                 (connection.server, connection.broken) = (Some(stream), None);
                 self.attached_at = now;
                 self.config.resolver.outage.over(now);
@@ -507,17 +492,17 @@ impl Runner {
                 // The session must still be closed, but that may need them, too.
                 let patience =
                     connection.core.granted().map_or(ORPHAN_CLOSE_LIMIT, |granted| granted.timeout);
-                let now = Moment::now();
-                self.give_up_at = self.give_up_at.min(now.plus(patience));
-                connection.core.close(End::AuthFailed, now);
+                self.give_up_after(patience);
+                connection.core.close(End::AuthFailed, Moment::now());
             }
         }
     }
 
     fn lose_server(&mut self, connection: &mut LockedConnection, why: &str) {
-        (connection.server, connection.broken) = (None, None);
-        let Some((_, address)) = self.server.take() else { return };
-        let now = Moment::now();
+        let server = connection.server.take();
+        connection.broken = None;
+        let (Some(_), Some(granted)) = (server, connection.core.granted()) else { return };
+        let (now, address) = (Moment::now(), granted.server);
         let lived = now.since(self.attached_at);
         self.futile =
             if lived < Duration::from_secs(1) { self.futile.saturating_add(1) } else { 0 };
@@ -525,8 +510,7 @@ impl Runner {
         if self.futile == 0 || self.futile.is_power_of_two() {
             logging::warning!(
                 target: "zklock::link",
-                "session 0x{:x} lost its connection to {address}: {why}",
-                self.session(connection)
+                "session 0x{:x} lost its connection to {address}: {why}", granted.session
             );
         }
         connection.core.detach(now);
@@ -535,10 +519,13 @@ impl Runner {
     /// Reads once, and says whether there may be more to read.
     fn read_server(&mut self, connection: &mut LockedConnection) -> bool {
         let Some(server) = &mut connection.server else { return false };
-        let broken = match server.receive(&mut self.buffer) {
+        let why = match server.receive(&mut self.buffer) {
             Ok(0) => {
                 connection.core.server_has_hung_up(Moment::now());
-                (!connection.core.is_over()).then(|| ("the server closed it".to_owned(), false))
+                if connection.core.is_over() {
+                    return false;
+                }
+                "the server closed it".to_owned()
             }
             Ok(read) => {
                 let result = connection.core.heard_server(&self.buffer[..read], Moment::now());
@@ -549,23 +536,24 @@ impl Runner {
                 }
                 match result {
                     Ok(()) => return true,
-                    Err(broken) => Some((broken.0, false)),
+                    Err(broken) => broken.0,
                 }
             }
-            Err(error) => (!is_passing(&error)).then(|| (error.to_string(), true)),
-        };
-        if let Some((why, closed)) = broken {
-            if closed {
-                connection.core.server_has_closed(Moment::now());
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                return false;
             }
-            self.lose_server(connection, &why);
-        }
+            Err(error) => {
+                connection.core.server_has_closed(Moment::now());
+                error.to_string()
+            }
+        };
+        self.lose_server(connection, &why);
         false
-    }
-
-    fn write(&mut self, connection: &mut LockedConnection) {
-        connection.write();
-        self.check_writes(connection);
     }
 
     /// Gives up the connection if a write has failed. What the server said before it closed the
@@ -574,7 +562,7 @@ impl Runner {
         let Some(why) = connection.broken.take() else { return };
         // Bounded, as nothing else is done meanwhile.
         let _ = (0..16).all(|_| self.read_server(connection));
-        if self.server.is_some() {
+        if connection.server.is_some() {
             connection.core.server_has_closed(Moment::now());
             self.lose_server(connection, &why);
         }
@@ -584,10 +572,6 @@ impl Runner {
 /// Runs what may panic; the panic itself is reported by the process's panic hook.
 fn survive(call: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(call));
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Waits until one of the sockets is ready or the time is over.

@@ -98,7 +98,7 @@ fn in_a_forked_process_nothing_is_sent_and_nobody_waits() {
     assert_eq!(link.lease(), Err(End::Closed));
     assert_eq!(link.info().session, 0);
     link.close(Duration::ZERO);
-    assert!(link.commands.is_empty());
+    assert!(link.shared.commands.is_empty());
     drop(left);
     link.process -= 1;
     drop(link);

@@ -159,7 +159,7 @@ fn deferred_requests_are_sent_in_their_order_but_for_those_that_nobody_wants() {
     };
     link.later(DeferredRequest { verb: first, is_wanted: Box::new(after_the_others) });
     // So that it looks before the request is due.
-    link.waker.wake();
+    link.shared.wake();
     link.later(DeferredRequest { verb: unwanted, is_wanted: Box::new(|| false) });
     link.later(DeferredRequest { verb: second, is_wanted: Box::new(|| true) });
     drop(open);
@@ -262,7 +262,7 @@ fn a_new_session_that_comes_after_the_end_is_closed() {
     let connection = link.shared.connection.lock();
     link.close(LONG);
     grant(&stream).unwrap();
-    while link.commands.len() < 2 {
+    while link.shared.commands.len() < 2 {
         thread::yield_now();
     }
     drop(connection);
