@@ -53,10 +53,7 @@ pub(super) fn try_address(
     let tcp = TcpStream::connect_timeout(&address, limit)?;
     tcp.set_nodelay(true)?;
     tcp.set_write_timeout(Some(limit))?;
-    let stream = match encryption {
-        None => ServerStream::plain(tcp),
-        Some(encryption) => ServerStream::encrypted(tcp, encryption),
-    };
+    let stream = ServerStream::new(tcp, encryption);
     let mut greeting = Greeting { wanted, stream, deadline, stopped };
     match (greeting.greet(address), tls) {
         (Ok(granted), _) => Ok((greeting.stream, granted)),

@@ -1,27 +1,38 @@
 //! The bytes to and from a server, in plain text or by TLS.
 
+use std::fmt::Debug;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use super::tls::Encryption;
+/// What encrypts the bytes on a socket.
+pub(crate) trait Encryption: Debug + Send {
+    /// Takes one step of the handshake, and says whether it is complete.
+    fn shake_hands(&mut self, tcp: &TcpStream) -> io::Result<bool>;
+
+    /// Encrypts and writes; returns how many of the bytes are written.
+    fn send(&mut self, tcp: &TcpStream, bytes: &[u8]) -> (usize, io::Result<()>);
+
+    /// Whether it has something to send of its own.
+    fn wants_to_send(&self) -> bool;
+
+    /// Reads and decrypts; [`Interrupted`](io::ErrorKind::Interrupted) if what has come is less than can be
+    /// decrypted. A buffer of 64 KiB has room for all that one call can decrypt: less than two records.
+    fn read(&mut self, tcp: &TcpStream, buffer: &mut [u8]) -> io::Result<usize>;
+}
 
 /// A connection to a server.
 #[derive(Debug)]
 pub(crate) struct ServerStream {
     tcp: Arc<TcpStream>,
-    encryption: Option<Box<Encryption>>,
+    encryption: Option<Box<dyn Encryption>>,
 }
 
 impl ServerStream {
-    pub(crate) fn plain(tcp: TcpStream) -> ServerStream {
-        ServerStream { tcp: Arc::new(tcp), encryption: None }
-    }
-
-    /// Before anything else is sent or received, [`shake_hands`](Self::shake_hands) has to say that it is
-    /// done.
-    pub(super) fn encrypted(tcp: TcpStream, encryption: Encryption) -> ServerStream {
-        ServerStream { tcp: Arc::new(tcp), encryption: Some(Box::new(encryption)) }
+    /// With encryption, before anything else is sent or received, [`shake_hands`](Self::shake_hands) has to
+    /// say that it is done.
+    pub(crate) fn new(tcp: TcpStream, encryption: Option<Box<dyn Encryption>>) -> ServerStream {
+        ServerStream { tcp: Arc::new(tcp), encryption }
     }
 
     /// The socket, to wait for it and to set its options.
@@ -40,7 +51,14 @@ impl ServerStream {
         let mut tcp = &*self.tcp;
         let (sent, result) = match &mut self.encryption {
             Some(encryption) => encryption.send(tcp, bytes),
-            None => write_out(bytes.len(), |from| tcp.write(&bytes[from..])),
+            None => {
+                let mut sent = 0;
+                let result = write_out(|| {
+                    let rest = bytes.get(sent..).filter(|rest| !rest.is_empty())?;
+                    Some(tcp.write(rest).inspect(|count| sent += count))
+                });
+                (sent, result.map(drop))
+            }
         };
         bytes.drain(..sent.min(bytes.len()));
         if bytes.is_empty() && bytes.capacity() > 256 * 1024 {
@@ -64,10 +82,14 @@ impl ServerStream {
     /// Reads what has come, into a buffer of at least 64 KiB, without waiting on a socket that does not
     /// block. Nothing stays behind of which the socket would not tell.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.encryption {
-            Some(encryption) => encryption.receive(&self.tcp, buffer),
-            None => (&*self.tcp).read(buffer),
+        // Bounded, as callers wait meanwhile; records may be empty.
+        for _ in 0..32 {
+            match self.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
         }
+        Err(io::ErrorKind::Interrupted.into())
     }
 }
 
@@ -82,21 +104,16 @@ impl Read for ServerStream {
     }
 }
 
-/// Writes until all of `length` bytes are written or the operating system takes no more; returns how
-/// many it took.
-fn write_out(
-    length: usize,
-    mut write: impl FnMut(usize) -> io::Result<usize>,
-) -> (usize, io::Result<()>) {
-    let mut written = 0;
-    while written < length {
-        match write(written) {
-            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
-            Ok(count) => written += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            Err(error) => return (written, Err(error)),
+/// Repeats a write, which says how many bytes were taken, until there is nothing to write, which is true, or
+/// the operating system takes no more.
+pub(super) fn write_out(mut write: impl FnMut() -> Option<io::Result<usize>>) -> io::Result<bool> {
+    while let Some(taken) = write() {
+        match taken {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            Ok(_) | Err(_) => {}
         }
     }
-    (written, Ok(()))
+    Ok(true)
 }

@@ -15,6 +15,7 @@ use rustls::{
 };
 
 use super::failure::Failure;
+use super::server_stream::{Encryption, write_out};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 
@@ -107,13 +108,13 @@ impl Tls {
     }
 
     /// The start of a connection to `host`; otherwise why there is none.
-    pub(super) fn encrypt(&self, host: &str) -> Result<Encryption, String> {
+    pub(super) fn encrypt(&self, host: &str) -> Result<Box<dyn Encryption>, String> {
         let name = certified(host)?;
         let mut connection =
             ClientConnection::new(self.config()?, name).map_err(|error| error.to_string())?;
         // What may be queued is limited elsewhere.
         connection.set_buffer_limit(None);
-        Ok(Encryption { connection, encrypted: 0 })
+        Ok(Box::new(Encrypted { connection, encrypted: 0 }))
     }
 
     fn config(&self) -> Result<Arc<ClientConfig>, String> {
@@ -260,15 +261,15 @@ fn is_about_certificates(alert: AlertDescription) -> bool {
 
 /// The state of TLS on a connection.
 #[derive(Debug)]
-pub(super) struct Encryption {
+struct Encrypted {
     connection: ClientConnection,
     /// How many bytes, of those to be sent, are encrypted, but not all written.
     encrypted: usize,
 }
 
-impl Encryption {
-    pub(super) fn shake_hands(&mut self, mut tcp: &TcpStream) -> io::Result<bool> {
-        self.flush(tcp).1?;
+impl Encryption for Encrypted {
+    fn shake_hands(&mut self, mut tcp: &TcpStream) -> io::Result<bool> {
+        self.flush(tcp)?;
         if !self.connection.is_handshaking() {
             return Ok(!self.connection.wants_write());
         }
@@ -282,16 +283,15 @@ impl Encryption {
         Ok(false)
     }
 
-    /// Encrypts and writes; returns how many of the bytes are written.
-    pub(super) fn send(&mut self, tcp: &TcpStream, bytes: &[u8]) -> (usize, io::Result<()>) {
+    fn send(&mut self, tcp: &TcpStream, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut sent = 0;
         loop {
-            let (is_flushed, result) = self.flush(tcp);
-            if is_flushed {
-                sent += std::mem::take(&mut self.encrypted);
+            match self.flush(tcp) {
+                Ok(true) => sent += std::mem::take(&mut self.encrypted),
+                stuck => return (sent, stuck.map(drop)),
             }
-            if !is_flushed || result.is_err() || sent >= bytes.len() {
-                return (sent, result);
+            if sent >= bytes.len() {
+                return (sent, Ok(()));
             }
             let end = bytes.len().min(sent + 64 * 1024);
             match self.connection.writer().write(&bytes[sent..end]) {
@@ -302,38 +302,11 @@ impl Encryption {
         }
     }
 
-    /// Writes what is encrypted, and says whether that is all written.
-    fn flush(&mut self, mut tcp: &TcpStream) -> (bool, io::Result<()>) {
-        while self.connection.wants_write() {
-            match self.connection.write_tls(&mut tcp) {
-                Ok(0) => return (false, Err(io::ErrorKind::WriteZero.into())),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (false, Ok(())),
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    return (false, Err(error));
-                }
-                Ok(_) | Err(_) => {}
-            }
-        }
-        (true, Ok(()))
-    }
-
-    pub(super) fn wants_to_send(&self) -> bool {
+    fn wants_to_send(&self) -> bool {
         self.connection.wants_write()
     }
 
-    /// `buffer` has room for all that one call of `read_tls` can complete: less than two records.
-    pub(super) fn receive(&mut self, tcp: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-        // Bounded, as callers wait meanwhile; records may be empty.
-        for _ in 0..32 {
-            match self.read(tcp, buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
-            }
-        }
-        Err(io::ErrorKind::Interrupted.into())
-    }
-
-    pub(super) fn read(&mut self, mut tcp: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, mut tcp: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
         match self.connection.reader().read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => return result,
@@ -346,6 +319,14 @@ impl Encryption {
             }
             result => result,
         }
+    }
+}
+
+impl Encrypted {
+    /// Writes what is encrypted, and says whether that is all written.
+    fn flush(&mut self, mut tcp: &TcpStream) -> io::Result<bool> {
+        let tls = &mut self.connection;
+        write_out(|| tls.wants_write().then(|| tls.write_tls(&mut tcp)))
     }
 
     fn decrypt(&mut self, tcp: &TcpStream) -> io::Result<()> {

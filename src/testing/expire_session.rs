@@ -76,7 +76,7 @@ fn attempt(hosts: &str, session: i64, end: Instant, was_asked: &mut bool) -> io:
     stream.write_all(&request)?;
     *was_asked = true;
 
-    let mut stream = ServerStream::plain(stream);
+    let mut stream = ServerStream::new(stream, None);
     // Nothing but the end of the time stops the reading.
     let (_stop, never_stopped) = bounded(1);
     let mut receive = || read_frame(&mut stream, end, &never_stopped);
