@@ -7,7 +7,6 @@
 //!   not heard of yet.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::granted::Granted;
@@ -26,21 +25,15 @@ pub(crate) enum News {
 
 /// The attempts of one session, at any address.
 pub(crate) struct Attempts {
-    /// When each was sent that was given up, and when that was.
+    /// When each was sent that was given up, and when that was. The last one is never forgotten.
     given_up: Mutex<VecDeque<(Moment, Moment)>>,
-    /// Whether there ever was one.
-    is_in_doubt: AtomicBool,
     on_news: Box<dyn Fn(News) + Send + Sync>,
 }
 
 impl Attempts {
     /// Has a function called with the news.
     pub(super) fn new(on_news: impl Fn(News) + Send + Sync + 'static) -> Attempts {
-        Attempts {
-            given_up: Mutex::default(),
-            is_in_doubt: AtomicBool::new(false),
-            on_news: Box::new(on_news),
-        }
+        Attempts { given_up: Mutex::default(), on_news: Box::new(on_news) }
     }
 
     pub(super) fn tell(&self, news: News) {
@@ -49,7 +42,6 @@ impl Attempts {
 
     /// Notes an attempt that is given up now. Those that were given up more than `kept` ago no longer count.
     pub(super) fn note(&self, sent: Moment, now: Moment, kept: Duration) {
-        self.is_in_doubt.store(true, Ordering::Release);
         let mut all = self.given_up.lock();
         while all.front().is_some_and(|(_, given_up)| given_up.plus(kept) < now) {
             all.pop_front();
@@ -60,7 +52,7 @@ impl Attempts {
     /// Whether the leader may hear of an attempt that was given up, even much later: its server may have
     /// been frozen.
     pub(super) fn are_in_doubt(&self) -> bool {
-        self.is_in_doubt.load(Ordering::Acquire)
+        !self.given_up.lock().is_empty()
     }
 
     /// When the request was sent at the earliest that is answered by the answer to an attempt sent at
@@ -69,12 +61,6 @@ impl Attempts {
         let all = self.given_up.lock();
         let may_be_answered = |(_, given_up): &&(Moment, Moment)| given_up.plus(settle_time) > sent;
         all.iter().filter(may_be_answered).map(|(earlier, _)| *earlier).fold(sent, Moment::min)
-    }
-}
-
-impl std::fmt::Debug for Attempts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attempts").field("given_up", &self.given_up).finish_non_exhaustive()
     }
 }
 

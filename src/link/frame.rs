@@ -127,10 +127,8 @@ impl<'a> Fields<'a> {
             return Ok(&[]);
         }
         let length = usize::try_from(length).map_err(|_| Malformed("a negative length"))?;
-        if length > self.0.len() {
-            return Err(Malformed("a length beyond the frame's end"));
-        }
-        let (head, rest) = self.0.split_at(length);
+        let parts = self.0.split_at_checked(length);
+        let (head, rest) = parts.ok_or(Malformed("a length beyond the frame's end"))?;
         self.0 = rest;
         Ok(head)
     }
@@ -149,25 +147,17 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn stat(&mut self) -> Result<Stat, Malformed> {
-        let czxid = self.long()?;
-        let mzxid = self.long()?;
-        let ctime = self.long()?;
-        let mtime = self.long()?;
-        let [version, child_changes, _aversion] = [self.int()?, self.int()?, self.int()?];
-        let ephemeral_owner = self.long()?;
-        let [data_length, children] = [self.int()?, self.int()?];
-        let children_zxid = self.long()?;
         Ok(Stat {
-            czxid,
-            mzxid,
-            ctime,
-            mtime,
-            version,
-            child_changes,
-            data_length,
-            children,
-            children_zxid,
-            ephemeral_owner,
+            czxid: self.long()?,
+            mzxid: self.long()?,
+            ctime: self.long()?,
+            mtime: self.long()?,
+            version: self.int()?,
+            child_changes: self.int()?,
+            ephemeral_owner: self.int().and_then(|_acl_version| self.long())?,
+            data_length: self.int()?,
+            children: self.int()?,
+            children_zxid: self.long()?,
         })
     }
 }
@@ -315,33 +305,29 @@ pub(crate) fn check_reply(operation: i32, body: &[u8]) -> Result<(), Malformed> 
             let path = fields.string()?;
             // Bytes that follow a truncated reply must not be taken for the rest of it.
             let is_whole = fields.0.is_empty() || operation == op::CREATE_CONTAINER;
-            if path.starts_with('/') && is_whole {
-                Ok(())
-            } else {
-                Err(Malformed("a reply that is not a path"))
-            }
+            let is_path = path.starts_with('/') && is_whole;
+            return is_path.then_some(()).ok_or(Malformed("a reply that is not a path"));
         }
-        op::EXISTS | op::SET_DATA | op::SET_ACL => fields.stat().map(drop),
-        op::GET_DATA => {
-            fields.buffer()?;
-            fields.stat().map(drop)
-        }
+        op::EXISTS | op::SET_DATA | op::SET_ACL => {}
+        op::GET_DATA => drop(fields.buffer()?),
         op::GET_ACL => {
             for _ in 0..fields.count()? {
                 fields.int()?;
                 fields.string()?;
                 fields.string()?;
             }
-            fields.stat().map(drop)
         }
         op::GET_CHILDREN | op::GET_CHILDREN_AND_STAT => {
             for _ in 0..fields.count()? {
                 fields.string()?;
             }
-            if operation == op::GET_CHILDREN { Ok(()) } else { fields.stat().map(drop) }
+            if operation == op::GET_CHILDREN {
+                return Ok(());
+            }
         }
-        _ => Ok(()),
+        _ => return Ok(()),
     }
+    fields.stat().map(drop)
 }
 
 /// Whether a transaction has failed with this code, by the body of its reply.

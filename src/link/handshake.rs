@@ -17,7 +17,7 @@ use crate::rt::{self, Moment, Receiver, RecvTimeoutError};
 use crate::wire_values::{code, op, xid};
 
 /// What to ask a server for.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Wanted {
     pub(crate) access: Access,
     /// The session timeout of a new session. An open one keeps its own, which every server can grant

@@ -20,19 +20,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The value of `lease_end` when the lease has run out or has not begun.
 pub(super) const LAPSED: u64 = 0;
 
-/// The value of `lease_end` once the session has ended in this way: no clock shows so early a time.
+/// How a session has ended, by the value that `lease_end` has then: no clock shows so early a time.
+const ENDS: [End; 4] = [End::Lapsed, End::Expired, End::AuthFailed, End::Closed];
+
 pub(super) fn code_of(end: End) -> u64 {
-    match end {
-        End::Lapsed => LAPSED,
-        End::Expired => 1,
-        End::AuthFailed => 2,
-        End::Closed => 3,
-    }
+    ENDS.iter().position(|one| *one == end).map_or(LAPSED, |code| code as u64)
 }
 
 pub(super) fn end_of(code: u64) -> Option<End> {
-    let all = [End::Lapsed, End::Expired, End::AuthFailed, End::Closed];
-    all.into_iter().find(|end| code_of(*end) == code)
+    ENDS.get(usize::try_from(code).ok()?).copied()
 }
 
 pub(super) struct LinkShared {

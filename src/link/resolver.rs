@@ -15,7 +15,7 @@ use crate::logging;
 use crate::rt::{self, Deadline, Mutex, Sender, bounded};
 
 /// Resolves host names anew each time, and uses the last known addresses as long as that fails.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Resolver {
     hosts: Mutex<Vec<Host>>,
     known: Mutex<HashMap<Host, Known>>,
@@ -38,15 +38,7 @@ struct Known {
 
 impl Resolver {
     pub(crate) fn new(hosts: Vec<Host>) -> Arc<Resolver> {
-        Arc::new(Resolver {
-            hosts: Mutex::new(hosts),
-            known: Mutex::default(),
-            outage: OutageLog::default(),
-            reattachments: Reattachments::default(),
-            unknown_operations: Arc::default(),
-            last_zxid: AtomicI64::new(0),
-            grants: Mutex::default(),
-        })
+        Arc::new(Resolver { hosts: Mutex::new(hosts), ..Resolver::default() })
     }
 
     /// Notes the zxid that a session has seen, its `first` one or a later one, and warns if an earlier session

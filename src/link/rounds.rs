@@ -14,7 +14,6 @@ use super::resolver::Resolver;
 use crate::rt::Moment;
 
 /// What to ask the servers for, and how to search for one that gives it.
-#[derive(Clone, Debug)]
 pub(crate) struct Search {
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) wanted: Wanted,
@@ -63,7 +62,6 @@ pub(super) enum Order {
 }
 
 /// See the module.
-#[derive(Debug)]
 pub(super) struct Rounds<'a> {
     what: &'a Search,
     pause: Duration,

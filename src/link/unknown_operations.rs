@@ -34,15 +34,11 @@ pub(crate) struct UnknownOperations {
     verdicts: Mutex<BTreeMap<i32, Verdict>>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Verdict {
-    Suspected(Suspicion),
-    Unknown { since: Moment },
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Suspicion {
-    /// When a connection was closed on the operation for the first time.
+/// Of an operation that the servers do not know, or may not know.
+#[derive(Clone, Copy, Debug, Default)]
+struct Verdict {
+    is_unknown: bool,
+    /// Since when it is unknown, or when a connection was closed on it for the first time.
     since: Moment,
     /// How many connections were closed on it that had answered another request before.
     closings: u32,
@@ -55,33 +51,30 @@ struct Suspicion {
 impl UnknownOperations {
     /// Whether the servers do not know the operation.
     pub(crate) fn is_unknown(&self, operation: i32, now: Moment) -> bool {
-        matches!(self.verdict(operation, now), Some(Verdict::Unknown { .. }))
+        self.verdict(operation, now).is_some_and(|it| it.is_unknown)
     }
 
     /// How long to wait before the operation is tried again, if it is suspected. Another request must
     /// be answered on the same connection before.
     pub(crate) fn suspected(&self, operation: i32, now: Moment) -> Option<Duration> {
-        match self.verdict(operation, now)? {
-            Verdict::Suspected(it) if it.is_closed_again || it.closings < TRIES => {
-                Some(Duration::ZERO)
-            }
-            Verdict::Suspected(it) => Some(it.counts_from.since(now)),
-            Verdict::Unknown { .. } => None,
-        }
+        let it = self.verdict(operation, now).filter(|it| !it.is_unknown)?;
+        let is_tried_at_once = it.is_closed_again || it.closings < TRIES;
+        Some(if is_tried_at_once { Duration::ZERO } else { it.counts_from.since(now) })
     }
 
     fn verdict(&self, operation: i32, now: Moment) -> Option<Verdict> {
         let verdict = *self.verdicts.lock().get(&operation)?;
-        (now.since(verdict.since()) < REMEMBERED).then_some(verdict)
+        (now.since(verdict.since) < REMEMBERED).then_some(verdict)
     }
 
     /// A server has said that it does not know the operation, or has answered a later request.
     pub(crate) fn learn(&self, operation: i32, now: Moment) {
         let mut verdicts = self.verdicts.lock();
-        let before = verdicts.insert(operation, Verdict::Unknown { since: now });
+        let unknown = Verdict { is_unknown: true, since: now, ..Verdict::default() };
+        let before = verdicts.insert(operation, unknown);
         self.note_suspicions(&verdicts);
         drop(verdicts);
-        if !matches!(before, Some(Verdict::Unknown { .. })) {
+        if before.is_none_or(|it| !it.is_unknown) {
             announce(operation);
         }
     }
@@ -92,15 +85,9 @@ impl UnknownOperations {
             return;
         }
         let mut verdicts = self.verdicts.lock();
-        let is_guilty = |verdict: &Verdict| match verdict {
-            Verdict::Suspected(it) => it.is_closed_again && !is_newer(operation),
-            Verdict::Unknown { .. } => false,
-        };
-        let guilty = verdicts.iter().filter(|(_, verdict)| is_guilty(verdict));
+        let guilty = verdicts.iter().filter(|(_, it)| it.is_closed_again && !is_newer(operation));
         let guilty: Vec<i32> = guilty.map(|(operation, _)| *operation).collect();
-        if let Some(Verdict::Suspected(_)) = verdicts.get(&operation) {
-            verdicts.remove(&operation);
-        }
+        verdicts.retain(|suspect, it| *suspect != operation || it.is_unknown);
         self.note_suspicions(&verdicts);
         drop(verdicts);
         guilty.into_iter().for_each(|operation| self.learn(operation, now));
@@ -120,20 +107,18 @@ impl UnknownOperations {
         }
         let mut verdicts = self.verdicts.lock();
         let before = verdicts.get(&operation).copied();
-        let before = before.filter(|before| now.since(before.since()) < REMEMBERED);
+        let before = before.filter(|before| now.since(before.since) < REMEMBERED);
         let counts_from = now.plus(timeout / 3);
         let verdict = match before {
-            Some(unknown @ Verdict::Unknown { .. }) => unknown,
-            Some(Verdict::Suspected(it)) if !has_answered => Verdict::Suspected(it),
-            Some(Verdict::Suspected(it)) if it.closings > 0 => Verdict::Suspected(Suspicion {
+            Some(it) if it.is_unknown || !has_answered => it,
+            Some(it) if it.closings > 0 => Verdict {
                 closings: it.closings.saturating_add(1),
                 is_closed_again: it.is_closed_again || now >= it.counts_from,
                 ..it
-            }),
+            },
             _ => {
                 let closings = u32::from(has_answered);
-                let (since, is_closed_again) = (now, false);
-                Verdict::Suspected(Suspicion { since, closings, counts_from, is_closed_again })
+                Verdict { since: now, closings, counts_from, ..Verdict::default() }
             }
         };
         verdicts.insert(operation, verdict);
@@ -147,9 +132,7 @@ impl UnknownOperations {
             return;
         }
         for verdict in self.verdicts.lock().values_mut() {
-            if let Verdict::Suspected(it) = verdict {
-                it.is_closed_again = false;
-            }
+            verdict.is_closed_again = false;
         }
     }
 
@@ -160,16 +143,7 @@ impl UnknownOperations {
     }
 
     fn note_suspicions(&self, verdicts: &BTreeMap<i32, Verdict>) {
-        let is_suspicion = |verdict: &Verdict| matches!(verdict, Verdict::Suspected(_));
-        self.suspicious.store(verdicts.values().any(is_suspicion), Ordering::Release);
-    }
-}
-
-impl Verdict {
-    fn since(&self) -> Moment {
-        match self {
-            Verdict::Suspected(Suspicion { since, .. }) | Verdict::Unknown { since } => *since,
-        }
+        self.suspicious.store(verdicts.values().any(|it| !it.is_unknown), Ordering::Release);
     }
 }
 
