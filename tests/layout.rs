@@ -234,11 +234,21 @@ fn what_blocks_and_what_tells_the_time_comes_from_rt() {
         let named = mentioned(text)
             .into_iter()
             .filter(|path| NAMES.iter().any(|name| path.starts_with(name)));
-        let called = CALLS.iter().filter(|call| text.contains(**call)).map(|call| (*call).to_owned());
+        let called =
+            CALLS.iter().filter(|call| text.contains(**call)).map(|call| (*call).to_owned());
         named.chain(called).collect::<Vec<_>>()
     };
+    // The lock of the socket, which the link's thread gives up while it waits for the socket; and its pause
+    // after a wait that failed. No model and no simulation has a socket.
+    let is_of_the_socket = |module: &str, path: &str| {
+        module.starts_with("link::")
+            && (path.starts_with("parking_lot::") || path == "thread::sleep(")
+    };
     for (module, text) in modules().iter().filter(|(module, _)| module[0] != "rt") {
-        assert_eq!(found(text), Vec::<String>::new(), "{}", module.join("::"));
+        let mut found = found(text);
+        let module = module.join("::");
+        found.retain(|path| !is_of_the_socket(&module, path));
+        assert_eq!(found, Vec::<String>::new(), "{module}");
     }
     for text in [
         "use std::sync::atomic::{AtomicBool, Ordering};",

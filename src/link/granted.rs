@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::lease::Terms;
 use crate::logging;
-use crate::rt::Moment;
+use crate::rt::{AtomicBool, Moment};
 
 /// The `tickTime` that is reckoned with if none is stated: ZooKeeper's own default.
 pub(crate) const USUAL_TICK: Duration = Duration::from_secs(3);

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -15,7 +15,7 @@ use super::messages::{
 };
 use super::runner::Runner;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rt::{self, Deadline, Moment, Mutex, bounded, unbounded};
+use crate::rt::{self, AtomicBool, AtomicU64, Deadline, Moment, Mutex, bounded, unbounded};
 use crate::session_notice::{End, Info};
 
 /// How long a caller waits for a look at the connection: the link's thread may hold it while it logs, and

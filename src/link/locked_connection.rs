@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex as Lock;
@@ -11,7 +11,7 @@ use parking_lot::Mutex as Lock;
 use super::core::LinkCore;
 use super::messages::{Command, DeferredRequest, Outgoing};
 use super::server_stream::ServerStream;
-use crate::rt::{Moment, Mutex, Sender};
+use crate::rt::{AtomicBool, AtomicU64, Moment, Mutex, Sender};
 use crate::session_notice::{End, Info};
 
 /// A thread that wakes up so much too late was paused.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::outage_log::OutageLog;
@@ -12,7 +12,7 @@ use super::reattachment::Reattachments;
 use super::unknown_operations::UnknownOperations;
 use crate::connect_string::Host;
 use crate::logging;
-use crate::rt::{self, Deadline, Mutex, Sender, bounded};
+use crate::rt::{self, AtomicI64, Deadline, Mutex, Sender, bounded};
 
 /// Resolves host names anew each time, and uses the last known addresses as long as that fails.
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
-//! Threads, channels, locks and time: the rest of the library takes them only from here, so that a
-//! simulation can replace them.
+//! Threads, channels, locks, atomics and time: the rest of the library takes them only from here, so that
+//! a simulation can replace them. Except for the lock of the link's socket, which no simulation has.
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering};
 use std::time::{Duration, Instant};
@@ -35,8 +35,8 @@ pub(crate) mod shuttled;
 use shuttled as ground;
 
 pub(crate) use ground::{
-    AtomicBool, AtomicU64, AtomicUsize, Bell, Condvar, Mutex, MutexGuard, Rung, ThreadId, bell,
-    now, random, thread_id,
+    AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Bell, Condvar, Mutex, MutexGuard, Rung,
+    ThreadId, bell, now, random, thread_id,
 };
 
 static LIVE: Count = Count::new(0);

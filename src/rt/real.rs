@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{Deadline, Receiver, Sender, TryRecvError, bounded};
 
 #[cfg_attr(test, expect(unused_imports, reason = "tests name them elsewhere"))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 
 #[cfg_attr(test, expect(unused_imports, reason = "tests have a condvar of their own"))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use shuttle::future::batch_semaphore::{BatchSemaphore, Fairness};
 use shuttle::rand::{Rng, thread_rng};
-pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 use shuttle::thread;
 
 use super::Deadline;

@@ -8,7 +8,7 @@ use super::Deadline;
 use super::real;
 use super::schedule::{self, Sleeper};
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 
