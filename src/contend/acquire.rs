@@ -161,6 +161,7 @@ pub(crate) fn pursue(
     pass: impl FnOnce(Box<PausedAcquisition>) -> Option<Box<PausedAcquisition>>,
 ) -> Result<Option<Hold>> {
     let (core, late) = (contention.client.core(), call.limit().late());
+    call.allow_grace();
     others.found_by(call.bell());
     let mut attempt = Attempt {
         contention,

@@ -168,10 +168,11 @@ impl Sharer {
         client.core().report(|| Event::Waiting { lock, ahead: 0, holder: None });
         Ok(match self.wait(&queued, client, call, contention)? {
             // It was lost while it was handed over.
-            Some(hold) if !hold.is_held() && !call.until().has_passed() => {
-                ControlFlow::Continue(())
-            }
-            waited => ControlFlow::Break(waited.filter(Hold::is_held)),
+            Some(hold) if !hold.is_held() => match call.until().has_passed() {
+                true => ControlFlow::Break(None),
+                false => ControlFlow::Continue(()),
+            },
+            waited => ControlFlow::Break(waited),
         })
     }
 

@@ -254,7 +254,14 @@ impl Hold {
         let mut call = self.call(&wait.into());
         loop {
             let confirm = |session: &Session| session.confirm(&held_node.watchdog.node);
-            match call.ask(confirm) {
+            let confirmed = match call.session() {
+                Ok(session) => {
+                    self.check()?;
+                    call.ask_in(&session, confirm)
+                }
+                Err(stop) => Err(stop),
+            };
+            match confirmed {
                 Ok(Ok(Some(stat))) if held_node.is_own(&stat) => return self.check(),
                 Ok(Ok(_)) => {
                     held_node.watchdog.lose(LossReason::NodeDeleted);
@@ -262,7 +269,6 @@ impl Hold {
                 }
                 // The node is there, and no other client makes one of this name.
                 Ok(Err(Fault::NoAuth)) if self.has_guid() => return self.check(),
-                // The lease may have run out meanwhile.
                 Ok(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => self.check()?,
                 Ok(Err(fault)) => return Err(CONFIRM.refused(&fault, self.path())),
                 Err(Stop::SessionEnded(end)) => {
@@ -380,7 +386,10 @@ impl Hold {
             Ok(Err(Fault::NoNode)) if call.has_lost_answers() => Ok(true),
             Ok(Err(Fault::NoNode)) => Err(self.lost_error(LossReason::NodeDeleted)),
             Ok(Err(fault)) => {
-                held_node.insist();
+                match fault {
+                    Fault::System(_) => held_node.delete_later(),
+                    _ => held_node.insist(),
+                }
                 Err(DELETE.refused(&fault, self.path()))
             }
             Err(Stop::SessionEnded(end)) => Err(ended(end).on(self.path())),
@@ -437,6 +446,7 @@ impl Hold {
         self.held_node.core.check_process()?;
         let Some((baton, left)) = self.part() else { return Ok(None) };
         let Some(why) = left.lost else { return Ok(Some((baton, left))) };
+        drop(baton);
         left.settle(until);
         Err(self.lost_error(why))
     }

@@ -118,6 +118,21 @@ impl Call {
         }
     }
 
+    /// Another call with the same limits.
+    pub(crate) fn again(&self) -> Call {
+        Call { ask_wait: self.ask_wait.clone(), ..Call::strict(&self.core, &self.wait) }
+    }
+
+    /// The same, but it waits no longer than this.
+    pub(crate) fn earlier(self, until: Deadline) -> Call {
+        Call { wait: self.wait.earlier(until), ask_wait: self.ask_wait.clone(), ..self }
+    }
+
+    /// Requests may take 50 ms from now, even if the time is over before.
+    pub(crate) fn allow_grace(&mut self) {
+        self.ask_wait = self.wait.worth_asking();
+    }
+
     /// Begins anew, with another limit.
     pub(crate) fn renew(&mut self, wait: &Wait) {
         self._cancel = wait.cancel().map(|cancel| cancel.subscribe(self.bell()));

@@ -134,6 +134,10 @@ pub(crate) enum Fault {
     /// Anything else the server said.
     Refused(String),
     /// Says what this machine could not do.
+    #[cfg_attr(
+        not(feature = "zookeeper"),
+        expect(dead_code, reason = "of connections other than the link")
+    )]
     System(String),
     /// The server was too busy and has not carried out the request: repeat it in a moment.
     Busy,
@@ -299,6 +303,10 @@ pub(crate) enum Waits {
     /// The calling thread, however long it takes.
     Here,
     /// The calling thread, as long as it wants the answers.
+    #[cfg_attr(
+        not(feature = "zookeeper"),
+        expect(dead_code, reason = "for connections other than the link")
+    )]
     Within(IsWanted),
     /// No thread.
     NotAtAll,

@@ -65,7 +65,7 @@ fn callers(panics: bool) -> impl FnOnce() {
         let pending = PendingReply::new(1, Some(&limit));
         let asked = Submission { request: Request::Sync, on_reply: pending.on_reply(0) };
         let (requests, is_wanted) = ([asked].into(), pending.is_wanted());
-        Calls { requests, is_wanted, answer }.make_on(&workers);
+        Calls { requests, is_wanted, answer, no_thread: Arc::default() }.make_on(&workers);
         let [answer] = pending.wait(&mut Some(late));
         let outcome = match answer {
             Ok(Reply::Data(data, _)) => {

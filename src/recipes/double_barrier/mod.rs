@@ -182,14 +182,16 @@ impl DoubleBarrier {
 
     fn enter_by(&self, wait: &Wait) -> Result<Option<Entered>> {
         let (contention, begun) = (self.contention()?, rt::now());
+        // By its end all requests must be answered, however many there are.
+        let call = self.target.call(wait);
         loop {
-            let Some(hold) = self.take_place(&contention, wait)? else { return Ok(None) };
-            match self.await_round(&hold, &contention.data, wait) {
+            let Some(hold) = self.take_place(&contention, &call)? else { return Ok(None) };
+            match self.await_round(&hold, &contention.data, call.again()) {
                 Ok(Some(WaitOutcome::Entered(round))) => {
                     return Ok(Some(self.entered(hold, round)));
                 }
                 // Others may still count its node, until the ensemble knows of the loss.
-                Ok(Some(WaitOutcome::Lost)) => match self.withdraw(hold, self.target.call(wait))? {
+                Ok(Some(WaitOutcome::Lost)) => match self.withdraw(hold, call.again())? {
                     Withdrawn::Entered(entered) => return Ok(Some(entered)),
                     Withdrawn::Gone => {}
                     Withdrawn::Unknown => return self.unknown(wait),
@@ -252,7 +254,8 @@ impl DoubleBarrier {
     }
 
     /// Takes a place, as soon as one is free.
-    fn take_place(&self, contention: &Contention, wait: &Wait) -> Result<Option<Hold>> {
+    fn take_place(&self, contention: &Contention, call: &Call) -> Result<Option<Hold>> {
+        let wait = call.limit();
         let count = self.count();
         loop {
             let limits = Limits::impatient(wait);
@@ -268,8 +271,8 @@ impl DoubleBarrier {
                 seen = crowd(view, whole, count)?;
                 Ok((seen == Capacity::Room).then_some(()))
             };
-            let call = self.target.call(&wait.earlier(patience));
-            if self.target.find_or_none(ENTER, call, look)?.is_some() {
+            let limited = call.again().earlier(patience);
+            if self.target.find_or_none(ENTER, limited, look)?.is_some() {
                 continue;
             }
             let error = match seen {
@@ -289,9 +292,8 @@ impl DoubleBarrier {
         }
     }
 
-    fn await_round(&self, hold: &Hold, data: &[u8], wait: &Wait) -> Result<Option<WaitOutcome>> {
+    fn await_round(&self, hold: &Hold, data: &[u8], call: Call) -> Result<Option<WaitOutcome>> {
         let mut waiting = Waiting::new(hold, data, self.count());
-        let call = self.target.call(wait);
         self.target.find(ENTER, call, |view, whole| waiting.look(view, whole))
     }
 

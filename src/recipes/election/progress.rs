@@ -1,4 +1,4 @@
-//! How the candidates of the lead loop are doing, and how long they pause after errors.
+//! How the candidates of the lead loop are doing.
 
 use std::error::Error as StdError;
 use std::sync::Arc;

@@ -11,6 +11,7 @@ use crate::session::call::{Call, Stop};
 use crate::session::client_core::ClaimedName;
 use crate::session::connection::{Answer, Created, Fault, NodeKind, OnAnswer};
 use crate::session::create_parents::make_parents;
+use crate::session::reaper::Reaper;
 use crate::session::session::{Session, ended};
 use crate::session::wait::Wait;
 use crate::session::watch_loop::WatchLoop;
@@ -52,7 +53,7 @@ impl MemberNode {
     /// the time was over. `unsure` is a session in which it may have been created, without an answer
     /// that says so.
     pub(super) fn join(
-        self: &Arc<Self>,
+        &self,
         watch_loop: &mut WatchLoop,
         unsure: &mut Option<Arc<Session>>,
     ) -> Result<Option<Hold>, Stop> {
@@ -84,7 +85,7 @@ impl MemberNode {
     /// nor for another connection. It waits for the answer to a creation, even if the call is
     /// cancelled: to leave, it must be known whether there is a node.
     pub(super) fn rejoin(
-        self: &Arc<Self>,
+        &self,
         watch_loop: &mut WatchLoop,
         unsure: &mut Option<Arc<Session>>,
     ) -> Result<Rejoined, Stop> {
@@ -131,12 +132,16 @@ impl MemberNode {
         })
     }
 
-    fn withdraw_late(self: &Arc<Self>, session: &Arc<Session>) -> OnAnswer<Created> {
-        let (node, of_session) = (Arc::clone(self), Arc::downgrade(session));
+    /// Has the node deleted that is created too late. Holds the claim until then, but no client: the
+    /// last one would be closed on the thread that brings the answer.
+    fn withdraw_late(&self, session: &Arc<Session>) -> OnAnswer<Created> {
+        let (reaper, of_session) =
+            (self.target.client.core().reaper().clone(), Arc::downgrade(session));
+        let (whole, claim) = (self.whole.clone(), Arc::clone(&self.claim));
         Box::new(move |made| {
             let may_exist = matches!(made, Ok(_) | Err(Fault::ConnectionLoss));
             if let Some(session) = of_session.upgrade().filter(|_| may_exist) {
-                node.withdraw(&session);
+                withdraw(&reaper, &session, whole, claim);
             }
         })
     }
@@ -163,12 +168,8 @@ impl MemberNode {
 
     /// Deletes in the background the node that a request without an answer may have created.
     pub(super) fn withdraw(&self, session: &Arc<Session>) {
-        let (reaper, claim) = (self.target.client.core().reaper(), Arc::clone(&self.claim));
-        reaper.disown(session, self.whole.clone(), move |session, _, stat| {
-            // Holds the claim until then, so that no other call of this client creates the node.
-            let _ = &claim;
-            stat.ephemeral_owner == session.id()
-        });
+        let reaper = self.target.client.core().reaper();
+        withdraw(reaper, session, self.whole.clone(), Arc::clone(&self.claim));
     }
 
     /// Deletes the same node and waits for that. If the session ends, the node ends with it, but perhaps
@@ -188,6 +189,14 @@ impl MemberNode {
             Err(stop) => Err(JOIN.stopped(stop, &call, &self.path)),
         }
     }
+}
+
+fn withdraw(reaper: &Reaper, session: &Arc<Session>, whole: String, claim: Arc<ClaimedName>) {
+    reaper.disown(session, whole, move |session, _, stat| {
+        // Holds the claim until then, so that no other call of this client creates the node.
+        let _ = &claim;
+        stat.ephemeral_owner == session.id()
+    });
 }
 
 /// Releases the hold. If its node or its session has ended at the server already, there is nothing to

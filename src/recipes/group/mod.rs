@@ -130,6 +130,7 @@ impl Group {
         let Some(claim) = claim(&whole, &watch_loop.call) else {
             return if wait.is_cancelled() { Err(cancelled(&path)) } else { refuse(&path) };
         };
+        watch_loop.call.allow_grace();
         let (target, claim) = (self.target.clone(), Arc::new(claim));
         let node = Arc::new(MemberNode { target, path, whole, data: data.into(), claim });
         let mut unsure = None;

@@ -541,6 +541,7 @@ impl Items {
         found: ReadItem,
     ) -> Attempted<Vec<u8>> {
         call.check()?;
+        call.allow_grace();
         let item = self.item_node(claim)?;
         let path = path::join(&self.target.whole()?, claim.item().name());
         let refused = |fault: &Fault| Stop::Failed(self.target.refused(fault, TAKE).on(&item));
@@ -624,10 +625,7 @@ impl Items {
         let mut lease = Call::new(call.core(), call.limit()).with_retry();
         match pursue(&contention, &mut lease, false, &OthersAhead::default(), None, Some)? {
             Some(hold) => Ok(Ok(LeasedItem::new(hold, Arc::clone(claim), node, found.data))),
-            None => {
-                call.check()?;
-                Ok(Err(Missed::Beaten))
-            }
+            None => Ok(Err(Missed::Beaten)),
         }
     }
 

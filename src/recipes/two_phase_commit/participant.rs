@@ -256,7 +256,6 @@ impl Participant {
     }
 }
 
-/// Makes the participant's node, or finds the one that an earlier attempt has made.
 /// A participant's place in the round, for one that joins.
 struct Place<'a> {
     target: &'a NodeConfig,
@@ -309,6 +308,7 @@ impl Place<'_> {
     /// Waits until the name may be free. The server deletes the node of an earlier process at the end
     /// of its session.
     fn until_free(&self, watch_loop: &mut WatchLoop, session: &Arc<Session>) -> Result<(), Stop> {
+        watch_loop.call.allow_grace();
         let is_taken = watch_loop.look(session, |view| {
             let names = view.watch_names(&self.whole)?;
             Ok(names.is_some_and(|names| names.contains(&here(self.name))))
@@ -332,6 +332,7 @@ impl Place<'_> {
     }
 }
 
+/// Makes the participant's node, or finds the one that an earlier attempt has made.
 fn join(
     session: &Session,
     whole: &str,

@@ -1,7 +1,9 @@
 //! Makes the calls of requests that were submitted together.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 
+use crate::error::Error;
 use crate::session::connection::{Answer, Answered, Fault, IsWanted, Reply, Request, Submission};
 use crate::session::workers::Workers;
 
@@ -12,6 +14,8 @@ pub(crate) struct Calls<F: Fn(&Request) -> Answer<Reply>> {
     pub(crate) is_wanted: IsWanted,
     /// Makes the call, however long it takes.
     pub(crate) answer: F,
+    /// Why no thread could be started for them.
+    pub(crate) no_thread: Arc<OnceLock<Error>>,
 }
 
 impl<F: Fn(&Request) -> Answer<Reply>> Calls<F> {
@@ -32,9 +36,12 @@ impl<F: Fn(&Request) -> Answer<Reply>> Calls<F> {
     where
         F: Send + 'static,
     {
+        let no_thread = Arc::clone(&self.no_thread);
         // What is given back is dropped. This may not be among that: a thread that has ended since may
         // have run it.
-        let _ = workers.submit(Box::new(move || self.make()));
+        if let Err((error, _stranded)) = workers.submit(Box::new(move || self.make())) {
+            let _ = no_thread.set(error);
+        }
     }
 
     fn reply(&mut self, answer: Answer<Reply>) {
@@ -47,8 +54,9 @@ impl<F: Fn(&Request) -> Answer<Reply>> Calls<F> {
 impl<F: Fn(&Request) -> Answer<Reply>> Drop for Calls<F> {
     fn drop(&mut self) {
         while !self.requests.is_empty() && (self.is_wanted)() {
-            let why = "no thread could be started for the call, or the call panicked";
-            self.reply(Err(Fault::System(why.to_owned())));
+            let unknown = "no thread could be started for the call, or the call panicked";
+            let why = self.no_thread.get().map_or(unknown.to_owned(), Error::to_string);
+            self.reply(Err(Fault::System(why)));
         }
     }
 }
@@ -83,7 +91,7 @@ mod tests {
         let asked =
             |number| Submission { request: Request::Sync, on_reply: pending.on_reply(number) };
         let (requests, is_wanted) = ((0..N).map(asked).collect(), pending.is_wanted());
-        Calls { requests, is_wanted, answer }.make_on(workers);
+        Calls { requests, is_wanted, answer, no_thread: Arc::default() }.make_on(workers);
         pending.wait(&mut None)
     }
 

@@ -53,6 +53,7 @@ impl Connection for HandleConnection {
             requests: requests.into(),
             is_wanted,
             answer: move |request: &Request| answer(&session.0, request),
+            no_thread: Arc::default(),
         };
         match waits {
             Waits::Here => calls(Box::new(|| true)).make(),

@@ -1,6 +1,6 @@
 //! Sessions on a program's own handle of the `zookeeper` crate: without a link, and so without what
-//! only a link knows. [`connection`] makes the requests of such a session, on threads that [`calls`]
-//! keeps from being waited for; [`monitor`] finds out which session the handle is in, [`watchers`]
+//! only a link knows. [`connection`] makes the requests of such a session, those of a caller with a limit
+//! as [`calls`] on other threads; [`monitor`] finds out which session the handle is in, [`watchers`]
 //! keeps its watches, [`handle_trait`] says what a handle can do, and [`zookeeper_crate`] is the one
 //! file that names the crate.
 
