@@ -450,6 +450,24 @@ fn once_left_no_node_is_there() {
     site.finish([zk]);
 }
 
+/// Otherwise the answer would end the client on the thread that brings it.
+#[test]
+fn a_join_that_is_given_up_keeps_no_client() {
+    skip_without_server!();
+    let site = Site::own("group-given-up");
+    let (proxy, zk) = site.proxied(QUIET);
+    let group = Group::new(&zk, &site.base, "a");
+    assert!(group.join("before", "").unwrap().leave().is_ok());
+    proxy.reset_counts();
+    proxy.stall_reply(opcode::CREATE);
+    assert!(group.join_within("me", "", Duration::from_millis(500)).is_err());
+    assert!(proxy.wait_for_request(opcode::CREATE, SOON));
+    drop((group, zk));
+    assert!(proxy.wait_for_request(opcode::CLOSE_SESSION, SOON), "the client lives on");
+    proxy.release();
+    site.finish([]);
+}
+
 #[test]
 fn a_member_that_may_not_be_read_is_there_without_its_data() {
     skip_without_zookeeper!();
