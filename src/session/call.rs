@@ -167,6 +167,11 @@ impl Call {
         if self.is_over() { Err(self.over()) } else { Ok(()) }
     }
 
+    /// Fails if the time for answers is over.
+    pub(crate) fn check_asking(&self) -> Result<(), Stop> {
+        if self.ask_wait.is_over() { Err(self.over()) } else { Ok(()) }
+    }
+
     /// Why the call ends now.
     fn over(&self) -> Stop {
         if self.is_cancelled() { Stop::Cancelled } else { Stop::TimeOver }
@@ -315,9 +320,7 @@ impl Call {
             if let Some(end) = phase.ended {
                 return Err(Stop::SessionEnded(end));
             }
-            if self.ask_wait.is_over() {
-                return Err(self.over());
-            }
+            self.check_asking()?;
             if phase.attached {
                 self.cut_off = None;
                 return Ok(());

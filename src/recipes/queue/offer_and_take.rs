@@ -625,7 +625,10 @@ impl Items {
         let mut lease = Call::new(call.core(), call.limit()).with_retry();
         match pursue(&contention, &mut lease, false, &OthersAhead::default(), None, Some)? {
             Some(hold) => Ok(Ok(LeasedItem::new(hold, Arc::clone(claim), node, found.data))),
-            None => Ok(Err(Missed::Beaten)),
+            None => {
+                call.check_asking()?;
+                Ok(Err(Missed::Beaten))
+            }
         }
     }
 
