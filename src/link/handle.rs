@@ -42,23 +42,17 @@ impl Link {
         near.set_nonblocking(true).map_err(system)?;
         far.set_nonblocking(true).map_err(system)?;
         let (commands, received) = unbounded();
+        let unknown_operations = Arc::clone(&config.resolver.unknown_operations);
+        let core = LinkCore::new(config.max_reply, unknown_operations);
         let shared = Arc::new(LinkShared {
             lease_end: AtomicU64::new(LAPSED),
-            info: Mutex::new(Info::default()),
+            info: Mutex::default(),
             deferred: Lock::default(),
             stopped: AtomicBool::new(false),
             commands,
             waker: near,
             is_woken: AtomicBool::new(false),
-            connection: Lock::new(LockedConnection {
-                core: LinkCore::new(
-                    config.max_reply,
-                    Arc::clone(&config.resolver.unknown_operations),
-                ),
-                server: None,
-                broken: None,
-                asleep_until: Moment::ZERO,
-            }),
+            connection: Lock::new(LockedConnection { core, ..LockedConnection::default() }),
         });
         let runner = Runner::new(config, &shared, (on_notice, on_event), received, far);
         rt::spawn("zklock-link", move || runner.run())?;

@@ -54,9 +54,9 @@ pub(super) fn try_address(
     tcp.set_nodelay(true)?;
     tcp.set_write_timeout(Some(limit))?;
     let stream = ServerStream::new(tcp, encryption);
-    let mut greeting = Greeting { wanted, stream, deadline, stopped };
+    let mut greeting = Greeting { wanted, server: Conversation { stream, deadline, stopped } };
     match (greeting.greet(address), tls) {
-        (Ok(granted), _) => Ok((greeting.stream, granted)),
+        (Ok(granted), _) => Ok((greeting.server.stream, granted)),
         (Err(Failure::Other(cause)), Some(tls)) => Err(tls.explain(cause)),
         (Err(failure), _) => Err(failure),
     }
@@ -65,18 +65,14 @@ pub(super) fn try_address(
 /// A server that is asked for the session.
 struct Greeting<'a> {
     wanted: &'a Wanted,
-    stream: ServerStream,
-    deadline: Instant,
-    stopped: &'a Receiver<()>,
+    server: Conversation<'a>,
 }
 
 impl Greeting<'_> {
     /// The handshakes: TLS's, that of the session, and the credentials.
     fn greet(&mut self, server: SocketAddr) -> Result<Granted, Failure> {
         let wanted = self.wanted;
-        while !patiently(&mut self.stream, self.deadline, self.stopped, ServerStream::shake_hands)?
-        {
-        }
+        while !self.server.patiently(ServerStream::shake_hands)? {}
         let sent = Moment::now();
         let response = self.ask_for_the_session(sent)?;
         let by_server = self.granted_by(&response)?;
@@ -87,7 +83,7 @@ impl Greeting<'_> {
         let shown = self.show();
         if shown.is_err() && wanted.session.is_none() {
             // Servers that reject credentials may leave the session open.
-            close_session(&mut self.stream);
+            close_session(&mut self.server.stream);
         }
         shown?;
         if wanted.session.is_some() {
@@ -126,7 +122,7 @@ impl Greeting<'_> {
         if session.is_some() {
             attempts.tell(News::Sending(sent));
         }
-        let answer = self.exchange(&request.encode());
+        let answer = self.server.exchange(&request.encode());
         let answer = answer.map_err(|cause| self.unanswered(cause, sent))?;
         Ok(ConnectResponse::read(&answer)?)
     }
@@ -148,8 +144,8 @@ impl Greeting<'_> {
         };
         if let Some(before) = session.filter(|it| it.session != response.session) {
             // Rather than leaving one behind at each attempt, but not at the cost of much time.
-            let _ = self.stream.tcp().set_write_timeout(Some(Duration::from_millis(100)));
-            close_session(&mut self.stream);
+            let _ = self.server.stream.tcp().set_write_timeout(Some(Duration::from_millis(100)));
+            close_session(&mut self.server.stream);
             return Err(match ends_with_its_connection(&before.password) {
                 true => Failure::Expired,
                 false => Failure::AnotherSession,
@@ -166,11 +162,11 @@ impl Greeting<'_> {
         // First, as the server proves who it is by it.
         if let Some(sasl) = &self.wanted.access.sasl {
             let request = |token: &[u8]| Frame::request(xid::HANDSHAKE, op::SASL).buffer(token);
-            sasl.authenticate(&mut |token| self.ask("SASL", xid::HANDSHAKE, request(token)))?;
+            sasl.authenticate(|token| self.server.ask("SASL", xid::HANDSHAKE, request(token)))?;
         }
         for Auth { scheme, credentials } in &self.wanted.access.auth {
             let request = Frame::request(xid::AUTH, op::AUTH).int(0).buffer(scheme.as_bytes());
-            match self.ask("auth", xid::AUTH, request.buffer(credentials))?.0 {
+            match self.server.ask("auth", xid::AUTH, request.buffer(credentials))?.0 {
                 code::OK => {}
                 code::AUTH_FAILED => {
                     let why = format!("the server rejected the credentials of the scheme {scheme}");
@@ -197,39 +193,22 @@ impl Greeting<'_> {
         loop {
             let request = Frame::request(xid::HANDSHAKE, op::SET_ACL).buffer(NOWHERE);
             let for_anyone = request.int(1).int(ALL).buffer(b"world").buffer(b"anyone");
-            match self.ask("a write", xid::HANDSHAKE, for_anyone.int(i32::MAX))?.0 {
+            match self.server.ask("a write", xid::HANDSHAKE, for_anyone.int(i32::MAX))?.0 {
                 // All of them are the leader's, and were confirmed by a majority.
                 code::NO_NODE | code::NO_AUTH | code::BAD_VERSION | code::INVALID_ACL => {
                     return Ok(true);
                 }
                 code::SESSION_EXPIRED => return Ok(false),
                 // It has too much to do.
-                code::THROTTLED if rt::now() < self.deadline => pause(self.stopped, PAUSE)?,
+                code::THROTTLED if rt::now() < self.server.deadline => {
+                    pause(self.server.stopped, PAUSE)?;
+                }
                 error => {
                     let why = format!("the server could not confirm who leads: error {error}");
                     return Err(io::Error::other(why));
                 }
             }
         }
-    }
-
-    /// Sends a request, which an error names `what`; returns the error code of the reply, and what the
-    /// reply has besides.
-    fn ask(&mut self, what: &str, number: i32, request: Frame) -> io::Result<(i32, Vec<u8>)> {
-        let reply = self.exchange(&request.finish())?;
-        let mut fields = Fields(&reply);
-        let header = ReplyHeader::read(&mut fields)?;
-        // Servers other than ZooKeeper's end a session by a reply to no request.
-        if header.xid != number && header.error != code::SESSION_EXPIRED {
-            let why = format!("the server answered {what} with another reply");
-            return Err(io::Error::other(why));
-        }
-        Ok((header.error, fields.0.to_vec()))
-    }
-
-    fn exchange(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
-        self.stream.send_all(request)?;
-        read_frame(&mut self.stream, self.deadline, self.stopped)
     }
 
     /// Notes that an attempt to continue a session is given up, and says what it may mean that a server
@@ -284,71 +263,86 @@ fn believable(granted: Duration, asked: Duration) -> Duration {
     granted.min(asked.max(Duration::from_secs(40)))
 }
 
-/// Reads a frame of the handshake. These are small: anything else is not a ZooKeeper server.
-pub(crate) fn read_frame(
-    stream: &mut ServerStream,
-    deadline: Instant,
-    stopped: &Receiver<()>,
-) -> io::Result<Vec<u8>> {
-    let mut prefix = [0; 4];
-    read_exact(stream, &mut prefix, deadline, stopped)?;
-    let length = i32::from_be_bytes(prefix);
-    let length = usize::try_from(length).ok().filter(|length| (16..=4096).contains(length));
-    let length = length.ok_or_else(|| {
-        let why = match prefix {
-            [0x15, 3, ..] => "the server speaks only TLS on this port",
-            _ => "the server does not speak ZooKeeper's protocol",
-        };
-        io::Error::new(io::ErrorKind::InvalidData, why)
-    })?;
-    let mut frame = vec![0; length];
-    read_exact(stream, &mut frame, deadline, stopped)?;
-    Ok(frame)
+/// A stream on which to wait for the server, until the deadline or until nobody wants its answer any more.
+pub(crate) struct Conversation<'a> {
+    pub(crate) stream: ServerStream,
+    pub(crate) deadline: Instant,
+    pub(crate) stopped: &'a Receiver<()>,
 }
 
-fn read_exact(
-    stream: &mut ServerStream,
-    mut buffer: &mut [u8],
-    deadline: Instant,
-    stopped: &Receiver<()>,
-) -> io::Result<()> {
-    while !buffer.is_empty() {
-        match patiently(stream, deadline, stopped, |stream| stream.read(buffer))? {
-            0 => {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the server closed the connection",
-                ));
-            }
-            read => buffer = &mut buffer[read..],
+impl Conversation<'_> {
+    /// Sends a request, which an error names `what`; returns the error code of the reply, and what the
+    /// reply has besides.
+    fn ask(&mut self, what: &str, number: i32, request: Frame) -> io::Result<(i32, Vec<u8>)> {
+        let reply = self.exchange(&request.finish())?;
+        let mut fields = Fields(&reply);
+        let header = ReplyHeader::read(&mut fields)?;
+        // Servers other than ZooKeeper's end a session by a reply to no request.
+        if header.xid != number && header.error != code::SESSION_EXPIRED {
+            let why = format!("the server answered {what} with another reply");
+            return Err(io::Error::other(why));
         }
+        Ok((header.error, fields.0.to_vec()))
     }
-    Ok(())
-}
 
-/// Repeats what waits for a byte of the server until that has come.
-fn patiently<T>(
-    stream: &mut ServerStream,
-    deadline: Instant,
-    stopped: &Receiver<()>,
-    mut step: impl FnMut(&mut ServerStream) -> io::Result<T>,
-) -> io::Result<T> {
-    // How long to wait for a byte before looking whether the search is still wanted.
-    const SLICE: Duration = Duration::from_millis(100);
-    loop {
-        let left = deadline.saturating_duration_since(rt::now());
-        if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"));
-        }
-        stream.tcp().set_read_timeout(Some(left.min(SLICE)))?;
-        match step(stream) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if is_stopped(stopped) {
-                    return Err(search_has_ended());
+    fn exchange(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
+        self.stream.send_all(request)?;
+        self.read_frame()
+    }
+
+    /// Reads a frame of the handshake. These are small: anything else is not a ZooKeeper server.
+    pub(crate) fn read_frame(&mut self) -> io::Result<Vec<u8>> {
+        let mut prefix = [0; 4];
+        self.read_exact(&mut prefix)?;
+        let length = i32::from_be_bytes(prefix);
+        let length = usize::try_from(length).ok().filter(|length| (16..=4096).contains(length));
+        let length = length.ok_or_else(|| {
+            let why = match prefix {
+                [0x15, 3, ..] => "the server speaks only TLS on this port",
+                _ => "the server does not speak ZooKeeper's protocol",
+            };
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })?;
+        let mut frame = vec![0; length];
+        self.read_exact(&mut frame)?;
+        Ok(frame)
+    }
+
+    fn read_exact(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match self.patiently(|stream| stream.read(buffer))? {
+                0 => {
+                    let why = "the server closed the connection";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
                 }
+                read => buffer = &mut buffer[read..],
             }
-            result => return result,
+        }
+        Ok(())
+    }
+
+    /// Repeats what waits for a byte of the server until that has come.
+    fn patiently<T>(
+        &mut self,
+        mut step: impl FnMut(&mut ServerStream) -> io::Result<T>,
+    ) -> io::Result<T> {
+        // How long to wait for a byte before looking whether the search is still wanted.
+        const SLICE: Duration = Duration::from_millis(100);
+        loop {
+            let left = self.deadline.saturating_duration_since(rt::now());
+            if left.is_zero() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"));
+            }
+            self.stream.tcp().set_read_timeout(Some(left.min(SLICE)))?;
+            match step(&mut self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if is_stopped(self.stopped) {
+                        return Err(search_has_ended());
+                    }
+                }
+                result => return result,
+            }
         }
     }
 }

@@ -65,6 +65,7 @@ impl LinkShared {
 
 /// What callers share with the link's thread. Any thread that has locked it may send; only the
 /// link's thread passes on what the server sent, and finds another server.
+#[derive(Default)]
 pub(super) struct LockedConnection {
     pub(super) core: LinkCore,
     pub(super) server: Option<ServerStream>,

@@ -14,7 +14,7 @@ impl Sasl {
 
     pub(super) fn authenticate(
         &self,
-        _ask: &mut dyn FnMut(&[u8]) -> io::Result<(i32, Vec<u8>)>,
+        _ask: impl FnMut(&[u8]) -> io::Result<(i32, Vec<u8>)>,
     ) -> Result<(), Failure> {
         match *self {}
     }

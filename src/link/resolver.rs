@@ -12,7 +12,7 @@ use super::reattachment::Reattachments;
 use super::unknown_operations::UnknownOperations;
 use crate::connect_string::Host;
 use crate::logging;
-use crate::rt::{self, AtomicI64, Deadline, Mutex, Sender, bounded};
+use crate::rt::{self, AtomicI64, Mutex, Sender, bounded};
 
 /// Resolves host names anew each time, and uses the last known addresses as long as that fails.
 #[derive(Debug, Default)]
@@ -100,13 +100,8 @@ impl Resolver {
                 names.push(host);
             }
         }
-        let deadline = Deadline::after(limit);
-        for _ in 0..asked {
-            let Some(end) = deadline.instant() else { break };
-            if answers.recv_deadline(end).is_err() {
-                break;
-            }
-        }
+        let end = rt::now() + limit;
+        let _ = (0..asked).all(|_| answers.recv_deadline(end).is_ok());
         let known = self.known.lock();
         for host in &names {
             let addresses = known.get(host).into_iter().flat_map(|known| &known.addresses);
@@ -120,11 +115,9 @@ impl Resolver {
 
     fn ask(self: &Arc<Self>, host: &Host, done: Sender<()>) -> bool {
         let mut known = self.known.lock();
-        let entry = known.entry(host.clone()).or_default();
-        if entry.asking {
+        if std::mem::replace(&mut known.entry(host.clone()).or_default().asking, true) {
             return false;
         }
-        entry.asking = true;
         drop(known);
         let (resolver, asked) = (Arc::clone(self), host.clone());
         let started = rt::spawn("zklock-resolve", move || {

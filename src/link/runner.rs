@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use log::Level::{Debug, Warn};
 use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
@@ -246,15 +247,11 @@ impl Runner {
             if let Notice::Ended(why) = notice {
                 let trouble = self.shared.info.lock().trouble.clone();
                 let lapse = || self.shared.connection.lock().core.why_lapsed().map(str::to_owned);
-                let (what, because) = match why {
-                    End::Expired => ("is lost: the server says that it has expired", None),
-                    End::Lapsed => ("is lost: its lease has run out", lapse()),
-                    End::AuthFailed => ("is over: the client is not let in", trouble),
-                    End::Closed => ("is over: the client closed it", None),
-                };
-                let level = match why {
-                    End::Closed => log::Level::Debug,
-                    _ => log::Level::Warn,
+                let (level, what, because) = match why {
+                    End::Expired => (Warn, "is lost: the server says that it has expired", None),
+                    End::Lapsed => (Warn, "is lost: its lease has run out", lapse()),
+                    End::AuthFailed => (Warn, "is over: the client is not let in", trouble),
+                    End::Closed => (Debug, "is over: the client closed it", None),
                 };
                 let because = because.map_or_else(String::new, |because| format!(": {because}"));
                 logging::line!(level, target: "zklock::link", "session 0x{session:x} {what}{because}");
@@ -361,9 +358,9 @@ impl Runner {
             true => PollFlags::IN | PollFlags::OUT,
         };
         let server = connection.server.as_ref().map(|server| Arc::clone(server.tcp()));
-        let mut sockets = Vec::with_capacity(2);
-        sockets.push(PollFd::new(&self.woken, PollFlags::IN));
-        sockets.extend(server.iter().map(|server| PollFd::new(server, interest)));
+        let from_server = server.iter().map(|server| PollFd::new(server, interest));
+        let woken = PollFd::new(&self.woken, PollFlags::IN);
+        let mut sockets: Vec<_> = [woken].into_iter().chain(from_server).collect();
         connection.asleep_until = next;
         let polled = MutexGuard::unlocked(connection, || poll(&mut sockets, limit));
         connection.note_pause(Moment::now());

@@ -52,7 +52,7 @@ impl Sasl {
     /// client is rejected by the server, or rejects one that does not know the password.
     pub(super) fn authenticate(
         &self,
-        ask: &mut dyn FnMut(&[u8]) -> io::Result<(i32, Vec<u8>)>,
+        mut ask: impl FnMut(&[u8]) -> io::Result<(i32, Vec<u8>)>,
     ) -> Result<(), Failure> {
         let rejected = |why: &str| Failure::Rejected(why.to_owned());
         let mut token = |sent: &[u8]| -> Result<Vec<u8>, Failure> {
@@ -140,27 +140,18 @@ impl Answer {
     }
 
     fn token(&self, who: &Sasl) -> Vec<u8> {
-        let mut token = Vec::new();
-        if self.is_utf8 {
-            token.extend(b"charset=utf-8,");
-        }
-        let encoded =
-            |text: &str| if self.is_utf8 { text.as_bytes().to_vec() } else { latin(text) };
-        for (name, value) in [("username", encoded(&who.user)), ("realm", self.realm.clone())] {
-            token.extend(format!("{name}=").bytes());
-            token.extend(quoted(&value));
-            token.push(b',');
-        }
-        token.extend(b"nonce=");
-        token.extend(quoted(&self.nonce));
+        let charset: &[u8] = if self.is_utf8 { b"charset=utf-8," } else { b"" };
+        let user = if self.is_utf8 { who.user.clone().into_bytes() } else { latin(&who.user) };
         let rest = format!(
-            ",nc=00000001,cnonce=\"{}\",digest-uri=\"{}\",maxbuf=65536,response={},qop=auth",
+            "nc=00000001,cnonce=\"{}\",digest-uri=\"{}\",maxbuf=65536,response={},qop=auth",
             self.own_nonce,
             self.uri,
             self.digest(who, "AUTHENTICATE")
         );
-        token.extend(rest.bytes());
-        token
+        let values = [("username", &user), ("realm", &self.realm), ("nonce", &self.nonce)];
+        let quoted =
+            values.map(|(name, value)| [name.as_bytes(), b"=", &quoted(value), b","].concat());
+        [charset, &quoted.concat(), rest.as_bytes()].concat()
     }
 
     /// The proof of the client, for the word `AUTHENTICATE`, or that of the server, for no word.
@@ -321,7 +312,7 @@ mod tests {
         // As a server: it computes the proof from what the client sent.
         let serve = |password: &str, last: Option<i32>| {
             let known = Sasl::digest_md5("ann", password);
-            let mut ask = |token: &[u8]| {
+            let ask = |token: &[u8]| {
                 if token.is_empty() {
                     return Ok(reply(0, challenge));
                 }
@@ -332,25 +323,25 @@ mod tests {
                 let proof = format!("rspauth={}", answer.digest(&known, ""));
                 Ok(reply(last.unwrap_or(0), proof.as_bytes()))
             };
-            who.authenticate(&mut ask)
+            who.authenticate(ask)
         };
         assert!(serve("secret", None).is_ok());
         assert!(rejected(serve("other", None)).contains("does not prove"));
         let why = rejected(serve("other", Some(code::AUTH_FAILED)));
         assert!(why.contains("\"ann\"") && !why.contains("secret"), "{why}");
-        let unknown = rejected(who.authenticate(&mut |_| Ok(reply(0, b""))));
+        let unknown = rejected(who.authenticate(|_| Ok(reply(0, b""))));
         assert!(unknown.contains("not configured"), "{unknown}");
-        assert_eq!(kind(who.authenticate(&mut |_| Ok(reply(-6, b"")))), io::ErrorKind::Other);
-        let other = rejected(who.authenticate(&mut |_| Ok(reply(0, b"algorithm=other"))));
+        assert_eq!(kind(who.authenticate(|_| Ok(reply(-6, b"")))), io::ErrorKind::Other);
+        let other = rejected(who.authenticate(|_| Ok(reply(0, b"algorithm=other"))));
         assert!(other.contains("not one of DIGEST-MD5"));
         // As servers before 3.5 do.
         for closed in [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset] {
             for mut answers in [vec![], vec![Ok(reply(0, challenge))]] {
-                let mut ask = |_: &[u8]| answers.pop().unwrap_or_else(|| Err(closed.into()));
-                assert_eq!(kind(who.authenticate(&mut ask)), io::ErrorKind::PermissionDenied);
+                let ask = |_: &[u8]| answers.pop().unwrap_or_else(|| Err(closed.into()));
+                assert_eq!(kind(who.authenticate(ask)), io::ErrorKind::PermissionDenied);
             }
         }
-        let slow = who.authenticate(&mut |_| Err(io::ErrorKind::TimedOut.into()));
+        let slow = who.authenticate(|_| Err(io::ErrorKind::TimedOut.into()));
         assert_eq!(kind(slow), io::ErrorKind::TimedOut);
         assert_eq!(format!("{who:?}"), "Sasl { user: \"ann\", .. }");
     }

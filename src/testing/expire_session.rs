@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::{POLL, end_after, system};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
-use crate::link::handshake::read_frame;
+use crate::link::handshake::Conversation;
 use crate::link::server_stream::ServerStream;
 use crate::rt::bounded;
 use crate::wire_values::op;
@@ -76,17 +76,17 @@ fn attempt(hosts: &str, session: i64, end: Instant, was_asked: &mut bool) -> io:
     stream.write_all(&request)?;
     *was_asked = true;
 
-    let mut stream = ServerStream::new(stream, None);
+    let stream = ServerStream::new(stream, None);
     // Nothing but the end of the time stops the reading.
     let (_stop, never_stopped) = bounded(1);
-    let mut receive = || read_frame(&mut stream, end, &never_stopped);
+    let mut server = Conversation { stream, deadline: end, stopped: &never_stopped };
     let malformed = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-    let response = ConnectResponse::read(&receive()?).map_err(malformed)?;
+    let response = ConnectResponse::read(&server.read_frame()?).map_err(malformed)?;
     if response.timeout <= 0 {
         return Ok(Closed::Before);
     }
     loop {
-        let reply = ReplyHeader::read(&mut Fields(&receive()?)).map_err(malformed)?;
+        let reply = ReplyHeader::read(&mut Fields(&server.read_frame()?)).map_err(malformed)?;
         if reply.xid == CLOSE_XID {
             return Ok(Closed::Now);
         }
