@@ -33,8 +33,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// The session timeout to ask for.
-    pub(super) fn timeout(&self) -> Duration {
+    /// The session timeout to ask for: that of the session, or of a new one.
+    pub(super) fn asked_timeout(&self) -> Duration {
         self.session.as_ref().map_or(self.timeout, |session| session.timeout)
     }
 }
@@ -102,7 +102,7 @@ impl Greeting<'_> {
             timeout: believable(by_server, wanted.timeout),
             by_server,
             stated: wanted.tick,
-            shown: tick_shown(wanted.timeout(), by_server),
+            shown: tick_shown(wanted.asked_timeout(), by_server),
             server,
             sent,
         };
@@ -115,7 +115,7 @@ impl Greeting<'_> {
         let none = [0; 16];
         let request = ConnectRequest {
             last_zxid: *last_zxid,
-            timeout: i32::try_from(self.wanted.timeout().as_millis()).unwrap_or(i32::MAX),
+            timeout: i32::try_from(self.wanted.asked_timeout().as_millis()).unwrap_or(i32::MAX),
             session: session.as_ref().map_or(0, |session| session.session),
             password: session.as_ref().map_or(&none[..], |session| &session.password),
         };

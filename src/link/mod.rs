@@ -11,10 +11,9 @@
 //! [`resolver`] has the addresses, [`rounds`] says which of them to ask when, [`handshake`] asks one,
 //! [`failure`] says why it does not serve the session, [`attempts`] notes those without answer,
 //! [`reattachment`] what another session means; [`access`] and [`sasl`] show who the client is (`no_sasl`
-//! without that feature). [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in
-//! [`tls`] (`no_tls`). Callers have a
-//! [`handle`]; [`runner`] is the thread, with which they share the [`locked_connection`] and exchange
-//! [`messages`]. [`outage_log`] keeps the log short in an outage.
+//! without that feature). [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
+//! (`no_tls`). Callers have a [`handle`]; [`runner`] is the thread, with which they share the
+//! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
 
 pub(crate) mod access;
 mod attempts;

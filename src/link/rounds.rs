@@ -38,7 +38,7 @@ impl Search {
     fn first_attempt(&self, addresses: u32) -> Duration {
         let access = &self.wanted.access;
         let handshakes = 1 + u32::from(access.tls.is_some()) + u32::from(access.sasl.is_some());
-        let share = (self.wanted.timeout() / 6 / addresses)
+        let share = (self.wanted.asked_timeout() / 6 / addresses)
             .clamp(Duration::from_millis(150) * handshakes, Duration::from_secs(1))
             .max(self.round_trip * 4);
         match self.wanted.session {
@@ -84,7 +84,7 @@ impl Rounds<'_> {
         Rounds {
             what,
             pause: Duration::from_millis(10) * 2u32.pow(what.futile.min(8)),
-            longest_pause: (what.wanted.timeout() / 16).clamp(shortest, longest),
+            longest_pause: (what.wanted.asked_timeout() / 16).clamp(shortest, longest),
             slow: 0,
             rejection: None,
             limit: Duration::ZERO,
@@ -106,7 +106,7 @@ impl Rounds<'_> {
         let count = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         // A new session is no worse if it comes late, and each attempt that is given up leaves one.
         let least = if wanted.session.is_some() { 250 } else { 5000 };
-        let longest = (wanted.timeout() * 2 / 3).max(Duration::from_millis(least));
+        let longest = (wanted.asked_timeout() * 2 / 3).max(Duration::from_millis(least));
         let limit = self.what.first_attempt(count) * 2u32.pow(self.slow.min(8));
         self.limit = limit.min(longest);
         self.addresses = addresses.into();

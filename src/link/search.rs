@@ -113,7 +113,7 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
 
 /// The servers' addresses with their hosts' names, in another order each time.
 fn addresses(what: &Search) -> Vec<(SocketAddr, String)> {
-    let limit = Duration::from_secs(1).min(what.wanted.timeout() / 4);
+    let limit = Duration::from_secs(1).min(what.wanted.asked_timeout() / 4);
     let mut addresses = what.resolver.addresses(limit);
     if what.wanted.access.tls.is_none() {
         // Under which of its names a server is asked matters only to its certificate.
