@@ -1,21 +1,21 @@
 //! `zklock`: runs commands under ZooKeeper locks, and shows who holds and who waits.
 //!
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
-//! locks, `act` asks holders to release and breaks locks, `token` compares fencing tokens. `exit` has the exit
+//! locks, `ask_and_break` asks holders to release and breaks locks, `token_check` compares fencing tokens. `exit` has the exit
 //! codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what people read,
-//! `background_writer` how they read it without holding anybody up, `grace` what time a command has to end,
+//! `background_writer` how they read it without holding anybody up, `grace_and_outage` what time a command has to end,
 //! `reactions` what is done to it then.
 
 #![forbid(unsafe_code)]
 // What only `run` and `lead` use is compiled elsewhere, too.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
-mod act;
+mod ask_and_break;
 mod background_writer;
 mod config;
 mod connect;
 mod exit;
-mod grace;
+mod grace_and_outage;
 mod log_lines;
 mod look;
 mod manual;
@@ -25,7 +25,7 @@ mod reactions;
 #[cfg(target_os = "linux")]
 mod run;
 mod table;
-mod token;
+mod token_check;
 mod words;
 
 use std::process::ExitCode;
@@ -88,10 +88,10 @@ fn act(options: Options) -> (String, Result<Exit, Failure>) {
         Action::Watch(one) => (one.lock.clone(), look::watch(&global, &one)),
         Action::Test(one) => (one.lock.clone(), look::test(&global, &one)),
         Action::Wait(one) => (one.lock.clone(), look::wait(&global, &one)),
-        Action::Ask(ask) => (ask.lock.clone(), act::ask(&global, &ask)),
-        Action::Break(one) => (one.lock.clone(), act::break_lock(&global, &one)),
+        Action::Ask(ask) => (ask.lock.clone(), ask_and_break::ask(&global, &ask)),
+        Action::Break(one) => (one.lock.clone(), ask_and_break::break_lock(&global, &one)),
         Action::Doctor(doctor) => (String::new(), look::doctor(&global, &doctor)),
-        Action::Token(Token::Check(check)) => (String::new(), token::check(&check)),
+        Action::Token(Token::Check(check)) => (String::new(), token_check::check(&check)),
         Action::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Options::command(), "zklock", &mut text);

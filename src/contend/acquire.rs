@@ -12,7 +12,7 @@ use super::core::{
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
-use super::others_ahead::OthersAhead;
+use super::others_seen::OthersSeen;
 use super::revoke::is_request;
 use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
@@ -87,7 +87,7 @@ struct Attempt<'a> {
     looked_round: bool,
     /// Whether the wait for others has been reported.
     waits: bool,
-    others: &'a OthersAhead,
+    others: &'a OthersSeen,
     /// When the list was asked for that is judged next.
     listed_at: Option<Instant>,
 }
@@ -134,14 +134,14 @@ pub(crate) fn insist_within<T>(
 /// the caller does not wait for them. If the time is over before any list has shown that, it is an
 /// error: an outage must not be taken for another holder.
 pub(crate) fn acquire(contention: &Contention, limits: Limits<'_>) -> Result<Option<Hold>> {
-    acquire_after(contention, limits, &OthersAhead::default(), rt::now())
+    acquire_after(contention, limits, &OthersSeen::default(), rt::now())
 }
 
 /// As `acquire`, for a call that began then and has seen these others already, at an earlier lock.
 pub(crate) fn acquire_after(
     contention: &Contention,
     limits: Limits<'_>,
-    others: &OthersAhead,
+    others: &OthersSeen,
     begin: Instant,
 ) -> Result<Option<Hold>> {
     let mut call = Call::new(contention.client.core(), limits.wait).with_retry();
@@ -156,7 +156,7 @@ pub(crate) fn pursue(
     contention: &Contention,
     call: &mut Call,
     patient: bool,
-    others: &OthersAhead,
+    others: &OthersSeen,
     paused: Option<Box<PausedAcquisition>>,
     pass: impl FnOnce(Box<PausedAcquisition>) -> Option<Box<PausedAcquisition>>,
 ) -> Result<Option<Hold>> {

@@ -17,7 +17,9 @@ use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
 use super::handover_policy::{HandOver, Policy};
 use super::held_node::{HeldNode, Passed, Sharing};
 use super::hold::Hold;
-use super::shared_node::{Baton, NodePhase, Offer, SharedNode, SharedNodeState, WaitingThread};
+use super::node_shared_by_threads::{
+    Baton, NodePhase, Offer, SharedNode, SharedNodeState, WaitingThread,
+};
 use super::ticket::NodeNaming;
 use super::watchdog::NodeListener;
 use crate::acl::Acl;

@@ -2,9 +2,9 @@
 //!
 //! - Decides, without IO: [`ticket`] (what a contender's node name says), [`rule`] (which contender
 //!   blocks which), [`core`] (from the request to the grant).
-//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`others_ahead`]; [`downgrade`] from
+//! - Carries that out: [`acquire`] with its [`watched_nodes`] and [`others_seen`]; [`downgrade`] from
 //!   one kind to another without a gap.
-//! - Shares a node among threads of one process: [`handover`], [`shared_node`],
+//! - Shares a node among threads of one process: [`handover`], [`node_shared_by_threads`],
 //!   [`handover_policy`].
 //! - Holds: [`hold`] (what a guard owns), its [`held_node`] and [`watchdog`], how
 //!   programs wait for its end ([`lost`]);
@@ -24,11 +24,11 @@ pub(crate) mod interop_warning;
 pub(crate) mod list_contenders;
 pub(crate) mod list_locks;
 pub(crate) mod lost;
+mod node_shared_by_threads;
 pub(crate) mod observer;
-pub(crate) mod others_ahead;
+pub(crate) mod others_seen;
 pub(crate) mod revoke;
 pub(crate) mod rule;
-mod shared_node;
 pub(crate) mod ticket;
 pub(crate) mod watchdog;
 mod watched_nodes;

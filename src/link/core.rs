@@ -4,19 +4,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::frame::{
-    Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, has_failed_with,
-    read_event,
-};
 use super::granted::Granted;
 use super::heartbeats::Heartbeats;
 use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;
-use super::reattachment::ends_with_its_connection;
-use super::recent::Recent;
+use super::lease_end_reason::Recent;
+use super::replaced_sessions::ends_with_its_connection;
 use super::request_limit::{SMALLEST, Sizes};
-use super::unknown_operations::{UnknownOperations, is_newer};
+use super::unsupported_operations::{UnsupportedOperations, is_newer};
+use super::wire_format::{
+    Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, has_failed_with,
+    read_event,
+};
 use crate::logging;
 use crate::rt::{Moment, Sender};
 use crate::session_notice::{End, Notice};
@@ -92,7 +92,7 @@ pub(crate) struct LinkCore {
     outstanding: VecDeque<Outstanding>,
     has_warned_of_refusal: bool,
     sizes: Sizes,
-    unknown_operations: Arc<UnknownOperations>,
+    unsupported_operations: Arc<UnsupportedOperations>,
     /// Whether the server has answered a request on this connection.
     has_answered: bool,
     to_server: Vec<u8>,
@@ -105,12 +105,15 @@ pub(crate) struct LinkCore {
 }
 
 impl LinkCore {
-    pub(crate) fn new(max_reply: usize, unknown_operations: Arc<UnknownOperations>) -> LinkCore {
+    pub(crate) fn new(
+        max_reply: usize,
+        unsupported_operations: Arc<UnsupportedOperations>,
+    ) -> LinkCore {
         LinkCore {
             next_xid: 1,
             from_server: Splitter::new(max_reply, REPLY_HEADER),
             max_reply,
-            unknown_operations,
+            unsupported_operations,
             ..LinkCore::default()
         }
     }
@@ -227,12 +230,12 @@ impl LinkCore {
         let unanswered = self.outstanding.iter().map(|sent| (sent.size, sent.sent));
         self.sizes.closed(unanswered, now);
         if !self.has_answered {
-            self.unknown_operations.closed_without_an_answer();
+            self.unsupported_operations.closed_without_an_answer();
         }
         let are_small = self.outstanding.iter().all(|sent| sent.size <= SMALLEST);
         if let Some(oldest) = self.outstanding.front().filter(|_| are_small) {
             let timeout = self.lease.terms().timeout;
-            self.unknown_operations.closed(oldest.operation, self.has_answered, timeout, now);
+            self.unsupported_operations.closed(oldest.operation, self.has_answered, timeout, now);
         }
     }
 
@@ -449,9 +452,9 @@ impl LinkCore {
         self.sizes.answered(sent.size);
         self.has_answered = true;
         if error == code::UNIMPLEMENTED && is_newer(sent.operation) {
-            self.unknown_operations.learn(sent.operation, now);
+            self.unsupported_operations.learn(sent.operation, now);
         } else {
-            self.unknown_operations.answered(sent.operation, now);
+            self.unsupported_operations.answered(sent.operation, now);
         }
         self.round_trip = now.since(sent.sent);
         self.recent.answered(sent.sent, now, self.lease.terms().timeout);
@@ -546,7 +549,7 @@ impl LinkCore {
             return;
         }
         for sent in self.outstanding.drain(..place) {
-            self.unknown_operations.learn(sent.operation, now);
+            self.unsupported_operations.learn(sent.operation, now);
             if let Recipient::Outgoing(on_answer) = sent.to {
                 let error = code::UNIMPLEMENTED;
                 let answer = RawReply { zxid: 0, error, body: Vec::new() };
@@ -651,11 +654,11 @@ fn goes_to_the_leader(operation: i32) -> bool {
 mod tests;
 
 #[cfg(test)]
-#[path = "tests/other_servers_tests.rs"]
-mod other_servers_tests;
+#[path = "tests/not_zookeeper_tests.rs"]
+mod not_zookeeper_tests;
 
 #[cfg(test)]
-#[path = "tests/core_properties.rs"]
+#[path = "tests/mangled_stream_properties.rs"]
 mod properties;
 
 #[cfg(test)]
@@ -667,5 +670,5 @@ mod lives;
 mod lease_properties;
 
 #[cfg(test)]
-#[path = "tests/move_properties.rs"]
-mod move_properties;
+#[path = "tests/moved_lease_properties.rs"]
+mod moved_lease_properties;

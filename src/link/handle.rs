@@ -42,8 +42,8 @@ impl Link {
         near.set_nonblocking(true).map_err(system)?;
         far.set_nonblocking(true).map_err(system)?;
         let (commands, received) = unbounded();
-        let unknown_operations = Arc::clone(&config.resolver.unknown_operations);
-        let core = LinkCore::new(config.max_reply, unknown_operations);
+        let unsupported_operations = Arc::clone(&config.resolver.unsupported_operations);
+        let core = LinkCore::new(config.max_reply, unsupported_operations);
         let shared = Arc::new(LinkShared {
             lease_end: AtomicU64::new(LAPSED),
             info: Mutex::default(),

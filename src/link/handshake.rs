@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::access::{Access, Auth};
-use super::attempts::{Attempts, News};
 use super::failure::Failure;
-use super::frame::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use super::granted::{Granted, tick_shown};
-use super::reattachment::ends_with_its_connection;
+use super::replaced_sessions::ends_with_its_connection;
 use super::server_stream::ServerStream;
+use super::unanswered_attempts::{Attempts, News};
+use super::wire_format::{ConnectRequest, ConnectResponse, Fields, Frame, ReplyHeader};
 use crate::rt::{self, Moment, Receiver, RecvTimeoutError};
 use crate::wire_values::{code, op, xid};
 

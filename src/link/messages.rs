@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::Access;
-use super::attempts::News;
 use super::core::{FlushMark, OnReply};
 use super::resolver::Resolver;
-use super::search::Dialed;
+use super::search_thread::Dialed;
+use super::unanswered_attempts::News;
 use crate::session_notice::Notice;
 use crate::wire_values::NodeEvent;
 

@@ -6,41 +6,41 @@
 //! session.
 //!
 //! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`] when
-//! it is renewed, [`granted`] on which terms, [`recent`] why it was not; [`request_limit`] how large
-//! requests may be, [`unknown_operations`] which of them servers do not know. [`search`] finds a server:
-//! [`resolver`] has the addresses, [`rounds`] says which of them to ask when, [`handshake`] asks one,
-//! [`failure`] says why it does not serve the session, [`attempts`] notes those without answer,
-//! [`reattachment`] what another session means; [`access`] and [`sasl`] show who the client is (`no_sasl`
-//! without that feature). [`frame`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
+//! it is renewed, [`granted`] on which terms, [`lease_end_reason`] why it was not; [`request_limit`] how large
+//! requests may be, [`unsupported_operations`] which of them servers do not know. [`search_thread`] finds a server:
+//! [`resolver`] has the addresses, [`search_rounds`] says which of them to ask when, [`handshake`] asks one,
+//! [`failure`] says why it does not serve the session, [`unanswered_attempts`] notes those without answer,
+//! [`replaced_sessions`] what another session means; [`access`] and [`sasl`] show who the client is (`no_sasl`
+//! without that feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
 //! (`no_tls`). Callers have a [`handle`]; [`runner`] is the thread, with which they share the
 //! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
 
 pub(crate) mod access;
-mod attempts;
 pub(crate) mod core;
 mod failure;
-pub(crate) mod frame;
 mod granted;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 mod heartbeats;
 mod lease;
+mod lease_end_reason;
 mod locked_connection;
 pub(crate) mod messages;
 mod outage_log;
-mod reattachment;
-mod recent;
+mod replaced_sessions;
 pub(crate) mod request_limit;
 pub(crate) mod resolver;
-mod rounds;
 mod runner;
 #[cfg_attr(not(feature = "sasl"), path = "no_sasl.rs")]
 pub(crate) mod sasl;
-mod search;
+mod search_rounds;
+mod search_thread;
 pub(crate) mod server_stream;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;
-pub(crate) mod unknown_operations;
+mod unanswered_attempts;
+pub(crate) mod unsupported_operations;
+pub(crate) mod wire_format;
 
 #[cfg(test)]
 #[cfg(not(shuttle))]

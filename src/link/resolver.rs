@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::outage_log::OutageLog;
-use super::reattachment::Reattachments;
-use super::unknown_operations::UnknownOperations;
+use super::replaced_sessions::ReplacedSessions;
+use super::unsupported_operations::UnsupportedOperations;
 use crate::connect_string::Host;
 use crate::logging;
 use crate::rt::{self, AtomicI64, Mutex, Sender, bounded};
@@ -20,8 +20,8 @@ pub(crate) struct Resolver {
     hosts: Mutex<Vec<Host>>,
     known: Mutex<HashMap<Host, Known>>,
     pub(super) outage: OutageLog,
-    pub(super) reattachments: Reattachments,
-    pub(crate) unknown_operations: Arc<UnknownOperations>,
+    pub(super) replaced_sessions: ReplacedSessions,
+    pub(crate) unsupported_operations: Arc<UnsupportedOperations>,
     /// The greatest zxid that any session of these servers has seen.
     last_zxid: AtomicI64,
     /// The least and the greatest session timeout that a server has granted.
@@ -79,8 +79,8 @@ impl Resolver {
         let before = std::mem::replace(&mut *self.hosts.lock(), hosts.clone());
         let are_all_in = |these: &[Host], those: &[Host]| these.iter().all(|it| those.contains(it));
         if !(are_all_in(&before, &hosts) && are_all_in(&hosts, &before)) {
-            self.unknown_operations.forget();
-            self.reattachments.forget();
+            self.unsupported_operations.forget();
+            self.replaced_sessions.forget();
             *self.grants.lock() = None;
         }
     }
@@ -187,17 +187,17 @@ mod tests {
         let host = |port| Host { name: "127.0.0.1".to_owned(), port };
         let (now, operation) = (Moment::now(), op::CREATE_CONTAINER);
         let resolver = Resolver::new(vec![host(1), host(2)]);
-        let knows_not = || resolver.unknown_operations.is_unknown(operation, now);
-        resolver.unknown_operations.learn(operation, now);
+        let knows_not = || resolver.unsupported_operations.is_unknown(operation, now);
+        resolver.unsupported_operations.learn(operation, now);
         resolver.set_hosts(vec![host(2), host(1)]);
         assert!(knows_not(), "they are the same");
         for hosts in [vec![host(1)], vec![host(1), host(3)]] {
-            resolver.unknown_operations.learn(operation, now);
-            assert!(!resolver.reattachments.replaced(1));
+            resolver.unsupported_operations.learn(operation, now);
+            assert!(!resolver.replaced_sessions.replaced(1));
             resolver.set_hosts(hosts);
             assert!(!knows_not());
-            assert!(!resolver.reattachments.replaced(2));
-            resolver.reattachments.forget();
+            assert!(!resolver.replaced_sessions.replaced(2));
+            resolver.replaced_sessions.forget();
         }
     }
 

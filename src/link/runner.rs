@@ -13,14 +13,14 @@ use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
 use super::access::Access;
-use super::attempts::{Attempts, News};
 use super::core::Incoming;
 use super::granted;
 use super::handshake::Wanted;
 use super::locked_connection::{LAPSED, LinkShared, LockedConnection, code_of};
 use super::messages::{Command, LinkConfig, NAP, OnEvent, OnNotice, Outgoing};
-use super::rounds::Search;
-use super::search::{Dial, Dialed};
+use super::search_rounds::Search;
+use super::search_thread::{Dial, Dialed};
+use super::unanswered_attempts::{Attempts, News};
 use crate::logging;
 use crate::rt::{Moment, Receiver};
 use crate::session_notice::{End, Info, Notice};
@@ -476,7 +476,7 @@ impl Runner {
                 };
                 logging::info!(target: "zklock::link", "session 0x{:x} {what}", granted.session);
                 granted::warn(granted, (before, by_server), asked);
-                self.config.resolver.reattachments.warn(&granted.password);
+                self.config.resolver.replaced_sessions.warn(&granted.password);
                 // Of what TLS has decrypted in the handshakes, the socket does not tell.
                 self.read_server(connection);
             }

@@ -6,7 +6,7 @@ use std::{fmt, io};
 use md5::{Digest, Md5};
 
 use super::failure::Failure;
-use super::frame::Fields;
+use super::wire_format::Fields;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire_values::code;
 
@@ -239,7 +239,7 @@ fn directives(text: &[u8]) -> Result<HashMap<String, Vec<u8>>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::frame::Frame;
+    use crate::link::wire_format::Frame;
     use proptest::prelude::*;
 
     /// The example of RFC 2831, section 4.

@@ -11,7 +11,7 @@ use crate::contend::acquire::{Contention, Limits, acquire_after, insist, insist_
 use crate::contend::hold::Hold;
 use crate::contend::list_contenders::{self, Contender};
 use crate::contend::observer::{are_same, observe};
-use crate::contend::others_ahead::OthersAhead;
+use crate::contend::others_seen::OthersSeen;
 use crate::contend::revoke;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
@@ -94,7 +94,7 @@ impl LockConfig {
     }
 
     pub(crate) fn acquire(&self, form: Form, limits: Limits<'_>) -> Result<Option<Hold>> {
-        self.acquire_after(form, limits, &OthersAhead::default(), rt::now())
+        self.acquire_after(form, limits, &OthersSeen::default(), rt::now())
     }
 
     /// Acquires like `acquire`, but returns `None` also if others were ahead at an earlier lock of
@@ -103,7 +103,7 @@ impl LockConfig {
         &self,
         form: Form,
         limits: Limits<'_>,
-        others: &OthersAhead,
+        others: &OthersSeen,
         begin: Instant,
     ) -> Result<Option<Hold>> {
         self.client.core().check_process()?;

@@ -12,7 +12,7 @@ use crate::contend::acquire::{Limits, insist, insist_within};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
 use crate::contend::lost::{JointRelease, Lost};
-use crate::contend::others_ahead::OthersAhead;
+use crate::contend::others_seen::OthersSeen;
 use crate::contend::ticket::{ContenderKind, Form};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fencing::FencingToken;
@@ -194,7 +194,7 @@ impl MultiLock {
     fn acquire(&self, limits: Limits<'_>) -> Result<Option<MultiGuard>> {
         let members = self.in_order()?;
         let late = worth_asking(limits.wait.until());
-        let (begin, others) = (rt::now(), OthersAhead::default());
+        let (begin, others) = (rt::now(), OthersSeen::default());
         loop {
             let parts = Vec::with_capacity(members.len());
             let mut taken = MultiGuard { parts, released: Arc::default() };
@@ -297,7 +297,7 @@ impl MemberLock {
     fn acquire(
         &self,
         limits: Limits<'_>,
-        others: &OthersAhead,
+        others: &OthersSeen,
         begin: Instant,
     ) -> Result<Option<MemberGuard>> {
         match &self.reentrant {
@@ -310,7 +310,7 @@ impl MemberLock {
     }
 
     /// Returns the result of a call whose time is over when it reaches this lock.
-    fn out_of_time<T>(&self, others: &OthersAhead, begin: Instant) -> Result<Option<T>> {
+    fn out_of_time<T>(&self, others: &OthersSeen, begin: Instant) -> Result<Option<T>> {
         others.or_unanswered(None, begin, self.config.client.core(), self.config.node()?)
     }
 }

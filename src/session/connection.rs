@@ -11,7 +11,7 @@ use super::watches::Watches;
 use crate::acl::Acl;
 use crate::connect_string::Host;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::unknown_operations::UnknownOperations;
+use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::rt::Deadline;
 use crate::session_notice::{End, Notice};
 use crate::wire_values::{MAX_REQUEST, REQUEST_HEADER, RawReply, code};
@@ -398,7 +398,7 @@ pub(crate) trait Ensemble: fmt::Debug + Send + Sync {
 
     /// What is known of operations that not every server knows; by default, it is forgotten with each
     /// session.
-    fn unknown_operations(&self) -> Arc<UnknownOperations> {
+    fn unsupported_operations(&self) -> Arc<UnsupportedOperations> {
         Arc::default()
     }
 

@@ -13,10 +13,10 @@ use super::session::{rejected, until_attached};
 use crate::acl::{Acl, Permissions};
 use crate::connect_string::Host;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::frame::{Fields, Frame, Malformed};
 use crate::link::handle::Link;
 use crate::link::messages::{DeferredRequest, LinkConfig, Outgoing};
-use crate::link::unknown_operations::UnknownOperations;
+use crate::link::unsupported_operations::UnsupportedOperations;
+use crate::link::wire_format::{Fields, Frame, Malformed};
 use crate::rt::Deadline;
 use crate::session_notice::End;
 use crate::wire_values::{
@@ -69,8 +69,8 @@ impl Ensemble for LinkEnsemble {
         Some(self.0.resolver.to_string())
     }
 
-    fn unknown_operations(&self) -> Arc<UnknownOperations> {
-        Arc::clone(&self.0.resolver.unknown_operations)
+    fn unsupported_operations(&self) -> Arc<UnsupportedOperations> {
+        Arc::clone(&self.0.resolver.unsupported_operations)
     }
 
     fn why_no_server(&self) -> Option<String> {

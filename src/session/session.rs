@@ -63,7 +63,7 @@ impl Session {
         let verbs = Verbs::new(
             ensemble.open(records, waiter, &stop)?,
             Arc::clone(&watches),
-            ensemble.unknown_operations(),
+            ensemble.unsupported_operations(),
         );
         let shared = Arc::new(SharedParts {
             status,

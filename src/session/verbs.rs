@@ -18,7 +18,7 @@ use super::pending_reply::PendingReply;
 use super::time_limit::TimeLimit;
 use super::watches::Watches;
 use crate::acl::Acl;
-use crate::link::unknown_operations::UnknownOperations;
+use crate::link::unsupported_operations::UnsupportedOperations;
 use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{AtomicBool, Deadline, Moment};
@@ -47,7 +47,7 @@ pub(crate) struct Verbs {
     limit: Option<TimeLimit>,
     /// Many servers close the connection instead of an answer to these: this is remembered so that no
     /// other connection is lost for it.
-    unknown: Arc<UnknownOperations>,
+    unknown: Arc<UnsupportedOperations>,
 }
 
 fn patiently<T>(mut ask: impl FnMut() -> Answer<T>, rest: impl Fn(Duration)) -> Answer<T> {
@@ -129,7 +129,7 @@ impl Verbs {
     pub(super) fn new(
         connection: Box<dyn Connection>,
         watches: Arc<Watches>,
-        unknown: Arc<UnknownOperations>,
+        unknown: Arc<UnsupportedOperations>,
     ) -> Verbs {
         Verbs { connection: connection.into(), watches, limit: None, unknown }
     }

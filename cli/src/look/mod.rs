@@ -1,14 +1,14 @@
 //! What shows locks and changes nothing. `shown` is how their parts are called and shown.
 
 mod all_locks;
-mod clock;
+mod clock_check;
 mod doctor;
 mod findings;
 mod four_letter_words;
 mod lock_check;
 mod ls;
 mod one_lock;
-mod server_settings;
+mod settings_check;
 pub(crate) mod shown;
 mod top;
 mod watch;

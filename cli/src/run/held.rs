@@ -10,7 +10,7 @@ use zklock::{
     LossReason, MultiGuard, MultiLock, Permit, ReadGuard, WriteGuard,
 };
 
-use super::job::{Job, Mode};
+use super::run_settings::{Mode, RunSettings};
 use crate::connect::Lock;
 use crate::exit::Failure;
 use crate::words;
@@ -43,13 +43,13 @@ macro_rules! of_any {
 }
 
 impl Held {
-    /// Waits as the job says; `None` if others hold it.
+    /// Waits as the settings says; `None` if others hold it.
     pub(super) fn acquire(
         client: &Client,
-        job: &Job,
+        settings: &RunSettings,
         cancel: &Cancel,
     ) -> Result<Option<Held>, Error> {
-        let (lock, patience) = (&job.lock, &job.patience);
+        let (lock, patience) = (&settings.lock, &settings.patience);
         // One of three calls, each of which returns `None` if others hold it.
         macro_rules! acquired {
             ($of:expr, $try:ident, $within:ident, $kind:ident $(, $permits:expr)?) => {{
@@ -62,35 +62,37 @@ impl Held {
                 guard.map(Held::$kind)
             }};
         }
-        if !job.also.is_empty() {
-            return Ok(acquired!(Held::several(client, job), try_lock, lock_within, Several));
+        if !settings.also.is_empty() {
+            return Ok(acquired!(Held::several(client, settings), try_lock, lock_within, Several));
         }
-        Ok(match job.mode {
-            Mode::Mutex => acquired!(mutex(client, job, lock), try_lock, lock_within, Mutex),
-            Mode::Shared => acquired!(rw(client, job, lock), try_read, read_within, Read),
-            Mode::Exclusive => acquired!(rw(client, job, lock), try_write, write_within, Write),
+        Ok(match settings.mode {
+            Mode::Mutex => acquired!(mutex(client, settings, lock), try_lock, lock_within, Mutex),
+            Mode::Shared => acquired!(rw(client, settings, lock), try_read, read_within, Read),
+            Mode::Exclusive => {
+                acquired!(rw(client, settings, lock), try_write, write_within, Write)
+            }
             Mode::Permits { of, take } => {
-                let of = semaphore(client, job, lock, of);
+                let of = semaphore(client, settings, lock, of);
                 acquired!(of, try_acquire_many, acquire_many_within, Permit, take)
             }
             Mode::Leader => {
                 let election = LeaderElection::builder(client, &lock.base, &lock.name)
-                    .id(&job.data)
-                    .acl(job.acl.clone())
+                    .id(&settings.data)
+                    .acl(settings.acl.clone())
                     .build();
                 acquired!(election, try_campaign, campaign_within, Leader)
             }
         })
     }
 
-    fn several(client: &Client, job: &Job) -> MultiLock {
-        job.locks().fold(MultiLock::new(), |several, lock| match job.mode {
-            Mode::Shared => several.with_read(&rw(client, job, lock)),
-            Mode::Exclusive => several.with_write(&rw(client, job, lock)),
+    fn several(client: &Client, settings: &RunSettings) -> MultiLock {
+        settings.locks().fold(MultiLock::new(), |several, lock| match settings.mode {
+            Mode::Shared => several.with_read(&rw(client, settings, lock)),
+            Mode::Exclusive => several.with_write(&rw(client, settings, lock)),
             Mode::Permits { of, take } => {
-                several.with_permits(&semaphore(client, job, lock, of), take)
+                several.with_permits(&semaphore(client, settings, lock, of), take)
             }
-            Mode::Mutex | Mode::Leader => several.with(&mutex(client, job, lock)),
+            Mode::Mutex | Mode::Leader => several.with(&mutex(client, settings, lock)),
         })
     }
 
@@ -180,24 +182,29 @@ impl Held {
     }
 }
 
-fn mutex(client: &Client, job: &Job, lock: &Lock) -> DistributedLock {
+fn mutex(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedLock {
     DistributedLock::builder(client, &lock.base, &lock.name)
-        .data(job.data.as_str())
-        .acl(job.acl.clone())
+        .data(settings.data.as_str())
+        .acl(settings.acl.clone())
         .build()
 }
 
-fn rw(client: &Client, job: &Job, lock: &Lock) -> DistributedRwLock {
+fn rw(client: &Client, settings: &RunSettings, lock: &Lock) -> DistributedRwLock {
     DistributedRwLock::builder(client, &lock.base, &lock.name)
-        .data(job.data.as_str())
-        .acl(job.acl.clone())
+        .data(settings.data.as_str())
+        .acl(settings.acl.clone())
         .build()
 }
 
-fn semaphore(client: &Client, job: &Job, lock: &Lock, permits: u32) -> DistributedSemaphore {
+fn semaphore(
+    client: &Client,
+    settings: &RunSettings,
+    lock: &Lock,
+    permits: u32,
+) -> DistributedSemaphore {
     DistributedSemaphore::builder(client, &lock.base, &lock.name, permits)
-        .data(job.data.as_str())
-        .acl(job.acl.clone())
+        .data(settings.data.as_str())
+        .acl(settings.acl.clone())
         .build()
 }
 
@@ -205,26 +212,29 @@ fn contenders(client: &Client, lock: &Lock) -> Result<Vec<Contender>, Error> {
     DistributedLock::new(client, &lock.base, &lock.name).contenders()
 }
 
-/// Who holds the first of the job's locks that others hold, and since when.
-pub(super) fn others(client: &Client, job: &Job) -> String {
-    let held = job.locks().find_map(|lock| {
+/// Who holds the first of the settings's locks that others hold, and since when.
+pub(super) fn others(client: &Client, settings: &RunSettings) -> String {
+    let held = settings.locks().find_map(|lock| {
         let all = contenders(client, lock).ok()?;
         all.iter().any(|one| one.holds).then(|| (lock, words::held_by(&all)))
     });
     match held {
-        Some((lock, by)) if lock.path != job.lock.path => format!("{} is {by}", lock.path),
+        Some((lock, by)) if lock.path != settings.lock.path => format!("{} is {by}", lock.path),
         Some((_, by)) => by,
         None => "others held it a moment ago".to_owned(),
     }
 }
 
 /// A lock that a zklock around this one holds is never free while this one waits.
-pub(super) fn refuse_those_of_ancestors(client: &Client, job: &Job) -> Result<(), Failure> {
-    if job.patience.nonblock {
+pub(super) fn refuse_those_of_ancestors(
+    client: &Client,
+    settings: &RunSettings,
+) -> Result<(), Failure> {
+    if settings.patience.nonblock {
         return Ok(());
     }
     let held = env::var(HELD).unwrap_or_default();
-    for lock in job.locks() {
+    for lock in settings.locks() {
         let is_of_it = |node: &&str| node.rsplit_once('/').is_some_and(|(of, _)| of == lock.path);
         let nodes: Vec<&str> = held.lines().filter(is_of_it).collect();
         if nodes.is_empty() {
@@ -232,7 +242,7 @@ pub(super) fn refuse_those_of_ancestors(client: &Client, job: &Job) -> Result<()
         }
         let mut theirs = contenders(client, lock)?;
         theirs.retain(|one| nodes.contains(&one.path.as_str()));
-        let is_in_the_way = match job.mode {
+        let is_in_the_way = match settings.mode {
             Mode::Shared => theirs.iter().any(|one| one.kind != ContenderKind::Read),
             Mode::Permits { of, take } => {
                 let taken = theirs.iter().map(|one| one.weight);

@@ -2,16 +2,16 @@
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
 //! command; and the command, in a group of its own. `course` decides what zklock does meanwhile, `supervise`
-//! does it, `waiting` is what it does before, `held` the locks, `job` what there is to do.
+//! does it, `waiting` is what it does before, `held` the locks, `run_settings` what there is to do.
 
 mod course;
-mod events;
+mod event_lines;
 mod guard;
 mod held;
-mod job;
 mod messages;
 mod notify;
 mod processes;
+mod run_settings;
 mod signals;
 mod supervise;
 mod terminal;
@@ -27,15 +27,15 @@ use std::time::{Duration, Instant};
 use zklock::once::OnceOutcome;
 use zklock::{Client, ErrorKind, Once};
 
-use self::events::Events;
+use self::event_lines::Events;
 use self::guard::{GuardProcess, Plan};
 use self::held::Held;
-use self::job::{Job, Mode};
+use self::run_settings::{Mode, RunSettings};
 use self::supervise::Supervisor;
 use self::terminal::Terminal;
 use self::waiting::Waiting;
 use crate::exit::{Exit, Failure};
-use crate::grace::{USUAL_GRACE, spare, usual_grace};
+use crate::grace_and_outage::{USUAL_GRACE, spare, usual_grace};
 use crate::options::{Global, IfUnavailable, Lead, Run};
 use crate::reactions::OnLoss;
 use crate::words::{self, complain, lasting, say};
@@ -49,7 +49,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         None => Mode::Mutex,
     };
     let also = run.also.iter().map(|lock| global.path(lock)).collect::<Result<_, _>>()?;
-    let job = Job {
+    let settings = RunSettings {
         lock: global.path(&run.lock)?,
         subject: run.lock,
         also,
@@ -61,7 +61,7 @@ pub(crate) fn run(global: &Global, run: Run) -> Result<Exit, Failure> {
         patience: run.patience,
         supervision: run.supervision,
     };
-    carry_out(global, &job)
+    carry_out(global, &settings)
 }
 
 pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
@@ -69,7 +69,7 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
         Some(id) => id,
         None => description(&lead.supervision.command, None)?,
     };
-    let job = Job {
+    let settings = RunSettings {
         lock: global.path(&lead.lock)?,
         subject: lead.lock,
         also: Vec::new(),
@@ -81,7 +81,7 @@ pub(crate) fn lead(global: &Global, lead: Lead) -> Result<Exit, Failure> {
         patience: lead.patience,
         supervision: lead.supervision,
     };
-    carry_out(global, &job)
+    carry_out(global, &settings)
 }
 
 /// What a contender says about itself: as the library does, with the command as the program.
@@ -104,8 +104,8 @@ fn description(command: &[OsString], label: Option<&str>) -> Result<String, Fail
     Ok(text)
 }
 
-fn carry_out(global: &Global, job: &Job) -> Result<Exit, Failure> {
-    let event_file = job.supervision.events.as_deref().map(events::open).transpose()?;
+fn carry_out(global: &Global, settings: &RunSettings) -> Result<Exit, Failure> {
+    let event_file = settings.supervision.events.as_deref().map(event_lines::open).transpose()?;
     let builder = global.builder()?;
     // Up to here, and until the guard process is forked, there is one thread.
     let cannot = |what: &'static str| {
@@ -114,22 +114,22 @@ fn carry_out(global: &Global, job: &Job) -> Result<Exit, Failure> {
     let set = signals::block().map_err(cannot("take signals"))?;
     let terminal = Terminal::new();
     let guard = GuardProcess::fork(Plan {
-        command: job.supervision.command.clone(),
-        on_loss: job.supervision.on_loss,
-        linger: job.supervision.linger,
+        command: settings.supervision.command.clone(),
+        on_loss: settings.supervision.on_loss,
+        linger: settings.supervision.linger,
         signals: set,
         terminal: terminal.clone(),
     })
     .map_err(cannot("start the guard process"))?;
     words::write_in_background().map_err(cannot("start a thread"))?;
-    let events = Events::to(event_file, &job.lock.path).map_err(cannot("start a thread"))?;
+    let events = Events::to(event_file, &settings.lock.path).map_err(cannot("start a thread"))?;
     let (sender, happenings) = mpsc::channel();
     let waiting = &Waiting::begin(&set, terminal.is_there(), sender.clone())
         .map_err(cannot("start a thread"))?;
-    let supervisor = Supervisor::new(job, guard, terminal, events.clone(), sender, happenings)
+    let supervisor = Supervisor::new(settings, guard, terminal, events.clone(), sender, happenings)
         .map_err(cannot("watch over processes"))?;
-    supervisor.manager.waits(&job.lock.path);
-    let attempt = Attempt { job, waiting, supervisor };
+    supervisor.manager.waits(&settings.lock.path);
+    let attempt = Attempt { settings, waiting, supervisor };
     let told = events.clone();
     let builder = builder.on_event(move |event| told.library(event));
     let exit = match builder.connect_within(waiting.cancel()) {
@@ -146,7 +146,7 @@ fn carry_out(global: &Global, job: &Job) -> Result<Exit, Failure> {
 
 /// One attempt to get the lock and to run the command.
 struct Attempt<'a> {
-    job: &'a Job,
+    settings: &'a RunSettings,
     waiting: &'a Waiting,
     supervisor: Supervisor<'a>,
 }
@@ -155,17 +155,17 @@ impl Attempt<'_> {
     /// Waits for the lock, and runs the command while it is held.
     fn hold(mut self, client: &Client, verbosity: u8) -> Result<Exit, Failure> {
         let begun = Instant::now();
-        let job = self.job;
+        let settings = self.settings;
         self.waiting.note_client(client);
-        self.supervisor.grace = grace(client, job)?;
-        self.waiting.tell_of_others(client, job);
-        if let Err(failure) = held::refuse_those_of_ancestors(client, job) {
+        self.supervisor.grace = grace(client, settings)?;
+        self.waiting.tell_of_others(client, settings);
+        if let Err(failure) = held::refuse_those_of_ancestors(client, settings) {
             return self.not_run(failure);
         }
-        let held = match Held::acquire(client, job, self.waiting.cancel()) {
+        let held = match Held::acquire(client, settings, self.waiting.cancel()) {
             Ok(Some(held)) => held,
             Ok(None) => {
-                let failure = conflict(client, job);
+                let failure = conflict(client, settings);
                 if failure.exit.code() == 0 {
                     self.supervisor.manager.not_needed();
                 }
@@ -174,9 +174,9 @@ impl Attempt<'_> {
             Err(error) => return self.not_run(error.into()),
         };
         if verbosity > 0 {
-            say(&job.subject, &format!("held, after {}", lasting(begun.elapsed())));
+            say(&settings.subject, &format!("held, after {}", lasting(begun.elapsed())));
         }
-        let exit = match &job.once {
+        let exit = match &settings.once {
             None => self.supervise(client, &held)?,
             Some(key) => self.once(client, &held, key)?,
         };
@@ -191,7 +191,7 @@ impl Attempt<'_> {
             Ok(false) => {
                 let text =
                     "the release was not confirmed: it goes with the session, at its timeout";
-                say(&job.subject, text);
+                say(&settings.subject, text);
             }
             // A signal has closed the client, and thereby released it.
             Err(error) if error.kind() == ErrorKind::Closed => {}
@@ -199,10 +199,10 @@ impl Attempt<'_> {
             // The news of it may come after the end of the command.
             Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::SessionLost) => {
                 let text = format!("LOCK LOST before the end of the command: {error}");
-                complain(&job.subject, &text);
+                complain(&settings.subject, &text);
                 return Ok(Exit::LockLost);
             }
-            Err(error) => say(&job.subject, &format!("could not be released: {error}")),
+            Err(error) => say(&settings.subject, &format!("could not be released: {error}")),
         }
         Ok(exit)
     }
@@ -231,8 +231,8 @@ impl Attempt<'_> {
             return Err(Failure::new(Exit::Failed, message));
         }
         let Failure { exit, message } = failure.during("ZooKeeper cannot be reached");
-        let subject = &self.job.subject;
-        match self.job.supervision.if_unavailable {
+        let subject = &self.settings.subject;
+        match self.settings.supervision.if_unavailable {
             IfUnavailable::Fail => {
                 Err(Failure::new(exit, format!("{message}. The command was NOT run")))
             }
@@ -253,11 +253,12 @@ impl Attempt<'_> {
         let Some(guard) = held.mutex() else {
             return Err(Failure::usage("--once needs a plain lock"));
         };
-        let (job, waiting) = (self.job, self.waiting);
+        let (settings, waiting) = (self.settings, self.waiting);
         // Beside the lock's node: its children are the contenders.
-        let marks = Once::builder(client, &job.lock.base, format!("{}.once", job.lock.name))
-            .acl(job.acl.clone())
-            .build();
+        let marks =
+            Once::builder(client, &settings.lock.base, format!("{}.once", settings.lock.name))
+                .acl(settings.acl.clone())
+                .build();
         let (mut exit, mut attempt) = (None, Some(self));
         let outcome = marks.run_holding(guard, key, || {
             let Some(attempt) = attempt.take() else { return Ok(()) };
@@ -286,10 +287,10 @@ impl Attempt<'_> {
             }
             (Err(failure), None) => return exit.ok_or(failure),
         }
-        if let Some(age) = job.forget_after {
+        if let Some(age) = settings.forget_after {
             if let Err(error) = marks.prune(age) {
                 let text = format!("old keys of --once could not be forgotten: {error}");
-                say(&job.subject, &text);
+                say(&settings.subject, &text);
             }
         }
         Ok(Exit::Command(0))
@@ -297,13 +298,13 @@ impl Attempt<'_> {
 }
 
 /// Others hold it.
-fn conflict(client: &Client, job: &Job) -> Failure {
-    let exit = Exit::Conflict(job.patience.conflict_exit_code);
-    if job.patience.conflict_exit_code == 0 {
+fn conflict(client: &Client, settings: &RunSettings) -> Failure {
+    let exit = Exit::Conflict(settings.patience.conflict_exit_code);
+    if settings.patience.conflict_exit_code == 0 {
         return Failure::silent(exit);
     }
-    let others = held::others(client, job);
-    let why = match job.patience.wait {
+    let others = held::others(client, settings);
+    let why = match settings.patience.wait {
         Some(limit) => format!("not free within {}", lasting(limit)),
         None => "not waiting (-n)".to_owned(),
     };
@@ -318,12 +319,12 @@ fn can_open_files() -> io::Result<()> {
 }
 
 /// How long the command has from TERM to KILL. It needs that time also when all is well.
-fn grace(client: &Client, job: &Job) -> Result<Duration, Failure> {
-    let wanted = job.supervision.grace;
+fn grace(client: &Client, settings: &RunSettings) -> Result<Duration, Failure> {
+    let wanted = settings.supervision.grace;
     let (Some(timeout), Some(limit)) = (client.session_timeout(), client.outage_limit()) else {
         return Ok(wanted.unwrap_or(USUAL_GRACE));
     };
-    match (job.supervision.on_loss, wanted, spare(timeout, limit)) {
+    match (settings.supervision.on_loss, wanted, spare(timeout, limit)) {
         (OnLoss::Warn, ..) | (OnLoss::Kill, _, Some(_)) => Ok(wanted.unwrap_or(USUAL_GRACE)),
         (OnLoss::Signal(_), None, Some(spare)) => Ok(usual_grace(spare)),
         (OnLoss::Signal(_), Some(grace), Some(spare)) if grace < spare => Ok(grace),

@@ -14,19 +14,19 @@ use serde_json::json;
 use zklock::Client;
 
 use super::course::{Action, Course, Force, Seen, Then};
-use super::events::Events;
+use super::event_lines::Events;
 use super::guard::GuardProcess;
 use super::held::Held;
-use super::job::Job;
 use super::messages::{Happening, Lines, Order, send};
 use super::notify::Manager;
 use super::processes::{
     adopt_descendants, after, children, end_all, nanoseconds, now, reap, runs, some_are_left,
 };
+use super::run_settings::RunSettings;
 use super::signals::stop_job;
 use super::terminal::Terminal;
 use crate::exit::{Exit, Failure};
-use crate::grace::{USUAL_GRACE, look_interval};
+use crate::grace_and_outage::{USUAL_GRACE, look_interval};
 use crate::words::{complain, lasting, say};
 
 /// How long processes may take to end after KILL; those in an uninterruptible sleep take longer.
@@ -34,7 +34,7 @@ const KILL_TAKES: Duration = Duration::from_secs(10);
 
 /// Watches over the guard process and the command.
 pub(super) struct Supervisor<'a> {
-    job: &'a Job,
+    settings: &'a RunSettings,
     guard: Pid,
     orders: File,
     terminal: Terminal,
@@ -51,7 +51,7 @@ pub(super) struct Supervisor<'a> {
 
 impl<'a> Supervisor<'a> {
     pub(super) fn new(
-        job: &'a Job,
+        settings: &'a RunSettings,
         guard: GuardProcess,
         terminal: Terminal,
         events: Events,
@@ -72,13 +72,13 @@ impl<'a> Supervisor<'a> {
             let _ = to.send(Happening::GuardEnded);
         })?;
         Ok(Supervisor {
-            job,
+            settings,
             guard: guard.process,
             orders: guard.orders,
             terminal,
-            grace: job.supervision.grace.unwrap_or(USUAL_GRACE),
+            grace: settings.supervision.grace.unwrap_or(USUAL_GRACE),
             events,
-            manager: Manager::new(job.supervision.notify),
+            manager: Manager::new(settings.supervision.notify),
             to_self,
             happenings,
             not_ours,
@@ -96,13 +96,13 @@ impl<'a> Supervisor<'a> {
             let _ = to.send(Happening::ReleaseRequested);
         });
         let timeout = client.session_timeout().unwrap_or(Duration::from_secs(10));
-        let variables = held.variables(client, &self.job.lock);
+        let variables = held.variables(client, &self.settings.lock);
         self.watch(Some(held), variables, look_interval(timeout))
     }
 
     /// Runs it although nothing is held.
     pub(super) fn supervise_without_lock(self) -> Result<Exit, Failure> {
-        let variables = vec![("ZKLOCK_LOCK".to_owned(), self.job.lock.path.clone())];
+        let variables = vec![("ZKLOCK_LOCK".to_owned(), self.settings.lock.path.clone())];
         self.watch(None, variables, Duration::from_secs(3600))
     }
 
@@ -131,7 +131,7 @@ impl<'a> Supervisor<'a> {
         // If the guard is stopped, the pipe fills up; this process must go on.
         fcntl(&self.orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let mut course =
-            Course::new(&self.job.supervision, self.grace, self.terminal.is_there(), seen);
+            Course::new(&self.settings.supervision, self.grace, self.terminal.is_there(), seen);
         let mut next = None;
         loop {
             let happening = next.take().or_else(|| self.wait(course.wakes_at(), interval));
@@ -183,8 +183,8 @@ impl<'a> Supervisor<'a> {
         match action {
             // If the guard is stopped, or has ended, the course's times and its last report count.
             Action::Tell(order) => drop(send(&mut self.orders, &order)),
-            Action::Say(text) => say(&self.job.subject, &text),
-            Action::Complain(text) => complain(&self.job.subject, &text),
+            Action::Say(text) => say(&self.settings.subject, &text),
+            Action::Complain(text) => complain(&self.settings.subject, &text),
             Action::Write(event, fields) => self.events.write(event, &fields),
             Action::Ready => self.manager.ready(),
             Action::Stopping => self.manager.stopping(),
@@ -234,7 +234,7 @@ impl<'a> Supervisor<'a> {
             course.program,
             lasting(KILL_TAKES)
         );
-        complain(&self.job.subject, &text);
+        complain(&self.settings.subject, &text);
         if is_held {
             end_all(course.command.filter(|_| ended.is_none()), &self.not_ours, None);
         }
@@ -242,7 +242,7 @@ impl<'a> Supervisor<'a> {
 
     fn tell_of_end(&self, lost: Option<String>, exit: Exit, took: Duration) {
         if let Some(why) = lost {
-            complain(&self.job.subject, &format!("LOCK LOST after {}: {why}", lasting(took)));
+            complain(&self.settings.subject, &format!("LOCK LOST after {}: {why}", lasting(took)));
         }
         let fields = json!({ "exit": exit.code(), "ran_ms": took.as_millis() as u64 });
         self.events.write("ended", &fields);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 use zklock::{Cancel, Client, DistributedLock};
 
-use super::job::Job;
 use super::messages::Happening;
+use super::run_settings::RunSettings;
 use super::signals;
 use crate::exit::Exit;
 use crate::words::{held_by, say};
@@ -76,12 +76,12 @@ impl Waiting {
     }
 
     /// Says who has the lock, on a terminal, if that takes some time.
-    pub(super) fn tell_of_others(&self, client: &Client, job: &Job) {
-        if job.patience.nonblock || !io::stderr().is_terminal() {
+    pub(super) fn tell_of_others(&self, client: &Client, settings: &RunSettings) {
+        if settings.patience.nonblock || !io::stderr().is_terminal() {
             return;
         }
-        let (client, subject) = (client.clone(), job.subject.clone());
-        let (base, name) = (job.lock.base.clone(), job.lock.name.clone());
+        let (client, subject) = (client.clone(), settings.subject.clone());
+        let (base, name) = (settings.lock.base.clone(), settings.lock.name.clone());
         let state = Arc::clone(&self.state);
         // Without a thread, it is not said.
         let _ = thread::Builder::new().name("zklock-tell".to_owned()).spawn(move || {

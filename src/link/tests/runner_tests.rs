@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::access::{Access, Auth};
-use super::frame::{ConnectRequest, ConnectResponse, Frame};
 use super::handle::Link;
 use super::messages::{
     AfterEvents, DeferredRequest, LinkConfig, MOMENT, OnEvent, OnNotice, Outgoing,
 };
 use super::resolver::Resolver;
+use super::wire_format::{ConnectRequest, ConnectResponse, Frame};
 use crate::connect_string::Host;
 use crate::rt::Moment;
 use crate::session_notice::{End, Notice};

@@ -9,7 +9,7 @@ use super::item_names::Layout;
 use super::late_items::LateItems;
 use super::lease::LeasedItem;
 use crate::contend::acquire::{Contention, pursue};
-use crate::contend::others_ahead::OthersAhead;
+use crate::contend::others_seen::OthersSeen;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -623,7 +623,7 @@ impl Items {
             must_exist: true,
         };
         let mut lease = Call::new(call.core(), call.limit()).with_retry();
-        match pursue(&contention, &mut lease, false, &OthersAhead::default(), None, Some)? {
+        match pursue(&contention, &mut lease, false, &OthersSeen::default(), None, Some)? {
             Some(hold) => Ok(Ok(LeasedItem::new(hold, Arc::clone(claim), node, found.data))),
             None => {
                 call.check_asking()?;

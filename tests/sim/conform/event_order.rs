@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::servers::Rig;
 use crate::link::access::Access;
-use crate::link::frame::Frame;
 use crate::link::handle::Link;
 use crate::link::messages::{LinkConfig, Outgoing};
 use crate::link::resolver::Resolver;
+use crate::link::wire_format::Frame;
 use crate::rt::{Receiver, Sender, bounded, unbounded};
 use crate::wire_values::{NodeEvent, code, op};
 

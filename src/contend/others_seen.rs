@@ -11,7 +11,7 @@ use crate::session::purpose::unanswered;
 /// Whether others are ahead, as lists have shown: evidence for each call that waits for this
 /// acquisition, if the list was asked for after the call had begun.
 #[derive(Default)]
-pub(crate) struct OthersAhead {
+pub(crate) struct OthersSeen {
     state: Mutex<OthersState>,
 }
 
@@ -25,7 +25,7 @@ struct OthersState {
     bell: Option<Signal>,
 }
 
-impl OthersAhead {
+impl OthersSeen {
     /// Notes that others were ahead, or one of this process held the lock, at that time.
     pub(crate) fn note(&self, at: Instant) {
         let mut state = self.state.lock();

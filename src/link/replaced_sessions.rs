@@ -15,13 +15,13 @@ pub(super) fn ends_with_its_connection(password: &[u8]) -> bool {
 
 /// What all sessions of a client have seen of it, where the passwords do not tell.
 #[derive(Debug, Default)]
-pub(super) struct Reattachments {
+pub(super) struct ReplacedSessions {
     /// The session that was last answered with another one, if none has gone on since.
     replaced: Mutex<Option<i64>>,
     warned: AtomicBool,
 }
 
-impl Reattachments {
+impl ReplacedSessions {
     /// All servers have answered with other sessions; returns whether this one has ended. The first
     /// session to which that happens may be asked for at wrong addresses, so it is searched for until its
     /// lease ends. If it happens to the next one, too, no server lets a session go on.
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn only_the_second_session_in_a_row_that_is_replaced_everywhere_has_ended() {
-        let seen = Reattachments::default();
+        let seen = ReplacedSessions::default();
         assert!(!seen.replaced(1));
         assert!(!seen.replaced(1), "once more in the same search");
         assert!(seen.replaced(2));

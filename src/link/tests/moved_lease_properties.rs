@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 
-use super::super::attempts::Attempts;
 use super::super::granted::tick_shown;
+use super::super::unanswered_attempts::Attempts;
 use super::tests::*;
 use super::*;
 

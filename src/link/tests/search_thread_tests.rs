@@ -13,9 +13,9 @@ use super::super::handshake::properties::{SESSION, auth_reply, response, wanted}
 use super::super::{access::Access, sasl::Sasl};
 use super::*;
 use crate::connect_string::Host;
-use crate::link::attempts::Attempts;
-use crate::link::frame::{ConnectResponse, Frame};
 use crate::link::resolver::Resolver;
+use crate::link::unanswered_attempts::Attempts;
+use crate::link::wire_format::{ConnectResponse, Frame};
 use crate::wire_values::{code, op, xid};
 
 fn among(known: bool, hosts: Vec<Host>) -> Search {
@@ -205,12 +205,12 @@ fn a_wrong_address_among_right_ones_costs_no_session() {
 fn where_no_session_ever_goes_on_another_one_is_the_end() {
     let (_stop, stopped) = bounded(0);
     let mut what = among(true, vec![replacing(), replacing()]);
-    assert!(!what.resolver.reattachments.replaced(SESSION - 1));
+    assert!(!what.resolver.replaced_sessions.replaced(SESSION - 1));
     let found = search(&what, &stopped, &|_| ());
     assert!(matches!(found, Some(Dialed::Expired)), "{found:?}");
     // One that does not answer may be the right one.
     what = among(true, vec![replacing(), absent()]);
-    assert!(!what.resolver.reattachments.replaced(SESSION - 1));
+    assert!(!what.resolver.replaced_sessions.replaced(SESSION - 1));
     let add = |why: &str| {
         if why.contains("another session") {
             what.resolver.set_hosts(vec![accepting()]);

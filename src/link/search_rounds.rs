@@ -185,7 +185,7 @@ impl Rounds<'_> {
         };
         if let Some(session) = &wanted.session {
             let are_all_others = met_only(|failure| matches!(failure, Failure::AnotherSession));
-            if are_all_others && resolver.reattachments.replaced(session.session) {
+            if are_all_others && resolver.replaced_sessions.replaced(session.session) {
                 return Order::Expired;
             }
         }

@@ -18,7 +18,7 @@ pub(super) enum Mode {
 }
 
 /// What `run` and `lead` have in common.
-pub(super) struct Job {
+pub(super) struct RunSettings {
     /// What it is about, for messages: the lock as it was named.
     pub(super) subject: String,
     pub(super) lock: Lock,
@@ -33,7 +33,7 @@ pub(super) struct Job {
     pub(super) supervision: Supervision,
 }
 
-impl Job {
+impl RunSettings {
     /// All that are held while the command runs.
     pub(super) fn locks(&self) -> impl Iterator<Item = &Lock> {
         std::iter::once(&self.lock).chain(&self.also)

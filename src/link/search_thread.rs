@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::attempts::News;
 use super::failure::Failure;
 use super::granted::Granted;
 use super::handshake::{Wanted, close_session, is_stopped, pause, try_address};
-use super::rounds::{Order, Rounds, Search};
+use super::search_rounds::{Order, Rounds, Search};
 use super::server_stream::ServerStream;
+use super::unanswered_attempts::News;
 use crate::error;
 use crate::rt::{self, Moment, Receiver, Sender, bounded};
 
@@ -90,7 +90,7 @@ fn search(what: &Search, stopped: &Receiver<()>, trouble: &impl Fn(&str)) -> Opt
                     }
                     Ok((stream, granted)) => {
                         if what.wanted.session.is_some() {
-                            what.resolver.reattachments.went_on();
+                            what.resolver.replaced_sessions.went_on();
                         }
                         return Some(Dialed::Server(stream, granted));
                     }
@@ -169,5 +169,5 @@ fn rest(stopped: &Receiver<()>, time: Duration) -> Option<()> {
 }
 
 #[cfg(test)]
-#[path = "tests/search_tests.rs"]
+#[path = "tests/search_thread_tests.rs"]
 mod tests;

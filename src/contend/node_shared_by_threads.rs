@@ -9,7 +9,7 @@ use super::acquire::PausedAcquisition;
 use super::handover_policy::{HandOver, Policy};
 use super::held_node::{HeldNode, Passed, Sharing};
 use super::hold::Hold;
-use super::others_ahead::OthersAhead;
+use super::others_seen::OthersSeen;
 use super::watchdog::NodeListener;
 use crate::error::Error;
 use crate::rt::{self, Mutex};
@@ -21,7 +21,7 @@ pub(crate) struct SharedNode {
     pub(super) policy: Policy,
     pub(super) state: Mutex<SharedNodeState>,
     /// What the thread that contends has seen, for all who wait here.
-    pub(super) others: OthersAhead,
+    pub(super) others: OthersSeen,
 }
 
 pub(super) struct SharedNodeState {
@@ -88,7 +88,7 @@ impl SharedNode {
             contest: None,
             timed: None,
         };
-        SharedNode { policy, state: Mutex::new(state), others: OthersAhead::default() }
+        SharedNode { policy, state: Mutex::new(state), others: OthersSeen::default() }
     }
 
     /// Decides what becomes of the node, now that its holder lets go.

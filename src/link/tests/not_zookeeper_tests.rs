@@ -66,7 +66,7 @@ fn any_other_end_of_a_connection_does_not_say_that_the_session_is_closed() {
 // ----- unknown operations
 
 /// A connection on which the server has answered one request, or none.
-fn connected(unknown: &Arc<UnknownOperations>, has_answered: bool, now: Moment) -> LinkCore {
+fn connected(unknown: &Arc<UnsupportedOperations>, has_answered: bool, now: Moment) -> LinkCore {
     let mut core = LinkCore::new(1 << 20, Arc::clone(unknown));
     core.attach(granted(now), now);
     if has_answered {
@@ -82,13 +82,13 @@ fn submit(core: &mut LinkCore, operation: i32, body: &[u8], now: Moment) {
 }
 
 /// The server closes a connection right behind the creation of a container.
-fn closes(unknown: &Arc<UnknownOperations>, has_answered: bool, now: Moment) {
+fn closes(unknown: &Arc<UnsupportedOperations>, has_answered: bool, now: Moment) {
     let mut core = connected(unknown, has_answered, now);
     submit(&mut core, CONTAINER, &with_flags("/a", FLAG_CONTAINER), now);
     core.server_has_closed(now);
 }
 
-type Ending<'a> = &'a dyn Fn(&Arc<UnknownOperations>, Moment);
+type Ending<'a> = &'a dyn Fn(&Arc<UnsupportedOperations>, Moment);
 
 /// Whether two such ends, by these functions, and an answer on a third connection show that containers
 /// are unknown.
@@ -105,25 +105,25 @@ fn is_shown(ends: [Ending<'_>; 2]) -> bool {
 
 #[test]
 fn containers_are_unknown_where_two_connections_end_on_one_and_the_next_one_works() {
-    let end = |unknown: &Arc<UnknownOperations>, now| closes(unknown, true, now);
+    let end = |unknown: &Arc<UnsupportedOperations>, now| closes(unknown, true, now);
     assert!(is_shown([&end, &end]));
-    let fresh = |unknown: &Arc<UnknownOperations>, now| closes(unknown, false, now);
+    let fresh = |unknown: &Arc<UnsupportedOperations>, now| closes(unknown, false, now);
     assert!(!is_shown([&end, &fresh]), "the second server has answered nothing");
-    let behind = |unknown: &Arc<UnknownOperations>, now| {
+    let behind = |unknown: &Arc<UnsupportedOperations>, now| {
         let mut core = connected(unknown, true, now);
         submit(&mut core, op::EXISTS, &text("/a"), now);
         submit(&mut core, CONTAINER, &with_flags("/a", FLAG_CONTAINER), now);
         core.server_has_closed(now);
     };
     assert!(!is_shown([&end, &behind]), "another request is older");
-    let large = |unknown: &Arc<UnknownOperations>, now| {
+    let large = |unknown: &Arc<UnsupportedOperations>, now| {
         let mut core = connected(unknown, true, now);
         submit(&mut core, CONTAINER, &with_flags("/a", FLAG_CONTAINER), now);
         submit(&mut core, op::SET_DATA, &vec![0; 70_000], now);
         core.server_has_closed(now);
     };
     assert!(!is_shown([&end, &large]), "the other request may be too large");
-    let made = |unknown: &Arc<UnknownOperations>, now| {
+    let made = |unknown: &Arc<UnsupportedOperations>, now| {
         closes(unknown, true, now);
         let mut core = connected(unknown, true, now);
         submit(&mut core, CONTAINER, &with_flags("/a", FLAG_CONTAINER), now);
@@ -137,14 +137,14 @@ fn containers_are_unknown_where_two_connections_end_on_one_and_the_next_one_work
 fn an_operation_is_unknown_where_the_server_says_so_or_answers_a_later_request() {
     for operation in [CONTAINER, op::REMOVE_WATCHES] {
         let (mut core, now) = (attached(), seconds(10.));
-        let unknown = Arc::clone(&core.unknown_operations);
+        let unknown = Arc::clone(&core.unsupported_operations);
         ask(&mut core, 1, operation, &text("/a"), now);
         let request = sent(&mut core)[0].xid;
         answer(&mut core, request, 5, code::UNIMPLEMENTED, &[], now).unwrap();
         assert!(unknown.is_unknown(operation, now));
 
         let (mut core, now) = (attached(), seconds(10.));
-        let unknown = Arc::clone(&core.unknown_operations);
+        let unknown = Arc::clone(&core.unsupported_operations);
         for (number, operation) in [(1, operation), (2, operation), (3, op::EXISTS), (4, operation)]
         {
             ask(&mut core, number, operation, &text("/a"), now);
@@ -168,11 +168,11 @@ fn no_other_request_is_passed_over_and_silence_shows_nothing() {
     }
     let third = sent(&mut core)[2].xid;
     answer(&mut core, third, 5, code::NO_NODE, &[], now).unwrap_err();
-    assert!(!core.unknown_operations.is_unknown(CONTAINER, now));
+    assert!(!core.unsupported_operations.is_unknown(CONTAINER, now));
     let mut silent = attached();
     ask(&mut silent, 1, CONTAINER, &text("/a"), now);
     silent.tick(seconds(14.)).unwrap_err();
-    assert!(!silent.unknown_operations.is_unknown(CONTAINER, seconds(14.)));
+    assert!(!silent.unsupported_operations.is_unknown(CONTAINER, seconds(14.)));
 }
 
 // ----- a session that has moved

@@ -471,5 +471,5 @@ mod tests {
 }
 
 #[cfg(test)]
-#[path = "tests/frame_properties.rs"]
+#[path = "tests/wire_format_properties.rs"]
 mod properties;

@@ -28,7 +28,7 @@ pub(crate) fn is_newer(operation: i32) -> bool {
 
 /// See the module. All sessions of a client share one.
 #[derive(Debug, Default)]
-pub(crate) struct UnknownOperations {
+pub(crate) struct UnsupportedOperations {
     /// Whether an operation is suspected; without one, most replies need no lock.
     suspicious: AtomicBool,
     verdicts: Mutex<BTreeMap<i32, Verdict>>,
@@ -48,7 +48,7 @@ struct Verdict {
     is_closed_again: bool,
 }
 
-impl UnknownOperations {
+impl UnsupportedOperations {
     /// Whether the servers do not know the operation.
     pub(crate) fn is_unknown(&self, operation: i32, now: Moment) -> bool {
         self.verdict(operation, now).is_some_and(|it| it.is_unknown)
@@ -170,8 +170,8 @@ mod tests {
     }
 
     /// Suspected since 10 s, and closed again at this time.
-    fn closed_again_at(seconds: f64) -> UnknownOperations {
-        let operations = UnknownOperations::default();
+    fn closed_again_at(seconds: f64) -> UnsupportedOperations {
+        let operations = UnsupportedOperations::default();
         operations.closed(CONTAINER, true, T, at(10.));
         operations.closed(CONTAINER, true, T, at(seconds));
         operations
@@ -195,7 +195,7 @@ mod tests {
         let operations = closed_again_at(13.9);
         operations.answered(op::SYNC, at(15.));
         assert!(!operations.is_unknown(CONTAINER, at(15.)));
-        let operations = UnknownOperations::default();
+        let operations = UnsupportedOperations::default();
         for seconds in [10., 20., 30.] {
             operations.closed(CONTAINER, false, T, at(seconds));
             operations.answered(op::SYNC, at(seconds + 1.));
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_suspected_operation_is_tried_twice_and_then_not_before_it_counts() {
-        let operations = UnknownOperations::default();
+        let operations = UnsupportedOperations::default();
         assert_eq!(operations.suspected(CONTAINER, at(10.)), None);
         operations.closed(CONTAINER, true, T, at(10.));
         assert_eq!(operations.suspected(CONTAINER, at(10.)), Some(Duration::ZERO));
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_forgotten_after_an_hour_or_with_the_hosts() {
-        let operations = UnknownOperations::default();
+        let operations = UnsupportedOperations::default();
         operations.learn(CONTAINER, at(10.));
         assert!(operations.is_unknown(CONTAINER, at(3609.)));
         assert!(!operations.is_unknown(CONTAINER, at(3610.)));
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn closings_on_what_every_server_knows_are_not_counted() {
-        let operations = UnknownOperations::default();
+        let operations = UnsupportedOperations::default();
         operations.closed(op::CREATE, true, T, at(10.));
         assert_eq!(operations.suspected(op::CREATE, at(10.)), None);
     }
