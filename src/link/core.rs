@@ -10,8 +10,8 @@ use super::lease::Lease;
 #[cfg(test)]
 use super::lease::Terms;
 use super::lease_end_reason::Recent;
-use super::replaced_sessions::ends_with_its_connection;
 use super::request_limit::{SMALLEST, Sizes};
+use super::session_ends_with_connection::ends_with_its_connection;
 use super::unsupported_operations::{UnsupportedOperations, is_newer};
 use super::wire_format::{
     Fields, Frame, Malformed, Piece, ReplyHeader, Splitter, check_reply, has_failed_with,

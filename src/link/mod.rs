@@ -10,7 +10,7 @@
 //! requests may be, [`unsupported_operations`] which of them servers do not know. [`search_thread`] finds a server:
 //! [`resolver`] has the addresses, [`search_rounds`] says which of them to ask when, [`handshake`] asks one,
 //! [`failure`] says why it does not serve the session, [`unanswered_attempts`] notes those without answer,
-//! [`replaced_sessions`] what another session means; [`access`] and [`sasl`] show who the client is (`no_sasl`
+//! [`session_ends_with_connection`] what another session means; [`access`] and [`sasl`] show who the client is (`no_sasl`
 //! without that feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
 //! (`no_tls`). Callers have a [`handle`]; [`runner`] is the thread, with which they share the
 //! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
@@ -27,7 +27,6 @@ mod lease_end_reason;
 mod locked_connection;
 pub(crate) mod messages;
 mod outage_log;
-mod replaced_sessions;
 pub(crate) mod request_limit;
 pub(crate) mod resolver;
 mod runner;
@@ -36,6 +35,7 @@ pub(crate) mod sasl;
 mod search_rounds;
 mod search_thread;
 pub(crate) mod server_stream;
+mod session_ends_with_connection;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 pub(crate) mod tls;
 mod unanswered_attempts;

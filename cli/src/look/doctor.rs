@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use zklock::{Client, ErrorKind};
 
-use super::all_locks::look_at_all;
+use super::all_locks_check::look_at_all;
 use super::clock_check::look_at_clock;
 use super::findings::{Findings, Level, joined};
 use super::four_letter_words::{self, Settings, Status};

@@ -1,6 +1,6 @@
 //! What shows locks and changes nothing. `shown` is how their parts are called and shown.
 
-mod all_locks;
+mod all_locks_check;
 mod clock_check;
 mod doctor;
 mod findings;
@@ -11,10 +11,10 @@ mod one_lock;
 mod settings_check;
 pub(crate) mod shown;
 mod top;
-mod watch;
+mod watch_and_wait;
 
 pub(crate) use self::doctor::doctor;
 pub(crate) use self::ls::ls;
 pub(crate) use self::one_lock::{leader, show, test};
 pub(crate) use self::top::top;
-pub(crate) use self::watch::{wait, wait_until, watch};
+pub(crate) use self::watch_and_wait::{wait, wait_until, watch};

@@ -27,8 +27,8 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use nix::unistd::{Pid, getpgid, getpid, getppid, pipe2, setpgid};
 use rustix::process::{WaitIdOptions, WaitIdStatus};
 
-use super::held::HELD;
-use super::messages::{Ended, Instant, Lines, Order, Report, send};
+use super::guard_messages::{Ended, Instant, Lines, Order, Report, send};
+use super::held_lock::HELD;
 use super::processes::{
     adopt_descendants, children, end_all, look, nanoseconds, now, readable, reap, runs,
 };

@@ -1,19 +1,19 @@
 //! `zklock run` and `zklock lead`: a command that lives only while a lock is held.
 //!
 //! Three processes: zklock, which has the session; the guard process (`guard`), which starts and ends the
-//! command; and the command, in a group of its own. `course` decides what zklock does meanwhile, `supervise`
-//! does it, `waiting` is what it does before, `held` the locks, `run_settings` what there is to do.
+//! command; and the command, in a group of its own. `supervise_core` decides what zklock does meanwhile, `supervise`
+//! does it, `waiting` is what it does before, `held_lock` the locks, `run_settings` what there is to do.
 
-mod course;
 mod event_lines;
 mod guard;
-mod held;
-mod messages;
-mod notify;
+mod guard_messages;
+mod held_lock;
 mod processes;
 mod run_settings;
 mod signals;
 mod supervise;
+mod supervise_core;
+mod systemd;
 mod terminal;
 mod waiting;
 
@@ -29,7 +29,7 @@ use zklock::{Client, ErrorKind, Once};
 
 use self::event_lines::Events;
 use self::guard::{GuardProcess, Plan};
-use self::held::Held;
+use self::held_lock::Held;
 use self::run_settings::{Mode, RunSettings};
 use self::supervise::Supervisor;
 use self::terminal::Terminal;
@@ -159,7 +159,7 @@ impl Attempt<'_> {
         self.waiting.note_client(client);
         self.supervisor.grace = grace(client, settings)?;
         self.waiting.tell_of_others(client, settings);
-        if let Err(failure) = held::refuse_those_of_ancestors(client, settings) {
+        if let Err(failure) = held_lock::refuse_those_of_ancestors(client, settings) {
             return self.not_run(failure);
         }
         let held = match Held::acquire(client, settings, self.waiting.cancel()) {
@@ -303,7 +303,7 @@ fn conflict(client: &Client, settings: &RunSettings) -> Failure {
     if settings.patience.conflict_exit_code == 0 {
         return Failure::silent(exit);
     }
-    let others = held::others(client, settings);
+    let others = held_lock::others(client, settings);
     let why = match settings.patience.wait {
         Some(limit) => format!("not free within {}", lasting(limit)),
         None => "not waiting (-n)".to_owned(),

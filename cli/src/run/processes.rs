@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, gettid};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-use super::messages::Instant;
+use super::guard_messages::Instant;
 
 /// The present, by the clock that also counts while the machine sleeps.
 pub(super) fn now() -> Instant {

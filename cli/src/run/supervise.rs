@@ -13,17 +13,17 @@ use nix::unistd::Pid;
 use serde_json::json;
 use zklock::Client;
 
-use super::course::{Action, Course, Force, Seen, Then};
 use super::event_lines::Events;
 use super::guard::GuardProcess;
-use super::held::Held;
-use super::messages::{Happening, Lines, Order, send};
-use super::notify::Manager;
+use super::guard_messages::{Happening, Lines, Order, send};
+use super::held_lock::Held;
 use super::processes::{
     adopt_descendants, after, children, end_all, nanoseconds, now, reap, runs, some_are_left,
 };
 use super::run_settings::RunSettings;
 use super::signals::stop_job;
+use super::supervise_core::{Action, Course, Force, Seen, Then};
+use super::systemd::Manager;
 use super::terminal::Terminal;
 use crate::exit::{Exit, Failure};
 use crate::grace_and_outage::{USUAL_GRACE, look_interval};

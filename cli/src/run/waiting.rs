@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 use zklock::{Cancel, Client, DistributedLock};
 
-use super::messages::Happening;
+use super::guard_messages::Happening;
 use super::run_settings::RunSettings;
 use super::signals;
 use crate::exit::Exit;

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::messages::{Ended, Happening, Instant, Order, Report};
+use super::guard_messages::{Ended, Happening, Instant, Order, Report};
 use super::processes::{after, nanoseconds};
 use super::signals::ASKING_TO_END;
 use crate::exit::Exit;
