@@ -1,10 +1,10 @@
 //! `zklock`: runs commands under ZooKeeper locks, and shows who holds and who waits.
 //!
 //! The map: `options` is the command line and `config` its defaults from files; `run` runs commands, `look` shows
-//! locks, `ask_and_break` asks holders to release and breaks locks, `token_check` compares fencing tokens. `exit` has the exit
-//! codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what people read,
-//! `background_writer` how they read it without holding anybody up, `grace_and_outage` what time a command has to end,
-//! `reactions` what is done to it then.
+//! locks, `ask_and_break` asks holders to release and breaks locks, `token_check` compares fencing tokens. `exit`
+//! has the exit codes, `connect` a client with the settings given, `words`, `table`, `log_lines` and `manual` what
+//! people read, `background_writer` how they read it without holding anybody up, `grace_and_outage` what time a
+//! command has to end, `reactions` what is done to it then.
 
 #![forbid(unsafe_code)]
 // What only `run` and `lead` use is compiled elsewhere, too.

@@ -43,7 +43,7 @@ macro_rules! of_any {
 }
 
 impl Held {
-    /// Waits as the settings says; `None` if others hold it.
+    /// Waits as the settings say; `None` if others hold it.
     pub(super) fn acquire(
         client: &Client,
         settings: &RunSettings,
@@ -212,7 +212,7 @@ fn contenders(client: &Client, lock: &Lock) -> Result<Vec<Contender>, Error> {
     DistributedLock::new(client, &lock.base, &lock.name).contenders()
 }
 
-/// Who holds the first of the settings's locks that others hold, and since when.
+/// Who holds the first of the settings' locks that others hold, and since when.
 pub(super) fn others(client: &Client, settings: &RunSettings) -> String {
     let held = settings.locks().find_map(|lock| {
         let all = contenders(client, lock).ok()?;

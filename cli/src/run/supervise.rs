@@ -1,4 +1,4 @@
-//! What zklock does while the command runs: it waits for what happens, and does what `course` decides.
+//! What zklock does while the command runs: it waits for what happens, and does what `supervise_core` decides.
 
 use std::fs::File;
 use std::io::{self, Read};
