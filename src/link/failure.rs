@@ -7,7 +7,8 @@ use std::io;
 pub(crate) enum Failure {
     /// The session has expired, says the server.
     Expired,
-    /// The server does not let the client in with what it shows; with the reason.
+    /// The server does not let the client in with what it shows, or cannot show by SASL who it is; with the
+    /// reason.
     Rejected(String),
     /// One side does not trust the other's certificate; with the reason.
     #[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "only TLS has certificates"))]

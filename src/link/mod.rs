@@ -5,13 +5,14 @@
 //! Every request is answered once, in bounded time: by the server, or with a lost connection or
 //! session.
 //!
-//! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`] when
-//! it is renewed, [`granted`] on which terms, [`lease_end_reason`] why it was not; [`request_limit`] how large
-//! requests may be, [`unsupported_operations`] which of them servers do not know. [`search_thread`] finds a server:
-//! [`resolver`] has the addresses, [`search_rounds`] says which of them to ask when, [`handshake`] asks one,
-//! [`failure`] says why it does not serve the session, [`unanswered_attempts`] notes those without answer,
-//! [`session_ends_with_connection`] what another session means; [`access`] and [`sasl`] show who the client is (`no_sasl`
-//! without that feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
+//! [`core`] is the protocol, [`lease`] says until when the session is sure to live, [`heartbeats`]
+//! when it is renewed, [`granted`] on which terms, [`lease_end_reason`] why it was not;
+//! [`request_limit`] how large requests may be, [`unsupported_operations`] which of them servers do
+//! not know. [`search_thread`] finds a server: [`resolver`] has the addresses, [`search_rounds`] says
+//! which of them to ask when, [`handshake`] asks one, [`failure`] says why it does not serve the
+//! session, [`unanswered_attempts`] notes those without answer, [`session_ends_with_connection`] what
+//! another session means; [`access`] and [`sasl`] show who the client is (`no_sasl` without that
+//! feature). [`wire_format`] is the wire format, [`server_stream`] the bytes, perhaps in [`tls`]
 //! (`no_tls`). Callers have a [`handle`]; [`runner`] is the thread, with which they share the
 //! [`locked_connection`] and exchange [`messages`]. [`outage_log`] keeps the log short in an outage.
 

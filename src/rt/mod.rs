@@ -1,5 +1,5 @@
 //! Threads, channels, locks, atomics and time: the rest of the library takes them only from here, so that
-//! a simulation can replace them. Except for the lock of the link's socket, which no simulation has.
+//! a simulation can replace them. Except for the link's own two locks, which no simulation has.
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering};
 use std::time::{Duration, Instant};

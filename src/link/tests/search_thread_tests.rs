@@ -92,7 +92,6 @@ fn one_server_that_rejects_the_credentials_does_not_speak_for_the_others() {
     }
 }
 
-/// A port at which nothing listens.
 /// Otherwise each attempt would leave one behind until its timeout.
 #[test]
 fn a_new_session_whose_credentials_are_rejected_is_closed() {
