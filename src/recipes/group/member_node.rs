@@ -59,7 +59,7 @@ impl MemberNode {
     ) -> Result<Option<Hold>, Stop> {
         loop {
             let session = watch_loop.call.session()?;
-            let settled = match self.look(watch_loop, &session, unsure.as_ref())? {
+            let made = match self.look(watch_loop, &session, unsure.as_ref())? {
                 Look::Free => {
                     let late = || self.withdraw_late(&session);
                     watch_loop.call.ask_in(&session, |session| self.make(session, late))?
@@ -72,11 +72,8 @@ impl MemberNode {
                 },
                 Look::Unanswered => continue,
             };
-            match settled {
-                Ok(Some(czxid)) => return Ok(Some(self.stand(session, czxid))),
-                Ok(None) | Err(Fault::ConnectionLoss) => *unsure = Some(session),
-                Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded) => {}
-                Err(fault) => return Err(self.target.refused(&fault, JOIN).into()),
+            if let Some(hold) = self.judge(made, session, unsure)? {
+                return Ok(Some(hold));
             }
         }
     }
@@ -99,15 +96,8 @@ impl MemberNode {
         if watch_loop.call.is_cancelled() {
             return Ok(Rejoined::NotYet);
         }
-        match self.make(&session, || Box::new(drop)) {
-            Ok(Some(czxid)) => Ok(Rejoined::Standing(self.stand(session, czxid))),
-            Ok(None) | Err(Fault::ConnectionLoss) => {
-                *unsure = Some(session);
-                Ok(Rejoined::NotYet)
-            }
-            Err(Fault::SessionEnded | Fault::NodeExists | Fault::NoNode) => Ok(Rejoined::NotYet),
-            Err(fault) => Err(self.target.refused(&fault, JOIN).into()),
-        }
+        let made = self.make(&session, || Box::new(drop));
+        Ok(self.judge(made, session, unsure)?.map_or(Rejoined::NotYet, Rejoined::Standing))
     }
 
     /// Looks whose the node is, and watches it.
@@ -159,6 +149,22 @@ impl MemberNode {
             made => made,
         };
         made.map(|made| made.czxid)
+    }
+
+    /// What the answer to the creation means: `None` if the node has to be looked at again.
+    fn judge(
+        &self,
+        made: Answer<Option<i64>>,
+        session: Arc<Session>,
+        unsure: &mut Option<Arc<Session>>,
+    ) -> Result<Option<Hold>> {
+        match made {
+            Ok(Some(czxid)) => return Ok(Some(self.stand(session, czxid))),
+            Ok(None) | Err(Fault::ConnectionLoss) => *unsure = Some(session),
+            Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded) => {}
+            Err(fault) => return Err(self.target.refused(&fault, JOIN)),
+        }
+        Ok(None)
     }
 
     fn stand(&self, session: Arc<Session>, czxid: i64) -> Hold {
