@@ -269,7 +269,7 @@ impl Hold {
                 }
                 // The node is there, and no other client makes one of this name.
                 Ok(Err(Fault::NoAuth)) if self.has_guid() => return self.check(),
-                Ok(Err(Fault::ConnectionLoss | Fault::SessionEnded)) => self.check()?,
+                Ok(Err(fault)) if fault.is_loss() => self.check()?,
                 Ok(Err(fault)) => return Err(CONFIRM.refused(&fault, self.path())),
                 Err(Stop::SessionEnded(end)) => {
                     held_node.watchdog.lose(end.into());

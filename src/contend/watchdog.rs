@@ -334,7 +334,7 @@ impl Watchdog {
     /// The server has not set a watch: it is asked again in a moment, and at each review.
     fn not_watched(self: &Arc<Self>, fault: &Fault, ask: fn(&Arc<Watchdog>)) {
         // After a lost connection there will be another one.
-        if matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded) {
+        if fault.is_loss() {
             return;
         }
         let Some(session) = self.session.upgrade() else { return };
@@ -442,7 +442,7 @@ impl Watchdog {
             let contested = match &answer {
                 Ok(names) => others(path::last(&watchdog.node), names),
                 // There will be another connection.
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => false,
+                Err(fault) if fault.is_loss() => false,
                 // If the children cannot be listed, others may contend.
                 Err(_) => true,
             };

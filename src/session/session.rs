@@ -93,9 +93,9 @@ impl Session {
         let verbs = self.verbs.within(TimeLimit::new(wait));
         let session = Session { verbs, shared: Arc::clone(&self.shared) };
         let answer = question(&session);
-        let gave_up = || session.verbs.limit().is_some_and(TimeLimit::was_over);
-        let is_answered = !matches!(answer, Err(Fault::ConnectionLoss)) || !gave_up();
-        is_answered.then_some(answer)
+        let gave_up = matches!(answer, Err(Fault::ConnectionLoss))
+            && session.verbs.limit().is_some_and(TimeLimit::was_over);
+        (!gave_up).then_some(answer)
     }
 
     pub(crate) fn status(&self) -> &Status {

@@ -495,8 +495,7 @@ impl Verbs {
     /// or session is an error of all.
     pub(crate) fn watch_each(&self, paths: &[String]) -> Answer<Vec<Answer<Found>>> {
         let all = self.read_each_or_watch(paths, true, |_| ());
-        let is_lost = |fault: &&Fault| matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded);
-        match all.iter().filter_map(|one| one.as_ref().err()).find(is_lost) {
+        match all.iter().filter_map(|one| one.as_ref().err()).find(|fault| fault.is_loss()) {
             Some(lost) => Err(lost.clone()),
             None => Ok(all),
         }

@@ -91,9 +91,7 @@ impl Wait {
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel().is_some_and(Cancel::is_cancelled)
     }
-}
 
-impl Wait {
     /// Waits until `look` finds something in what the mutex of `owner` guards: whoever changes that
     /// notifies the condition. `None` if the wait is over first.
     pub(crate) fn until_found<O, T, R>(

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::call::{Call, Stop};
-use super::connection::{Answer, Fault, Names, Stat};
+use super::connection::{Answer, Names, Stat};
 use super::notify::{Signal, Subscription};
 use super::session::Session;
 use crate::error::Result;
@@ -81,7 +81,7 @@ impl WatchLoop {
                     self.was_answered = true;
                     self.until_changed()?;
                 }
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => {}
+                Err(fault) if fault.is_loss() => {}
                 Err(fault) => return Ok(Err(fault)),
             }
         }

@@ -24,9 +24,7 @@ impl<F: Fn(&Request) -> Answer<Reply>> Calls<F> {
         let mut lost = None;
         while let Some(asked) = self.requests.front().filter(|_| (self.is_wanted)()) {
             let answer = lost.clone().map_or_else(|| (self.answer)(&asked.request), Err);
-            if let Err(fault @ (Fault::ConnectionLoss | Fault::SessionEnded)) = &answer {
-                lost = Some(fault.clone());
-            }
+            lost = answer.as_ref().err().filter(|fault| fault.is_loss()).cloned();
             self.reply(answer);
         }
     }

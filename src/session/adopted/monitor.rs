@@ -377,7 +377,7 @@ impl Monitor {
         for stray in strays {
             match self.remove(&stray) {
                 Ok(()) | Err(Fault::NoNode) => {}
-                Err(Fault::ConnectionLoss | Fault::SessionEnded) => return false,
+                Err(fault) if fault.is_loss() => return false,
                 Err(fault) => {
                     logging::error!(target: "zklock::reaper", "{stray:?} cannot be deleted: {fault}");
                 }

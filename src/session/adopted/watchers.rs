@@ -93,9 +93,7 @@ impl WatcherTable {
                 table.armed.remove(&key);
             }
             // An answered request leaves its watcher in the crate, whatever the answer was.
-            if what == WatchKind::Node
-                && !matches!(fault, Fault::ConnectionLoss | Fault::SessionEnded)
-            {
+            if what == WatchKind::Node && !fault.is_loss() {
                 table.litter.push(key.1);
             }
         }
