@@ -436,6 +436,8 @@ struct Connection {
     gap: bool,
     /// A reply is being withheld.
     stalled: bool,
+    /// The server has been sent a request that it does not know, and ends the connection.
+    ends: bool,
 }
 
 impl Connection {
@@ -642,6 +644,7 @@ impl Shared {
             expected: HashMap::new(),
             gap: false,
             stalled: false,
+            ends: false,
         };
         let id = self.update(|state| {
             if state.is_deaf() {
@@ -792,6 +795,10 @@ impl Shared {
                 connection.gap = true;
                 return Verdict::Swallow;
             }
+            // What it leaves unread would make its side reset the connection, and its answer be lost.
+            if connection.ends && direction == Direction::Requests && piece.bytes.is_some() {
+                return Verdict::Swallow;
+            }
             if held {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else if !early.is_zero() {
@@ -802,6 +809,7 @@ impl Shared {
                     delays.opening = Duration::ZERO;
                     self.changed.notify_all();
                 }
+                connection.ends |= direction == Direction::Requests && piece.fate == Fate::Unknown;
                 return match (direction, piece.fate) {
                     (Direction::Requests, Fate::DropRequest)
                     | (Direction::Replies, Fate::DropReply) => Verdict::Cut,
