@@ -277,9 +277,10 @@ mod sim;
 #[path = "../tests/models/mod.rs"]
 mod models;
 
-// For the benchmarks: not part of the interface.
+// For this crate's own benchmarks: not part of the interface.
 #[cfg(feature = "_bench")]
 #[doc(hidden)]
+#[path = "../tests/sim/grants_at_once.rs"]
 pub mod bench_only;
 
 // What every program uses.
