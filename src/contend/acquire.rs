@@ -5,18 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::core::{
-    Acquisition, Action, ConnectionNumber, Input, Inspection, Leftovers, Listing, Made, Successor,
-    Trouble,
-};
+use super::core::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
 use super::others_seen::OthersSeen;
 use super::revoke::is_request;
-use super::rule::Rule;
 use super::ticket::{Form, Guid, NodeNaming};
-use super::watched_nodes::{ToDo, WatchAnswer, WatchedNodes};
+use super::watched_nodes::{ToDo, WatchedNodes};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
@@ -104,8 +100,8 @@ pub(crate) struct PausedAcquisition {
 impl PausedAcquisition {
     /// Deletes the node, as no other call takes the place.
     pub(crate) fn withdraw(self, wait: &Wait) {
-        let Some(own) = self.acquisition.leftovers().own else { return };
-        let path = path::join(&self.node, &own);
+        let Some(own) = self.acquisition.own_name() else { return };
+        let path = path::join(&self.node, own);
         let until = Deadline::after(DROP_LIMIT).earlier(wait.late());
         // The call acquires nothing, whatever becomes of the node.
         let _ = self.core.reaper().put_away(&self.session, path, until, None);
@@ -182,13 +178,12 @@ pub(crate) fn pursue(
         }
         None => {
             let fresh = || Guid::from_u128(rt::random());
-            let (form, rule) = (contention.form, Rule::permits(contention.form.permits));
-            (Acquisition::new(form, rule, patient, fresh), None)
+            (Acquisition::new(contention.form, patient, fresh), None)
         }
     };
     let driven = catch_unwind(AssertUnwindSafe(|| attempt.drive(&mut acquisition, begin)));
     let driven = driven.unwrap_or_else(|panic| {
-        attempt.abandon(acquisition.leftovers());
+        attempt.abandon(&acquisition);
         resume_unwind(panic);
     });
     let keeps_place = matches!(driven, Ok(None) | Err(Stop::TimeOver | Stop::Cancelled))
@@ -201,7 +196,7 @@ pub(crate) fn pursue(
             Some(paused) => acquisition = paused.acquisition,
         }
     }
-    attempt.end(driven, acquisition.leftovers(), late)
+    attempt.end(driven, &acquisition, late)
 }
 
 impl Attempt<'_> {
@@ -209,7 +204,7 @@ impl Attempt<'_> {
     fn end(
         &mut self,
         driven: Result<Option<Hold>, Stop>,
-        left: Leftovers,
+        left: &Acquisition,
         late: Deadline,
     ) -> Result<Option<Hold>> {
         let error = match driven {
@@ -263,7 +258,7 @@ impl Attempt<'_> {
                 self.report_waiting(acquisition);
             }
             match action {
-                Action::Hold(granted) => {
+                Action::Hold { name, czxid, contested } => {
                     self.until_trusted(&session)?;
                     if session.status().now().ended.is_some() {
                         continue;
@@ -275,8 +270,11 @@ impl Attempt<'_> {
                         continue;
                     }
                     let Contention { client, node, noun, data, .. } = self.contention;
-                    let watch = self.watched.take(&granted.name);
-                    return Ok(Some(Hold::new(client, session, node, &granted, watch, noun, data)));
+                    let watch = self.watched.take(&name);
+                    let place = (&**node, &*name);
+                    let mut hold = Hold::new(client, session, place, czxid, watch, noun, data);
+                    hold.contested = contested;
+                    return Ok(Some(hold));
                 }
                 Action::Yield => return Ok(None),
                 Action::MakeParents if self.contention.must_exist => return Ok(None),
@@ -293,7 +291,7 @@ impl Attempt<'_> {
 
     fn perform(&mut self, session: &Arc<Session>, action: Action) -> Result<Input, Stop> {
         Ok(match action {
-            Action::Create { prefix } => Input::Created(self.create(session, prefix)?),
+            Action::Create { prefix } => self.create(session, prefix)?,
             Action::MakeParents => {
                 let acl = &self.contention.acl;
                 let kind = match self.contention.form.naming {
@@ -329,12 +327,7 @@ impl Attempt<'_> {
                 let path = path::join(&self.node, &name);
                 let read = self.ask(session, |session, _| session.read(&path, false))?;
                 let read = self.sort(read, READ);
-                Input::Inspected(read.map(|read| {
-                    read.map(|(_, stat)| Inspection {
-                        owner: stat.ephemeral_owner,
-                        czxid: stat.czxid,
-                    })
-                }))
+                Input::Inspected(read.map(|read| read.map(|(_, stat)| stat)))
             }
             Action::Watch { names, successor } => self.watch(session, &names, successor)?,
             Action::Delete { name } => {
@@ -343,7 +336,7 @@ impl Attempt<'_> {
                 Input::Deleted(self.sort(deleted, DELETE))
             }
             Action::Wait => self.wait(session)?,
-            Action::Hold(_) | Action::Yield | Action::Fail(_) => Input::Woken,
+            Action::Hold { .. } | Action::Yield | Action::Fail(_) => Input::Woken,
         })
     }
 
@@ -354,11 +347,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn create(
-        &mut self,
-        session: &Arc<Session>,
-        prefix: String,
-    ) -> Result<Result<Made, Trouble>, Stop> {
+    fn create(&mut self, session: &Arc<Session>, prefix: String) -> Result<Input, Stop> {
         let path = path::join(&self.node, &prefix);
         let Contention { data, acl, .. } = self.contention;
         let (reaper, of_session) = (self.call.core().reaper().clone(), Arc::downgrade(session));
@@ -379,25 +368,19 @@ impl Attempt<'_> {
         let entered =
             self.ask(session, |session, _| session.enter(&path, data, acl, Box::new(late)))?;
         let after = session.status().now().connection;
-        let entered = self.sort(entered, CREATE);
-        Ok(entered.map(|Enqueued { made, siblings }| {
-            // Like any list, it counts only on the connection that it was requested on.
-            let siblings = siblings.filter(|_| before == after);
-            if let Some(siblings) = &siblings {
-                self.look_round(siblings);
-            }
-            let listing = |children| Listing {
-                on: ConnectionNumber(after),
-                children,
-                watched: false,
-                leaving,
-            };
-            Made {
-                name: path::last(&made.path).to_owned(),
-                czxid: made.czxid,
-                listing: siblings.map(listing),
-            }
-        }))
+        let Enqueued { made, siblings } = match self.sort(entered, CREATE) {
+            Ok(entered) => entered,
+            Err(trouble) => return Ok(Input::Created { made: Err(trouble), listing: None }),
+        };
+        // Like any list, it counts only on the connection that it was requested on.
+        let siblings = siblings.filter(|_| before == after);
+        if let Some(siblings) = &siblings {
+            self.look_round(siblings);
+        }
+        let listing =
+            siblings.map(|children| Listing { on: after, children, watched: false, leaving });
+        let own = OwnNode { name: path::last(&made.path).to_owned(), czxid: made.czxid };
+        Ok(Input::Created { made: Ok(own), listing })
     }
 
     /// Waits until the session is trusted or has ended: a process that was stopped may come here
@@ -419,18 +402,19 @@ impl Attempt<'_> {
         }
     }
 
-    /// Asks as `ask` does, for answers that count only on the connection they were requested on.
+    /// Asks as `ask` does, for answers that count only on the connection they were requested on. Also
+    /// returns that one's number.
     fn ask_on<T>(
         &mut self,
         session: &Session,
         question: impl FnOnce(&Session, &str) -> Answer<T>,
-    ) -> Result<(Answer<T>, ConnectionNumber), Stop> {
+    ) -> Result<(Answer<T>, u64), Stop> {
         self.call.until_served(session)?;
         let before = session.status().now().connection;
         let answer = self.ask(session, question)?;
         let after = session.status().now().connection;
         let answer = if before == after { answer } else { Err(Fault::ConnectionLoss) };
-        Ok((answer, ConnectionNumber(after)))
+        Ok((answer, after))
     }
 
     /// Sorts faults into those that retrying may resolve, and errors that say what was tried and
@@ -448,7 +432,7 @@ impl Attempt<'_> {
         &mut self,
         session: &Arc<Session>,
         names: &[String],
-        successor: Option<Successor>,
+        successor: Option<OwnNode>,
     ) -> Result<Input, Stop> {
         let own = successor.as_ref().map(|own| &own.name);
         let is_wanted = |name: &str| names.iter().chain(own).any(|wanted| wanted == name);
@@ -470,15 +454,15 @@ impl Attempt<'_> {
             let answer = match read {
                 read if Some(name) == own => {
                     let stands = read.is_ok_and(|found| stands(found, session, successor.as_ref()));
-                    // Then a list follows when a node ahead is gone.
-                    if stands { WatchAnswer::Set } else { WatchAnswer::NotSet }
+                    // Otherwise a list follows when a node ahead is gone.
+                    stands.then_some(Watched::Set)
                 }
-                Ok(Some(_)) => WatchAnswer::Set,
-                Ok(None) => WatchAnswer::Gone,
-                Err(Fault::NoAuth) => WatchAnswer::Hidden,
+                Ok(Some(_)) => Some(Watched::Set),
+                Ok(None) => Some(Watched::Gone),
+                Err(Fault::NoAuth) => Some(Watched::Hidden),
                 read => {
                     trouble = self.sort(read, WATCH).err();
-                    WatchAnswer::NotSet
+                    None
                 }
             };
             self.watched.note_answer(name, answer);
@@ -498,7 +482,7 @@ impl Attempt<'_> {
         self.listed_at = Some(self.others.listing());
         let (children, on) = self.ask_on(session, |session, node| session.names(node, true))?;
         let children = self.sort(children, WATCH_ALL);
-        if !matches!(&children, Ok(Some(_))) || on.0 != self.watched.on() {
+        if !matches!(&children, Ok(Some(_))) || on != self.watched.on() {
             self.watched.clear();
         }
         let watched = self.watched.contains(CHILDREN);
@@ -544,24 +528,24 @@ impl Attempt<'_> {
     }
 
     /// Has the nodes that the call leaves behind deleted in the background.
-    fn abandon(&self, left: Leftovers) {
+    fn abandon(&self, left: &Acquisition) {
         let Some(session) = self.call.live_session() else { return };
         let reaper = self.call.core().reaper();
-        reaper.sweep(&session, self.node.clone(), left.doubtful);
-        if let Some(own) = left.own {
-            reaper.delete(&session, path::join(&self.node, &own));
+        reaper.sweep(&session, self.node.clone(), left.doubtful_prefixes());
+        if let Some(own) = left.own_name() {
+            reaper.delete(&session, path::join(&self.node, own));
         }
     }
 
     /// Deletes the nodes that the call leaves behind, at once if that is quick, otherwise in the
     /// background. An error means that the server has refused a deletion.
-    fn withdraw(&mut self, left: Leftovers, late: Deadline, reset: bool) -> Result<()> {
+    fn withdraw(&mut self, left: &Acquisition, late: Deadline, reset: bool) -> Result<()> {
         self.watched.clear();
         let Some(session) = self.call.live_session() else { return Ok(()) };
         let reaper = self.call.core().reaper();
-        reaper.sweep(&session, self.node.clone(), left.doubtful);
-        let Some(own) = left.own else { return Ok(()) };
-        let path = path::join(&self.node, &own);
+        reaper.sweep(&session, self.node.clone(), left.doubtful_prefixes());
+        let Some(own) = left.own_name() else { return Ok(()) };
+        let path = path::join(&self.node, own);
         let until = Deadline::after(DROP_LIMIT).earlier(late);
         match reaper.put_away(&session, path, until, reset.then_some(&self.node)) {
             Ok(()) | Err(Fault::ConnectionLoss) => Ok(()),
@@ -571,8 +555,8 @@ impl Attempt<'_> {
 }
 
 /// Whether that is the successor's node, made by that session and asked for nothing.
-fn stands(found: Found, session: &Session, successor: Option<&Successor>) -> bool {
-    let is_own = |czxid| successor.is_some_and(|own| own.czxid == czxid);
+fn stands(found: Found, session: &Session, successor: Option<&OwnNode>) -> bool {
+    let is_own = |czxid| successor.is_some_and(|own| own.czxid == Some(czxid));
     found.is_some_and(|(data, stat)| {
         stat.ephemeral_owner == session.id() && is_own(stat.czxid) && !is_request(&data)
     })

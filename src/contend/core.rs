@@ -12,7 +12,7 @@
 use super::rule::{Rule, Verdict, Watch};
 use super::ticket::{Form, Guid, Ticket};
 use crate::error::{Error, ErrorKind};
-use crate::session::connection::Names;
+use crate::session::connection::{Names, Stat};
 
 /// What to do next. One at a time; its outcome comes back as an [`Input`].
 #[derive(Clone, Debug)]
@@ -32,10 +32,13 @@ pub(crate) enum Action {
     Inspect {
         name: String,
     },
-    /// Have the waiter woken when one of these is gone; with a successor, when all are.
+    /// Have the waiter woken when one of these is gone. With a successor, when all are: the own node,
+    /// which is admitted then without another list. A list showed no other contender ahead, and none
+    /// can come in ahead of it. Any list will do, however old: one that shows the own node shows all
+    /// that were made before it and are still there.
     Watch {
         names: Vec<String>,
-        successor: Option<Successor>,
+        successor: Option<OwnNode>,
     },
     /// Have the waiter woken when children come or go, and list them.
     WatchChildren,
@@ -45,7 +48,13 @@ pub(crate) enum Action {
     /// Wait for a watch or a new connection.
     Wait,
     /// Admitted.
-    Hold(GrantedNode),
+    Hold {
+        name: String,
+        czxid: i64,
+        /// Whether others contend: `None` if that is not known, because no list was needed. Those
+        /// that an earlier list showed may have gone since.
+        contested: Option<bool>,
+    },
     /// Others are in front, and the call does not wait.
     Yield,
     Fail(Error),
@@ -58,35 +67,39 @@ pub(crate) enum Input {
     Begin {
         session: i64,
     },
-    Created(Outcome<Made>),
-    ParentsMade(Outcome<()>),
-    Synced(Outcome<ConnectionNumber>),
-    Listed(Outcome<Listing>),
-    Inspected(Outcome<Option<Inspection>>),
-    Watched(Outcome<Watched>),
-    Deleted(Outcome<()>),
+    Created {
+        made: Result<OwnNode, Trouble>,
+        /// The list requested right behind the create, if it got an answer.
+        listing: Option<Listing>,
+    },
+    ParentsMade(Result<(), Trouble>),
+    /// On the connection of this number.
+    Synced(Result<u64, Trouble>),
+    Listed(Result<Listing, Trouble>),
+    Inspected(Result<Option<Stat>, Trouble>),
+    Watched(Result<Watched, Trouble>),
+    Deleted(Result<(), Trouble>),
     Woken,
     /// All nodes ahead that were watched are gone, and the own node stands, as events and answers of
     /// one connection say.
     Succeeded,
 }
 
-/// The own node that is admitted, without another list, once all watched nodes are gone: a list
-/// showed no other contender ahead, and none can come in ahead of it. Any list will do, however old:
-/// one that shows the own node shows all that were made before it and are still there.
+/// The node of this contender.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Successor {
+pub(crate) struct OwnNode {
     pub(crate) name: String,
-    pub(crate) czxid: i64,
+    /// The transaction that made it, if known.
+    pub(crate) czxid: Option<i64>,
 }
 
-/// What became of the watches on nodes.
+/// What became of the watch on a node, or of those on several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
-    All,
-    /// One of the nodes was gone.
+    Set,
+    /// The node was gone, or one of them.
     Gone,
-    /// An ACL hides one of the nodes, so a watch on it would report nothing.
+    /// An ACL hides the node, or one of them, so a watch on it would report nothing.
     Hidden,
 }
 
@@ -101,23 +114,10 @@ pub(crate) enum Trouble {
     Refused(Error),
 }
 
-pub(crate) type Outcome<T> = Result<T, Trouble>;
-
-/// The connection on which a request was both sent and answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectionNumber(pub(crate) u64);
-
-#[derive(Clone, Debug)]
-pub(crate) struct Made {
-    pub(crate) name: String,
-    pub(crate) czxid: Option<i64>,
-    /// The list requested right behind the create, unless it got no answer.
-    pub(crate) listing: Option<Listing>,
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Listing {
-    pub(crate) on: ConnectionNumber,
+    /// The number of the connection on which it was both requested and answered.
+    pub(crate) on: u64,
     pub(crate) children: Names,
     /// Whether the children are watched from this list on.
     pub(crate) watched: bool,
@@ -126,39 +126,13 @@ pub(crate) struct Listing {
     pub(crate) leaving: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Inspection {
-    pub(crate) owner: i64,
-    pub(crate) czxid: i64,
-}
-
-/// An admitted contender's node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GrantedNode {
-    pub(crate) name: String,
-    pub(crate) czxid: i64,
-    /// Whether others contend: `None` if that is not known, because no list was needed. Those that
-    /// an earlier list showed may have gone since.
-    pub(crate) contested: Option<bool>,
-}
-
-/// What must be cleaned up after a call that got nothing.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Leftovers {
-    /// The node that is known to be ours.
-    pub(crate) own: Option<String>,
-    /// The prefixes of the names of nodes that may be there.
-    pub(crate) doubtful: Vec<String>,
-}
-
 /// See the module.
 pub(crate) struct Acquisition {
     form: Form,
-    rule: Rule,
     patient: bool,
     fresh: Box<dyn FnMut() -> Guid + Send>,
     session: i64,
-    own: Option<Own>,
+    own: Option<OwnNode>,
     /// What the list that was judged last has shown, without the list: thousands may wait in one process.
     seen: Option<Seen>,
     /// All attempts of this call and session that had no answer.
@@ -172,14 +146,8 @@ pub(crate) struct Acquisition {
     /// Whether the list that was judged last showed others ahead; false once something else happened.
     blocked: bool,
     /// The connection whose server has caught up since the last doubt arose.
-    synced: Option<ConnectionNumber>,
+    synced: Option<u64>,
     asked: Awaited,
-}
-
-#[derive(Clone, Debug)]
-struct Own {
-    name: String,
-    czxid: Option<i64>,
 }
 
 /// What the next event answers, where the event does not say it.
@@ -248,13 +216,11 @@ impl Acquisition {
     /// `patient` is whether to wait for others.
     pub(crate) fn new(
         form: Form,
-        rule: Rule,
         patient: bool,
         fresh: impl FnMut() -> Guid + Send + 'static,
     ) -> Acquisition {
         Acquisition {
             form,
-            rule,
             patient,
             fresh: Box::new(fresh),
             session: 0,
@@ -284,7 +250,7 @@ impl Acquisition {
                 self.synced = None;
                 self.create()
             }
-            Input::Created(outcome) => self.created(asked, outcome),
+            Input::Created { made, listing } => self.created(asked, made, listing),
             Input::ParentsMade(Ok(()) | Err(Trouble::NoNode)) => self.create(),
             Input::ParentsMade(Err(Trouble::Unanswered)) => Action::MakeParents,
             Input::Synced(Ok(on)) => {
@@ -293,13 +259,13 @@ impl Acquisition {
             }
             Input::Synced(Err(Trouble::Unanswered)) => Action::Sync,
             Input::Listed(Ok(listing)) => self.listed(&listing),
-            Input::Inspected(outcome) => self.inspected(asked, outcome),
+            Input::Inspected(found) => self.inspected(asked, found),
             Input::Deleted(Ok(()) | Err(Trouble::NoNode | Trouble::Unanswered))
             | Input::Listed(Err(Trouble::Unanswered | Trouble::NoNode))
             | Input::Watched(Ok(Watched::Gone) | Err(Trouble::Unanswered | Trouble::NoNode))
             | Input::Woken => self.look(),
             Input::Succeeded => self.succeed(),
-            Input::Watched(Ok(Watched::All)) => Action::Wait,
+            Input::Watched(Ok(Watched::Set)) => Action::Wait,
             Input::Watched(Ok(Watched::Hidden)) => {
                 self.hidden = true;
                 Action::WatchChildren
@@ -334,16 +300,18 @@ impl Acquisition {
         self.patient = patient;
     }
 
-    /// What the call leaves behind if it ends without holding.
-    pub(crate) fn leftovers(&self) -> Leftovers {
+    /// The name of the node that is known to be ours. A call that ends without holding leaves it behind.
+    pub(crate) fn own_name(&self) -> Option<&str> {
+        self.own.as_ref().map(|own| own.name.as_str())
+    }
+
+    /// The prefixes of the names of nodes that such a call may leave behind as well.
+    pub(crate) fn doubtful_prefixes(&self) -> Vec<String> {
         let mut doubtful = if self.unsettled { self.doubtful.clone() } else { Vec::new() };
         if let Awaited::Create(guid) = self.asked {
             doubtful.push(guid);
         }
-        Leftovers {
-            own: self.own.as_ref().map(|own| own.name.clone()),
-            doubtful: doubtful.into_iter().map(|guid| self.form.prefix(guid)).collect(),
-        }
+        doubtful.into_iter().map(|guid| self.form.prefix(guid)).collect()
     }
 
     fn create(&mut self) -> Action {
@@ -362,11 +330,16 @@ impl Acquisition {
         }
     }
 
-    fn created(&mut self, asked: Awaited, outcome: Outcome<Made>) -> Action {
-        match outcome {
-            Ok(made) => {
-                self.own = Some(Own { name: made.name, czxid: made.czxid });
-                match (self.check_number(), made.listing) {
+    fn created(
+        &mut self,
+        asked: Awaited,
+        made: Result<OwnNode, Trouble>,
+        listing: Option<Listing>,
+    ) -> Action {
+        match made {
+            Ok(own) => {
+                self.own = Some(own);
+                match (self.check_number(), listing) {
                     (Some(refused), _) => refused,
                     (None, Some(listing)) => self.listed(&listing),
                     (None, None) => Action::List,
@@ -422,16 +395,16 @@ impl Acquisition {
         }
         self.seen = Seen::by(&own.name, &listing.children);
         let judged = listing.judged(&own.name);
-        let verdict = self.rule.decide(&own.name, &judged);
+        let verdict = self.rule().decide(&own.name, &judged);
         self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));
         self.blocked = matches!(verdict, Verdict::Blocked(_));
         match verdict {
             Verdict::Admitted => match own.czxid {
-                Some(czxid) => Action::Hold(GrantedNode {
+                Some(czxid) => Action::Hold {
                     name: own.name.clone(),
                     czxid,
                     contested: Some(others(&own.name, &judged)),
-                }),
+                },
                 None => {
                     self.asked = Awaited::Birth;
                     Action::Inspect { name: own.name.clone() }
@@ -461,13 +434,9 @@ impl Acquisition {
     /// Waits for these nodes; where that is certain to be enough, for all that are ahead, to go on
     /// without another list. Only our own sessions tell what has happened to a node.
     fn watch(&self, names: Vec<String>, judged: &Names) -> Action {
-        let own = self.own.as_ref().filter(|_| self.session != 0);
-        let all = own.and_then(|own| {
-            let successor = Successor { name: own.name.clone(), czxid: own.czxid? };
-            Some((self.rule.all_ahead(&own.name, judged)?, successor))
-        });
-        match all {
-            Some((names, successor)) => Action::Watch { names, successor: Some(successor) },
+        let own = self.own.as_ref().filter(|own| self.session != 0 && own.czxid.is_some());
+        match own.and_then(|own| self.rule().all_ahead(&own.name, judged)) {
+            Some(names) => Action::Watch { names, successor: own.cloned() },
             None => Action::Watch { names, successor: None },
         }
     }
@@ -477,7 +446,11 @@ impl Acquisition {
         let (Some(own), Some(seen)) = (&self.own, &self.seen) else { return self.look() };
         let Some(czxid) = own.czxid else { return self.look() };
         let contested = seen.are_behind.then_some(true);
-        Action::Hold(GrantedNode { name: own.name.clone(), czxid, contested })
+        Action::Hold { name: own.name.clone(), czxid, contested }
+    }
+
+    fn rule(&self) -> Rule {
+        Rule::permits(self.form.permits)
     }
 
     /// The earliest of the children, except for our own, that an attempt in doubt has made.
@@ -485,21 +458,20 @@ impl Acquisition {
         if self.doubtful.is_empty() {
             return None;
         }
-        let own = self.own.as_ref().map(|own| own.name.as_str());
         children
             .iter()
-            .filter(|name| Some(*name) != own)
+            .filter(|name| Some(*name) != self.own_name())
             .filter_map(Ticket::parse)
             .filter(|ticket| self.doubtful.iter().any(|guid| ticket.has_guid(*guid)))
             .min()
             .map(|ticket| ticket.name().to_owned())
     }
 
-    fn inspected(&mut self, asked: Awaited, outcome: Outcome<Option<Inspection>>) -> Action {
-        match (asked, outcome) {
-            (Awaited::Adoption(name), Ok(Some(found))) if found.owner == self.session => {
+    fn inspected(&mut self, asked: Awaited, found: Result<Option<Stat>, Trouble>) -> Action {
+        match (asked, found) {
+            (Awaited::Adoption(name), Ok(Some(found))) if found.ephemeral_owner == self.session => {
                 self.unsettled = false;
-                self.own = Some(Own { name, czxid: Some(found.czxid) });
+                self.own = Some(OwnNode { name, czxid: Some(found.czxid) });
                 self.check_number().unwrap_or(Action::List)
             }
             // Without its stat, neither its owner nor its token is known.
@@ -530,11 +502,10 @@ mod tests {
 
     const MUTEX: Form =
         Form { naming: NodeNaming::Curator, kind: ContenderKind::Mutex, weight: 1, permits: 1 };
-    const UNANSWERED: Trouble = Trouble::Unanswered;
 
     fn acquisition(patient: bool) -> Acquisition {
         let mut next = 0;
-        Acquisition::new(MUTEX, Rule::permits(1), patient, move || {
+        Acquisition::new(MUTEX, patient, move || {
             next += 1;
             Guid::from_u128(next)
         })
@@ -546,22 +517,33 @@ mod tests {
 
     fn made(guid: u128, sequence: u32) -> Input {
         let name = name(guid, sequence);
-        Input::Created(Ok(Made { name, czxid: Some(100), listing: None }))
+        Input::Created { made: Ok(OwnNode { name, czxid: Some(100) }), listing: None }
     }
 
     fn made_among(guid: u128, sequence: u32, on: u64, children: &[String]) -> Input {
-        let listing = listing(on, children);
-        let name = name(guid, sequence);
-        Input::Created(Ok(Made { name, czxid: Some(100), listing: Some(listing) }))
+        let made = Ok(OwnNode { name: name(guid, sequence), czxid: Some(100) });
+        Input::Created { made, listing: Some(listing(on, children)) }
+    }
+
+    fn unanswered() -> Input {
+        Input::Created { made: Err(Trouble::Unanswered), listing: None }
     }
 
     fn listing(on: u64, children: &[String]) -> Listing {
         let children = children.iter().collect();
-        Listing { on: ConnectionNumber(on), children, watched: false, leaving: Vec::new() }
+        Listing { on, children, watched: false, leaving: Vec::new() }
     }
 
     fn listed(on: u64, children: &[String]) -> Input {
         Input::Listed(Ok(listing(on, children)))
+    }
+
+    /// The node, its czxid, and whether others contend.
+    fn granted(action: Action) -> (String, i64, Option<bool>) {
+        match action {
+            Action::Hold { name, czxid, contested } => (name, czxid, contested),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn begin(acquisition: &mut Acquisition) {
@@ -572,10 +554,8 @@ mod tests {
     fn alone_it_takes_one_round_trip() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        let Action::Hold(granted) = acquisition.step(made_among(1, 0, 1, &[name(1, 0)])) else {
-            panic!()
-        };
-        assert_eq!(granted, GrantedNode { name: name(1, 0), czxid: 100, contested: Some(false) });
+        let granted = granted(acquisition.step(made_among(1, 0, 1, &[name(1, 0)])));
+        assert_eq!(granted, (name(1, 0), 100, Some(false)));
     }
 
     #[test]
@@ -597,8 +577,8 @@ mod tests {
 
         let mut doubtful = acquisition(true);
         begin(&mut doubtful);
-        doubtful.step(Input::Created(Err(UNANSWERED)));
-        doubtful.step(Input::Synced(Ok(ConnectionNumber(2))));
+        doubtful.step(unanswered());
+        doubtful.step(Input::Synced(Ok(2)));
         doubtful.step(listed(2, &[]));
         let late = [name(1, 4), name(2, 5)];
         let Action::Delete { name: found } = doubtful.step(made_among(2, 5, 2, &late)) else {
@@ -624,8 +604,8 @@ mod tests {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
         assert!(matches!(acquisition.step(made(1, 0)), Action::List));
-        let Action::Hold(granted) = acquisition.step(listed(1, &[name(1, 0)])) else { panic!() };
-        assert_eq!(granted, GrantedNode { name: name(1, 0), czxid: 100, contested: Some(false) });
+        let granted = granted(acquisition.step(listed(1, &[name(1, 0)])));
+        assert_eq!(granted, (name(1, 0), 100, Some(false)));
     }
 
     #[test]
@@ -637,7 +617,7 @@ mod tests {
         let Action::Watch { names, .. } = acquisition.step(listed(1, &both)) else { panic!() };
         assert_eq!(names, [name(9, 4)]);
         assert!(matches!(acquisition.step(Input::Watched(Ok(Watched::Gone))), Action::List));
-        assert!(matches!(acquisition.step(listed(1, &both[..1])), Action::Hold(_)));
+        assert!(matches!(acquisition.step(listed(1, &both[..1])), Action::Hold { .. }));
     }
 
     #[test]
@@ -649,12 +629,11 @@ mod tests {
             panic!()
         };
         assert_eq!(names, [name(9, 4), name(8, 3)]);
-        let expected = Successor { name: name(1, 5), czxid: 100 };
+        let expected = OwnNode { name: name(1, 5), czxid: Some(100) };
         assert_eq!(successor, Some(expected));
-        acquisition.step(Input::Watched(Ok(Watched::All)));
-        let Action::Hold(granted) = acquisition.step(Input::Succeeded) else { panic!() };
-        let expected = GrantedNode { name: name(1, 5), czxid: 100, contested: Some(true) };
-        assert_eq!(granted, expected, "one was behind");
+        acquisition.step(Input::Watched(Ok(Watched::Set)));
+        let granted = granted(acquisition.step(Input::Succeeded));
+        assert_eq!(granted, (name(1, 5), 100, Some(true)), "one was behind");
     }
 
     #[test]
@@ -662,8 +641,9 @@ mod tests {
         let both = [name(1, 5), name(9, 4)];
         let mut unborn = acquisition(true);
         begin(&mut unborn);
-        let made = Made { name: name(1, 5), czxid: None, listing: Some(listing(1, &both)) };
-        let next = unborn.step(Input::Created(Ok(made)));
+        let made = Ok(OwnNode { name: name(1, 5), czxid: None });
+        let listing = Some(listing(1, &both));
+        let next = unborn.step(Input::Created { made, listing });
         assert!(matches!(next, Action::Watch { successor: None, .. }), "{next:?}");
         let mut adopted = acquisition(true);
         adopted.step(Input::Begin { session: 0 });
@@ -682,15 +662,15 @@ mod tests {
         let Action::Watch { names, .. } = acquisition.step(listed) else { panic!() };
         assert_eq!(names, [name(9, 4)], "others are in front as before");
         let listed = Input::Listed(Ok(leaving(&all[1..])));
-        assert!(matches!(acquisition.step(listed), Action::Hold(_)));
+        assert!(matches!(acquisition.step(listed), Action::Hold { .. }));
     }
 
     #[test]
     fn what_is_in_doubt_is_looked_for_among_all() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        acquisition.step(Input::Created(Err(UNANSWERED)));
-        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        acquisition.step(unanswered());
+        acquisition.step(Input::Synced(Ok(2)));
         let found = Listing { leaving: vec![name(1, 4)], ..listing(2, &[name(1, 4)]) };
         let found = acquisition.step(Input::Listed(Ok(found)));
         assert!(matches!(found, Action::Inspect { .. }), "{found:?}");
@@ -700,16 +680,16 @@ mod tests {
     fn s36_a_node_whose_making_was_not_confirmed_is_adopted() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        assert!(matches!(acquisition.step(Input::Created(Err(UNANSWERED))), Action::Sync));
-        assert!(matches!(acquisition.step(Input::Synced(Ok(ConnectionNumber(2)))), Action::List));
+        assert!(matches!(acquisition.step(unanswered()), Action::Sync));
+        assert!(matches!(acquisition.step(Input::Synced(Ok(2))), Action::List));
         let Action::Inspect { name: found } = acquisition.step(listed(2, &[name(1, 3)])) else {
             panic!()
         };
         assert_eq!(found, name(1, 3));
-        let mine = Inspection { owner: 7, czxid: 55 };
+        let mine = Stat { ephemeral_owner: 7, czxid: 55, ..Stat::default() };
         assert!(matches!(acquisition.step(Input::Inspected(Ok(Some(mine)))), Action::List));
-        let Action::Hold(granted) = acquisition.step(listed(2, &[name(1, 3)])) else { panic!() };
-        assert_eq!(granted.czxid, 55);
+        let granted = granted(acquisition.step(listed(2, &[name(1, 3)])));
+        assert_eq!(granted, (name(1, 3), 55, Some(false)));
     }
 
     /// Its token would have to be guessed.
@@ -717,28 +697,26 @@ mod tests {
     fn s36_a_node_whose_stat_is_hidden_is_deleted_and_made_anew() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        acquisition.step(Input::Created(Err(UNANSWERED)));
-        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        acquisition.step(unanswered());
+        acquisition.step(Input::Synced(Ok(2)));
         acquisition.step(listed(2, &[name(1, 3)]));
         let hidden = Trouble::Refused(Error::new(ErrorKind::NotAuthorized, "needs READ"));
         let next = acquisition.step(Input::Inspected(Err(hidden)));
         assert!(matches!(&next, Action::Delete { name: it } if *it == name(1, 3)), "{next:?}");
         assert!(matches!(acquisition.step(Input::Deleted(Ok(()))), Action::List));
         assert!(matches!(acquisition.step(listed(2, &[])), Action::Create { .. }));
-        let Action::Hold(granted) = acquisition.step(made_among(2, 4, 2, &[name(2, 4)])) else {
-            panic!()
-        };
-        assert_eq!(granted, GrantedNode { name: name(2, 4), czxid: 100, contested: Some(false) });
+        let granted = granted(acquisition.step(made_among(2, 4, 2, &[name(2, 4)])));
+        assert_eq!(granted, (name(2, 4), 100, Some(false)));
     }
 
     #[test]
     fn s37_a_node_of_another_session_is_never_adopted() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        acquisition.step(Input::Created(Err(UNANSWERED)));
-        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        acquisition.step(unanswered());
+        acquisition.step(Input::Synced(Ok(2)));
         acquisition.step(listed(2, &[name(1, 3)]));
-        let foreign = Inspection { owner: 6, czxid: 55 };
+        let foreign = Stat { ephemeral_owner: 6, czxid: 55, ..Stat::default() };
         let Action::Delete { .. } = acquisition.step(Input::Inspected(Ok(Some(foreign)))) else {
             panic!()
         };
@@ -748,10 +726,10 @@ mod tests {
     fn s43a_absence_counts_only_on_the_connection_that_was_synced() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        acquisition.step(Input::Created(Err(UNANSWERED)));
-        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        acquisition.step(unanswered());
+        acquisition.step(Input::Synced(Ok(2)));
         assert!(matches!(acquisition.step(listed(3, &[])), Action::Sync), "a third server may lag");
-        acquisition.step(Input::Synced(Ok(ConnectionNumber(3))));
+        acquisition.step(Input::Synced(Ok(3)));
         assert!(matches!(acquisition.step(listed(3, &[])), Action::Create { .. }));
     }
 
@@ -770,13 +748,14 @@ mod tests {
             begin(&mut acquisition);
             let Action::Fail(error) = acquisition.step(made(1, number)) else { panic!() };
             assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
-            assert_eq!(acquisition.leftovers().own, Some(name(1, number)));
+            assert_eq!(acquisition.own_name(), Some(&*name(1, number)));
         }
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
         let negative = format!("{}-2147483648", MUTEX.prefix(Guid::from_u128(1)));
-        let made = Made { name: negative, czxid: Some(1), listing: None };
-        let Action::Fail(error) = acquisition.step(Input::Created(Ok(made))) else { panic!() };
+        let made = Ok(OwnNode { name: negative, czxid: Some(1) });
+        let created = Input::Created { made, listing: None };
+        let Action::Fail(error) = acquisition.step(created) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::SequenceExhausted);
     }
 
@@ -784,10 +763,10 @@ mod tests {
     fn s44_an_adopted_node_with_a_number_near_the_end_is_refused_too() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        acquisition.step(Input::Created(Err(UNANSWERED)));
-        acquisition.step(Input::Synced(Ok(ConnectionNumber(2))));
+        acquisition.step(unanswered());
+        acquisition.step(Input::Synced(Ok(2)));
         acquisition.step(listed(2, &[name(1, i32::MAX as u32 - 10)]));
-        let mine = Inspection { owner: 7, czxid: 55 };
+        let mine = Stat { ephemeral_owner: 7, czxid: 55, ..Stat::default() };
         let Action::Fail(error) = acquisition.step(Input::Inspected(Ok(Some(mine)))) else {
             panic!()
         };
@@ -801,19 +780,19 @@ mod tests {
         acquisition.step(made(1, 5));
         let both = [name(1, 5), name(9, 4)];
         assert!(matches!(acquisition.step(listed(1, &both)), Action::Yield));
-        assert_eq!(acquisition.leftovers().own, Some(name(1, 5)));
+        assert_eq!(acquisition.own_name(), Some(&*name(1, 5)));
     }
 
     #[test]
     fn an_attempt_under_way_is_among_the_leftovers() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        assert_eq!(acquisition.leftovers().doubtful.len(), 1);
-        acquisition.step(Input::Created(Err(UNANSWERED)));
-        assert_eq!(acquisition.leftovers().doubtful.len(), 1);
+        assert_eq!(acquisition.doubtful_prefixes().len(), 1);
+        acquisition.step(unanswered());
+        assert_eq!(acquisition.doubtful_prefixes().len(), 1);
         acquisition.step(Input::Begin { session: 8 });
         assert_eq!(
-            acquisition.leftovers().doubtful.len(),
+            acquisition.doubtful_prefixes().len(),
             1,
             "the old session's are not ours any more"
         );
@@ -839,7 +818,7 @@ mod tests {
     fn a_child_watch_is_set_with_the_list_and_then_waited_for() {
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        acquisition.rule = Rule::permits(20);
+        acquisition.form.permits = 20;
         acquisition.step(made(100, 50));
         let mut children: Vec<String> = (0..40u32).map(|n| name(n.into(), n)).collect();
         children.push(name(100, 50));
@@ -851,6 +830,6 @@ mod tests {
         assert!(matches!(acquisition.step(Input::Listed(Ok(watched))), Action::Wait));
         assert!(matches!(acquisition.step(Input::Woken), Action::WatchChildren));
         let few = Listing { watched: true, ..listing(1, &children[21..]) };
-        assert!(matches!(acquisition.step(Input::Listed(Ok(few))), Action::Hold(_)));
+        assert!(matches!(acquisition.step(Input::Listed(Ok(few))), Action::Hold { .. }));
     }
 }

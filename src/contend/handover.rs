@@ -291,7 +291,7 @@ impl Sharer {
         let number = state.nodes_held;
         state.phase = NodePhase::Held(number, Arc::downgrade(hold.held_node()));
         state.contest = None;
-        let contested = hold.contested();
+        let contested = hold.contested;
         if contested == Some(true) {
             state.contest = Some(self.node.contest(&state));
         }

@@ -25,7 +25,8 @@ pub(crate) struct HeldNode {
     pub(super) watchdog: Arc<Watchdog>,
     /// The node as the client names it.
     pub(super) path: String,
-    pub(super) zxid: u64,
+    /// What its token is made of: of the node that had its place first.
+    pub(super) zxid: i64,
     pub(super) subscriptions: Mutex<Vec<Subscription>>,
     /// How many transactions are under way or had no answer.
     pub(super) unanswered: AtomicUsize,

@@ -6,7 +6,6 @@ use std::{fmt, mem};
 
 use uuid::Uuid;
 
-use super::core::GrantedNode;
 use super::held_node::{DROP_LIMIT, HeldNode, NextInLine, Passed, Sharing};
 use super::lost::Lost;
 use super::ticket::Ticket;
@@ -59,57 +58,53 @@ pub struct Hold {
     turn: u32,
     /// The threads that share the node, and its number among the nodes that they have held.
     shared: Option<(Arc<dyn Sharing>, u64)>,
-    contested: Option<bool>,
+    /// Whether there were other contenders when it was granted; `None` if that is not known.
+    pub(super) contested: Option<bool>,
     /// Since when a caller holds it, if its release is to be reported.
     since: Option<Instant>,
     over: bool,
 }
 
-/// The data of a contender's node, or the creation of a node under a name that other sessions may take.
-type DataOrName = (Option<Vec<u8>>, Option<i64>);
-
 impl Hold {
+    /// A hold on a contender's node, by the names of its parent and itself.
     pub(crate) fn new(
         client: &Client,
         session: Arc<Session>,
-        lock_node: &str,
-        granted: &GrantedNode,
+        place: (&str, &str),
+        czxid: i64,
         watch: Option<OwnWatch>,
         noun: &'static str,
         data: &[u8],
     ) -> Hold {
-        let zxid = u64::try_from(granted.czxid).unwrap_or_default();
-        let made = (zxid, noun, (Some(data.to_vec()), None));
-        let mut hold = Hold::make(client, session, lock_node, &granted.name, watch, made);
-        hold.contested = granted.contested;
-        hold
+        Hold::make(client, session, place, watch, (czxid, noun), Some(data.to_vec()), None)
     }
 
     /// A hold on a node of the session under a name that other sessions may take.
     pub(crate) fn on_named(
         client: &Client,
         session: Arc<Session>,
-        (parent, name): (&str, &str),
+        place: (&str, &str),
         noun: &'static str,
         czxid: i64,
     ) -> Hold {
-        let zxid = u64::try_from(czxid).unwrap_or_default();
-        Hold::make(client, session, parent, name, None, (zxid, noun, (None, Some(czxid))))
+        Hold::make(client, session, place, None, (czxid, noun), None, Some(czxid))
     }
 
     /// A hold on a node of the session, of whatever kind. With `data`, a request to release the
     /// lock is overwritten with it; only for a node whose name no other client knows. With a
-    /// `watch`, the node is watched already.
+    /// `watch`, the node is watched already. `named` is the creation of a node whose name other
+    /// sessions may take.
     fn make(
         client: &Client,
         session: Arc<Session>,
-        lock_node: &str,
-        name: &str,
+        (parent, name): (&str, &str),
         watch: Option<OwnWatch>,
-        (zxid, noun, (data, named)): (u64, &'static str, DataOrName),
+        (zxid, noun): (i64, &'static str),
+        data: Option<Vec<u8>>,
+        named: Option<i64>,
     ) -> Hold {
         let core = Arc::clone(client.core());
-        let path = path::join(lock_node, name);
+        let path = path::join(parent, name);
         let watchdog =
             Arc::new(Watchdog::new(&core, &session, (core.whole(&path), noun), data, named));
         let signal = watchdog.signal(Watchdog::watch);
@@ -129,16 +124,17 @@ impl Hold {
         let subscriptions = Mutex::new(subscriptions);
         let unanswered = AtomicUsize::new(0);
         let held_node = HeldNode { core, session, watchdog, path, zxid, subscriptions, unanswered };
-        let held_node = Arc::new(held_node);
-        Hold {
-            client: client.clone(),
-            held_node,
-            turn: 0,
-            shared: None,
-            contested: None,
-            since: None,
-            over: false,
-        }
+        Hold::of(client, Arc::new(held_node), 0, None)
+    }
+
+    fn of(
+        client: &Client,
+        held_node: Arc<HeldNode>,
+        turn: u32,
+        shared: Option<(Arc<dyn Sharing>, u64)>,
+    ) -> Hold {
+        let client = client.clone();
+        Hold { client, held_node, turn, shared, contested: None, since: None, over: false }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -151,7 +147,7 @@ impl Hold {
     }
 
     pub(crate) fn token(&self) -> FencingToken {
-        FencingToken::new(self.held_node.zxid, self.turn)
+        FencingToken::new(u64::try_from(self.held_node.zxid).unwrap_or_default(), self.turn)
     }
 
     /// Returns whether it is still held, as far as this process knows.
@@ -188,11 +184,6 @@ impl Hold {
         &self.held_node
     }
 
-    /// Whether there were other contenders when it was granted; `None` if that is not known.
-    pub(crate) fn contested(&self) -> Option<bool> {
-        self.contested
-    }
-
     /// Shares the node, which gets this number, among threads. Returns whether it is lost already:
     /// `told` does not hear of such a loss.
     pub(crate) fn share(
@@ -215,9 +206,7 @@ impl Hold {
         sharer: Arc<dyn Sharing>,
         number: u64,
     ) -> Hold {
-        let shared = Some((sharer, number));
-        let client = client.clone();
-        Hold { client, held_node, turn, shared, contested: None, since: None, over: false }
+        Hold::of(client, held_node, turn, Some((sharer, number)))
     }
 
     /// Fails if the lock is not held; the error says why.
@@ -454,8 +443,8 @@ impl Hold {
     /// A hold of the same session with the same token, on another node with this data.
     pub(crate) fn beside(&self, lock_node: &str, name: &str, data: Option<Vec<u8>>) -> Hold {
         let session = Arc::clone(&self.held_node.session);
-        let made = (self.held_node.zxid, self.held_node.watchdog.noun, (data, None));
-        Hold::make(&self.client, session, lock_node, name, None, made)
+        let of_this = (self.held_node.zxid, self.held_node.watchdog.noun);
+        Hold::make(&self.client, session, (lock_node, name), None, of_this, data, None)
     }
 
     /// Has another node of the session deleted in the background, if it is there.

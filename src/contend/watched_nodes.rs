@@ -32,18 +32,6 @@ struct Heard {
     is_hidden: bool,
 }
 
-/// The answer to the request to watch a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WatchAnswer {
-    Set,
-    /// The node is gone.
-    Gone,
-    /// An ACL hides the node, so a watch on it would report nothing.
-    Hidden,
-    /// There was no answer, or it is another node.
-    NotSet,
-}
-
 #[derive(Clone)]
 enum News {
     Nothing,
@@ -151,17 +139,17 @@ impl WatchedNodes {
         self.subscriptions.remove(name);
     }
 
-    /// Notes the answer to the request for a watch.
-    pub(super) fn note_answer(&mut self, name: &str, answer: WatchAnswer) {
+    /// Notes the answer to the request for a watch; `None` if there was none, or it is another node.
+    pub(super) fn note_answer(&mut self, name: &str, answer: Option<Watched>) {
         let mut heard = self.heard.lock();
         match (answer, heard.nodes.get_mut(name)) {
-            (WatchAnswer::Gone, Some(news)) => {
+            (Some(Watched::Gone), Some(news)) => {
                 *news = News::Gone;
                 heard.is_gone = true;
             }
-            (WatchAnswer::Set | WatchAnswer::Gone, _) => {}
+            (Some(Watched::Set | Watched::Gone), _) => {}
             (answer, _) => {
-                heard.is_hidden |= answer == WatchAnswer::Hidden;
+                heard.is_hidden |= answer == Some(Watched::Hidden);
                 drop(heard);
                 self.forget(name);
             }
@@ -185,7 +173,7 @@ impl WatchedNodes {
         match self.to_do(connection) {
             ToDo::Succeed => Input::Succeeded,
             _ if is_gone && !is_successor => Input::Watched(Ok(Watched::Gone)),
-            _ => Input::Watched(Ok(Watched::All)),
+            _ => Input::Watched(Ok(Watched::Set)),
         }
     }
 
@@ -301,7 +289,7 @@ mod tests {
         watches.note_set("/a", true);
         watched.admit("own");
         assert_eq!(watched.to_do(1), ToDo::Look, "nothing else may ever come");
-        watched.note_answer("a", WatchAnswer::Gone);
+        watched.note_answer("a", Some(Watched::Gone));
         assert_eq!(watched.to_do(1), ToDo::Succeed, "the answer says that it is gone");
         watches.note_set("/a", false);
         assert_eq!(watched.to_do(1), ToDo::Succeed, "only a later node's making is awaited");
@@ -313,31 +301,33 @@ mod tests {
 
     #[test]
     fn the_answers_decide_what_follows() {
-        use WatchAnswer::{Gone, Hidden, NotSet, Set};
-        let judged = |a: WatchAnswer, own: Option<WatchAnswer>, connection: u64| {
+        use Watched::{Gone, Hidden, Set};
+        let judged = |a: Watched, own: Option<Watched>, connection: u64| {
             let (mut watched, ..) = rig(&["a", "own"]);
-            watched.note_answer("a", a);
-            watched.note_answer("own", own.unwrap_or(NotSet));
-            match watched.judge(connection, own.map(|_| "own")) {
+            watched.note_answer("a", Some(a));
+            watched.note_answer("own", own);
+            match watched.judge(connection, Some("own")) {
                 Input::Watched(Ok(watched)) => Some(watched),
                 Input::Watched(Err(Trouble::Unanswered)) => None,
                 Input::Succeeded => panic!("the lock is taken"),
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(judged(Set, Some(Set), 1), Some(Watched::All));
-        assert_eq!(judged(Set, None, 1), Some(Watched::All));
+        assert_eq!(judged(Set, Some(Set), 1), Some(Set));
+        assert_eq!(judged(Set, None, 1), Some(Set));
         assert_eq!(judged(Set, Some(Set), 2), None, "the watches went with their connection");
-        assert_eq!(judged(Gone, None, 1), Some(Watched::Gone));
-        assert_eq!(judged(Gone, Some(NotSet), 1), Some(Watched::Gone), "the own node is another");
-        assert_eq!(judged(Hidden, Some(Set), 1), Some(Watched::Hidden));
+        assert_eq!(judged(Gone, None, 1), Some(Gone), "the own node is another");
+        assert_eq!(judged(Hidden, Some(Set), 1), Some(Hidden));
+        let (mut watched, ..) = rig(&["a"]);
+        watched.note_answer("a", Some(Gone));
+        assert!(matches!(watched.judge(1, None), Input::Watched(Ok(Gone))), "no own node");
         // The only node ahead is gone, and the own one stands.
         let (mut watched, watches, _) = rig(&["a", "own"]);
-        watched.note_answer("a", Gone);
+        watched.note_answer("a", Some(Gone));
         assert!(matches!(watched.judge(1, Some("own")), Input::Succeeded));
         // What was heard of the own node meanwhile must be read.
         watches.tell(Written, "/own");
-        assert!(matches!(watched.judge(1, Some("own")), Input::Watched(Ok(Watched::Gone))));
+        assert!(matches!(watched.judge(1, Some("own")), Input::Watched(Ok(Gone))));
     }
 
     #[test]
