@@ -15,13 +15,13 @@ use std::time::Instant;
 
 use super::acquire::{Contention, Limits, PausedAcquisition, acquire, pursue};
 use super::handover_policy::{HandOver, Policy};
-use super::held_node::{HeldNode, Passed, Sharing};
+use super::held_node::{HeldNode, Sharing};
 use super::hold::Hold;
 use super::node_shared_by_threads::{
     Baton, NodePhase, Offer, SharedNode, SharedNodeState, WaitingThread,
 };
 use super::ticket::NodeNaming;
-use super::watchdog::NodeListener;
+use super::watchdog::ReleasedParts;
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -29,6 +29,7 @@ use crate::rt::{self, Deadline, Mutex, MutexGuard};
 use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::client_core::ClientCore;
+use crate::session::notify::Signal;
 use crate::session::purpose::cancelled;
 use crate::session::session::ended;
 use crate::session::status::SessionState;
@@ -46,9 +47,6 @@ pub(crate) struct Key {
     pub(crate) policy: Policy,
 }
 
-/// The sharers of one client.
-type Sharers = Mutex<HashMap<Key, Weak<Sharer>>>;
-
 /// What all lock values and guards with an equal key have in common. Dropping the last reference
 /// releases a kept node.
 pub(crate) struct Sharer {
@@ -61,7 +59,7 @@ impl Sharer {
     /// The one sharer of this client for this key.
     pub(crate) fn of(client: &Client, key: Key) -> Arc<Sharer> {
         let core = client.core();
-        let sharers = core.extension::<Sharers>();
+        let sharers = Sharer::all(core);
         let mut sharers = sharers.lock();
         if let Some(sharer) = sharers.get(&key).and_then(Weak::upgrade) {
             return sharer;
@@ -70,6 +68,10 @@ impl Sharer {
         let sharer = Arc::new(Sharer { key: key.clone(), core: Arc::downgrade(core), node });
         sharers.insert(key, Arc::downgrade(&sharer));
         sharer
+    }
+
+    fn all(core: &ClientCore) -> Arc<Mutex<HashMap<Key, Weak<Sharer>>>> {
+        core.extension()
     }
 
     /// Contends, for this thread or for all, or waits for the thread that does; `None` if others
@@ -299,16 +301,27 @@ impl Sharer {
         let is_unknown = contested.is_none() && self.node.policy.keep.is_some();
         let may_stay = is_unknown || !state.waiting.is_empty();
         let watch = if may_stay { state.others_matter() } else { None };
-        // Under the lock: the listener is set before any thread here can watch for others.
-        let told = Arc::downgrade(&self.node);
-        let is_lost = hold.share(self.sharing(), told, number);
+        // Under the lock: the signals are set before any thread here can watch for others.
+        let signal = |act| self.signal(act, number);
+        let (on_contest, on_loss) = (signal(SharedNode::contested), signal(SharedNode::lost));
+        let is_lost = hold.share(self.sharing(), number, on_contest, on_loss);
         drop(state);
         if is_lost {
-            Arc::clone(&self.node).lost(number);
+            self.node.lost(number);
         } else if let Some(held_node) = watch {
             held_node.watch_for_others();
         }
         hold
+    }
+
+    /// Owns nothing but the node, so any thread may give it.
+    fn signal(&self, act: fn(&Arc<SharedNode>, u64), number: u64) -> Signal {
+        let node = Arc::downgrade(&self.node);
+        Arc::new(move || {
+            if let Some(node) = node.upgrade() {
+                act(&node, number);
+            }
+        })
     }
 
     fn sharing(self: &Arc<Self>) -> Arc<dyn Sharing> {
@@ -334,7 +347,12 @@ fn has_no_time_to_queue(until: Deadline) -> bool {
 }
 
 impl Sharing for Sharer {
-    fn pass(self: Arc<Self>, client: &Client, held_node: &Arc<HeldNode>, number: u64) -> Passed {
+    fn pass(
+        self: Arc<Self>,
+        client: &Client,
+        held_node: &Arc<HeldNode>,
+        number: u64,
+    ) -> Option<ReleasedParts> {
         let node = Arc::clone(&self.node);
         node.pass(client, self, held_node, number)
     }
@@ -343,7 +361,7 @@ impl Sharing for Sharer {
 impl Drop for Sharer {
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade() {
-            let sharers = core.extension::<Sharers>();
+            let sharers = Sharer::all(&core);
             let mut sharers = sharers.lock();
             // Another may have taken its place already.
             if sharers.get(&self.key).is_some_and(|sharer| sharer.strong_count() == 0) {

@@ -81,7 +81,7 @@ impl HeldNode {
         let mut state = self.watchdog.state.lock();
         state.turn = state.turn.saturating_add(1);
         state.idle = idle;
-        let left = state.take_callbacks();
+        let left = mem::take(&mut state.callbacks);
         self.watchdog.changed.notify_all();
         (state.turn, left)
     }
@@ -116,7 +116,7 @@ impl HeldNode {
         self.loss();
         let mut state = self.watchdog.state.lock();
         state.released = true;
-        let callbacks = state.take_callbacks();
+        let callbacks = mem::take(&mut state.callbacks);
         let subscriptions = (state.siblings.take(), state.arrivals.take());
         let lost = state.lost;
         self.watchdog.changed.notify_all();
@@ -124,7 +124,7 @@ impl HeldNode {
         drop(subscriptions);
         let subscriptions = mem::take(&mut *self.subscriptions.lock());
         drop(subscriptions);
-        ReleasedParts { watchdog: Arc::clone(&self.watchdog), lost, callbacks }
+        ReleasedParts { watchdog: Arc::clone(&self.watchdog), lost, next: None, callbacks }
     }
 
     /// Releases a node that no thread holds.
@@ -191,19 +191,12 @@ impl HeldNode {
 
 /// The threads that share a node.
 pub(crate) trait Sharing: Send + Sync {
-    /// Decides what becomes of the node, now that its holder lets go.
-    fn pass(self: Arc<Self>, client: &Client, held_node: &Arc<HeldNode>, number: u64) -> Passed;
-}
-
-/// Dropped when the node's deletion is on its way: the next thread here may contend then.
-pub(crate) type NextInLine = Box<dyn Send>;
-
-/// What becomes of a node whose holder lets go.
-pub(crate) enum Passed {
-    /// Another thread has it, or it is kept.
-    On,
-    /// It must be released; then the next thread may contend.
-    Nowhere(NextInLine),
-    /// It was lost before, and that loss is dealt with elsewhere.
-    Lost,
+    /// Decides what becomes of the node, now that its holder lets go: `None` if another thread has it,
+    /// or it is kept. Otherwise it is left, and must be deleted, unless it was lost before.
+    fn pass(
+        self: Arc<Self>,
+        client: &Client,
+        held_node: &Arc<HeldNode>,
+        number: u64,
+    ) -> Option<ReleasedParts>;
 }

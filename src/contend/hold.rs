@@ -1,15 +1,15 @@
 //! What a guard owns: its node, its token, and the knowledge of whether the lock is still held.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
 use uuid::Uuid;
 
-use super::held_node::{DROP_LIMIT, HeldNode, NextInLine, Passed, Sharing};
+use super::held_node::{DROP_LIMIT, HeldNode, Sharing};
 use super::lost::Lost;
 use super::ticket::Ticket;
-use super::watchdog::{NodeListener, OnLost, OnRequest, ReleasedParts, Watchdog};
+use super::watchdog::{OnLost, OnRequest, ReleasedParts, Watchdog};
 use super::watched_nodes::OwnWatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Because, Event};
@@ -20,6 +20,7 @@ use crate::rt::{self, AtomicUsize, Deadline, Mutex};
 use crate::session::call::{Call, Stop};
 use crate::session::client::Client;
 use crate::session::connection::{Answer, Fault};
+use crate::session::notify::Signal;
 use crate::session::purpose::{Purpose, cancelled};
 use crate::session::session::{Session, ended};
 use crate::session::wait::Wait;
@@ -185,16 +186,17 @@ impl Hold {
     }
 
     /// Shares the node, which gets this number, among threads. Returns whether it is lost already:
-    /// `told` does not hear of such a loss.
+    /// such a loss is not told.
     pub(crate) fn share(
         &mut self,
         sharer: Arc<dyn Sharing>,
-        told: Weak<dyn NodeListener>,
         number: u64,
+        on_contest: Signal,
+        on_loss: Signal,
     ) -> bool {
         self.shared = Some((sharer, number));
         let mut state = self.held_node.watchdog.state.lock();
-        state.listener = Some((told, number));
+        (state.on_contest, state.on_loss) = (Some(on_contest), Some(on_loss));
         state.lost.is_some()
     }
 
@@ -312,7 +314,7 @@ impl Hold {
     fn tell_if_lost(&self, callback: OnLost) {
         let mut state = self.held_node.watchdog.state.lock();
         match state.lost {
-            None => state.callbacks.push(callback),
+            None => state.callbacks.lost.push(callback),
             Some(why) => {
                 state.due += 1;
                 drop(state);
@@ -344,7 +346,7 @@ impl Hold {
             drop(state);
             self.held_node.watchdog.tell_of_request(self.turn, callback);
         } else {
-            state.request_callbacks.push(callback);
+            state.callbacks.requested.push(callback);
         }
     }
 
@@ -357,9 +359,8 @@ impl Hold {
     /// then, so that the background does it.
     pub(crate) fn release_within(mut self, wait: &Wait) -> Result<bool> {
         let until = Deadline::after(DROP_LIMIT).earlier(wait.until());
-        let Some((baton, left)) = self.part_if_held(until)? else { return Ok(true) };
+        let Some(left) = self.part_if_held(until)? else { return Ok(true) };
         let deleted = self.delete(wait);
-        drop(baton);
         left.settle(until);
         deleted
     }
@@ -423,19 +424,14 @@ impl Hold {
     /// Ends the hold and leaves the node's deletion to the caller; `None` if another thread has the
     /// node, or it is kept. An error means that it was lost before.
     pub(crate) fn leave(&mut self, wait: &Wait) -> Result<Option<ReleasedParts>> {
-        let until = Deadline::after(DROP_LIMIT).earlier(wait.until());
-        Ok(self.part_if_held(until)?.map(|(_, left)| left))
+        self.part_if_held(Deadline::after(DROP_LIMIT).earlier(wait.until()))
     }
 
     /// As `part`, but fails if it was lost before.
-    fn part_if_held(
-        &mut self,
-        until: Deadline,
-    ) -> Result<Option<(Option<NextInLine>, ReleasedParts)>> {
+    fn part_if_held(&mut self, until: Deadline) -> Result<Option<ReleasedParts>> {
         self.held_node.core.check_process()?;
-        let Some((baton, left)) = self.part() else { return Ok(None) };
-        let Some(why) = left.lost else { return Ok(Some((baton, left))) };
-        drop(baton);
+        let Some(left) = self.part() else { return Ok(None) };
+        let Some(why) = left.lost else { return Ok(Some(left)) };
         left.settle(until);
         Err(self.lost_error(why))
     }
@@ -474,8 +470,8 @@ impl Hold {
     }
 
     /// Gives up the node; `None` if another thread has it, or it is kept. Otherwise it must be deleted,
-    /// unless it was lost before; then the next thread here may contend.
-    fn part(&mut self) -> Option<(Option<NextInLine>, ReleasedParts)> {
+    /// unless it was lost before.
+    fn part(&mut self) -> Option<ReleasedParts> {
         // Before the next holder can report that it has acquired it.
         let since = self.since.take().filter(|_| self.held_node.is_held());
         if let Some(since) = since {
@@ -485,15 +481,10 @@ impl Hold {
             });
         }
         self.over = true;
-        let mut baton = None;
-        if let Some((sharer, number)) = self.shared.take() {
-            match sharer.pass(&self.client, &self.held_node, number) {
-                Passed::On => return None,
-                Passed::Nowhere(next) => baton = Some(next),
-                Passed::Lost => {}
-            }
+        match self.shared.take() {
+            Some((sharer, number)) => sharer.pass(&self.client, &self.held_node, number),
+            None => Some(self.held_node.leave()),
         }
-        Some((baton, self.held_node.leave()))
     }
 
     /// A new hold of the same node, for a caller that has left it (see [`HeldNode::leave`]) but
@@ -519,12 +510,10 @@ impl Hold {
         if self.over || self.held_node.core.is_elsewhere() {
             return;
         }
-        let Some((baton, left)) = self.part() else { return };
+        let Some(left) = self.part() else { return };
         if left.lost.is_none() {
             self.held_node.delete_by(until);
         }
-        // The next thread here contends when our delete is on its way.
-        drop(baton);
         left.settle(until);
     }
 }

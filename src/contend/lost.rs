@@ -141,9 +141,9 @@ impl LostHold {
             token.cancel();
         } else if !state.is_over(self.turn) {
             // A program may make a token for each wait of a hold that lasts for months.
-            state.tokens.retain(LossToken::is_wanted);
+            state.callbacks.tokens.retain(LossToken::is_wanted);
             let released = release.map(|release| Arc::clone(&release.released));
-            state.tokens.push(LossToken::new(token, released));
+            state.callbacks.tokens.push(LossToken::new(token, released));
         }
     }
 }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::acquire::PausedAcquisition;
 use super::handover_policy::{HandOver, Policy};
-use super::held_node::{HeldNode, Passed, Sharing};
+use super::held_node::{HeldNode, Sharing};
 use super::hold::Hold;
 use super::others_seen::OthersSeen;
-use super::watchdog::NodeListener;
+use super::watchdog::ReleasedParts;
 use crate::error::Error;
-use crate::rt::{self, Mutex};
+use crate::rt::{self, Mutex, MutexGuard};
 use crate::session::client::Client;
 use crate::session::notify::Signal;
 
@@ -91,21 +91,22 @@ impl SharedNode {
         SharedNode { policy, state: Mutex::new(state), others: OthersSeen::default() }
     }
 
-    /// Decides what becomes of the node, now that its holder lets go.
+    /// See [`Sharing::pass`].
     pub(crate) fn pass(
         self: &Arc<Self>,
         client: &Client,
         sharer: Arc<dyn Sharing>,
         held_node: &Arc<HeldNode>,
         number: u64,
-    ) -> Passed {
+    ) -> Option<ReleasedParts> {
         let mut state = self.state.lock();
         if !matches!(state.phase, NodePhase::Held(current, _) if current == number) {
-            return Passed::Lost;
+            // That loss is dealt with elsewhere.
+            drop(state);
+            return Some(held_node.leave());
         }
         if held_node.is_in_doubt() || !held_node.may_go_on() || !state.may_pass() {
-            state.phase = NodePhase::Sought;
-            return Passed::Nowhere(Box::new(Baton(Some(Arc::clone(self)))));
+            return Some(self.give_up(state, held_node));
         }
         if let Some(queued) = state.waiting.pop_front() {
             if let Some(contest) = &mut state.contest {
@@ -119,12 +120,9 @@ impl SharedNode {
             drop(state);
             // Dropping callbacks may run code of the user that takes this very lock.
             drop(left);
-            return Passed::On;
+            return None;
         }
-        let Some(keep) = self.policy.keep else {
-            state.phase = NodePhase::Sought;
-            return Passed::Nowhere(Box::new(Baton(Some(Arc::clone(self)))));
-        };
+        let Some(keep) = self.policy.keep else { return Some(self.give_up(state, held_node)) };
         let (turn, left) = held_node.next_turn(true);
         let since = rt::now();
         state.phase = NodePhase::Kept { number, held_node: Arc::clone(held_node), turn, since };
@@ -138,7 +136,19 @@ impl SharedNode {
         held_node.watch_for_others();
         // Dropping callbacks may run code of the user that takes the kept lock.
         drop(left);
-        Passed::On
+        None
+    }
+
+    /// Leaves the node, which must be released; then the next thread may contend.
+    fn give_up(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, SharedNodeState>,
+        held_node: &HeldNode,
+    ) -> ReleasedParts {
+        state.phase = NodePhase::Sought;
+        drop(state);
+        let baton = Baton(Some(Arc::clone(self)));
+        ReleasedParts { next: Some(Box::new(baton)), ..held_node.leave() }
     }
 
     /// The limits of a contest that begins now.
@@ -197,10 +207,9 @@ impl SharedNode {
         let Some(held_node) = self.state.lock().take_kept() else { return };
         held_node.release();
     }
-}
 
-impl NodeListener for SharedNode {
-    fn contested(self: Arc<Self>, number: u64) {
+    /// Others contend for the lock, or its release is requested, which the node of this number holds.
+    pub(super) fn contested(self: &Arc<Self>, number: u64) {
         let mut state = self.state.lock();
         match &state.phase {
             NodePhase::Held(current, _) if *current == number && state.contest.is_none() => {
@@ -209,7 +218,7 @@ impl NodeListener for SharedNode {
             NodePhase::Kept { number: current, .. } if *current == number => {
                 if let Some(held_node) = state.take_kept() {
                     drop(state);
-                    let _baton = Baton(Some(Arc::clone(&self)));
+                    let _baton = Baton(Some(Arc::clone(self)));
                     held_node.release_soon();
                 }
             }
@@ -217,7 +226,8 @@ impl NodeListener for SharedNode {
         }
     }
 
-    fn lost(self: Arc<Self>, number: u64) {
+    /// The node of this number is gone, or may be.
+    pub(super) fn lost(self: &Arc<Self>, number: u64) {
         let mut state = self.state.lock();
         let held_node = match &state.phase {
             NodePhase::Held(current, _) if *current == number => {
@@ -228,7 +238,7 @@ impl NodeListener for SharedNode {
             _ => return,
         };
         drop(state);
-        drop(Baton(Some(Arc::clone(&self))));
+        drop(Baton(Some(Arc::clone(self))));
         if let Some(held_node) = held_node {
             drop(held_node.leave());
         }

@@ -88,12 +88,9 @@ pub(super) struct WatchdogState {
     pub(super) idle: bool,
     pub(super) lost: Option<LossReason>,
     pub(super) released: bool,
-    pub(super) callbacks: Vec<OnLost>,
-    /// Tokens that the loss trips.
-    pub(super) tokens: Vec<LossToken>,
     /// The release of the lock was requested.
     pub(super) requested: bool,
-    pub(super) request_callbacks: Vec<OnRequest>,
+    pub(super) callbacks: HolderCallbacks,
     /// How many callbacks must end before a release does, and which threads run some of them.
     pub(super) due: usize,
     running: Vec<ThreadId>,
@@ -108,7 +105,10 @@ pub(super) struct WatchdogState {
     /// For other contenders: only if the node is shared, and until one is seen.
     pub(super) arrivals: Option<Subscription>,
     arrival_watch: OneAtATime,
-    pub(super) listener: Option<(Weak<dyn NodeListener>, u64)>,
+    /// Tells the threads that share the node that others contend, or its release is requested.
+    pub(super) on_contest: Option<Signal>,
+    /// Tells them that the node is gone, or may be.
+    pub(super) on_loss: Option<Signal>,
 }
 
 /// Keeps requests of one kind to one at a time, however many events ask for them.
@@ -142,13 +142,17 @@ const WAIT_PARTS: u32 = 10;
 pub(crate) struct ReleasedParts {
     pub(super) watchdog: Arc<Watchdog>,
     pub(super) lost: Option<LossReason>,
+    /// Dropped when the node's deletion is on its way: the next thread here may contend then.
+    pub(super) next: Option<Box<dyn Send>>,
     pub(super) callbacks: HolderCallbacks,
 }
 
 impl ReleasedParts {
-    /// Waits for the callbacks that have begun, and for those that report a loss from before the
-    /// release, so that none runs after it. A callback that releases waits only for the others.
+    /// Lets the next thread contend. Then waits for the callbacks that have begun, and for those that
+    /// report a loss from before the release, so that none runs after it. A callback that releases
+    /// waits only for the others.
     pub(super) fn settle(self, until: Deadline) {
+        drop(self.next);
         let own = rt::thread_id();
         let is_due = |state: &WatchdogState| {
             state.due > state.running.iter().filter(|thread| **thread == own).count()
@@ -169,21 +173,16 @@ impl ReleasedParts {
     }
 }
 
-/// The callbacks that a holder has registered.
+/// What a holder has registered.
+#[derive(Default)]
 pub(crate) struct HolderCallbacks {
-    _lost: Vec<OnLost>,
-    _requested: Vec<OnRequest>,
+    pub(super) lost: Vec<OnLost>,
+    /// Tokens that the loss trips.
+    pub(super) tokens: Vec<LossToken>,
+    pub(super) requested: Vec<OnRequest>,
 }
 
 impl WatchdogState {
-    pub(super) fn take_callbacks(&mut self) -> HolderCallbacks {
-        self.tokens.clear();
-        HolderCallbacks {
-            _lost: mem::take(&mut self.callbacks),
-            _requested: mem::take(&mut self.request_callbacks),
-        }
-    }
-
     /// Whether the holder of this turn has released.
     pub(super) fn is_over(&self, turn: u32) -> bool {
         self.released || self.turn != turn
@@ -193,15 +192,6 @@ impl WatchdogState {
     pub(super) fn loss(&self, turn: u32) -> Option<LossReason> {
         self.lost.filter(|_| self.turn == turn)
     }
-}
-
-/// The threads that share a node; `number` is the node's among those that they have held.
-pub(crate) trait NodeListener: Send + Sync {
-    /// Others contend for the lock, or its release is requested.
-    fn contested(self: Arc<Self>, number: u64);
-
-    /// The node is gone, or may be.
-    fn lost(self: Arc<Self>, number: u64);
 }
 
 impl Watchdog {
@@ -458,12 +448,11 @@ impl Watchdog {
     /// Reports, once, to the threads that share the node that others want the lock.
     fn contest(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        let (arrivals, listener) = (state.arrivals.take(), state.listener.clone());
+        let (arrivals, tell) = (state.arrivals.take(), state.on_contest.clone());
         drop(state);
         drop(arrivals);
-        let listener = listener.and_then(|(listener, number)| Some((listener.upgrade()?, number)));
-        if let Some((listener, number)) = listener {
-            listener.contested(number);
+        if let Some(tell) = tell {
+            tell();
         }
     }
 
@@ -495,7 +484,7 @@ impl Watchdog {
             return;
         }
         let is_first = !mem::replace(&mut state.requested, true);
-        let callbacks = mem::take(&mut state.request_callbacks);
+        let callbacks = mem::take(&mut state.callbacks.requested);
         let turn = state.turn;
         drop(state);
         self.write_data_back();
@@ -534,19 +523,18 @@ impl Watchdog {
             return;
         }
         state.lost = Some(why);
-        let callbacks = mem::take(&mut state.callbacks);
+        let callbacks = mem::take(&mut state.callbacks.lost);
         state.due += callbacks.len();
-        let (idle, listener) = (state.idle, state.listener.clone());
-        let tokens = mem::take(&mut state.tokens);
+        let (idle, tell) = (state.idle, state.on_loss.clone());
+        let tokens = mem::take(&mut state.callbacks.tokens);
         self.changed.notify_all();
         drop(state);
         tokens.iter().for_each(LossToken::trip);
         for callback in callbacks {
             self.tell_of_loss(callback, why);
         }
-        let listener = listener.and_then(|(listener, number)| Some((listener.upgrade()?, number)));
-        if let Some((listener, number)) = listener {
-            listener.lost(number);
+        if let Some(tell) = tell {
+            tell();
         }
         if !idle {
             let (node, what) = (self.shown().to_owned(), self.noun);
