@@ -90,21 +90,18 @@ struct Attempt<'a> {
 
 /// A place in the ensemble's queue that one call leaves and another may take.
 pub(crate) struct PausedAcquisition {
-    core: Arc<ClientCore>,
-    /// The lock node, as the server knows it.
-    node: String,
     session: Arc<Session>,
     acquisition: Acquisition,
 }
 
 impl PausedAcquisition {
     /// Deletes the node, as no other call takes the place.
-    pub(crate) fn withdraw(self, wait: &Wait) {
+    pub(crate) fn withdraw(self, core: &ClientCore, lock_node: &str, wait: &Wait) {
         let Some(own) = self.acquisition.own_name() else { return };
-        let path = path::join(&self.node, own);
+        let path = path::join(&core.whole(lock_node), own);
         let until = Deadline::after(DROP_LIMIT).earlier(wait.late());
         // The call acquires nothing, whatever becomes of the node.
-        let _ = self.core.reaper().put_away(&self.session, path, until, None);
+        let _ = core.reaper().put_away(&self.session, path, until, None);
     }
 }
 
@@ -171,7 +168,7 @@ pub(crate) fn pursue(
     };
     let (mut acquisition, begin) = match paused {
         Some(paused) => {
-            let PausedAcquisition { session, mut acquisition, .. } = *paused;
+            let PausedAcquisition { session, mut acquisition } = *paused;
             acquisition.go_on(patient);
             attempt.call.use_session(session);
             (acquisition, Some(Input::Woken))
@@ -189,9 +186,8 @@ pub(crate) fn pursue(
     let keeps_place = matches!(driven, Ok(None) | Err(Stop::TimeOver | Stop::Cancelled))
         && acquisition.has_place();
     if let Some(session) = attempt.call.live_session().filter(|_| keeps_place) {
-        let (core, node) = (Arc::clone(core), attempt.node.clone());
         attempt.watched.clear();
-        match pass(Box::new(PausedAcquisition { core, node, session, acquisition })) {
+        match pass(Box::new(PausedAcquisition { session, acquisition })) {
             None => return attempt.left(driven),
             Some(paused) => acquisition = paused.acquisition,
         }

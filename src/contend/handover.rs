@@ -221,7 +221,7 @@ impl Sharer {
                 Some(Offer::Hold(hold)) if given_up.is_ok() => Ok(Some(hold)),
                 Some(Offer::Lead(paused)) => {
                     if let Some(paused) = baton().pass(paused) {
-                        paused.withdraw(call.limit());
+                        paused.withdraw(client.core(), &self.key.node, call.limit());
                     }
                     given_up.map(|_| None)
                 }

@@ -24,18 +24,17 @@ pub enum HoldEnd {
 /// A handle with which any thread can wait until a lock is lost or released: see
 /// [`Hold::lost`](crate::Hold::lost) and [`MultiGuard::lost`](crate::MultiGuard::lost).
 #[derive(Clone)]
-pub struct Lost(LostOf);
-
-#[derive(Clone)]
-enum LostOf {
-    One(LostHold),
-    /// The first loss of several, until all are released together.
-    Several(Arc<[LostHold]>, Arc<JointRelease>),
+pub struct Lost {
+    /// One hold, or several, of which the first loss counts.
+    holds: Arc<[LostHold]>,
+    /// What ends several together; one ends by itself.
+    release: Option<Arc<JointRelease>>,
 }
 
 impl Lost {
     pub(super) fn of(watchdog: &Arc<Watchdog>, turn: u32) -> Lost {
-        Lost(LostOf::One(LostHold { watchdog: Arc::clone(watchdog), turn }))
+        let hold = LostHold { watchdog: Arc::clone(watchdog), turn };
+        Lost { holds: Arc::new([hold]), release: None }
     }
 
     /// Of several holds, which are released together.
@@ -43,14 +42,8 @@ impl Lost {
         holds: impl IntoIterator<Item = Lost>,
         release: &Arc<JointRelease>,
     ) -> Lost {
-        let mut all = Vec::new();
-        for Lost(hold) in holds {
-            match hold {
-                LostOf::One(hold) => all.push(hold),
-                LostOf::Several(holds, _) => all.extend(holds.iter().cloned()),
-            }
-        }
-        Lost(LostOf::Several(all.into(), Arc::clone(release)))
+        let holds = holds.into_iter().flat_map(|lost| lost.holds.to_vec()).collect();
+        Lost { holds, release: Some(Arc::clone(release)) }
     }
 
     /// Blocks until the hold ends, and returns how.
@@ -66,36 +59,32 @@ impl Lost {
     /// the wait was cancelled first.
     pub fn wait_within(&self, wait: impl Into<Wait>) -> Option<HoldEnd> {
         let wait = wait.into();
-        match &self.0 {
-            LostOf::One(hold) => hold.wait_within(&wait),
-            LostOf::Several(holds, release) => release.wait_within(holds, &wait),
+        match &self.release {
+            None => self.holds.iter().find_map(|hold| hold.wait_within(&wait)),
+            Some(release) => release.wait_within(&self.holds, &wait),
         }
     }
 
     /// Why the lock was lost, if it was; of several locks, the first that was.
     pub fn reason(&self) -> Option<LossReason> {
-        match &self.0 {
-            LostOf::One(hold) => hold.reason(),
-            LostOf::Several(holds, release) => release.loss(holds),
+        match &self.release {
+            None => self.holds.iter().find_map(LostHold::reason),
+            Some(release) => release.loss(&self.holds),
         }
     }
 
     /// Why the lock was lost, if that is recorded already.
     pub(crate) fn recorded(&self) -> Option<LossReason> {
         let recorded = |hold: &LostHold| hold.watchdog.state.lock().loss(hold.turn);
-        match &self.0 {
-            LostOf::One(hold) => recorded(hold),
-            LostOf::Several(holds, release) => {
-                release.lost.get().copied().or_else(|| holds.iter().find_map(recorded))
-            }
-        }
+        let first = self.release.as_ref().and_then(|release| release.lost.get().copied());
+        first.or_else(|| self.holds.iter().find_map(recorded))
     }
 
     /// Whether the guard was dropped or unlocked.
     pub fn is_released(&self) -> bool {
-        match &self.0 {
-            LostOf::One(hold) => hold.watchdog.state.lock().is_over(hold.turn),
-            LostOf::Several(_, release) => release.released.load(Ordering::SeqCst),
+        match &self.release {
+            None => self.holds.iter().all(|hold| hold.watchdog.state.lock().is_over(hold.turn)),
+            Some(release) => release.released.load(Ordering::SeqCst),
         }
     }
 }
@@ -209,15 +198,11 @@ impl From<Lost> for Cancel {
     /// A release does not trip it.
     fn from(lost: Lost) -> Cancel {
         let token = Cancel::new();
-        match &lost.0 {
-            LostOf::One(hold) => hold.trip(&token, None),
-            LostOf::Several(holds, release) => {
-                if release.loss(holds).is_some() {
-                    token.cancel();
-                } else if !release.came_first() {
-                    holds.iter().for_each(|hold| hold.trip(&token, Some(release)));
-                }
-            }
+        let release = lost.release.as_deref();
+        if release.is_some_and(|release| release.loss(&lost.holds).is_some()) {
+            token.cancel();
+        } else if !release.is_some_and(JointRelease::came_first) {
+            lost.holds.iter().for_each(|hold| hold.trip(&token, release));
         }
         token
     }
