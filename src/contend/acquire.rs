@@ -302,23 +302,8 @@ impl Attempt<'_> {
                 let (synced, on) = self.ask_on(session, |session, _| session.sync())?;
                 Input::Synced(self.sort(synced, SYNC).map(|()| on))
             }
-            Action::List => {
-                let leaving = session.leaving(&self.node);
-                self.listed_at = Some(self.others.listing());
-                let (children, on) =
-                    self.ask_on(session, |session, node| session.names(node, false))?;
-                let children = self.sort(children, LIST);
-                if let Ok(Some(children)) = &children {
-                    self.look_round(children);
-                }
-                Input::Listed(children.map(|children| Listing {
-                    on,
-                    children: children.unwrap_or_default(),
-                    watched: false,
-                    leaving,
-                }))
-            }
-            Action::WatchChildren => self.watch_children(session)?,
+            Action::List => self.list(session, false)?,
+            Action::WatchChildren => self.list(session, true)?,
             Action::Inspect { name } => {
                 let path = path::join(&self.node, &name);
                 let read = self.ask(session, |session, _| session.read(&path, false))?;
@@ -470,18 +455,24 @@ impl Attempt<'_> {
         Ok(self.watched.judge(connection, own.map(String::as_str)))
     }
 
-    fn watch_children(&mut self, session: &Arc<Session>) -> Result<Input, Stop> {
+    /// Lists the children, and has them watched from then on if that is wanted.
+    fn list(&mut self, session: &Arc<Session>, watch: bool) -> Result<Input, Stop> {
         const CHILDREN: &str = "";
-        self.watched.keep(session.status().now().connection, |_| false);
         let leaving = session.leaving(&self.node);
-        self.watched.subscribe(session.watches(), CHILDREN, &self.node);
+        if watch {
+            self.watched.keep(session.status().now().connection, |_| false);
+            self.watched.subscribe(session.watches(), CHILDREN, &self.node);
+        }
         self.listed_at = Some(self.others.listing());
-        let (children, on) = self.ask_on(session, |session, node| session.names(node, true))?;
-        let children = self.sort(children, WATCH_ALL);
-        if !matches!(&children, Ok(Some(_))) || on != self.watched.on() {
+        let (children, on) = self.ask_on(session, |session, node| session.names(node, watch))?;
+        let children = self.sort(children, if watch { WATCH_ALL } else { LIST });
+        if let (Ok(Some(children)), false) = (&children, watch) {
+            self.look_round(children);
+        }
+        if watch && (!matches!(&children, Ok(Some(_))) || on != self.watched.on()) {
             self.watched.clear();
         }
-        let watched = self.watched.contains(CHILDREN);
+        let watched = watch && self.watched.contains(CHILDREN);
         Ok(Input::Listed(children.map(|children| Listing {
             on,
             children: children.unwrap_or_default(),
