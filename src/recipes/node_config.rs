@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::acl::Acl;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::session::call::{Call, Stop};
 use crate::session::changes::Changes;
@@ -119,6 +119,10 @@ impl NodeConfig {
     }
 
     /// The error for a request that the server refuses, or that had no answer.
+    pub(crate) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error::new(kind, message).on(self.node.as_deref().unwrap_or_default())
+    }
+
     pub(crate) fn refused(&self, fault: &Fault, purpose: Purpose) -> Error {
         purpose.refused(fault, self.node.as_deref().unwrap_or_default())
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::round::{Decision, Round, RoundState, Vote, find_round, here, no_round, read, vote};
-use crate::acl::Acl;
 use crate::contend::acquire::{insist, insist_within};
 use crate::contend::hold::Hold;
 use crate::contend::lost::Lost;
@@ -44,25 +43,6 @@ pub struct Participant {
 const JOIN: Purpose = Purpose::to_change("join the round", "READ, CREATE and DELETE on its node");
 const VOTE: Purpose = Purpose::to_change("vote", "READ, CREATE and DELETE on the round's node");
 const LEARN: Purpose = Purpose::to_read("learn the decision", "READ on the round's node");
-
-enum Joined {
-    Here {
-        round: String,
-        czxid: i64,
-    },
-    NoRound,
-    /// The round has no participant of this name.
-    Stranger,
-    Taken,
-}
-
-enum CastOutcome {
-    Counts,
-    TooLate,
-    Otherwise,
-    NoRound,
-    NotHere,
-}
 
 impl Participant {
     pub(super) fn join(target: &NodeConfig, name: &str, wait: &Wait) -> Result<Participant> {
@@ -141,20 +121,55 @@ impl Participant {
 
     fn cast(&self, vote: Vote, wait: &Wait) -> Result<bool> {
         self.hold.check()?;
-        let (node, whole) = (self.target.node()?, self.target.whole()?);
-        let (round, name, acl) = (&self.round, &self.name, &self.target.acl);
-        let answer = self
-            .hold
-            .persist(wait, VOTE, |session| cast(session, &whole, round, name, vote, acl))?;
-        match answer.map_err(|fault| self.target.refused(&fault, VOTE))? {
-            CastOutcome::Counts => Ok(true),
-            CastOutcome::TooLate => Ok(false),
-            CastOutcome::Otherwise => {
-                let message = format!("{:?} has already voted the other way", self.name);
-                Err(Error::new(ErrorKind::Conflict, message).on(node))
+        let whole = self.target.whole()?;
+        let cast = |session: &Session| self.cast_in(session, &whole, vote);
+        let answer = self.hold.persist(wait, VOTE, cast)?;
+        answer.map_err(|fault| self.target.refused(&fault, VOTE))?
+    }
+
+    /// Whether the vote counts: `false` if the round was decided before.
+    fn cast_in(&self, session: &Session, whole: &str, voted: Vote) -> Answer<Result<bool>> {
+        let (name, path) = (&self.name, |child: String| path::join(whole, &child));
+        loop {
+            let found = read(session, whole)?.filter(|(round, _)| round.id == self.round);
+            let Some((round, version)) = found else { return Ok(Err(no_round(&self.target))) };
+            let children = session.names(whole, false)?.unwrap_or_default();
+            let own = Round { participants: vec![name.clone()], ..round.clone() };
+            let state = RoundState::new(&own, &children).participants;
+            // An earlier attempt, or an earlier process, has voted.
+            if let Some(earlier) = state.iter().find_map(|one| one.vote) {
+                if earlier == voted {
+                    return Ok(Ok(true));
+                }
+                let message = format!("{name:?} has already voted the other way");
+                return Ok(Err(self.target.error(ErrorKind::Conflict, message)));
             }
-            CastOutcome::NoRound => Err(no_round(&self.target)),
-            CastOutcome::NotHere => Err(self.hold.lost_error(LossReason::NodeDeleted)),
+            if round.decision.is_some() {
+                return Ok(Ok(false));
+            }
+            let create = |child: String| Step::Create {
+                path: path(child),
+                data: Vec::new(),
+                acl: self.target.acl.clone(),
+                kind: NodeKind::Persistent,
+            };
+            // Creates and deletes the other vote, which fails if it exists: so two threads cannot
+            // cast different votes.
+            let steps = [
+                Step::Check { path: whole.to_owned(), version: Some(version) },
+                Step::Check { path: path(here(name)), version: None },
+                create(vote(name, voted.other())),
+                Step::delete(path(vote(name, voted.other()))),
+                create(vote(name, voted)),
+            ];
+            match session.transact(&steps) {
+                Ok(()) => return Ok(Ok(true)),
+                Err(Fault::BadVersion | Fault::NodeExists) => {}
+                Err(Fault::NoNode) => {
+                    return Ok(Err(self.hold.lost_error(LossReason::NodeDeleted)));
+                }
+                Err(fault) => return Err(fault),
+            }
         }
     }
 
@@ -275,32 +290,59 @@ impl Place<'_> {
         let node = target.node()?;
         loop {
             let session = watch_loop.call.session()?;
-            let joined = watch_loop.call.ask_in(&session, |asked| {
-                let late = || self.discard_late(&session);
-                let create = || asked.create_named(&self.own, &self.data, &target.acl, late());
-                join(asked, &self.whole, &self.own, name, &self.data, create)
-            });
+            let joined = watch_loop
+                .call
+                .ask_in(&session, |asked| self.join(asked, || self.discard_late(&session)));
             if !matches!(joined, Ok(Ok(_))) {
                 self.unsure = Some(Arc::clone(&session));
             }
             match joined? {
-                Ok(Joined::Here { round, czxid }) => {
+                Ok(Ok(Some((round, czxid)))) => {
                     let (place, noun) = ((node, &*here(name)), "participant's place");
                     let hold = Hold::on_named(&target.client, session, place, noun, czxid);
                     let (target, name) = (target.clone(), name.to_owned());
                     return Ok(Some(Participant { target, hold, name, round }));
                 }
-                Ok(Joined::NoRound) => return Err(no_round(target).into()),
-                Ok(Joined::Stranger) => {
-                    let message = format!("{name:?} is no participant of this round");
-                    return Err(Error::new(ErrorKind::InvalidName, message).on(node).into());
-                }
-                Ok(Joined::Taken) => match self.until_free(watch_loop, &session) {
+                Ok(Err(error)) => return Err(error.into()),
+                Ok(Ok(None)) => match self.until_free(watch_loop, &session) {
                     Err(Stop::TimeOver) => return Ok(None),
                     free => free?,
                 },
                 Err(fault) if fault.is_loss() => {}
                 Err(fault) => return Err(target.refused(&fault, JOIN).into()),
+            }
+        }
+    }
+
+    /// Makes the participant's node, or finds the one that an earlier attempt has made. Returns the
+    /// round's id and the node's czxid; `None` if the name is taken.
+    fn join(
+        &self,
+        session: &Session,
+        late: impl Fn() -> OnAnswer<Created>,
+    ) -> Answer<Result<Option<(String, i64)>>> {
+        let Place { target, name, whole, own, data, .. } = self;
+        let Some((round, _)) = read(session, whole)? else { return Ok(Err(no_round(target))) };
+        if !round.participants.iter().any(|one| one == name) {
+            let message = format!("{name:?} is no participant of this round");
+            return Ok(Err(target.error(ErrorKind::InvalidName, message)));
+        }
+        loop {
+            match session.read(own, false)? {
+                Some((found, stat)) if found == *data && stat.ephemeral_owner == session.id() => {
+                    return Ok(Ok(Some((round.id, stat.czxid))));
+                }
+                // Left by an earlier session of ours, which has not ended on the server yet.
+                Some((found, _)) if found == *data => match session.delete(own) {
+                    Ok(()) | Err(Fault::NoNode) => {}
+                    Err(fault) => return Err(fault),
+                },
+                Some(_) => return Ok(Ok(None)),
+                None => match session.create_named(own, data, &target.acl, late()) {
+                    Ok(_) | Err(Fault::NodeExists) => {}
+                    Err(Fault::NoNode) => return Ok(Err(no_round(target))),
+                    Err(fault) => return Err(fault),
+                },
             }
         }
     }
@@ -332,88 +374,9 @@ impl Place<'_> {
     }
 }
 
-/// Makes the participant's node, or finds the one that an earlier attempt has made.
-fn join(
-    session: &Session,
-    whole: &str,
-    own: &str,
-    name: &str,
-    data: &[u8],
-    create: impl Fn() -> Answer<Created>,
-) -> Answer<Joined> {
-    let Some((round, _)) = read(session, whole)? else { return Ok(Joined::NoRound) };
-    if !round.participants.iter().any(|one| one == name) {
-        return Ok(Joined::Stranger);
-    }
-    loop {
-        match session.read(own, false)? {
-            Some((found, stat)) if found == data && stat.ephemeral_owner == session.id() => {
-                return Ok(Joined::Here { round: round.id, czxid: stat.czxid });
-            }
-            // Left by an earlier session of ours, which has not ended on the server yet.
-            Some((found, _)) if found == data => match session.delete(own) {
-                Ok(()) | Err(Fault::NoNode) => {}
-                Err(fault) => return Err(fault),
-            },
-            Some(_) => return Ok(Joined::Taken),
-            None => match create() {
-                Ok(_) | Err(Fault::NodeExists) => {}
-                Err(Fault::NoNode) => return Ok(Joined::NoRound),
-                Err(fault) => return Err(fault),
-            },
-        }
-    }
-}
-
 /// Deletes the node in the background, if it is there and it is ours.
 fn discard(core: &ClientCore, session: &Arc<Session>, own: String, data: Vec<u8>) {
     core.reaper().disown(session, own, move |_, found, _| found == data);
-}
-
-fn cast(
-    session: &Session,
-    whole: &str,
-    id: &str,
-    name: &str,
-    voted: Vote,
-    acl: &[Acl],
-) -> Answer<CastOutcome> {
-    let path = |child: String| path::join(whole, &child);
-    loop {
-        let found = read(session, whole)?.filter(|(round, _)| round.id == id);
-        let Some((round, version)) = found else { return Ok(CastOutcome::NoRound) };
-        let children = session.names(whole, false)?.unwrap_or_default();
-        let own = Round { participants: vec![name.to_owned()], ..round.clone() };
-        let state = RoundState::new(&own, &children).participants;
-        // An earlier attempt, or an earlier process, has voted.
-        if let Some(earlier) = state.iter().find_map(|one| one.vote) {
-            return Ok(if earlier == voted { CastOutcome::Counts } else { CastOutcome::Otherwise });
-        }
-        if round.decision.is_some() {
-            return Ok(CastOutcome::TooLate);
-        }
-        let create = |child: String| Step::Create {
-            path: path(child),
-            data: Vec::new(),
-            acl: acl.to_vec(),
-            kind: NodeKind::Persistent,
-        };
-        // Creates and deletes the other vote, which fails if it exists: so two threads cannot cast
-        // different votes.
-        let steps = [
-            Step::Check { path: whole.to_owned(), version: Some(version) },
-            Step::Check { path: path(here(name)), version: None },
-            create(vote(name, voted.other())),
-            Step::delete(path(vote(name, voted.other()))),
-            create(vote(name, voted)),
-        ];
-        match session.transact(&steps) {
-            Ok(()) => return Ok(CastOutcome::Counts),
-            Err(Fault::BadVersion | Fault::NodeExists) => {}
-            Err(Fault::NoNode) => return Ok(CastOutcome::NotHere),
-            Err(fault) => return Err(fault),
-        }
-    }
 }
 
 impl fmt::Debug for Participant {

@@ -215,7 +215,7 @@ pub(super) fn read(session: &Session, whole: &str) -> Answer<Option<(Round, i32)
 
 pub(super) fn no_round(target: &NodeConfig) -> Error {
     let message = "there is no such round: it has not begun, or was forgotten already";
-    Error::new(ErrorKind::NotFound, message).on(target.node().unwrap_or_default())
+    target.error(ErrorKind::NotFound, message)
 }
 
 /// Reads the round and watches it; `None` if this round does not exist any more.
