@@ -31,21 +31,12 @@ pub(super) struct MemberNode {
     pub(super) claim: Arc<ClaimedName>,
 }
 
-/// The outcome of an attempt to rejoin.
-pub(super) enum Rejoined {
+/// The outcome of an attempt to join.
+pub(super) enum Joined {
     Standing(Hold),
     /// Another member's node is in the way.
     Taken,
     NotYet,
-}
-
-/// What a look at the node has found.
-enum Look {
-    Free,
-    /// Ours, created by this transaction.
-    Ours(i64),
-    Taken,
-    Unanswered,
 }
 
 impl MemberNode {
@@ -58,22 +49,17 @@ impl MemberNode {
         unsure: &mut Option<Arc<Session>>,
     ) -> Result<Option<Hold>, Stop> {
         loop {
-            let session = watch_loop.call.session()?;
-            let made = match self.look(watch_loop, &session, unsure.as_ref())? {
-                Look::Free => {
-                    let late = || self.withdraw_late(&session);
-                    watch_loop.call.ask_in(&session, |session| self.make(session, late))?
-                }
-                Look::Ours(czxid) => return Ok(Some(self.stand(session, czxid))),
-                Look::Taken => match watch_loop.until_changed() {
-                    Ok(()) => continue,
+            let joined = self.attempt(watch_loop, unsure, |call, session| {
+                let late = || self.withdraw_late(session);
+                call.ask_in(session, |session| self.make(session, late))
+            });
+            match joined? {
+                Joined::Standing(hold) => return Ok(Some(hold)),
+                Joined::Taken => match watch_loop.until_changed() {
                     Err(Stop::TimeOver) => return Ok(None),
-                    Err(stop) => return Err(stop),
+                    changed => changed?,
                 },
-                Look::Unanswered => continue,
-            };
-            if let Some(hold) = self.judge(made, session, unsure)? {
-                return Ok(Some(hold));
+                Joined::NotYet => {}
             }
         }
     }
@@ -85,41 +71,34 @@ impl MemberNode {
         &self,
         watch_loop: &mut WatchLoop,
         unsure: &mut Option<Arc<Session>>,
-    ) -> Result<Rejoined, Stop> {
-        let session = watch_loop.call.session()?;
-        match self.look(watch_loop, &session, unsure.as_ref())? {
-            Look::Free => {}
-            Look::Ours(czxid) => return Ok(Rejoined::Standing(self.stand(session, czxid))),
-            Look::Taken => return Ok(Rejoined::Taken),
-            Look::Unanswered => return Ok(Rejoined::NotYet),
-        }
-        if watch_loop.call.is_cancelled() {
-            return Ok(Rejoined::NotYet);
-        }
-        let made = self.make(&session, || Box::new(drop));
-        Ok(self.judge(made, session, unsure)?.map_or(Rejoined::NotYet, Rejoined::Standing))
+    ) -> Result<Joined, Stop> {
+        self.attempt(watch_loop, unsure, |call, session| match call.is_cancelled() {
+            true => Err(Stop::Cancelled),
+            false => Ok(self.make(session, || Box::new(drop))),
+        })
     }
 
-    /// Looks whose the node is, and watches it.
-    fn look(
+    /// Looks whose the node is, and watches it; has it made if there is none.
+    fn attempt(
         &self,
         watch_loop: &mut WatchLoop,
-        session: &Arc<Session>,
-        unsure: Option<&Arc<Session>>,
-    ) -> Result<Look, Stop> {
-        Ok(match watch_loop.look(session, |view| view.watch_node(&self.whole))? {
+        unsure: &mut Option<Arc<Session>>,
+        make: impl FnOnce(&mut Call, &Arc<Session>) -> Result<Answer<Option<i64>>, Stop>,
+    ) -> Result<Joined, Stop> {
+        let session = watch_loop.call.session()?;
+        let is_unsure = unsure.as_ref().is_some_and(|one| Arc::ptr_eq(one, &session));
+        match watch_loop.look(&session, |view| view.watch_node(&self.whole))? {
+            Ok(None) => {}
             // Because of the claim, no other call has created one in this session.
-            Ok(Some((_, stat)))
-                if stat.ephemeral_owner == session.id()
-                    && unsure.is_some_and(|one| Arc::ptr_eq(one, session)) =>
-            {
-                Look::Ours(stat.czxid)
+            Ok(Some((_, stat))) if stat.ephemeral_owner == session.id() && is_unsure => {
+                return Ok(Joined::Standing(self.stand(session, stat.czxid)));
             }
-            Ok(Some(_)) => Look::Taken,
-            Ok(None) => Look::Free,
-            Err(fault) if fault.is_loss() => Look::Unanswered,
+            Ok(Some(_)) => return Ok(Joined::Taken),
+            Err(fault) if fault.is_loss() => return Ok(Joined::NotYet),
             Err(fault) => return Err(self.target.refused(&fault, JOIN).into()),
-        })
+        }
+        let made = make(&mut watch_loop.call, &session)?;
+        Ok(self.judge(made, session, unsure)?)
     }
 
     /// Has the node deleted that is created too late. Holds the claim until then, but no client: the
@@ -151,20 +130,20 @@ impl MemberNode {
         made.map(|made| made.czxid)
     }
 
-    /// What the answer to the creation means: `None` if the node has to be looked at again.
+    /// What the answer to the creation means.
     fn judge(
         &self,
         made: Answer<Option<i64>>,
         session: Arc<Session>,
         unsure: &mut Option<Arc<Session>>,
-    ) -> Result<Option<Hold>> {
+    ) -> Result<Joined> {
         match made {
-            Ok(Some(czxid)) => return Ok(Some(self.stand(session, czxid))),
+            Ok(Some(czxid)) => return Ok(Joined::Standing(self.stand(session, czxid))),
             Ok(None) | Err(Fault::ConnectionLoss) => *unsure = Some(session),
             Err(Fault::NodeExists | Fault::NoNode | Fault::SessionEnded) => {}
             Err(fault) => return Err(self.target.refused(&fault, JOIN)),
         }
-        Ok(None)
+        Ok(Joined::NotYet)
     }
 
     fn stand(&self, session: Arc<Session>, czxid: i64) -> Hold {

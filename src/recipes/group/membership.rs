@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use std::{fmt, mem};
 
-use super::member_node::{MemberNode, Rejoined, leave};
+use super::member_node::{Joined, MemberNode, leave};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
 use crate::contend::lost::Lost;
@@ -396,13 +396,13 @@ impl SharedMembership {
             return Return::Never;
         }
         let rejoined = self.node.rejoin(&mut away.watch_loop, &mut away.unsure);
-        away.is_taken = matches!(rejoined, Ok(Rejoined::Taken));
+        away.is_taken = matches!(rejoined, Ok(Joined::Taken));
         let was_refused = away.not_before.take().is_some();
         let error = match rejoined {
-            Ok(Rejoined::Standing(hold)) => return Return::Standing(hold),
-            Ok(Rejoined::Taken) => return Return::Waiting,
+            Ok(Joined::Standing(hold)) => return Return::Standing(hold),
+            Ok(Joined::Taken) => return Return::Waiting,
             Err(Stop::Failed(error)) => error,
-            Ok(Rejoined::NotYet) | Err(_) => {
+            Ok(Joined::NotYet) | Err(_) => {
                 self.caretaker.wake();
                 return Return::Waiting;
             }
