@@ -10,7 +10,7 @@ use super::progress::{ElectionPhase, ElectionProgress, Failure, ProgressBoard};
 use crate::contend::acquire::insist;
 use crate::error::{ErrorKind, Result};
 use crate::logging;
-use crate::rt::{self, Deadline};
+use crate::rt::{self, Deadline, Mutex};
 use crate::session::call::Call;
 use crate::session::purpose::cancelled;
 use crate::session::status::SessionState;
@@ -96,7 +96,7 @@ impl LeaderElection {
     /// this value or its clones. If there are several, the phase is that of the most advanced one.
     pub fn progress(&self) -> ElectionProgress {
         let is_connected = self.config.client.state() == SessionState::Connected;
-        let progress = self.progress.0.lock();
+        let progress = self.progress.lock();
         let phases = progress.phases.iter().copied();
         let phase = phases.max_by_key(|phase| *phase as u8).unwrap_or(ElectionPhase::Idle);
         ElectionProgress {
@@ -179,14 +179,14 @@ impl LeaderElection {
 
 /// A running call of `lead`, until dropped.
 struct Candidacy<'a> {
-    progress: &'a ProgressBoard,
+    progress: &'a Mutex<ProgressBoard>,
     phase: Option<ElectionPhase>,
     /// How many errors there were in a row.
     errors: u32,
 }
 
 impl Candidacy<'_> {
-    fn new(progress: &ProgressBoard) -> Candidacy<'_> {
+    fn new(progress: &Mutex<ProgressBoard>) -> Candidacy<'_> {
         Candidacy { progress, phase: None, errors: 0 }
     }
 
@@ -195,7 +195,7 @@ impl Candidacy<'_> {
     }
 
     fn go_to(&mut self, phase: Option<ElectionPhase>) {
-        let mut state = self.progress.0.lock();
+        let mut state = self.progress.lock();
         if let Some(target) = state.phases.iter().position(|one| Some(*one) == self.phase) {
             state.phases.swap_remove(target);
         }
@@ -205,7 +205,7 @@ impl Candidacy<'_> {
     }
 
     fn note(&self, error: &Failure) {
-        let last = self.progress.0.lock().last_error.replace(Arc::clone(error));
+        let last = self.progress.lock().last_error.replace(Arc::clone(error));
         // Dropping the error may run code of the program: not under the lock.
         drop(last);
     }

@@ -18,6 +18,7 @@ use crate::contend::observer::observe;
 use crate::contend::ticket::{ContenderKind, Form, NodeNaming};
 use crate::error::Result;
 use crate::fencing::FencingToken;
+use crate::rt::Mutex;
 use crate::session::changes::Changes;
 use crate::session::client::Client;
 use crate::session::wait::Wait;
@@ -70,7 +71,7 @@ use crate::session::wait::Wait;
 pub struct LeaderElection {
     pub(super) config: LockConfig,
     back_off: BackOff,
-    progress: Arc<ProgressBoard>,
+    progress: Arc<Mutex<ProgressBoard>>,
 }
 
 impl LeaderElection {

@@ -3,8 +3,6 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-use crate::rt::Mutex;
-
 /// What [`LeaderElection::lead`](crate::LeaderElection::lead) is doing: see
 /// [`LeaderElection::progress`](crate::LeaderElection::progress).
 #[derive(Clone, Debug)]
@@ -37,10 +35,7 @@ pub enum ElectionPhase {
 
 /// What `progress` reports.
 #[derive(Debug, Default)]
-pub(super) struct ProgressBoard(pub(super) Mutex<ProgressState>);
-
-#[derive(Debug, Default)]
-pub(super) struct ProgressState {
+pub(super) struct ProgressBoard {
     /// The phase of each running call of `lead`.
     pub(super) phases: Vec<ElectionPhase>,
     pub(super) terms: u64,
