@@ -10,8 +10,9 @@
 use std::hint::black_box;
 
 use contend::rule::{Rule, Verdict};
-use contend::ticket::{ContenderKind, Form, Guid, NodeNaming, Ticket};
+use contend::ticket::{ContenderKind, Form, NodeNaming, Ticket};
 use divan::Bencher;
+use uuid::Uuid;
 
 // Private to the library: compiled here again, so that these modules need not become public.
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "a part is used here")]
@@ -32,7 +33,7 @@ fn main() {
 /// of the last contender.
 fn contenders(form: Form) -> (Vec<String>, String) {
     let name = |number: usize| {
-        let guid = Guid::from_u128(
+        let guid = Uuid::from_u128(
             (number as u128).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
         );
         format!("{}{number:010}", form.prefix(guid))

@@ -5,13 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use uuid::Uuid;
+
 use super::core::{Acquisition, Action, Input, Listing, OwnNode, Trouble, Watched};
 use super::held_node::DROP_LIMIT;
 use super::hold::Hold;
 use super::interop_warning;
 use super::others_seen::OthersSeen;
 use super::revoke::is_request;
-use super::ticket::{Form, Guid, NodeNaming};
+use super::ticket::{Form, NodeNaming};
 use super::watched_nodes::{ToDo, WatchedNodes};
 use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
@@ -174,7 +176,7 @@ pub(crate) fn pursue(
             (acquisition, Some(Input::Woken))
         }
         None => {
-            let fresh = || Guid::from_u128(rt::random());
+            let fresh = || Uuid::from_u128(rt::random());
             (Acquisition::new(contention.form, patient, fresh), None)
         }
     };

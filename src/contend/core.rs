@@ -9,8 +9,10 @@
 //! - A node counts as never created only if a list does not have it, on a connection whose server
 //!   has caught up with the leader before.
 
+use uuid::Uuid;
+
 use super::rule::{Rule, Verdict, Watch};
-use super::ticket::{Form, Guid, Ticket};
+use super::ticket::{Form, Ticket};
 use crate::error::{Error, ErrorKind};
 use crate::session::connection::{Names, Stat};
 
@@ -130,13 +132,13 @@ pub(crate) struct Listing {
 pub(crate) struct Acquisition {
     form: Form,
     patient: bool,
-    fresh: Box<dyn FnMut() -> Guid + Send>,
+    fresh: Box<dyn FnMut() -> Uuid + Send>,
     session: i64,
     own: Option<OwnNode>,
     /// What the list that was judged last has shown, without the list: thousands may wait in one process.
     seen: Option<Seen>,
     /// All attempts of this call and session that had no answer.
-    doubtful: Vec<Guid>,
+    doubtful: Vec<Uuid>,
     /// Whether it is not known yet if the last of them made a node.
     unsettled: bool,
     /// Whether an ACL hid a contender's node, so that a watch on it would report nothing.
@@ -154,7 +156,7 @@ pub(crate) struct Acquisition {
 #[derive(Clone, Debug)]
 enum Awaited {
     Nothing,
-    Create(Guid),
+    Create(Uuid),
     /// Which session owns the node that carries one of our guids?
     Adoption(String),
     /// Which transaction made our own node?
@@ -217,7 +219,7 @@ impl Acquisition {
     pub(crate) fn new(
         form: Form,
         patient: bool,
-        fresh: impl FnMut() -> Guid + Send + 'static,
+        fresh: impl FnMut() -> Uuid + Send + 'static,
     ) -> Acquisition {
         Acquisition {
             form,
@@ -507,12 +509,12 @@ mod tests {
         let mut next = 0;
         Acquisition::new(MUTEX, patient, move || {
             next += 1;
-            Guid::from_u128(next)
+            Uuid::from_u128(next)
         })
     }
 
     fn name(guid: u128, sequence: u32) -> String {
-        format!("{}{sequence:010}", MUTEX.prefix(Guid::from_u128(guid)))
+        format!("{}{sequence:010}", MUTEX.prefix(Uuid::from_u128(guid)))
     }
 
     fn made(guid: u128, sequence: u32) -> Input {
@@ -752,7 +754,7 @@ mod tests {
         }
         let mut acquisition = acquisition(true);
         begin(&mut acquisition);
-        let negative = format!("{}-2147483648", MUTEX.prefix(Guid::from_u128(1)));
+        let negative = format!("{}-2147483648", MUTEX.prefix(Uuid::from_u128(1)));
         let made = Ok(OwnNode { name: negative, czxid: Some(1) });
         let created = Input::Created { made, listing: None };
         let Action::Fail(error) = acquisition.step(created) else { panic!() };

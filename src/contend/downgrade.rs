@@ -4,8 +4,10 @@
 //! Curator does the same: the reader's node is ephemeral, but not sequential, and carries the
 //! writer's number. A contender that waits behind the writer sees one of the two at any time.
 
+use uuid::Uuid;
+
 use super::hold::Hold;
-use super::ticket::{Form, Guid, Ticket};
+use super::ticket::{Form, Ticket};
 use crate::acl::Acl;
 use crate::error::Result;
 use crate::loss_reason::LossReason;
@@ -28,7 +30,7 @@ impl Hold {
     ) -> Result<Hold> {
         let lock_node = path::parent(self.path()).to_owned();
         let sequence = Ticket::parse(path::last(self.path())).map(|ticket| ticket.sequence());
-        let guid = Guid::from_u128(rt::random());
+        let guid = Uuid::from_u128(rt::random());
         let name = format!("{}{:010}", form.prefix(guid), sequence.unwrap_or_default());
         let path = path::join(&lock_node, &name);
         let whole = self.whole(&path);

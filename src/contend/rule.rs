@@ -171,9 +171,10 @@ fn tickets_up_to<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contend::ticket::{Form, Guid, NodeNaming};
+    use crate::contend::ticket::{Form, NodeNaming};
     use proptest::prelude::*;
     use proptest::sample::select;
+    use uuid::Uuid;
 
     const KINDS: [ContenderKind; 3] =
         [ContenderKind::Mutex, ContenderKind::Read, ContenderKind::Write];
@@ -358,7 +359,7 @@ mod tests {
     fn lease(weight: u32, permits: u32, sequence: i32) -> String {
         let form = Form::of_permits(NodeNaming::Curator, weight, permits);
         // The guid runs against the numbers.
-        let guid = Guid::from_u128(u128::MAX - sequence as u128);
+        let guid = Uuid::from_u128(u128::MAX - sequence as u128);
         format!("{}{sequence:010}", form.prefix(guid))
     }
 

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::fmt;
 use std::ops::Range;
 
 use uuid::Uuid;
@@ -96,12 +95,13 @@ impl Form {
         })
     }
 
-    /// The name to create a contender with, to which the server adds the number.
-    pub(crate) fn prefix(&self, guid: Guid) -> String {
+    /// The name to create a contender with, to which the server adds the number. The guid identifies
+    /// one attempt's node, to find it after an answer was lost (CURATOR-45).
+    pub(crate) fn prefix(&self, guid: Uuid) -> String {
         let marker = self.marker();
         match self.naming {
             NodeNaming::Curator => format!("{PROTECTED}{guid}{marker}"),
-            NodeNaming::Kazoo => format!("{guid:#}{marker}"),
+            NodeNaming::Kazoo => format!("{}{marker}", guid.simple()),
         }
     }
 }
@@ -191,12 +191,12 @@ impl<'a> Ticket<'a> {
         self.kind == ContenderKind::Write || self.marker().contains("__lock__")
     }
 
-    pub(crate) fn has_guid(&self, guid: Guid) -> bool {
+    pub(crate) fn has_guid(&self, guid: Uuid) -> bool {
         let goes_on = |rest: &str| rest.starts_with('-');
         let ours = |name: &str| name.strip_prefix(&guid.to_string()).is_some_and(goes_on);
         let of_kazoo = |rest: &str| rest.starts_with("__") || rest.starts_with("-lease-");
         self.name.strip_prefix(PROTECTED).is_some_and(ours)
-            || self.name.strip_prefix(&format!("{guid:#}")).is_some_and(of_kazoo)
+            || self.name.strip_prefix(&guid.simple().to_string()).is_some_and(of_kazoo)
     }
 
     /// Whether the numbers of this lock node are used up, so that this ticket proves no place.
@@ -271,28 +271,6 @@ fn split_write_lock(head: &str) -> Option<(Range<usize>, ContenderKind)> {
     is_number.then(|| (2..2 + session.len(), ContenderKind::Mutex))
 }
 
-/// Identifies one attempt's node, to find it after an answer was lost (CURATOR-45).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Guid(u128);
-
-impl Guid {
-    pub(crate) fn from_u128(bits: u128) -> Guid {
-        Guid(bits)
-    }
-}
-
-/// With dashes; without them in the alternate form.
-impl fmt::Display for Guid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let uuid = Uuid::from_u128(self.0);
-        if f.alternate() {
-            fmt::LowerHex::fmt(uuid.as_simple(), f)
-        } else {
-            fmt::LowerHex::fmt(uuid.as_hyphenated(), f)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,7 +318,7 @@ mod tests {
         let max = u32::MAX;
         for (weight, permits) in [(1, 1), (2, 3), (10, 10), (1, max), (max, max)] {
             let form = Form::of_permits(NodeNaming::Curator, weight, permits);
-            let name = format!("{}0000000001", form.prefix(Guid::from_u128(1)));
+            let name = format!("{}0000000001", form.prefix(Uuid::from_u128(1)));
             let ticket = ticket(&name);
             assert_eq!((ticket.weight(), ticket.permits()), (weight, permits));
         }
@@ -448,9 +426,9 @@ mod tests {
 
     #[test]
     fn an_attempt_finds_its_own_node_and_no_other() {
-        let guid = Guid::from_u128(0x0f8fad5b_d9cb_469f_a165_70867728950e);
+        let guid = Uuid::from_u128(0x0f8fad5b_d9cb_469f_a165_70867728950e);
         assert_eq!(guid.to_string(), UUID);
-        assert_eq!(format!("{guid:#}"), HEX);
+        assert_eq!(guid.simple().to_string(), HEX);
         for (naming, kind, written) in [
             (NodeNaming::Curator, ContenderKind::Mutex, format!("_c_{UUID}-lock-")),
             (NodeNaming::Curator, ContenderKind::Read, format!("_c_{UUID}-__READ__")),
@@ -469,7 +447,7 @@ mod tests {
             assert_eq!(Form::of_permits(naming, 2, 3).prefix(guid), written);
             assert!(ticket(&format!("{written}0000000001")).has_guid(guid), "{written}");
         }
-        assert_eq!(Guid::from_u128(1).to_string(), "00000000-0000-0000-0000-000000000001");
+        assert_eq!(Uuid::from_u128(1).to_string(), "00000000-0000-0000-0000-000000000001");
         assert!(ticket(&format!("_c_{UUID}-lock-0000000001")).has_guid(guid));
         assert!(ticket(&format!("_c_{UUID}-__READ__0000000001")).has_guid(guid));
         for other in [
@@ -510,7 +488,7 @@ mod tests {
             if let Some(ticket) = Ticket::parse(&name) {
                 prop_assert_eq!(ticket.name(), &name);
                 prop_assert!(name.contains(ticket.guid()));
-                prop_assert!(!ticket.has_guid(Guid::from_u128(0)));
+                prop_assert!(!ticket.has_guid(Uuid::from_u128(0)));
             }
         }
 
@@ -521,7 +499,7 @@ mod tests {
             other: u128,
             sequence: i32,
         ) {
-            let guid = Guid::from_u128(bits);
+            let guid = Uuid::from_u128(bits);
             let name = format!("{}{sequence:010}", form.prefix(guid));
             let ticket = ticket(&name);
             let kind = match (form.naming, form.kind) {
@@ -533,11 +511,11 @@ mod tests {
             prop_assert_eq!(ticket.sequence(), sequence);
             let text = match form.naming {
                 NodeNaming::Curator => guid.to_string(),
-                NodeNaming::Kazoo => format!("{guid:#}"),
+                NodeNaming::Kazoo => guid.simple().to_string(),
             };
             prop_assert_eq!(ticket.guid(), text);
             prop_assert!(ticket.has_guid(guid));
-            prop_assert_eq!(ticket.has_guid(Guid::from_u128(other)), bits == other);
+            prop_assert_eq!(ticket.has_guid(Uuid::from_u128(other)), bits == other);
         }
     }
 }

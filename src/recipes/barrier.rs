@@ -1,8 +1,9 @@
 //! The barrier: callers wait until it is removed.
 
+use uuid::Uuid;
+
 use super::change_once::make_once;
 use super::node_config::{NodeConfig, Purpose, placed};
-use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rt;
 use crate::session::connection::{Answer, Fault};
@@ -78,7 +79,7 @@ impl Barrier {
     /// - [`InvalidName`](ErrorKind::InvalidName), [`NotAuthorized`](ErrorKind::NotAuthorized), and
     ///   other errors that [end every wait](crate::guide#what-ends-every-wait).
     pub fn raise(&self) -> Result<bool> {
-        let (mark, mut before) = (Guid::from_u128(rt::random()).to_string(), None);
+        let (mark, mut before) = (Uuid::from_u128(rt::random()).to_string(), None);
         let raised = self.target.ask(RAISE, |session, whole| {
             let (mark, acl) = (mark.as_bytes(), &self.target.acl);
             make_once(session, whole, mark, acl, |data| data == mark, &mut before)

@@ -6,6 +6,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use round::{Capacity, WaitOutcome, Waiting, all_gone, crowd, withdraw};
 
 use super::lock_config::default_data;
@@ -14,7 +16,7 @@ use crate::acl::Acl;
 use crate::contend::acquire::{Contention, Limits, acquire, insist, insist_within};
 use crate::contend::held_node::DROP_LIMIT;
 use crate::contend::hold::Hold;
-use crate::contend::ticket::{Form, Guid, NodeNaming};
+use crate::contend::ticket::{Form, NodeNaming};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logging;
 use crate::path;
@@ -239,7 +241,7 @@ impl DoubleBarrier {
             return Err(Error::new(ErrorKind::InvalidArgument, message).on(node));
         }
         // Marks all nodes of one call, which may use several sessions one after another.
-        let guid = Guid::from_u128(rt::random());
+        let guid = Uuid::from_u128(rt::random());
         let mut data = default_data();
         data.extend(format!(" entry={guid}").bytes());
         Ok(Contention {

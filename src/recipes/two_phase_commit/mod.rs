@@ -4,13 +4,14 @@ pub(crate) mod coordinator;
 pub(crate) mod participant;
 pub(crate) mod round;
 
+use uuid::Uuid;
+
 use coordinator::Coordinator;
 use participant::Participant;
 use round::{Decision, Round, RoundState, read, size};
 
 use self::round::no_round;
 use super::node_config::{NodeConfig, Purpose, placed};
-use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path;
 use crate::recipes::change_once::make_once;
@@ -118,7 +119,7 @@ impl TwoPhaseCommit {
     /// even if it does not exist now.
     pub fn begin<S: AsRef<str>>(&self, participants: &[S]) -> Result<Coordinator> {
         let node = self.target.node()?;
-        let id = Guid::from_u128(rt::random()).to_string();
+        let id = Uuid::from_u128(rt::random()).to_string();
         let round = Round::new(id, participants.iter().map(S::as_ref));
         round.check(node)?;
         let bytes = size(&round, &self.target.whole()?);

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::round::{Decision, Round, RoundState, Vote, find_round, here, no_round, read, vote};
 use crate::contend::acquire::{insist, insist_within};
 use crate::contend::hold::Hold;
 use crate::contend::lost::Lost;
-use crate::contend::ticket::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss_reason::LossReason;
 use crate::path;
@@ -51,7 +52,7 @@ impl Participant {
         let own = core.whole(&path::lock_path(node, &here(name))?);
         // The data that only this call writes.
         let mut data = default_data();
-        data.extend(format!(" entry={}", Guid::from_u128(rt::random())).bytes());
+        data.extend(format!(" entry={}", Uuid::from_u128(rt::random())).bytes());
         let mut place = Place { target, name, whole: target.whole()?, own, data, unsure: None };
         let (begin, mut watch_loop) = (rt::now(), WatchLoop::new(target.call(wait)));
         let joined = place.take(&mut watch_loop);
