@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::client_core::{ClientCore, Patience, StateListener, known};
 use super::connection::Ensemble;
-use super::linked::LinkEnsemble;
 use super::notify::Waiter;
 use super::reports::OnReport;
 use super::retry::Retry;
@@ -530,14 +529,14 @@ impl ClientBuilder {
         }
         self.access.check()?;
         self.access.check_hosts(&hosts.hosts)?;
-        let servers = LinkEnsemble(LinkConfig {
+        let servers = LinkConfig {
             resolver: Resolver::new(hosts.hosts),
             access: self.access,
             session_timeout: self.session_timeout,
             tick: self.tick_time,
             connect_timeout: self.connect_timeout,
             max_reply: self.max_reply,
-        });
+        };
         let client = Client::assemble(Box::new(servers), self.hosts, hosts.chroot, self.retry);
         if let Some(function) = self.on_event {
             client.core().report_to(function);

@@ -24,11 +24,7 @@ use crate::wire_values::{
     SYNC_ROOT, code, op,
 };
 
-/// The servers of a connect string, and how to talk to them.
-#[derive(Debug)]
-pub(crate) struct LinkEnsemble(pub(crate) LinkConfig);
-
-impl Ensemble for LinkEnsemble {
+impl Ensemble for LinkConfig {
     fn open(
         &self,
         records: SessionRecords,
@@ -36,10 +32,10 @@ impl Ensemble for LinkEnsemble {
         stop: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Connection>> {
         let SessionRecords { status, watches, on_notice } = records;
-        let (config, limit) = (self.0.clone(), self.0.connect_timeout);
+        let limit = self.connect_timeout;
         let told = Arc::clone(&status);
         let link = Link::open(
-            config,
+            self.clone(),
             Box::new(move |notice| {
                 told.note(notice);
                 on_notice(notice);
@@ -57,7 +53,7 @@ impl Ensemble for LinkEnsemble {
             (Err(error), _) => return Err(error),
             (Ok(false), _) => {}
         }
-        let hosts = &self.0.resolver;
+        let hosts = &self.resolver;
         let trouble = trouble.unwrap_or_else(|| format!("no answer yet from {hosts}"));
         Err(Error::new(
             ErrorKind::Connect,
@@ -66,37 +62,37 @@ impl Ensemble for LinkEnsemble {
     }
 
     fn hosts(&self) -> Option<String> {
-        Some(self.0.resolver.to_string())
+        Some(self.resolver.to_string())
     }
 
     fn unsupported_operations(&self) -> Arc<UnsupportedOperations> {
-        Arc::clone(&self.0.resolver.unsupported_operations)
+        Arc::clone(&self.resolver.unsupported_operations)
     }
 
     fn why_no_server(&self) -> Option<String> {
-        self.0.resolver.why_no_server()
+        self.resolver.why_no_server()
     }
 
     fn set_hosts(&self, hosts: Vec<Host>) -> Result<()> {
-        self.0.access.check_hosts(&hosts)?;
-        self.0.resolver.set_hosts(hosts);
+        self.access.check_hosts(&hosts)?;
+        self.resolver.set_hosts(hosts);
         Ok(())
     }
 
     fn session_timeout(&self) -> Duration {
-        self.0.session_timeout
+        self.session_timeout
     }
 
     fn connect_timeout(&self) -> Duration {
-        self.0.connect_timeout
+        self.connect_timeout
     }
 }
 
-impl LinkEnsemble {
+impl LinkConfig {
     fn usable(&self, link: Link) -> Result<Box<dyn Connection>> {
         let info = link.info();
-        match self.0.tick.filter(|_| info.outage_limit.is_zero()) {
-            None => Ok(Box::new(LinkedConnection(link))),
+        match self.tick.filter(|_| info.outage_limit.is_zero()) {
+            None => Ok(Box::new(link)),
             Some(tick) => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
@@ -109,45 +105,41 @@ impl LinkEnsemble {
     }
 }
 
-/// One session.
-#[derive(Debug)]
-struct LinkedConnection(Link);
-
-impl Connection for LinkedConnection {
+impl Connection for Link {
     fn submit(&self, requests: Vec<Submission>, _waits: Waits) -> bool {
-        self.0.send(requests.into_iter().map(verb).collect())
+        Link::send(self, requests.into_iter().map(verb).collect())
     }
 
     fn later(&self, asked: Submission, is_wanted: IsWanted) {
-        self.0.later(DeferredRequest { verb: verb(asked), is_wanted });
+        Link::later(self, DeferredRequest { verb: verb(asked), is_wanted });
     }
 
     fn flushed_by(&self, until: Deadline) {
-        self.0.flushed_by(until);
+        Link::flushed_by(self, until);
     }
 
     fn trusted(&self) -> Result<Duration, End> {
-        self.0.lease()
+        Link::lease(self)
     }
 
     fn seen_zxid(&self) -> i64 {
-        self.0.seen_zxid()
+        Link::seen_zxid(self)
     }
 
     fn why_lapsed(&self) -> Option<String> {
-        self.0.why_lapsed()
+        Link::why_lapsed(self)
     }
 
     fn info(&self) -> Info {
-        self.0.info()
+        Link::info(self)
     }
 
     fn reconnect(&self) {
-        self.0.reconnect();
+        Link::reconnect(self);
     }
 
     fn close(&self, give_up_after: Duration) {
-        self.0.close(give_up_after);
+        Link::close(self, give_up_after);
     }
 }
 
