@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::path;
 use crate::session::call::Call;
 use crate::session::client::Client;
-use crate::session::connection::{Created, Fault, Step, StepReply, Transacted};
+use crate::session::connection::{Created, Fault, Reply, Step, Transacted};
 use crate::session::session::Session;
 
 const CHECK: Purpose = Purpose::to_change("check the node", "READ on it");
@@ -210,14 +210,14 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    fn results(&self, done: Vec<StepReply>) -> Vec<StepResult> {
-        let result = |(step, reply): (&Step, StepReply)| match (step, reply) {
-            (_, StepReply::Created(Created { path, .. })) => {
+    fn results(&self, done: Vec<Reply>) -> Vec<StepResult> {
+        let result = |(step, reply): (&Step, Reply)| match (step, reply) {
+            (_, Reply::Created(Created { path, .. })) => {
                 StepResult::Created(self.client.znode(self.client.core().shown(&path)))
             }
-            (_, StepReply::Written(stat)) => StepResult::Written(Version::of(&stat)),
-            (Step::Delete { .. }, StepReply::Done) => StepResult::Deleted,
-            (_, StepReply::Done) => StepResult::Checked,
+            (_, Reply::Stat(stat)) => StepResult::Written(Version::of(&stat)),
+            (Step::Delete { .. }, _) => StepResult::Deleted,
+            _ => StepResult::Checked,
         };
         self.steps.iter().zip(done).map(result).collect()
     }

@@ -75,26 +75,8 @@ impl Step {
     }
 }
 
-/// What a step of a transaction has done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StepReply {
-    Done,
-    Created(Created),
-    Written(Stat),
-}
-
-impl From<StepReply> for Reply {
-    fn from(done: StepReply) -> Reply {
-        match done {
-            StepReply::Done => Reply::Done,
-            StepReply::Created(created) => Reply::Created(created),
-            StepReply::Written(stat) => Reply::Stat(stat),
-        }
-    }
-}
-
-/// The outcome of a transaction: what each step has done; or nothing was done, and this step failed.
-pub(crate) type Transacted = Result<Vec<StepReply>, (usize, Fault)>;
+/// The outcome of a transaction: the reply to each step; or nothing was done, and this step failed.
+pub(crate) type Transacted = Result<Vec<Reply>, (usize, Fault)>;
 
 /// A node that was created.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connection::{
     Answer, Answered, Connection, Created, Ensemble, Fault, Info, IsWanted, NodeKind, ReadRaw,
-    Reply, Request, SessionRecords, Step, StepReply, Submission, Transacted, Waits,
+    Reply, Request, SessionRecords, Step, Submission, Transacted, Waits,
 };
 use super::names::Names;
 use super::notify::Waiter;
@@ -285,9 +285,8 @@ fn transacted(raw: &RawReply) -> Result<Transacted, Malformed> {
         if is_end {
             return Ok(Ok(done));
         }
-        let created = |path: &str| {
-            StepReply::Created(Created { path: path.to_owned(), czxid: Some(raw.zxid) })
-        };
+        let created =
+            |path: &str| Reply::Created(Created { path: path.to_owned(), czxid: Some(raw.zxid) });
         done.push(match operation {
             op::CREATE => created(fields.string()?),
             op::CREATE_CONTAINER | op::CREATE_AND_STAT => {
@@ -295,8 +294,8 @@ fn transacted(raw: &RawReply) -> Result<Transacted, Malformed> {
                 fields.stat()?;
                 made
             }
-            op::SET_DATA => StepReply::Written(fields.stat()?),
-            op::DELETE | op::CHECK => StepReply::Done,
+            op::SET_DATA => Reply::Stat(fields.stat()?),
+            op::DELETE | op::CHECK => Reply::Done,
             -1 => match outcome(fields.int()?) {
                 Ok(()) => {
                     errors += 1;

@@ -9,7 +9,7 @@ use crate::rt::{Deadline, Mutex};
 use crate::session::client::Client;
 use crate::session::connection::{
     Answer, Answered, Connection, Created, Ensemble, Fault, Info, Names, Reply, Request,
-    SessionRecords, Stat, Step, StepReply, Submission, Waits,
+    SessionRecords, Stat, Step, Submission, Waits,
 };
 use crate::session::notify::Waiter;
 use crate::session_notice::{End, Notice};
@@ -95,7 +95,7 @@ impl Nobody {
             Request::ChildrenAndStat { .. } => Reply::NamesAndStat(Names::default(), stat()),
             Request::One(Step::Write { .. }) | Request::SetAcl { .. } => Reply::Stat(stat()),
             Request::Transact(steps) => {
-                Reply::Transacted(Ok(steps.iter().map(|_| StepReply::Done).collect()))
+                Reply::Transacted(Ok(steps.iter().map(|_| Reply::Done).collect()))
             }
             Request::Acl { .. } => Reply::Acl(Vec::new()),
             Request::Sync | Request::Unwatch { .. } => Reply::Done,

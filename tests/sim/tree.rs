@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::acl::{Acl, Permissions};
 use crate::path;
-use crate::session::connection::{Created, Fault, NodeKind, Stat, Step, StepReply};
+use crate::session::connection::{Created, Fault, NodeKind, Reply, Stat, Step};
 use crate::wire_values::NodeEvent;
 
 /// One server's state, which follows from the transactions it has applied.
@@ -226,23 +226,23 @@ impl Tree {
         session: i64,
         zxid: i64,
         time: i64,
-    ) -> Result<(Change, Vec<StepReply>), (usize, Fault)> {
+    ) -> Result<(Change, Vec<Reply>), (usize, Fault)> {
         let (mut then, mut changes, mut done) = (self.clone(), Vec::new(), Vec::new());
         for (place, step) in steps.iter().enumerate() {
             let change = then.step(step, session, time).map_err(|fault| (place, fault))?;
             let Some(change) = change else {
-                done.push(StepReply::Done);
+                done.push(Reply::Done);
                 continue;
             };
             then.change(zxid, &change);
             done.push(match &change {
                 Change::Create { path, .. } => {
-                    StepReply::Created(Created { path: path.clone(), czxid: Some(zxid) })
+                    Reply::Created(Created { path: path.clone(), czxid: Some(zxid) })
                 }
                 Change::Write { path, .. } => {
-                    StepReply::Written(then.nodes.get(path).map(Node::stat).unwrap_or_default())
+                    Reply::Stat(then.nodes.get(path).map(Node::stat).unwrap_or_default())
                 }
-                _ => StepReply::Done,
+                _ => Reply::Done,
             });
             changes.push(change);
         }

@@ -10,7 +10,7 @@ use crate::acl::Acl;
 use crate::rt::Deadline;
 use crate::session::connection::{
     Answer, Connection, Created, Fault, Info, Names, NodeKind, Reply, Request, Stat, Step,
-    StepReply, Submission, Waits, or_none,
+    Submission, Waits, or_none,
 };
 use crate::session::notify::Waiter;
 use crate::session::workers::Workers;
@@ -98,10 +98,9 @@ impl Connection for HandleConnection {
 
 fn answer(monitor: &Monitor, request: &Request) -> Answer<Reply> {
     match request {
-        Request::One(step) => carry_out(monitor, step).map(Reply::from),
+        Request::One(step) => carry_out(monitor, step),
         Request::Transact(steps) => {
-            let done = transact(monitor, steps)?;
-            Ok(Reply::Transacted(Ok(done)))
+            transact(monitor, steps).map(|done| Reply::Transacted(Ok(done)))
         }
         Request::Acl { path } => monitor.call(|handle| handle.acl(path)).map(Reply::Acl),
         Request::SetAcl { path, acl } => {
@@ -199,7 +198,7 @@ fn create(
 
 /// Carries out the steps one after the other, as the crate has no transactions: a client that dies
 /// in between leaves them half done. The checks come first.
-fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<Vec<StepReply>> {
+fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<Vec<Reply>> {
     // A step that creates a node which a later step deletes only checks that the node does not
     // exist.
     let passes = |made: &str| {
@@ -227,23 +226,23 @@ fn transact(monitor: &Monitor, steps: &[Step]) -> Answer<Vec<StepReply>> {
         steps.iter().any(|step| matches!(step, Step::Create { path, .. } if path == gone))
     };
     let take = |step: &Step| match step {
-        Step::Create { path, .. } if passes(path) => Ok(StepReply::Done),
-        Step::Delete { path, .. } if made(path) => Ok(StepReply::Done),
+        Step::Create { path, .. } if passes(path) => Ok(Reply::Done),
+        Step::Delete { path, .. } if made(path) => Ok(Reply::Done),
         step => carry_out(monitor, step),
     };
     steps.iter().map(take).collect()
 }
 
 /// Checks have been carried out before.
-fn carry_out(monitor: &Monitor, step: &Step) -> Answer<StepReply> {
+fn carry_out(monitor: &Monitor, step: &Step) -> Answer<Reply> {
     match step {
-        Step::Check { .. } => Ok(StepReply::Done),
+        Step::Check { .. } => Ok(Reply::Done),
         Step::Create { path, data, acl, kind } => {
-            create(monitor, path, data, acl, *kind).map(StepReply::Created)
+            create(monitor, path, data, acl, *kind).map(Reply::Created)
         }
-        Step::Delete { path, version } => delete(monitor, path, *version).map(|()| StepReply::Done),
+        Step::Delete { path, version } => delete(monitor, path, *version).map(|()| Reply::Done),
         Step::Write { path, data, version } => {
-            monitor.call(|handle| handle.write(path, data, *version)).map(StepReply::Written)
+            monitor.call(|handle| handle.write(path, data, *version)).map(Reply::Stat)
         }
     }
 }

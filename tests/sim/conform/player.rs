@@ -18,7 +18,7 @@ use crate::Client;
 use crate::acl::{Acl, Permissions};
 use crate::path;
 use crate::rt::{self, Deadline, Mutex};
-use crate::session::connection::{Created, Fault, NodeKind, Stat, Step, StepReply};
+use crate::session::connection::{Created, Fault, NodeKind, Reply, Stat, Step};
 use crate::session::notify::{Subscription, Waiter};
 use crate::session::session::Session;
 use crate::session::status::SessionPhase;
@@ -286,9 +286,10 @@ impl<G: Ground> Player<G> {
                         let mut shown = Vec::new();
                         for step in &done {
                             shown.push(match step {
-                                StepReply::Done => "done".to_owned(),
-                                StepReply::Created(created) => self.described(created),
-                                StepReply::Written(stat) => stat.version.to_string(),
+                                Reply::Done => "done".to_owned(),
+                                Reply::Created(created) => self.described(created),
+                                Reply::Stat(stat) => stat.version.to_string(),
+                                other => panic!("{other:?}, of a step"),
                             });
                         }
                         shown.join(", ")
