@@ -397,7 +397,7 @@ impl Acquisition {
         }
         self.seen = Seen::by(&own.name, &listing.children);
         let judged = listing.judged(&own.name);
-        let verdict = self.rule().decide(&own.name, &judged);
+        let verdict = self.rule().decide(&own.name, judged.iter());
         self.crowded = matches!(verdict, Verdict::Blocked(Watch::Children));
         self.blocked = matches!(verdict, Verdict::Blocked(_));
         match verdict {
@@ -437,7 +437,7 @@ impl Acquisition {
     /// without another list. Only our own sessions tell what has happened to a node.
     fn watch(&self, names: Vec<String>, judged: &Names) -> Action {
         let own = self.own.as_ref().filter(|own| self.session != 0 && own.czxid.is_some());
-        match own.and_then(|own| self.rule().all_ahead(&own.name, judged)) {
+        match own.and_then(|own| self.rule().all_ahead(&own.name, judged.iter())) {
             Some(names) => Action::Watch { names, successor: own.cloned() },
             None => Action::Watch { names, successor: None },
         }

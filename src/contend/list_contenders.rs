@@ -188,7 +188,7 @@ fn list(session: &Session, whole: &str, node: &str) -> Answer<Vec<Contender>> {
 /// `None` if all have gone meanwhile: there may be new contenders that were not in the list.
 fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Contender>>> {
     let children = session.names(whole, false)?.unwrap_or_default();
-    let tickets = in_grant_order(&children);
+    let tickets = in_grant_order(children.iter());
     let paths: Vec<String> = tickets.iter().map(|one| path::join(whole, one.name())).collect();
     let mut found = Vec::with_capacity(tickets.len());
     for (ticket, read) in tickets.iter().zip(session.read_each(&paths)) {
@@ -200,7 +200,7 @@ fn list_once(session: &Session, whole: &str, node: &str) -> Answer<Option<Vec<Co
     // They were read in the order of grants: when one was read, those ahead that are not among these
     // had gone.
     let there: Names = found.iter().map(|(ticket, _)| ticket.name()).collect();
-    let holders = found.iter().take_while(|(ticket, _)| holds(ticket, &there)).count();
+    let holders = found.iter().take_while(|(ticket, _)| holds(ticket, there.iter())).count();
     let placed = found.into_iter().enumerate();
     Ok(Some(placed.map(|(place, (_, one))| one.at(place, place < holders)).collect()))
 }
@@ -222,10 +222,12 @@ fn catch_up(session: &Session, synced: bool) -> Answer<()> {
 fn look_for_first(session: &Session, whole: &str, node: &str) -> Answer<Option<Contender>> {
     loop {
         let children = session.names(whole, false)?.unwrap_or_default();
-        let Some(first) = in_grant_order(&children).into_iter().next() else { return Ok(None) };
+        let Some(first) = in_grant_order(children.iter()).into_iter().next() else {
+            return Ok(None);
+        };
         // If it has gone meanwhile, there may be new contenders that were not in the list.
         if let Some(found) = Contender::read(session, whole, node, &first)? {
-            return Ok(Some(found.at(0, holds(&first, &children))));
+            return Ok(Some(found.at(0, holds(&first, children.iter()))));
         }
     }
 }

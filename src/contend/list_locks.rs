@@ -234,8 +234,8 @@ impl Walk {
     /// These are the children of a node.
     fn note_children(&mut self, path: &str, children: &Names) {
         self.requests += 1;
-        let contenders = in_grant_order(children);
-        let holders = contenders.iter().take_while(|one| holds(one, children)).count();
+        let contenders = in_grant_order(children.iter());
+        let holders = contenders.iter().take_while(|one| holds(one, children.iter())).count();
         // The root is no lock path.
         if let Some(first) = contenders.first().filter(|_| path != "/") {
             let taken = contenders[..holders].iter().map(Ticket::weight);

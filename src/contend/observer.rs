@@ -39,7 +39,7 @@ fn look(view: &mut View<'_>, whole: &str, node: &str, form: Form) -> Answer<Vec<
     // watched. In other locks several contenders can hold.
     if form.kind == ContenderKind::Mutex {
         let children = view.session.names(whole, false)?.unwrap_or_default();
-        if let Some(first) = in_grant_order(&children).first() {
+        if let Some(first) = in_grant_order(children.iter()).first() {
             match view.watch_node(&path::join(whole, first.name())) {
                 Ok(Some((data, stat))) => {
                     return Ok(vec![Contender::new(node, first, data, &stat).at(0, true)]);
@@ -53,7 +53,8 @@ fn look(view: &mut View<'_>, whole: &str, node: &str, form: Form) -> Answer<Vec<
     }
     let Some((children, _)) = view.watch_names_or_making(whole)? else { return Ok(Vec::new()) };
     let mut holders = Vec::new();
-    let tickets = in_grant_order(&children).into_iter().take_while(|one| holds(one, &children));
+    let tickets =
+        in_grant_order(children.iter()).into_iter().take_while(|one| holds(one, children.iter()));
     for (position, ticket) in tickets.enumerate() {
         let holder = Contender::read(view.session, whole, node, &ticket)?;
         holders.extend(holder.map(|holder| holder.at(position, true)));

@@ -30,9 +30,9 @@ pub(crate) fn ask_holders(client: &Client, node: &str) -> Result<usize> {
     purpose.ask(client.core(), node, |session| {
         let children = session.names(&whole, false)?.unwrap_or_default();
         let mut asked = 0;
-        for ticket in in_grant_order(&children) {
+        for ticket in in_grant_order(children.iter()) {
             // Holders come first, so no later contender is admitted, or none that matters.
-            if !holds(&ticket, &children) {
+            if !holds(&ticket, children.iter()) {
                 break;
             }
             asked += usize::from(write(session, &path::join(&whole, ticket.name()))?);

@@ -1,48 +1,41 @@
 //! Children's names, in few pieces of memory however many they are: a queue of thousands is listed
 //! by each of its waiters.
 
+use std::convert::Infallible;
+use std::fmt;
+use std::iter::once;
 use std::sync::Arc;
-use std::{fmt, mem, slice};
 
 /// Names, in no order, which are not copied when this is cloned.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Names(Arc<Pieces>);
-
-#[derive(Default, PartialEq, Eq)]
-struct Pieces {
+pub(crate) struct Names {
     /// All names, one behind the other.
-    text: String,
+    text: Arc<String>,
     /// Where each ends.
-    ends: Vec<usize>,
-}
-
-impl Pieces {
-    fn push(&mut self, name: &str) {
-        self.text.push_str(name);
-        self.ends.push(self.text.len());
-    }
+    ends: Arc<Vec<usize>>,
 }
 
 impl Names {
     /// Collects names, which have about so many bytes together, or returns the first error.
-    pub(crate) fn try_collect<'a, E>(
+    pub(crate) fn try_collect<N: AsRef<str>, E>(
         length: usize,
-        all: impl ExactSizeIterator<Item = Result<&'a str, E>>,
+        all: impl Iterator<Item = Result<N, E>>,
     ) -> Result<Names, E> {
-        let (text, ends) = (String::with_capacity(length), Vec::with_capacity(all.len()));
-        let mut pieces = Pieces { text, ends };
+        let mut text = String::with_capacity(length);
+        let mut ends = Vec::with_capacity(all.size_hint().0);
         for name in all {
-            pieces.push(name?);
+            text.push_str(name?.as_ref());
+            ends.push(text.len());
         }
-        Ok(Names(Arc::new(pieces)))
+        Ok(Names { text: Arc::new(text), ends: Arc::new(ends) })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.ends.len()
+        self.ends.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.ends.is_empty()
+        self.ends.is_empty()
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
@@ -55,47 +48,16 @@ impl Names {
         all
     }
 
-    pub(crate) fn iter(&self) -> Iter<'_> {
-        Iter { text: &self.0.text, start: 0, ends: self.0.ends.iter() }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Iter<'a> {
-    text: &'a str,
-    start: usize,
-    ends: slice::Iter<'a, usize>,
-}
-
-impl<'a> Iterator for Iter<'a> {
-    type Item = &'a str;
-
-    fn next(&mut self) -> Option<&'a str> {
-        let end = *self.ends.next()?;
-        self.text.get(mem::replace(&mut self.start, end)..end)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.ends.size_hint()
-    }
-}
-
-impl<'a> IntoIterator for &'a Names {
-    type Item = &'a str;
-    type IntoIter = Iter<'a>;
-
-    fn into_iter(self) -> Iter<'a> {
-        self.iter()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> + Clone {
+        let starts = once(&0).chain(self.ends.iter());
+        starts.zip(self.ends.iter()).map(|(start, end)| &self.text[*start..*end])
     }
 }
 
 impl<T: AsRef<str>> FromIterator<T> for Names {
     fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Names {
-        let mut pieces = Pieces::default();
-        for name in all {
-            pieces.push(name.as_ref());
-        }
-        Names(Arc::new(pieces))
+        let Ok(names) = Names::try_collect(0, all.into_iter().map(Ok::<T, Infallible>));
+        names
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) enum Capacity {
 pub(super) fn crowd(view: &mut View<'_>, whole: &str, count: usize) -> Answer<Capacity> {
     let children = view.watch_names(whole)?.unwrap_or_default();
     let leaving = view.session.leaving(whole);
-    let mut others = in_grant_order(&children);
+    let mut others = in_grant_order(children.iter());
     others.retain(|ticket| leaving.iter().all(|name| name != ticket.name()));
     if others.iter().any(|ticket| ticket.kind() != ContenderKind::Permits) {
         return Ok(Capacity::Locks);
@@ -216,7 +216,7 @@ fn check(path: &str, version: Option<i32>) -> Step {
 /// session has given up already.
 fn members(session: &Session, whole: &str, children: &Names, count: usize) -> Vec<String> {
     let leaving = session.leaving(whole);
-    let ours = in_grant_order(children).into_iter().filter(|ticket| {
+    let ours = in_grant_order(children.iter()).into_iter().filter(|ticket| {
         let permits = usize::try_from(ticket.permits()).unwrap_or(usize::MAX);
         let stays = leaving.iter().all(|name| name != ticket.name());
         ticket.kind() == ContenderKind::Permits && permits == count && stays

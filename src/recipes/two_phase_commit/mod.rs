@@ -294,7 +294,7 @@ fn forget(session: &Session, whole: &str, meant: &mut Option<String>) -> Answer<
 
 /// One of the children that has children.
 fn parent_among(session: &Session, whole: &str, children: &Names) -> Answer<Option<String>> {
-    for child in children {
+    for child in children.iter() {
         if session.confirm(&path::join(whole, child))?.is_some_and(|stat| stat.children > 0) {
             return Ok(Some(child.to_owned()));
         }
