@@ -20,27 +20,6 @@ const TOO_MANY: usize = if cfg!(test) { 40 } else { 10_000 };
 /// events are noted that came together: those of one transaction often do.
 pub(crate) type OnNodeEvent = Arc<dyn Fn(NodeEvent) -> Option<Signal> + Send + Sync>;
 
-#[derive(Clone)]
-enum WatchListener {
-    /// To be given at each event.
-    Signal(Signal),
-    Events(OnNodeEvent),
-}
-
-impl WatchListener {
-    /// Returns the signal that is to be given later.
-    fn note(&self, event: NodeEvent) -> Option<Signal> {
-        match self {
-            WatchListener::Signal(_) if event == NodeEvent::Watched => None,
-            WatchListener::Signal(signal) => {
-                signal();
-                None
-            }
-            WatchListener::Events(on_event) => on_event(event),
-        }
-    }
-}
-
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Watches {
@@ -51,7 +30,7 @@ pub(crate) struct Watches {
 struct Table {
     next: u64,
     /// By the subscription's number.
-    entries: BTreeMap<String, BTreeMap<u64, WatchListener>>,
+    entries: BTreeMap<String, BTreeMap<u64, OnNodeEvent>>,
     /// Nodes with a watch at the server, as far as its answers say.
     set: BTreeSet<String>,
     /// Those of them for which no call is registered.
@@ -59,7 +38,7 @@ struct Table {
 }
 
 impl Table {
-    fn listeners(&self, path: &str) -> Vec<WatchListener> {
+    fn listeners(&self, path: &str) -> Vec<OnNodeEvent> {
         let of_path = self.entries.get(path);
         of_path.map(|all| all.values().cloned().collect()).unwrap_or_default()
     }
@@ -68,7 +47,13 @@ impl Table {
 impl Watches {
     /// Has the signal given at each event of the node.
     pub(crate) fn subscribe(self: &Arc<Self>, path: &str, signal: Signal) -> Subscription {
-        self.add(path, WatchListener::Signal(signal))
+        let on_event = move |event| {
+            if event != NodeEvent::Watched {
+                signal();
+            }
+            None
+        };
+        self.subscribe_to_events(path, Arc::new(on_event))
     }
 
     /// As `subscribe`, for a call to which it matters what has happened.
@@ -77,14 +62,10 @@ impl Watches {
         path: &str,
         on_event: OnNodeEvent,
     ) -> Subscription {
-        self.add(path, WatchListener::Events(on_event))
-    }
-
-    fn add(self: &Arc<Self>, path: &str, listener: WatchListener) -> Subscription {
         let mut table = self.table.lock();
         table.next += 1;
         let id = table.next;
-        table.entries.entry(path.to_owned()).or_default().insert(id, listener);
+        table.entries.entry(path.to_owned()).or_default().insert(id, on_event);
         table.litter.remove(path);
         drop(table);
         let (watches, path) = (Arc::clone(self), path.to_owned());
@@ -121,7 +102,7 @@ impl Watches {
         table.litter.remove(path);
         let all = table.listeners(path);
         drop(table);
-        all.iter().filter_map(|listener| listener.note(event)).collect()
+        all.iter().filter_map(|on_event| on_event(event)).collect()
     }
 
     /// Notes that the server has set a watch, on a node that `is_there` or is to come. Call this in
@@ -135,7 +116,7 @@ impl Watches {
         }
         drop(table);
         if is_there {
-            let signals = all.iter().filter_map(|listener| listener.note(NodeEvent::Watched));
+            let signals = all.iter().filter_map(|on_event| on_event(NodeEvent::Watched));
             signals.for_each(|signal| signal());
         }
     }
