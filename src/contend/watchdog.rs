@@ -14,7 +14,7 @@ use crate::loss_reason::LossReason;
 use crate::path;
 use crate::rt::{self, AtomicBool, AtomicU64, Condvar, Deadline, Mutex, ThreadId};
 use crate::session::callbacks::Callbacks;
-use crate::session::cancel::{Cancel, WeakCancel};
+use crate::session::cancel::{Cancel, CancelState};
 use crate::session::client_core::ClientCore;
 use crate::session::connection::{Answer, Fault, Names, Stat};
 use crate::session::notify::{Signal, Subscription};
@@ -55,7 +55,7 @@ pub(super) type OnRequest = Box<dyn FnOnce() + Send>;
 
 /// A token that the loss trips.
 pub(super) struct LossToken {
-    token: WeakCancel,
+    token: Weak<CancelState>,
     /// Set when the loss no longer matters, though this node is not released.
     released: Option<Arc<AtomicBool>>,
 }
@@ -75,7 +75,7 @@ impl LossToken {
 
     fn trip(&self) {
         if let Some(token) = self.token.upgrade().filter(|_| !self.is_released()) {
-            token.cancel();
+            token.trip();
         }
     }
 }

@@ -14,11 +14,12 @@ use crate::rt::{AtomicBool, Mutex};
 /// are not affected.
 #[derive(Clone, Default)]
 pub struct Cancel {
-    shared: Arc<CancelShared>,
+    state: Arc<CancelState>,
 }
 
+/// What all clones of a token share.
 #[derive(Default)]
-struct CancelShared {
+pub(crate) struct CancelState {
     tripped: AtomicBool,
     signals: Arc<Signals>,
     /// The tokens that trip this one, too.
@@ -59,7 +60,7 @@ impl Cancel {
             let child = any.downgrade();
             let trip: Signal = Arc::new(move || {
                 if let Some(child) = child.upgrade() {
-                    child.cancel();
+                    child.trip();
                 }
             });
             parents.push((token.clone(), token.subscribe(trip)));
@@ -68,41 +69,39 @@ impl Cancel {
         if parents.iter().any(|(token, _)| token.is_cancelled()) {
             any.cancel();
         }
-        *any.shared.parents.lock() = parents;
+        *any.state.parents.lock() = parents;
         any
     }
 
     /// Trips the token and wakes all calls that wait on it.
     pub fn cancel(&self) {
-        self.shared.tripped.store(true, Ordering::SeqCst);
-        self.shared.signals.tell();
+        self.state.trip();
     }
 
     /// Whether the token was tripped.
     pub fn is_cancelled(&self) -> bool {
-        if self.shared.tripped.load(Ordering::SeqCst) {
+        if self.state.tripped.load(Ordering::SeqCst) {
             return true;
         }
         // One that is being tripped may not have told this one yet.
-        self.shared.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
+        self.state.parents.lock().iter().any(|(parent, _)| parent.is_cancelled())
     }
 
     /// A reference that does not keep the token.
-    pub(crate) fn downgrade(&self) -> WeakCancel {
-        WeakCancel(Arc::downgrade(&self.shared))
+    pub(crate) fn downgrade(&self) -> Weak<CancelState> {
+        Arc::downgrade(&self.state)
     }
 
     pub(crate) fn subscribe(&self, signal: Signal) -> Subscription {
-        self.shared.signals.subscribe(signal)
+        self.state.signals.subscribe(signal)
     }
 }
 
-/// A [`Cancel`] token as long as anybody else keeps it.
-pub(crate) struct WeakCancel(Weak<CancelShared>);
-
-impl WeakCancel {
-    pub(crate) fn upgrade(&self) -> Option<Cancel> {
-        self.0.upgrade().map(|shared| Cancel { shared })
+impl CancelState {
+    /// Trips the token, and wakes all calls that wait on it.
+    pub(crate) fn trip(&self) {
+        self.tripped.store(true, Ordering::SeqCst);
+        self.signals.tell();
     }
 }
 
@@ -139,8 +138,8 @@ mod tests {
     fn a_child_is_not_kept_by_its_parent() {
         let parent = Cancel::new();
         let child = parent.child();
-        let shared = Arc::downgrade(&child.shared);
+        let state = child.downgrade();
         drop(child);
-        assert!(shared.upgrade().is_none());
+        assert!(state.upgrade().is_none());
     }
 }

@@ -1,7 +1,6 @@
 //! Reports the state of something whenever it changes.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::call::{Call, Stop};
 use super::client::Client;
@@ -10,8 +9,6 @@ use super::purpose::Purpose;
 use super::wait::Wait;
 use super::watch_loop::{View, WatchLoop};
 use crate::error::Result;
-
-type Look<T> = Arc<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>;
 
 /// Reports a state whenever it changes: who holds a lock or leads, the members of a group, or the
 /// data of a node.
@@ -45,7 +42,7 @@ pub struct Changes<T> {
     client: Client,
     node: Result<String>,
     purpose: Purpose,
-    look: Look<T>,
+    look: Box<dyn Fn(&mut View<'_>, &str) -> Answer<T> + Send + Sync>,
     /// Whether two looks found the same.
     is_same: fn(&T, &T) -> bool,
     watch_loop: WatchLoop,
@@ -92,7 +89,7 @@ impl<T: Clone + Send + 'static> Changes<T> {
             client: client.clone(),
             node,
             purpose,
-            look: Arc::new(look),
+            look: Box::new(look),
             is_same,
             watch_loop: WatchLoop::new(Call::new(client.core(), &Wait::FOREVER)),
             session: 0,

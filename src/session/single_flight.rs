@@ -13,12 +13,8 @@ use crate::rt::{Condvar, Mutex};
 ///
 /// No caller gets the answer to a request that was sent before its call began.
 pub(crate) struct SingleFlight<T> {
-    rounds: Mutex<HashMap<String, Rounds<T>>>,
-}
-
-struct Rounds<T> {
-    /// The round that will begin when the one under way has ended.
-    next: Option<Arc<Flight<T>>>,
+    /// By the key of the round under way: the one that will begin when it has ended.
+    rounds: Mutex<HashMap<String, Option<Arc<Flight<T>>>>>,
 }
 
 struct Flight<T> {
@@ -86,11 +82,11 @@ impl<T: Clone> SingleFlight<T> {
     /// Joins the next round if one is under way already; otherwise the caller is to ask.
     fn join(&self, key: &str) -> Option<Arc<Flight<T>>> {
         let mut rounds = self.rounds.lock();
-        let Some(of_key) = rounds.get_mut(key) else {
-            rounds.insert(key.to_owned(), Rounds { next: None });
+        let Some(next) = rounds.get_mut(key) else {
+            rounds.insert(key.to_owned(), None);
             return None;
         };
-        let next = of_key.next.get_or_insert_with(|| {
+        let next = next.get_or_insert_with(|| {
             let inner =
                 Inner { state: FlightState::Waiting, waiting: 0, bells: BTreeMap::new(), next: 0 };
             Arc::new(Flight { inner: Mutex::new(inner), changed: Condvar::new() })
@@ -139,7 +135,7 @@ impl<T> Drop for AskTurn<'_, T> {
             return;
         }
         let mut rounds = self.flight.rounds.lock();
-        let next = rounds.get_mut(self.key).and_then(|of_key| of_key.next.take());
+        let next = rounds.get_mut(self.key).and_then(Option::take);
         if !next.is_some_and(|round| round.hand_on()) {
             rounds.remove(self.key);
         }
@@ -210,7 +206,7 @@ mod tests {
     fn wait_until_joined(flight: &Letters, count: usize) {
         let joined = || {
             let rounds = flight.rounds.lock();
-            rounds["a"].next.as_ref().is_some_and(|next| Arc::strong_count(next) == count + 1)
+            rounds["a"].as_ref().is_some_and(|next| Arc::strong_count(next) == count + 1)
         };
         while !joined() {
             yield_now();
