@@ -108,7 +108,7 @@ impl HeldNode {
         due: Instant,
         job: impl FnMut() -> Option<Instant> + Send + 'static,
     ) {
-        self.core.reaper().later(&self.session, due, Box::new(job));
+        self.core.reaper().later(&self.session, due, job);
     }
 
     /// Stops watching the node and reporting on it; a loss that came before is still reported.

@@ -44,7 +44,7 @@ pub(super) struct Watchdog {
     /// The connection that the node was last watched on.
     watched_on: AtomicU64,
     events: Callbacks,
-    reaper: Reaper,
+    reaper: Arc<Reaper>,
     pub(super) state: Mutex<WatchdogState>,
     pub(super) changed: Condvar,
 }
@@ -363,7 +363,7 @@ impl Watchdog {
             rt::now().checked_add(job(&watchdog, &session)?)
         };
         if let Some(due) = rt::now().checked_add(pause) {
-            self.reaper.later(session, due, Box::new(chore));
+            self.reaper.later(session, due, chore);
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct ClientCore {
     /// Runs what members do to rejoin their groups.
     rejoining: Callbacks,
     reports: Arc<Reports>,
-    pub(super) reaper: Reaper,
+    pub(super) reaper: Arc<Reaper>,
     pub(super) slot: Mutex<SessionSlot>,
     changed: Arc<Signals>,
     pub(super) listeners: Mutex<Vec<Arc<StateListener>>>,
@@ -105,7 +105,7 @@ impl ClientCore {
         chroot: String,
         retry: Retry,
     ) -> ClientCore {
-        let (reaper, reports) = (Reaper::default(), Arc::<Reports>::default());
+        let (reaper, reports) = (Arc::<Reaper>::default(), Arc::<Reports>::default());
         let (prefix, pending) = (chroot.clone(), Arc::clone(&reports));
         reaper.on_pending(move |path| {
             let path = shown(&prefix, path).to_owned();
@@ -192,7 +192,7 @@ impl ClientCore {
         &self.rejoining
     }
 
-    pub(crate) fn reaper(&self) -> &Reaper {
+    pub(crate) fn reaper(&self) -> &Arc<Reaper> {
         &self.reaper
     }
 

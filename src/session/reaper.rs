@@ -19,20 +19,15 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long to wait before a node that may be ours is looked for again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Told of a node whose deletion has to go on in the background.
-type OnPending = Box<dyn Fn(&str) + Send + Sync>;
-
 /// See the module.
-#[derive(Clone, Default)]
-pub(crate) struct Reaper {
-    shared: Arc<ReaperShared>,
-}
-
 #[derive(Default)]
-struct ReaperShared {
+pub(crate) struct Reaper {
     state: Mutex<ReaperState>,
     work: Condvar,
-    on_pending: OnceLock<OnPending>,
+    /// Told of a node whose deletion has to go on in the background.
+    on_pending: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
+    /// There is another reference for each node that was let go and whose deletion has no answer yet.
+    unanswered: Arc<()>,
 }
 
 #[derive(Default)]
@@ -41,19 +36,8 @@ struct ReaperState {
     /// Deletes being worked on, at most one.
     busy: usize,
     running: bool,
-    /// Nodes that were let go and whose deletion has no answer yet.
-    unanswered: usize,
     /// Counts the changes of sessions: each makes another attempt worth while.
     changes: u64,
-}
-
-/// Counted in `ReaperState::unanswered` until this is dropped.
-struct Unanswered(Arc<ReaperShared>);
-
-impl Drop for Unanswered {
-    fn drop(&mut self) {
-        self.0.state.lock().unanswered -= 1;
-    }
 }
 
 struct Task {
@@ -66,36 +50,27 @@ struct Task {
     _subscription: Subscription,
 }
 
-/// Work for a given time; it returns when to run it again, if at all.
-pub(crate) type Chore = Box<dyn FnMut() -> Option<Instant> + Send>;
-
 enum TaskKind {
     /// The node at this path.
     Node(String),
     /// The node that transaction `czxid` created, and no later one of the same name.
-    Named {
-        path: String,
-        czxid: i64,
-    },
-    Chore(Chore),
+    Named { path: String, czxid: i64 },
+    /// Work for a given time; it returns when to run it again, if at all.
+    Chore(Box<dyn FnMut() -> Option<Instant> + Send>),
     /// All children of this node whose names begin with one of these markers.
-    Marked {
-        parent: String,
-        markers: Vec<String>,
-    },
+    Marked { parent: String, markers: Vec<String> },
 }
 
 impl Reaper {
     /// Deletes a node that is no longer needed. With a connection, this returns once the request is
     /// on its way, or at the deadline (see [`Verbs::let_go`](super::verbs::Verbs::let_go)).
     /// Whatever goes wrong, the node is deleted in the end.
-    pub(crate) fn let_go(&self, session: &Arc<Session>, path: &str, until: Deadline) {
+    pub(crate) fn let_go(self: &Arc<Self>, session: &Arc<Session>, path: &str, until: Deadline) {
         if !session.status().now().is_usable() {
             return self.delete(session, path.to_owned());
         }
         session.leaves(path);
-        self.shared.state.lock().unanswered += 1;
-        let (unanswered, reaper) = (Unanswered(Arc::clone(&self.shared)), self.clone());
+        let (unanswered, reaper) = (Arc::clone(&self.unanswered), Arc::clone(self));
         // Once the session is dropped, nothing is left to delete.
         let (owner, node) = (Arc::downgrade(session), path.to_owned());
         let on_answer = move |answer: Answer<()>| {
@@ -116,7 +91,7 @@ impl Reaper {
     /// Has `tell` called with each node, as the server knows it, whose deletion has to go on in the
     /// background.
     pub(super) fn on_pending(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
-        let _ = self.shared.on_pending.set(Box::new(tell));
+        let _ = self.on_pending.set(Box::new(tell));
     }
 
     /// Deletes the node of a contender that gives up: by `until` if that is quick, otherwise in the
@@ -124,7 +99,7 @@ impl Reaper {
     /// was no time. With `then`, the lock node is deleted as well if it is empty, so that its numbers
     /// start anew.
     pub(crate) fn put_away(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         path: String,
         until: Deadline,
@@ -152,25 +127,30 @@ impl Reaper {
         }
     }
 
-    pub(crate) fn delete(&self, session: &Arc<Session>, path: String) {
+    pub(crate) fn delete(self: &Arc<Self>, session: &Arc<Session>, path: String) {
         session.leaves(&path);
         self.add(session, TaskKind::Node(path), rt::now());
     }
 
     /// Deletes a node whose deletion the server refused before: as long as it exists, it is in the
     /// way of all other contenders.
-    pub(crate) fn insist(&self, session: &Arc<Session>, path: String) {
+    pub(crate) fn insist(self: &Arc<Self>, session: &Arc<Session>, path: String) {
         session.leaves_no_more(&path);
         self.add(session, TaskKind::Node(path), rt::now());
     }
 
     /// Deletes a node under a name that other sessions may take: only the one that transaction
     /// `czxid` created.
-    pub(crate) fn delete_named(&self, session: &Arc<Session>, path: String, czxid: i64) {
+    pub(crate) fn delete_named(self: &Arc<Self>, session: &Arc<Session>, path: String, czxid: i64) {
         self.add(session, TaskKind::Named { path, czxid }, rt::now());
     }
 
-    pub(crate) fn sweep(&self, session: &Arc<Session>, parent: String, markers: Vec<String>) {
+    pub(crate) fn sweep(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        parent: String,
+        markers: Vec<String>,
+    ) {
         if !markers.is_empty() {
             self.add(session, TaskKind::Marked { parent, markers }, rt::now());
         }
@@ -178,14 +158,19 @@ impl Reaper {
 
     /// Runs `chore` on the reaper's thread at `due`, or sooner, unless the session ends before. If
     /// no thread can be started for it, it runs late.
-    pub(crate) fn later(&self, session: &Arc<Session>, due: Instant, chore: Chore) {
-        self.add(session, TaskKind::Chore(chore), due);
+    pub(crate) fn later(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        due: Instant,
+        chore: impl FnMut() -> Option<Instant> + Send + 'static,
+    ) {
+        self.add(session, TaskKind::Chore(Box::new(chore)), due);
     }
 
     /// Deletes a node that may have been created, if it exists and is ours: others may have one of
     /// the same name.
     pub(crate) fn disown(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         path: String,
         is_ours: impl Fn(&Session, &[u8], &Stat) -> bool + Send + 'static,
@@ -204,13 +189,15 @@ impl Reaper {
                 Err(_) => rt::now().checked_add(PAUSE),
             }
         };
-        self.later(session, rt::now(), Box::new(chore));
+        self.later(session, rt::now(), chore);
     }
 
     /// How many deletes are left.
     pub(crate) fn backlog(&self) -> usize {
-        let state = self.shared.state.lock();
-        let (busy, unanswered) = (state.busy, state.unanswered);
+        // Looked at first: what such a deletion leaves is a task before the reference is dropped.
+        let unanswered = Arc::strong_count(&self.unanswered) - 1;
+        let state = self.state.lock();
+        let busy = state.busy;
         let deletes = state.tasks.iter().filter(|task| !task.what.is_chore());
         let owners: Vec<Weak<Session>> = deletes.map(|task| Weak::clone(&task.session)).collect();
         drop(state);
@@ -221,23 +208,23 @@ impl Reaper {
         owners.iter().filter(|owner| lives(owner)).count() + busy + unanswered
     }
 
-    fn add(&self, session: &Arc<Session>, what: TaskKind, due: Instant) {
-        let shared = Arc::downgrade(&self.shared);
+    fn add(self: &Arc<Self>, session: &Arc<Session>, what: TaskKind, due: Instant) {
+        let reaper = Arc::downgrade(self);
         let signal = Arc::new(move || {
-            if let Some(shared) = shared.upgrade() {
-                shared.state.lock().changes += 1;
-                shared.work.notify_one();
+            if let Some(reaper) = reaper.upgrade() {
+                reaper.state.lock().changes += 1;
+                reaper.work.notify_one();
             }
         });
         let _subscription = session.status().subscribe(signal);
         let node = if let TaskKind::Node(path) = &what { Some(path.clone()) } else { None };
         let owner = Arc::downgrade(session);
-        let mut state = self.shared.state.lock();
+        let mut state = self.state.lock();
         let seen = state.changes;
         state.tasks.push(Task { session: owner, what, tries: 0, due, seen, _subscription });
-        self.shared.work.notify_one();
+        self.work.notify_one();
         drop(state);
-        if let (Some(tell), Some(path)) = (self.shared.on_pending.get(), &node) {
+        if let (Some(tell), Some(path)) = (self.on_pending.get(), &node) {
             tell(path);
         }
         if let Err(error) = self.retry() {
@@ -250,20 +237,18 @@ impl Reaper {
     }
 
     /// Starts the thread if there are tasks and it is not running.
-    pub(crate) fn retry(&self) -> Result<()> {
-        let mut state = self.shared.state.lock();
+    pub(crate) fn retry(self: &Arc<Self>) -> Result<()> {
+        let mut state = self.state.lock();
         if state.running || state.tasks.is_empty() {
             return Ok(());
         }
         // Under the lock: otherwise another call could rely on a thread that cannot be started.
-        let shared = Arc::clone(&self.shared);
-        rt::spawn("zklock-reaper", move || shared.work())?;
+        let reaper = Arc::clone(self);
+        rt::spawn("zklock-reaper", move || reaper.work())?;
         state.running = true;
         Ok(())
     }
-}
 
-impl ReaperShared {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {

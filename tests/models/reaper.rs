@@ -13,8 +13,8 @@ use crate::session::reaper::Reaper;
 use crate::session::session::Session;
 
 /// Makes a reaper and a session that reminds it of work without a thread, as a client's does.
-fn with_nodes(paths: &[&str]) -> (Arc<World>, Reaper, Arc<Session>) {
-    let (world, reaper) = (World::new(Troubles::default()), Reaper::default());
+fn with_nodes(paths: &[&str]) -> (Arc<World>, Arc<Reaper>, Arc<Session>) {
+    let (world, reaper) = (World::new(Troubles::default()), Arc::<Reaper>::default());
     world.make("/lock");
     for path in paths {
         world.make(path);
@@ -27,7 +27,7 @@ fn with_nodes(paths: &[&str]) -> (Arc<World>, Reaper, Arc<Session>) {
 }
 
 /// Two threads have nodes deleted; the sweep's node is created at the last moment.
-fn reap(world: &Arc<World>, reaper: &Reaper, session: &Arc<Session>) {
+fn reap(world: &Arc<World>, reaper: &Arc<Reaper>, session: &Arc<Session>) {
     let (reaper, session) = (reaper.clone(), Arc::clone(session));
     let world = Arc::clone(world);
     join(threads(2, move |number| {
@@ -41,7 +41,7 @@ fn reap(world: &Arc<World>, reaper: &Reaper, session: &Arc<Session>) {
     }));
 }
 
-fn finish(world: &World, reaper: &Reaper, session: &Session) {
+fn finish(world: &World, reaper: &Arc<Reaper>, session: &Session) {
     until(|| reaper.backlog() == 0);
     assert_eq!(world.nodes(), ["/", "/lock", "/lock/other"]);
     session.close(Duration::ZERO);

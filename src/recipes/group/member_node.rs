@@ -176,7 +176,7 @@ impl MemberNode {
     }
 }
 
-fn withdraw(reaper: &Reaper, session: &Arc<Session>, whole: String, claim: Arc<ClaimedName>) {
+fn withdraw(reaper: &Arc<Reaper>, session: &Arc<Session>, whole: String, claim: Arc<ClaimedName>) {
     reaper.disown(session, whole, move |session, _, stat| {
         // Holds the claim until then, so that no other call of this client creates the node.
         let _ = &claim;
