@@ -333,7 +333,7 @@ impl Attempt<'_> {
     fn create(&mut self, session: &Arc<Session>, prefix: String) -> Result<Input, Stop> {
         let path = path::join(&self.node, &prefix);
         let Contention { data, acl, .. } = self.contention;
-        let (reaper, of_session) = (self.call.core().reaper().clone(), Arc::downgrade(session));
+        let (reaper, of_session) = (Arc::clone(self.call.core().reaper()), Arc::downgrade(session));
         let node = self.node.clone();
         let late = move |answer: Answer<Created>| match (of_session.upgrade(), answer) {
             // Noted as leaving as soon as it is known, so that no other call of ours waits for it.

@@ -212,7 +212,7 @@ impl Watchdog {
             named,
             watched_on: AtomicU64::new(0),
             events: core.events().clone(),
-            reaper: core.reaper().clone(),
+            reaper: Arc::clone(core.reaper()),
             state: Mutex::default(),
             changed: Condvar::new(),
         }

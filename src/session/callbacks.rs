@@ -13,7 +13,7 @@ use crate::rt::{AtomicBool, Mutex};
 /// Runs callbacks on one thread, and on more while they block, up to a limit.
 #[derive(Clone)]
 pub(crate) struct Callbacks {
-    workers: Workers,
+    workers: Arc<Workers>,
     /// Callbacks for which no thread could be started; they are retried with the next one.
     stranded: Arc<Mutex<VecDeque<Job>>>,
     /// Whether the lack of threads has been logged since a thread could last be started.

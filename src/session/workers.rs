@@ -17,12 +17,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module.
-#[derive(Clone)]
 pub(crate) struct Workers {
-    shared: Arc<Pool>,
-}
-
-struct Pool {
     /// What the threads are called.
     name: &'static str,
     /// How many of them may run at once.
@@ -39,25 +34,24 @@ struct PoolState {
 }
 
 impl Workers {
-    pub(crate) fn new(name: &'static str, most: usize) -> Workers {
-        let shared = Pool { name, most, state: Mutex::default(), work: Condvar::new() };
-        Workers { shared: Arc::new(shared) }
+    pub(crate) fn new(name: &'static str, most: usize) -> Arc<Workers> {
+        Arc::new(Workers { name, most, state: Mutex::default(), work: Condvar::new() })
     }
 
     /// Runs the job on a thread, now or when one is free. If there is no thread at all and none can
     /// be started, all waiting jobs are given back with the reason.
-    pub(crate) fn submit(&self, job: Job) -> Result<(), (Error, VecDeque<Job>)> {
-        let mut state = self.shared.state.lock();
+    pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<(), (Error, VecDeque<Job>)> {
+        let mut state = self.state.lock();
         state.queue.push_back(job);
-        if state.idle >= state.queue.len() || state.threads >= self.shared.most {
-            self.shared.work.notify_one();
+        if state.idle >= state.queue.len() || state.threads >= self.most {
+            self.work.notify_one();
             return Ok(());
         }
         state.threads += 1;
         drop(state);
-        let shared = Arc::clone(&self.shared);
-        let Err(error) = rt::spawn(self.shared.name, move || shared.work()) else { return Ok(()) };
-        let mut state = self.shared.state.lock();
+        let workers = Arc::clone(self);
+        let Err(error) = rt::spawn(self.name, move || workers.work()) else { return Ok(()) };
+        let mut state = self.state.lock();
         state.threads -= 1;
         if state.threads > 0 {
             // The existing threads will run it.
@@ -65,9 +59,7 @@ impl Workers {
         }
         Err((error, std::mem::take(&mut state.queue)))
     }
-}
 
-impl Pool {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {
@@ -96,9 +88,9 @@ impl Pool {
 
 impl fmt::Debug for Workers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.state.lock();
+        let state = self.state.lock();
         f.debug_struct("Workers")
-            .field("name", &self.shared.name)
+            .field("name", &self.name)
             .field("threads", &state.threads)
             .field("queued", &state.queue.len())
             .finish_non_exhaustive()

@@ -105,7 +105,7 @@ impl MemberNode {
     /// last one would be closed on the thread that brings the answer.
     fn withdraw_late(&self, session: &Arc<Session>) -> OnAnswer<Created> {
         let (reaper, of_session) =
-            (self.target.client.core().reaper().clone(), Arc::downgrade(session));
+            (Arc::clone(self.target.client.core().reaper()), Arc::downgrade(session));
         let (whole, claim) = (self.whole.clone(), Arc::clone(&self.claim));
         Box::new(move |made| {
             let may_exist = matches!(made, Ok(_) | Err(Fault::ConnectionLoss));

@@ -30,7 +30,7 @@ impl<F: Fn(&Request) -> Answer<Reply>> Calls<F> {
     }
 
     /// Makes them on one of these threads.
-    pub(crate) fn make_on(self, workers: &Workers)
+    pub(crate) fn make_on(self, workers: &Arc<Workers>)
     where
         F: Send + 'static,
     {
@@ -71,7 +71,7 @@ mod tests {
 
     const MOST: usize = 3;
 
-    fn workers() -> Workers {
+    fn workers() -> Arc<Workers> {
         Workers::new("zklock-call", MOST)
     }
 
@@ -81,7 +81,7 @@ mod tests {
 
     /// Makes one call for each of these answers.
     fn make<const N: usize>(
-        workers: &Workers,
+        workers: &Arc<Workers>,
         limit: &TimeLimit,
         answer: impl Fn(&Request) -> Answer<Reply> + Send + 'static,
     ) -> [Answer<Reply>; N] {

@@ -20,7 +20,7 @@ use crate::session_notice::End;
 #[derive(Debug)]
 pub(super) struct HandleConnection {
     session: Arc<UsedSession>,
-    workers: Workers,
+    workers: Arc<Workers>,
 }
 
 /// A session that is left when neither a connection nor a call uses it any more: what a call creates
@@ -35,7 +35,7 @@ impl Drop for UsedSession {
 }
 
 impl HandleConnection {
-    pub(super) fn new(monitor: Arc<Monitor>, workers: Workers) -> HandleConnection {
+    pub(super) fn new(monitor: Arc<Monitor>, workers: Arc<Workers>) -> HandleConnection {
         HandleConnection { session: Arc::new(UsedSession(monitor)), workers }
     }
 

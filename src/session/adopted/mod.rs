@@ -135,7 +135,7 @@ const MOST_CALLS: usize = 16;
 pub(crate) struct Adopted {
     handle: Arc<dyn Handle>,
     threads: Arc<AtomicUsize>,
-    workers: Workers,
+    workers: Arc<Workers>,
 }
 
 impl Adopted {
@@ -164,7 +164,7 @@ impl Ensemble for Adopted {
         let deadline = Deadline::after(CONNECT_TIMEOUT);
         let status = Arc::clone(&records.status);
         let (monitor, rung) = Monitor::new(Arc::clone(&self.handle), records);
-        let connection = HandleConnection::new(Arc::clone(&monitor), self.workers.clone());
+        let connection = HandleConnection::new(Arc::clone(&monitor), Arc::clone(&self.workers));
         self.threads.fetch_add(1, Ordering::SeqCst);
         let counted = OpenAttempt(Arc::clone(&self.threads));
         if self.threads.load(Ordering::SeqCst) <= MOST {
